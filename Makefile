@@ -9,7 +9,7 @@ BIOME  := @biomejs/biome@2.6.8
 NPX    := npm_config_fetch_retries=0 npm_config_fetch_timeout=20000 npx --yes $(BIOME)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-gpu test-slurm gpu-report golden lint types arch check page docs pictures \
+.PHONY: help demo test test-all test-gpu test-slurm gpu-report golden lint types arch audit check page docs pictures \
 	noise bench-lab example clean
 
 help:  ## Show this list
@@ -53,7 +53,10 @@ types: $(STAMP)  ## Check types with mypy --strict
 arch: $(STAMP)  ## Check the layers of the house
 	$(BIN)/python -m pytest -q tests/test_architecture.py
 
-check: test-all lint types arch  ## Everything CI runs
+audit: $(STAMP)  ## Check the oldest versions of dependencies for known holes (skipped without the database)
+	@$(BIN)/python scripts/audit_dependencies.py
+
+check: test-all lint types arch audit  ## Everything CI runs
 
 page:  ## Check the script and style of the report's page with biome (skipped without npx)
 	@if ! command -v npx >/dev/null; then \

@@ -12,9 +12,11 @@ import sys
 from pathlib import Path
 
 from celedger import suite as suites
+from celedger.judge import memory
 from celedger.ledger import Ledger
+from celedger.repo import Repository
 from celedger.views.format import count, measure, percent, short
-from celedger.views.noise import REPEATS, TRIALS, MetricNoise, TaskNoise
+from celedger.views.noise import REPEATS, TRIALS, NoiseRow, TaskNoise
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGET = ROOT / "docs" / "noise.md"
@@ -53,12 +55,12 @@ def place(task: TaskNoise) -> str:
     return f"{where}, {details.get('python')}, torch {torch}"
 
 
-def row(metric: MetricNoise) -> str:
-    level, known = metric.level, metric.spread.known
-    relative = percent(metric.spread.sd / abs(level.mean), signed=False) if level.mean else "–"
+def row(metric: NoiseRow) -> str:
+    level, known = metric.level, metric.is_known
+    relative = percent(metric.sd / abs(level.mean), signed=False) if level.mean else "–"
     cells = [
         f"`{metric.metric.name}`",
-        measure(level.mean, metric.spread.sd, unit=metric.metric.unit) if level.n else "–",
+        measure(level.mean, metric.sd, unit=metric.metric.unit) if level.n else "–",
         relative if known else "–",
         REPEATS[metric.repeats] or "–",
         *map(level.smallest_text, metric.smallest),
@@ -97,7 +99,8 @@ def main() -> None:
         measured(name, asked)
         tasks = suites.load(suites.shipped() / name).tasks
         with Ledger.open(asked.ledger, readonly=True) as ledger:
-            found = [TaskNoise.of(ledger, name, task.name) for task in tasks]
+            state = memory.read(Repository.open(ROOT), ledger)
+            found = [TaskNoise.of(ledger, name, task.name, state) for task in tasks]
         commit = short(found[0].batch.records[0].trial.commit)
         parts += [f"## {name}\n", f"Measured at {commit} on {place(found[0])}.\n"]
         parts += [section(task) + "\n" for task in found]

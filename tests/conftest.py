@@ -214,6 +214,17 @@ class Project:
     def run(self, *words: str, env: Mapping[str, str] | None = None) -> Done:
         return celedger(self.root, *words, env=env)
 
+    def allow(self) -> str:
+        """Allow what is new, as where there is no terminal: by the hash under which it is shown.
+        Return what was shown."""
+        shown = self.run("allow")
+        if shown.status == 125:
+            done = self.run("allow", hash_of(shown))
+            assert done.status == 0, done.err
+        else:
+            assert (shown.status, shown.out) == (0, ""), shown.err
+        return shown.out
+
     def history(self, levels: Sequence[float]) -> list[str]:
         """A commit for each level of the loss."""
         changes = [
@@ -250,6 +261,13 @@ def record_of(ledger: Path) -> list[str]:
     """Return the rows of a ledger as SQL, without the answers of diagnoses."""
     with closing(sqlite3.connect(f"file:{ledger}?mode=ro", uri=True)) as connection:
         return [row for row in connection.iterdump() if not _ANSWER.match(row)]
+
+
+def hash_of(shown: Done) -> str:
+    """Return the hash under which `celedger allow` showed what is new."""
+    match = re.search(r"celedger (?:-C \S+ )?allow ([0-9a-f]{12})`", shown.err)
+    assert match is not None, shown.err
+    return match[1]
 
 
 def make_project(

@@ -35,12 +35,14 @@ class Config:
     suites: Path  # the folder whose subfolders are suites
     suite: str | None = None  # the one meant when none is named
     device: str = "auto"  # auto, cpu or cuda:N
-    bisect_on_regression: bool = False  # the worker bisects what it finds regressed
+    bisect_on_regression: bool = False  # the worker bisects what it finds worse
+    bisect_budget: int = 50  # trials that bisects of one job of the worker may run
     hook_suite: str | None = None  # what a merge runs; default: `suite`
     cache_limit: Bytes = 20 * 10**9  # kept builds and environments; one torch is 1 to 6 GB
     sandbox: bool = False  # trainings and builds write only where they are meant to
     notify: tuple[str, ...] = ()  # addresses of alerts, as apprise has them
     workers: int | None = None  # trials that run at once; None: one, or one a visible GPU
+    max_reruns: int = 6  # extra trials of a job, over all metrics; 0: none
     report: Path | None = None  # the page that the worker writes anew after each job
     engine: str = "local"  # where trials run: here, or on the nodes of a cluster
     engine_address: str = ""  # of the cluster; "": the one that the engine finds by itself
@@ -265,6 +267,12 @@ def _workers(value: object, _: Path) -> int:
     return value
 
 
+def _count(value: object, _: Path) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError("a number of trials, 0 or more")
+    return value
+
+
 def _size(value: object, _: Path) -> Bytes:
     size = parse_size(value)
     if size is None:
@@ -281,6 +289,7 @@ _RULES: dict[str, Callable[[object, Path], object]] = {
     "suite": _name,
     "device": _device,
     "bisect_on_regression": _switch,
+    "bisect_budget": _count,
     "hook_suite": _name,
     "cache_limit": _size,
 }
@@ -289,6 +298,7 @@ _OWN_RULES = {
     "sandbox": _switch,
     "notify": _addresses,
     "workers": _workers,
+    "max_reruns": _count,
     "report": _path,
     "engine": _engine,
     "engine_address": _address,
@@ -298,6 +308,8 @@ assert [*_OWN_RULES, "merged", "files"] == [field.name for field in fields(Confi
 
 
 def _from_text(key: str, text: str) -> object:
+    if _OWN_RULES[key] is _count and text.isdecimal():
+        return int(text)
     return _WORDS.get(text.lower(), text) if _OWN_RULES[key] is _switch else text
 
 

@@ -127,6 +127,7 @@ class Task:
     threads: int = 1
     preload: tuple[str, ...] = ()  # imported once for many trials; no part of the definition
     sandbox: bool = False  # it writes only where it is meant to; no part of the definition either
+    trace: bool = True  # the paths that it names are recorded; no part of the definition either
     timeout: Seconds = 600.0
     silence: Seconds | None = None
     memory: Bytes | None = None
@@ -410,11 +411,15 @@ class BisectRecord:
 
 
 ENVIRONMENTS = "*environments"  # in place of a metric: those that a commit was measured in are one
+BY_ID = "*"  # before the id of an incident or a trial, in place of a metric: the act is about that
 
 
 class BaselineAct(StrEnum):
     PIN = "pin"  # judge every later commit against this one too, however slowly it drifts
     ACCEPT = "accept"  # what this commit changed is wanted: later ones are held to its level
+    DISMISS = "dismiss"  # an incident was noise, or a broken data set
+    VOID = "void"  # a trial is left out of all judgement
+    RESTORE = "restore"  # a void trial counts again
 
 
 @dataclass(frozen=True)

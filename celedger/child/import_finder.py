@@ -1,8 +1,8 @@
 """Look names up instead of listing folders, so that the recorder of named paths learns which
 modules a training looked for, instead of a whole folder that it may have read. It is loaded in
-every Python of a trial as `sitecustomize`, beside `celedger` on PYTHONPATH, and in a warm trial by
-`launcher.py`. A Python that starts without it lists folders as usual. In a diagnostic run it also
-attaches the probe. Standard library only, Python 3.8 and later.
+every Python of a traced trial as `sitecustomize`, beside `celedger` on PYTHONPATH, and in a warm
+trial by `launcher.py`. A Python that starts without it lists folders as usual. In a diagnostic run
+it also attaches the probe. Standard library only, Python 3.8 and later.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import sys
 
 TYPE_CHECKING = False  # an import here costs time in every Python of a trial
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 _machinery: Any = sys.modules["_frozen_importlib_external"]
@@ -37,19 +38,48 @@ class NameFinder(_machinery.FileFinder):  # type: ignore[misc]
 
 
 def install() -> None:
-    """Install the finder in this process and those it forks. Folders of the interpreter and of
-    installed packages are listed as usual: no commit changes them, and each name costs a call."""
+    """Install the finder in this process and those it forks. Folders of the interpreter, of
+    installed packages and of this file are listed as usual: no commit changes them, and each name
+    costs a call."""
     find = NameFinder.path_hook(*_machinery._get_supported_file_loaders())
-    installed = (sys.prefix + "/", sys.base_prefix + "/")
+    own = os.path.dirname(os.path.abspath(__file__))
+    prefixes = (sys.prefix + "/", sys.base_prefix + "/", own + "/")
+
+    def installed(folder: str) -> bool:
+        return (folder + "/").startswith(prefixes) or "/site-packages/" in folder + "/"
 
     def hook(folder: str) -> Any:
-        if folder.startswith(installed):
+        if installed(folder):
             raise ImportError("left to the finder of Python")
         return find(folder)
 
     if sys.platform == "linux":
         sys.path_hooks.insert(max(len(sys.path_hooks) - 1, 0), hook)
         sys.path_importer_cache.clear()
+        _remember_real_folders(installed)
+
+
+def _remember_real_folders(installed: Callable[[str], bool]) -> None:
+    """Let `realpath` look at each installed folder once. `inspect.getmodule` resolves the file of
+    every loaded module, part by part: half of all paths that are named while torch is imported."""
+    resolve = os.path.realpath
+    real: set[str] = set()
+
+    def realpath(filename: Any, **options: Any) -> Any:
+        if type(filename) is not str or options:
+            return resolve(filename, **options)
+        folder, _, name = filename.rpartition("/")
+        if folder in real and name not in ("", ".", "..") and not os.path.islink(filename):
+            return filename
+        path = resolve(filename)
+        if path == filename and installed(folder):
+            real.add(folder)
+        return path
+
+    for attribute in ("__module__", "__name__", "__qualname__", "__doc__"):
+        setattr(realpath, attribute, getattr(resolve, attribute))
+    realpath.__wrapped__ = resolve  # type: ignore[attr-defined]
+    os.path.realpath = realpath
 
 
 def _as_sitecustomize() -> None:

@@ -173,7 +173,7 @@ def _run(order: dict[str, Any], finder: Any) -> None:
     first = os.getcwd() if by_name else os.path.dirname(os.path.realpath(argv[1]))
     roots = [os.path.abspath(p) for p in order["late"].get("PYTHONPATH", "").split(":") if p]
     sys.path[:] = [first, *dict.fromkeys([*roots, *sys.path])]
-    for folder in [first, *roots]:
+    for folder in [first, *roots] if order["record"] else []:
         # A loaded module is not looked for again; the recorder must know that any new name counts
         # here.
         if os.path.isdir(folder):
@@ -181,7 +181,8 @@ def _run(order: dict[str, Any], finder: Any) -> None:
     sys.argv = ["-m", *argv[3:]] if by_name else argv[1:]
     sys.orig_argv = list(argv)
     _reset()
-    finder.install()
+    if order["record"]:
+        finder.install()
     main = sys.modules["__main__"] = ModuleType("__main__")
     try:
         if by_name:

@@ -13,7 +13,15 @@ import typer
 from celedger.base.errors import CeledgerError, Status, UsageError
 from celedger.cli import options
 from celedger.cli.explain import explained, explained_json
-from celedger.cli.session import Options, Session, note, set_bench, writing
+from celedger.cli.session import (
+    Options,
+    Session,
+    note,
+    record_state,
+    set_bench,
+    warn,
+    writing,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,6 +30,7 @@ if TYPE_CHECKING:
     from celedger.base.model import Commit, Metric, Task
     from celedger.cli.progress import Progress
     from celedger.judge.bisection import Answer, Limits, Plan, SearchStep, Symptom
+    from celedger.judge.incident import Incident
     from celedger.repo import History, Repository
     from celedger.trial.runner import Bench
 
@@ -38,8 +47,9 @@ def bisect(
     commits: Annotated[
         str,
         typer.Argument(
-            metavar="GOOD..BAD",
-            help="A good commit and a later bad one; old..new where improvements are searched.",
+            metavar="GOOD..BAD | ID",
+            help="A good commit and a later bad one (old..new where improvements are searched), or "
+            "an incident.",
         ),
     ],
     suite: options.Suite = None,
@@ -86,7 +96,9 @@ def bisect(
     bit by bit. Exits 0 when it named a commit for every metric asked for, 125 when it could not.
     """
     from celedger.base.model import Why
-    from celedger.judge import bisection
+    from celedger.cli.plot import draw_bisect
+    from celedger.judge import bisection, memory
+    from celedger.service.notify import announce
     from celedger.views.bisect import BisectAnswer, BisectPlans, Typed
     from celedger.views.picture import check_suffix
 
@@ -98,6 +110,11 @@ def bisect(
     with writing(
         context.obj, suite=suite, device=device, workers=workers, engine=engine
     ) as session:
+        incident = _incident(session, commits)
+        if incident is not None:
+            task = task or [incident.main.task]
+            metric = metric or [name for name in [incident.main.name] if name]
+            commits = f"{incident.known_good}..{incident.first_bad[-1]}"
         ends = _ends(session.repository, commits, first_parent)
         with set_bench(session, "bisect", task, why=Why.BISECT, together=True) as (bench, tasks):
             search = _Inputs(bench, *ends, tasks, metric or (), limits, find is Find.IMPROVED)
@@ -105,6 +122,10 @@ def bisect(
                 options.answer(BisectPlans(search.plans()), json)
                 return Status.GOOD
             answer = search.run()
+        tip = memory.tip_of(session.repository, ends[0].commits[-1])
+        state = record_state(session, tip, "bisect")
+        log = session.repository.log(state.tip, limit=memory.RECENT)
+        announce(session.repository, session.ledger, session.config, state, log, warn, draw_bisect)
         words = ["--suite", session.config.suite or bench.suite.folder.name]
         words += ["--first-parent"] if first_parent else []
         words += ["--confidence", str(confidence)] if confidence != _CONFIDENCE else []
@@ -119,6 +140,29 @@ def bisect(
                 print(f"\n{text}", flush=True)
         _draw(session, answer, metrics, output)
     return Status.GOOD if answer.named else Status.CANNOT_JUDGE
+
+
+def _incident(session: Session, name: str) -> Incident | None:
+    """Return the incident that is meant instead of a range. Raises UsageError for one that leaves
+    nothing to be searched."""
+    from celedger.judge import memory
+
+    if ".." in name:
+        return None
+    state = record_state(session, memory.tip_of(session.repository), "bisect")
+    incident = state.find(name)
+    if incident is None:
+        raise UsageError(
+            f"{name!r} is not a range or an incident",
+            "write GOOD..BAD; `celedger status` lists them",
+        )
+    if not incident.known_good or len(incident.first_bad) < 2:
+        first = incident.likeliest[:12]
+        raise UsageError(
+            f"{incident.id} has one first bad commit, {first}",
+            f"see `celedger status {incident.id}`",
+        )
+    return incident
 
 
 def _ends(repository: Repository, commits: str, first_parent: bool) -> tuple[History, Commit]:

@@ -1,9 +1,10 @@
-"""`celedger check`: is this commit worse than its baseline? `celedger baseline`: a person's
-word on which level is right."""
+"""`celedger check`: is this commit worse? `celedger baseline`: a person's word on which level is
+right."""
 
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,12 +12,22 @@ import typer
 
 from celedger.base.errors import Status, UsageError, command
 from celedger.cli import options
-from celedger.cli.session import note, reading, set_bench, warn, writing
+from celedger.cli.session import (
+    Session,
+    note,
+    reading,
+    record_state,
+    set_bench,
+    warn,
+    writing,
+)
 
 if TYPE_CHECKING:
-    from celedger.views.verdicts import VerdictList
+    from celedger.views.check import CheckDocument
 
-baseline = typer.Typer(no_args_is_help=True, help="Pin a level, accept a change, show both.")
+baseline = typer.Typer(
+    no_args_is_help=True, help="Pin a level, accept a change, dismiss an incident, void trials."
+)
 
 Reason = Annotated[
     str, typer.Option("--why", metavar="TEXT", help="The reason, kept in the ledger.")
@@ -33,15 +44,15 @@ def check(
         typer.Option(
             min=0,
             metavar="N",
-            help="Extra trials a task may take to settle a suspicion [default: 6].",
+            help="Extra trials that may settle what is in doubt [default: 6].",
         ),
     ] = None,
     lenient: Annotated[
         bool,
-        typer.Option("--lenient", help="Pass what is too noisy to tell a change of its floor."),
+        typer.Option("--lenient", help="Pass what noise hides, and a first measurement."),
     ] = False,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Say why: trials, baseline, rule and evidence.")
+        bool, typer.Option("--explain", help="Show the numbers behind each line.")
     ] = False,
     device: options.Device = None,
     workers: options.Workers = None,
@@ -51,64 +62,78 @@ def check(
         bool, typer.Option("--markdown", help="Print a table in Markdown, for a comment or a page.")
     ] = False,
 ) -> int:
-    """Judge a commit against its baseline.
+    """Tell whether a commit is worse.
 
-    Trials that the ledger lacks are run first; suspicious values are measured again with fresh
-    seeds, speed in turns with the baseline. Only what the suite declares decides: exits 1 when
-    something is worse, 125 when something cannot be told, also because it is too noisy to tell a
-    change of its floor (--lenient passes that), 0 otherwise. `git bisect run celedger check`
+    Trials that the ledger lacks are run first. What is in doubt is settled by extra trials, each
+    with a line that says why. Only what the suite declares decides: exits 1 when an incident that
+    is in force made something worse at this commit or before it, 125 when something cannot be
+    told, also because noise hides changes as small as the floor (--lenient passes that, and a
+    first measurement) or because a trial was killed, 0 otherwise. `git bisect run celedger check`
     works, and skips what cannot be told.
 
     In a GitHub workflow the table goes to the job's summary as well ($GITHUB_STEP_SUMMARY), and
     what is worse is annotated.
     """
+    from dataclasses import replace
+
     from celedger.base.model import Why
     from celedger.cli.plot import draw_bisect
     from celedger.cli.progress import Progress
-    from celedger.judge.drift.recorded_verdicts import status
-    from celedger.judge.drift.reruns import RERUNS, settle
-    from celedger.service.notify import announce
+    from celedger.judge import memory
+    from celedger.judge.extra_trials import ExtraTrials
+    from celedger.judge.standings import status
+    from celedger.service.notify import announce, note_as_sent
     from celedger.trial.workers import run_all
     from celedger.trial.workplace import lacking
     from celedger.views import ci
-    from celedger.views.verdicts import VerdictList
+    from celedger.views.check import CheckDocument
 
     if json and markdown:
         raise UsageError("--json and --markdown exclude each other", "choose one")
     with writing(
         context.obj, suite=suite, device=device, workers=workers, engine=engine
     ) as session:
-        commit = session.repository.resolve(revision)
+        repository, ledger = session.repository, session.ledger
+        commit = repository.resolve(revision)
+        tip = memory.tip_of(repository, commit)
         with set_bench(session, "check", task, why=Why.CHECK, together=True) as (bench, tasks):
             needs = lacking(bench, [commit], tasks)
+            line = memory.line_of(repository, ledger, tip)
+            extra = ExtraTrials(bench, line, commit, tasks, note)
             with Progress(bench, needs):
-                run_all(bench, needs, in_company=False)
-                most = RERUNS if budget is None else budget
-                judged = settle(session.repository, bench, commit, tasks, budget=most)
-        declared = bench.suite.judged
-        verdicts = VerdictList(session.ledger, commit, judged, declared, explain)
+                ran = run_all(bench, needs, in_company=False)
+                extra.run(ran, most=session.config.max_reruns if budget is None else budget)
+            complete = not lacking(bench, [commit], tasks)
+        is_upgrade = memory.is_older(ledger)
+        state = record_state(session, tip, "check")
+        if is_upgrade:
+            note_as_sent(ledger, session.config, state)
+        standings = memory.standings_at(repository, ledger, state, commit.sha, tasks)
+        state = replace(state, standings=standings)
+        commits = {each.sha: each for each in line.commits}
+        document = CheckDocument(commit, state, commits, explain)
         if markdown:
-            print(ci.markdown(verdicts), flush=True)
+            print(ci.markdown(document), flush=True)
         else:
-            options.answer(verdicts, json, context.obj.retyped)
-        _tell_github(verdicts)
-        announce(session.repository, session.ledger, session.config, commit.sha, warn, draw_bisect)
-    return status(judged.verdicts, declared, gate=True, lenient=lenient)
+            options.answer(document, json, context.obj.retyped)
+        _tell_github(document)
+        announce(repository, ledger, session.config, state, line.commits, warn, draw_bisect)
+    return status(standings, gate=True, lenient=lenient, complete=complete)
 
 
-def _tell_github(verdicts: VerdictList) -> None:
-    """Show the verdicts where a GitHub workflow looks for them. A summary that cannot be written
-    does not change the answer."""
+def _tell_github(document: CheckDocument) -> None:
+    """Show the answer where a GitHub workflow looks for it. A summary that cannot be written does
+    not change the answer."""
     from celedger.views import ci
 
     if path := os.environ.get("GITHUB_STEP_SUMMARY"):
         try:
             with Path(path).open("a", encoding="utf-8") as file:
-                file.write(ci.markdown(verdicts))
+                file.write(ci.markdown(document))
         except OSError as error:
             warn(f"{path} cannot be written: {error.strerror}")
     if os.environ.get("GITHUB_ACTIONS") == "true":
-        for line in ci.workflow_commands(verdicts):
+        for line in ci.workflow_commands(document):
             note(line)  # a runner reads them on stderr too, and stdout is the answer's
 
 
@@ -121,14 +146,16 @@ def pin(
     task: options.TaskName = None,
     metric: options.Metric = None,
 ) -> int:
-    """Judge every later commit against this one too, however slowly it drifts away."""
+    """Show how far each metric lies from this commit by now, however slowly it drifts."""
     return _declare(context, "pin", revision, why, suite, task, metric)
 
 
 @baseline.command()
 def accept(
     context: typer.Context,
-    revision: Annotated[str, typer.Argument(metavar="REV", help="The commit that changed it.")],
+    revision: Annotated[
+        str, typer.Argument(metavar="REV | ID", help="The commit that changed it, or an incident.")
+    ],
     why: Reason,
     suite: options.Suite = None,
     task: options.TaskName = None,
@@ -141,27 +168,135 @@ def accept(
         ),
     ] = False,
 ) -> int:
-    """Accept what this commit changed: later ones are held to its level.
+    """Accept what this commit changed, or one incident: later commits are held to its level.
 
-    With --environments, what was measured in one of the environments of REV counts in the others.
+    A commit accepts every incident that it may have caused. With --environments, what was measured
+    in one of the environments of REV counts in the others.
     """
     from celedger.base.model import ENVIRONMENTS
 
-    if not environments:
-        return _declare(context, "accept", revision, why, suite, task, metric)
-    if metric is not None:
+    if environments and metric is not None:
         raise UsageError("--environments is about all metrics", "leave out --metric")
-    return _declare(context, "accept", revision, why, suite, task, ENVIRONMENTS)
+    if environments:
+        return _declare(context, "accept", revision, why, suite, task, ENVIRONMENTS)
+    if task is None and metric is None and _INCIDENT.fullmatch(revision):
+        done = _act_on_incident(context, "accept", revision, why)
+        if done is not None:
+            return done
+    return _declare(context, "accept", revision, why, suite, task, metric)
+
+
+@baseline.command()
+def dismiss(
+    context: typer.Context,
+    incident: Annotated[str, typer.Argument(metavar="ID", help="An incident.")],
+    why: Reason,
+) -> int:
+    """Withdraw an incident: it was noise, or a broken data set.
+
+    It opens again only on newer trials.
+    """
+    done = _act_on_incident(context, "dismiss", incident, why)
+    if done is None:
+        raise UsageError(f"there is no incident {incident}", "see `celedger status`")
+    return done
+
+
+@baseline.command()
+def void(
+    context: typer.Context,
+    trials: Annotated[list[str], typer.Argument(metavar="TRIAL...", help="Trials, by their id.")],
+    why: Reason,
+    undo: Annotated[bool, typer.Option("--undo", help="Let them count again.")] = False,
+) -> int:
+    """Leave trials out of all judgement, for example those of a broken machine."""
+    from celedger.base.model import BY_ID
+
+    _must_have_reason(why)
+    with writing(context.obj) as session:
+        records = []
+        for name in trials:
+            record = session.ledger.trial(name)
+            if record is None:
+                raise UsageError(f"there is no trial {name}", "`celedger show --json` names them")
+            records.append(record)
+        act = "restore" if undo else "void"
+        for record in records:
+            trial = record.trial
+            _record_act(session, act, trial.commit, record.suite, record.task,
+                        BY_ID + trial.ulid, why)  # fmt: skip
+        record_state(session, _tip(session), "baseline")
+    print(f"{len(records)} trial{'s' * (len(records) != 1)} {'count again' if undo else 'void'}")
+    return Status.GOOD
 
 
 @baseline.command()
 def show(context: typer.Context, json: options.Json = False) -> int:
-    """Show who pinned and accepted what, and why."""
-    from celedger.views.verdicts import BaselineList
+    """Show who pinned, accepted, dismissed and declared void what, and why."""
+    from celedger.views.baselines import BaselineList
 
     with reading(context.obj) as session:
         options.answer(BaselineList(session.ledger.baselines()), json)
     return Status.GOOD
+
+
+_INCIDENT = re.compile("[0-9a-f]{4,8}")
+
+
+def _act_on_incident(context: typer.Context, act: str, name: str, why: str) -> int | None:
+    """Record an act on an incident; None where there is no incident of that name."""
+    from celedger.base.model import BY_ID
+    from celedger.judge import memory
+
+    _must_have_reason(why)
+    with writing(context.obj) as session:
+        state = memory.read(session.repository, session.ledger)
+        incident = state.find(name)
+        if incident is None:
+            return None
+        main = incident.main
+        _record_act(
+            session, act, incident.likeliest, main.suite, main.task, BY_ID + incident.id, why
+        )
+        record_state(session, state.tip, "baseline")
+    print(f"{act}{'d' if act.endswith('e') else 'ed'} {incident.id} {incident.title()}")
+    return Status.GOOD
+
+
+def _must_have_reason(why: str) -> None:
+    if not why.strip():
+        raise UsageError("an act needs a reason", "--why 'what it was, and why'")
+
+
+def _record_act(
+    session: Session, act: str, commit: str, suite: str, task: str, metric: str, why: str
+) -> None:
+    import time
+    from random import SystemRandom
+
+    from celedger.base.model import BaselineAct, BaselineRecord
+    from celedger.ledger import ulid
+
+    now = time.time()
+    session.ledger.record_commits([session.repository.commit(commit)])
+    record = BaselineRecord(
+        ulid.new(now, SystemRandom()),
+        BaselineAct(act),
+        commit,
+        suite,
+        task,
+        metric,
+        session.repository.user(),
+        why,
+        now,
+    )
+    session.ledger.record_baseline(record)
+
+
+def _tip(session: Session) -> str:
+    from celedger.judge import memory
+
+    return memory.tip_of(session.repository)
 
 
 def _declare(
@@ -173,16 +308,11 @@ def _declare(
     task: str | None,
     metric: str | None,
 ) -> int:
-    import time
-    from random import SystemRandom
-
     from celedger import suite as suites
-    from celedger.base.model import ENVIRONMENTS, BaselineAct, BaselineRecord
-    from celedger.ledger import ulid
+    from celedger.base.model import ENVIRONMENTS
     from celedger.trial.workplace import choose_tasks
 
-    if not why.strip():
-        raise UsageError("a baseline needs a reason", "--why 'what changed, and why it is right'")
+    _must_have_reason(why)
     with writing(context.obj, suite=suite) as session:
         commit = session.repository.resolve(revision)
         chosen = suites.load(suites.find(None, session.config, session.repository.root))
@@ -197,13 +327,8 @@ def _declare(
                 )
         elif metric is not None and metric not in names:
             raise UsageError(f"no task has a metric {metric!r}", f"there are {', '.join(names)}")
-        now = time.time()
-        record = BaselineRecord(
-            ulid.new(now, SystemRandom()), BaselineAct(act), commit.sha, chosen.name, task or "",
-            metric or "", session.repository.user(), why, now,
-        )  # fmt: skip
-        session.ledger.record_commits([commit])
-        session.ledger.record_baseline(record)
+        _record_act(session, act, commit.sha, chosen.name, task or "", metric or "", why)
+        record_state(session, _tip(session), "baseline")
         if act == "pin" and not measured:
             typed = command("run", revision, suite=suite)
             note(context.obj.retyped(f"celedger: {revision} is not measured yet: type {typed}"))

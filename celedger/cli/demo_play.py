@@ -15,7 +15,6 @@ from celedger.base.errors import CeledgerError, UsageError
 from celedger.base.model import Commit, Why
 from celedger.demo.made_history import materialise
 from celedger.judge import bisection
-from celedger.judge.drift.judge import judge
 from celedger.ledger import Ledger
 from celedger.repo import Repository, spread
 from celedger.trial import events
@@ -78,8 +77,6 @@ def play(
         needs = lacking(bench, surveyed, measured, seeds=SEEDS)
         say(f"surveying {len(surveyed)} of {len(history)} commits: {len(needs)} trials")
         run_all(bench, needs)
-        for commit in surveyed:
-            judge(repository, ledger, commit, measured, bench.environments)
         return [_search(stage, bench, history, kind, say) for kind in stage.planted]
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from celedger.base.errors import CeledgerError, Status, explained
-from celedger.cli.session import Options, archive_of, reading, refuse_tracked, settled
+from celedger.cli.session import Options, archive_of, reading, settled
 from celedger.views.format import count, measure
 
 if TYPE_CHECKING:
@@ -44,7 +46,8 @@ def doctor(
     """Say what celedger sees here: versions, device, ledger, hooks.
 
     Every row of the ledger is checked. One that is gone (by `git clean -xfd`, say) or damaged is
-    rebuilt by --restore from what .git/celedger holds of it; a damaged file is kept.
+    rebuilt by --restore from what .git/celedger holds of it; a damaged file is kept. It exits 0
+    where nothing was lost, whatever else is wrong.
     Kept builds, virtual environments, checkouts and copies of suites can be made again: --prune
     removes those that nobody uses, and says what that freed. Logs and output folders are evidence
     and stay, unless an age is given.
@@ -65,12 +68,12 @@ def doctor(
     archive = archive_of(repository, settings)
     worst = _surroundings(repository, settings)
     if restore:
-        refuse_tracked(repository, settings.ledger)
         worst = max(worst, _restore(settings.ledger, archive))
-    status, running = _examine(context.obj, settings.ledger)
-    worst = max(worst, status, _archived(archive))
+    status, running = _examine(context.obj, settings.ledger, archive)
+    is_sound = running is not None and status == Status.GOOD
+    worst = max(worst, status, _archived(archive, settings.ledger if is_sound else None))
     for hook in hooks.status(repository, sys.executable):
-        print(f"hook        {hook.name}: {hook.state}")
+        print(context.obj.retyped(f"hook        {hook.name}: {hook.state}"))
     # Without a ledger no log is known to be old.
     age = None if older_than is None or running is None else older_than * 86400.0
     home, folder = settings.ledger.parent, repository.state_dir
@@ -101,6 +104,7 @@ def _surroundings(repository: Repository, settings: Config) -> Status:
         problem = Counter(0).problem
         absent = f"none for instructions ({problem}); cpu_time tells a trial's work"
         print(f"counters    {absent if problem else 'instructions'}")
+        print(f"recorder    {_recorder()}")
         suite = suites.load(suites.find(None, settings, repository.root))
         print(f"suite       {suite.name}: {', '.join(t.name for t in suite.tasks)}")
         for path in dict.fromkeys(interpreters_of(repository, suite.tasks).values()):
@@ -111,22 +115,56 @@ def _surroundings(repository: Repository, settings: Config) -> Status:
     return Status.GOOD
 
 
+def _recorder() -> str:
+    """Tell whether the recorder knows every system call of this kernel."""
+    import os
+
+    from celedger.system import path_recorder
+
+    if sys.platform != "linux" or os.uname().machine not in path_recorder.ARCHITECTURES:
+        return "none on this system: no result is re-used for another tree"
+    known = path_recorder.KERNEL
+    release = tuple(map(int, re.findall(r"\d+", os.uname().release)[:2]))
+    state = f"knows the system calls of Linux {known[0]}.{known[1]}"
+    if release <= known:
+        return state
+    newer = f"this kernel is {release[0]}.{release[1]}"
+    return f"{state}; {newer}: the result of a trial that makes a newer call is not re-used"
+
+
 def _restore(path: Path, archive: Archive) -> Status:
     from celedger.base.errors import UsageError
+    from celedger.ledger import opening
     from celedger.ledger.archive import restore
 
+    opening.refuse_planted(path)
     if not path.exists() and not archive.size:
         raise UsageError(f"there is nothing to restore {path} from", "make one: `celedger run`")
+    whole = _is_whole(path, archive)
     done = restore(path, archive)
     print(f"restored    {count(done.trials, 'trial')} of {path}")
     if done.aside is not None:
         print(f"kept        {done.aside}: the damaged ledger")
-    if done.lost:
-        print(f"lost        {count(done.lost, 'fact')} of {archive.folder}")
-    return Status.FAILED if done.lost else Status.GOOD
+    if done.unsealed:
+        print(f"unchecked   {count(done.unsealed, 'fact')} without a checksum")
+    if done.lost and whole:
+        print(f"renewed     {archive.folder}: {count(len(done.lost), 'fact')} of it was damaged")
+    else:
+        _listed("lost", done.lost)
+    return Status.FAILED if done.lost and not whole else Status.GOOD
 
 
-def _examine(options: Options, path: Path) -> tuple[Status, list[str] | None]:
+def _is_whole(path: Path, archive: Archive) -> bool:
+    """Return True for a ledger that is sound and has every trial of its archive: what is damaged of
+    the archive is in it."""
+    from celedger.ledger import Ledger
+
+    with suppress(CeledgerError), Ledger.open(path, readonly=True, archive=archive) as ledger:
+        return not ledger.damage() and not ledger.lacks_trials()
+    return False
+
+
+def _examine(options: Options, path: Path, archive: Archive) -> tuple[Status, list[str] | None]:
     """Check every row of the ledger. Return the status and the ulids of the trials that run; None
     where the ledger cannot be read."""
     from celedger.base.errors import LedgerDamaged, LedgerGone
@@ -137,6 +175,9 @@ def _examine(options: Options, path: Path) -> tuple[Status, list[str] | None]:
             trials = session.ledger.trials()
             running = [r.trial.ulid for r in trials if r.outcome is None]
             print(f"ledger      {path}: {count(len(trials), 'trial')}, {len(running)} running")
+            if (more := archive.trials() - len(trials)) > 0:
+                text = f"            its archive has {more} more: `celedger doctor --restore`"
+                print(options.retyped(text))
             return _damage(session.ledger.damage()), running
     except CeledgerError as error:
         print(options.retyped(f"ledger      {error}"))
@@ -148,10 +189,7 @@ def _examine(options: Options, path: Path) -> tuple[Status, list[str] | None]:
 
 def _damage(damage: list[str]) -> Status:
     """Print what is wrong with the rows."""
-    for line in damage[:_LISTED]:
-        print(f"damaged     {line}")
-    if len(damage) > _LISTED:
-        print(f"damaged     and {len(damage) - _LISTED} more")
+    _listed("damaged", damage)
     if damage:
         print("to mend     `celedger doctor --restore`")
         return Status.FAILED
@@ -159,17 +197,33 @@ def _damage(damage: list[str]) -> Status:
     return Status.GOOD
 
 
-def _archived(archive: Archive) -> Status:
-    """Print what the archive holds, and what of it is damaged."""
+def _listed(title: str, names: Sequence[str]) -> None:
+    for name in names[:_LISTED]:
+        print(f"{title:<12}{name}")
+    if len(names) > _LISTED:
+        print(f"{title:<12}and {len(names) - _LISTED} more")
+
+
+def _archived(archive: Archive, ledger: Path | None) -> Status:
+    """Print what the archive holds and what of it is damaged, or a sound ledger has otherwise."""
     from celedger.ledger.archive import damage_of
+    from celedger.ledger.comparison import compare
 
     if not archive.size:
         return Status.GOOD
     print(
         f"archive     {archive.folder}: {count(archive.trials(), 'trial')}, {_size(archive.size)}"
     )
-    damage = damage_of(archive.path)
-    return _damage(damage) if damage else Status.GOOD
+    if damage := damage_of(archive.path):
+        return _damage(damage)
+    if ledger is None:
+        return Status.GOOD
+    result = compare(ledger, archive.path)
+    _listed("lacks", result.lacking)
+    if result.lacking:
+        print("to mend     `celedger doctor --restore`")
+    _listed("differs", [f"{name}: ledger and archive do not agree" for name in result.otherwise])
+    return Status.FAILED if result.otherwise else Status.GOOD
 
 
 def _kept(parts: Sequence[Part], prune: bool) -> str:

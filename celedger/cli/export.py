@@ -73,7 +73,7 @@ def export(
     with reading(context.obj) as session:
         lines = _lines(session, revision, form, summaries, direction or Better.LOWER)
         if output is None:
-            sys.stdout.writelines(lines)
+            sys.stdout.writelines(_for_terminal(lines) if sys.stdout.isatty() else lines)
         else:
             _write(output, lines)
     return Status.GOOD
@@ -95,6 +95,14 @@ def _lines(
     if form is Format.OPENMETRICS:
         return export.openmetrics_lines(rows)
     return export.benchmark_action_lines(rows, Direction(direction.value))
+
+
+def _for_terminal(lines: Iterator[str]) -> Iterator[str]:
+    """Yield the text with what a terminal would obey written out. Programs get it as it is."""
+    from celedger.base.text import escaped
+
+    for text in lines:
+        yield "\n".join(map(escaped, text.split("\n")))
 
 
 def _write(path: Path, lines: Iterator[str]) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from celedger.base.errors import Status, UsageError
+from celedger.base.errors import Status, UsageError, command
 from celedger.cli import options
-from celedger.cli.session import writing
+from celedger.cli.session import Session, writing
+
+if TYPE_CHECKING:
+    from celedger.ledger import Ledger
 
 
 def merge(
@@ -18,22 +21,41 @@ def merge(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would come, and change nothing.")
     ] = False,
+    unrelated: Annotated[
+        bool,
+        typer.Option("--unrelated", help="Also where it has no commit of this repository."),
+    ] = False,
     json: options.Json = False,
 ) -> int:
     """Add what another ledger holds to this one.
 
     It may be a colleague's, CI's, or another machine's. Trials keep their identity, so that
-    merging twice adds nothing. Verdicts count by when they were made. Trials that still run stay
-    out, and so do logs and output folders, which are files.
+    merging twice adds nothing. A trial that has not ended comes with the epochs that it has; merge
+    again for its end. Logs and output folders, which are files, stay out. A ledger is refused as a
+    whole for one row that celedger never writes, and for having no commit in common with this
+    repository.
     """
     from celedger.ledger import Ledger
     from celedger.views.merge import Merged
 
     if not other.exists():
         raise UsageError(f"there is no file {other}", "name another ledger")
-    with Ledger.open(other, readonly=True) as source, writing(context.obj) as session:
+    with Ledger.from_elsewhere(other) as source, writing(context.obj) as session:
         if other.samefile(session.ledger.path):
             raise UsageError(f"{other} is this ledger itself", "name another one")
+        if not unrelated and not _related(source, session):
+            raise UsageError(
+                f"{other} has no commit of this repository",
+                f"is it another repository's? {command('merge', str(other))} "
+                "takes it with --unrelated",
+            )
         added = session.ledger.merge(source, dry_run=dry_run)
     options.answer(Merged(other, added, dry_run), json)
     return Status.GOOD
+
+
+def _related(source: Ledger, session: Session) -> bool:
+    """Return True if a ledger has a commit of the repository or of its ledger, or none at all."""
+    shas = {commit.sha for commit in source.commits()}
+    own = {commit.sha for commit in session.ledger.commits()}
+    return not shas or not own.isdisjoint(shas) or session.repository.has_any(shas)

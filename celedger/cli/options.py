@@ -71,6 +71,9 @@ def answer(
     if json:
         from celedger.views import document as documents
 
-        print(documents.dumps(documents.document(**document.json())), flush=True)
+        print(
+            documents.dumps(documents.document(**{"schema": document.SCHEMA, **document.json()})),
+            flush=True,
+        )
     else:
         print(retyped(document.text(width())), flush=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,6 +13,13 @@ from celedger.cli.session import Session, note, reading, warn
 
 if TYPE_CHECKING:
     from celedger.base.model import Commit
+    from celedger.judge.derivation import Derivation
+    from celedger.judge.incident import State
+
+
+class Sorting(StrEnum):
+    TIME = "time"
+    CHANGE = "change"
 
 
 def log(
@@ -25,6 +33,7 @@ def log(
     json: options.Json = False,
 ) -> int:
     """List the measured commits, newest first."""
+    from celedger.judge import memory
     from celedger.service import allow
     from celedger.views.bisects import BisectList
     from celedger.views.log import Log
@@ -35,7 +44,8 @@ def log(
         if bisects:
             options.answer(BisectList.of(session.ledger, limit), json, context.obj.retyped)
         else:
-            options.answer(Log.of(session.ledger, limit), json)
+            state = memory.read(session.repository, session.ledger)
+            options.answer(Log.of(session.ledger, state, limit), json)
     return Status.GOOD
 
 
@@ -48,10 +58,11 @@ def show(
 ) -> int:
     """Show all that is known of a commit, or how a task varies.
 
-    Of a commit: values with their spread, verdicts, failures and their logs, the environment,
-    and the smallest change that so many trials can tell. Of a task: the noise of its metrics,
-    and the smallest change that one, three and ten trials can tell.
+    Of a commit: values with their spread, what it made worse or better, failures and their logs,
+    the environment, and the smallest change that so many trials can tell. Of a task: the noise of
+    its metrics, and the smallest change that one, three and ten trials can tell.
     """
+    from celedger.judge import memory
     from celedger.views.document import Document
     from celedger.views.noise import NoiseList, TaskNoise
     from celedger.views.samples import find_task
@@ -61,13 +72,15 @@ def show(
         document: Document
         try:
             sha = session.repository.resolve(revision).sha
-            document = CommitRows.of(session.ledger, sha, session.ledger.findings(sha))
+            state = _state_with(session, sha)
+            document = CommitRows.of(session.ledger, sha, state, session.ledger.findings(sha))
         except UnknownRevision:
             tasks = session.ledger.tasks()
             if not any(revision in (t.name, f"{t.suite}/{t.name}") for t in tasks):
                 raise
             title = find_task(session.ledger, revision)
-            document = NoiseList([TaskNoise.of(session.ledger, *title)])
+            known = memory.read(session.repository, session.ledger)
+            document = NoiseList([TaskNoise.of(session.ledger, *title, known)])
         options.answer(document, json, context.obj.retyped)
     return Status.GOOD
 
@@ -78,16 +91,25 @@ def diff(
     json: options.Json = False,
 ) -> int:
     """Compare two commits, metric by metric."""
+    from celedger.judge import memory
     from celedger.views.diff import Diff
 
     with reading(context.obj) as session:
         a, b = session.repository.ends(commits)
-        # Each commit's place in the history of the two, the oldest first.
-        logs = [reversed(session.repository.log(end.sha, limit=2000)) for end in (a, b)]
-        line = dict.fromkeys(commit.sha for commits in logs for commit in commits)
-        order = {sha: position for position, sha in enumerate(line)}
-        options.answer(Diff.of(session.ledger, a.sha, b.sha, order=order), json)
+        state = _state_with(session, b.sha)
+        line = memory.line_of(session.repository, session.ledger, state.tip)
+        document = Diff.of(session.ledger, a.sha, b.sha, state, line.place)
+        options.answer(document, json)
     return Status.GOOD
+
+
+def _state_with(session: Session, sha: str) -> State:
+    """Return the state of HEAD's line, or of a commit's own where HEAD's lacks it."""
+    from celedger.judge import memory
+
+    commit = session.repository.commit(sha)
+    tip = memory.tip_of(session.repository, commit)
+    return memory.read(session.repository, session.ledger, tip)
 
 
 def drift(
@@ -96,30 +118,47 @@ def drift(
     suite: options.Suite = None,
     task: options.TaskName = None,
     metric: options.Metric = None,
+    sort: Annotated[
+        Sorting, typer.Option(help="By time, or by how much a commit moved a metric.")
+    ] = Sorting.TIME,
+    every: Annotated[
+        bool, typer.Option("--all", help="Take commits of merged branches, too.")
+    ] = False,
     json: options.Json = False,
 ) -> int:
-    """Show where in the history a metric changed.
+    """Show where in the history a metric changed, and where a task failed.
 
-    Every change comes with its probability and the number of commits among which it lies with
-    95 %; commits that were not measured count. Where these are several, the command that
-    searches them follows. A change of environment starts anew and is never one of code.
+    The history is the main line: the first parents of the commit. Every change comes with its
+    probability and the number of commits among which it lies with 95 %; commits that were not
+    measured count. Where these are several, the command that searches them follows. A change of
+    environment is named and is never one of code.
     """
-    from celedger.judge.drift.level_changes import courses, segment_cache
-    from celedger.views.drift import CourseList
+    from celedger.judge import memory
+    from celedger.views.drift import DriftDocument, Order, narrowed, within
 
     with reading(context.obj) as session:
-        commits, lineage = measured(session, revision)
-        with segment_cache(session.repository.state_dir / "drift") as cache:
-            segmented = courses(
-                session.ledger, commits, lineage=lineage, suite=suite, task=task, metric=metric,
-                cache=cache,
-            )  # fmt: skip
-        if not segmented:
+        repository, ledger = session.repository, session.ledger
+        names = {(m.name) for t in ledger.tasks() for m in ledger.metrics(t.recipe)}
+        known = any(suite in (None, t.suite) and task in (None, t.name) for t in ledger.tasks())
+        if not known or (metric is not None and metric not in names):
             raise UsageError(
-                "the ledger holds no such task or metric",
-                f"{command('show', commits[-1].sha[:12])} names those it has",
+                "the ledger holds no such task or metric", f"{command('show')} names those it has"
             )
-        options.answer(CourseList(segmented), json, context.obj.retyped)
+        start, dots, end = revision.partition("..")
+        tip = repository.resolve((end or "HEAD") if dots else revision).sha
+        state = memory.read(repository, ledger, tip, every=every)
+        log = repository.log(tip, limit=memory.LONGEST, first_parent=not every)[::-1]
+        if dots:
+            inside = {c.sha for c in repository.commits(revision)} | {repository.resolve(start).sha}
+            state = within(state, [c.sha for c in log if c.sha in inside])
+        if not state.commits:
+            raise CeledgerError(
+                f"the ledger holds no trial of {revision}", f"type {command('run', revision)}"
+            )
+        environments = {e.fingerprint: e for e in ledger.environments()}
+        narrow = narrowed(state, suite=suite, task=task, metric=metric)
+        document = DriftDocument(narrow, log, environments, Order(sort.value))
+        options.answer(document, json, context.obj.retyped)
     return Status.GOOD
 
 
@@ -198,11 +237,36 @@ def measured(session: Session, revision: str) -> tuple[list[Commit], list[Commit
     return series, whole
 
 
-def true_axis(series: list[Commit], whole: list[Commit]) -> list[Commit]:
-    """Return the commits of an axis on which these measured ones stand, measured or not: the main
-    line of the whole history, from the first of them on."""
-    from celedger.repo.commits import main_line
+def line_with_trials(
+    session: Session,
+    revision: str,
+    *,
+    every: bool = False,
+    suite: str | None = None,
+    task: str | None = None,
+) -> tuple[Derivation, list[Commit]]:
+    """Return what is known along the line of a revision, or of the end of a range, and the commits
+    of that line that are asked for: from the first measured one on, oldest first. Raises
+    CeledgerError where the ledger has trials, but none of these commits."""
+    from celedger.judge import memory
+    from celedger.judge.derivation import derive
 
-    line = main_line(whole)
-    axis = line if {c.sha for c in series} <= {c.sha for c in line} else whole
-    return axis[next(i for i, c in enumerate(axis) if c.sha == series[0].sha) :]
+    repository, ledger = session.repository, session.ledger
+    start, dots, end = revision.partition("..")
+    tip = repository.resolve((end or "HEAD") if dots else revision).sha
+    line = memory.line_of(repository, ledger, tip, every=every)
+    derivation = derive(ledger, line, suite=suite, task=task, cache=memory.cache_of(repository))
+    measured = [
+        p for sha in ledger.commits_with_trials() if (p := line.places.get(sha)) is not None
+    ]
+    first = min(measured, default=len(line.commits))
+    axis = list(line.commits[first:])
+    if dots:
+        inside = {c.sha for c in repository.commits(revision)} | {repository.resolve(start).sha}
+        axis = [commit for commit in axis if commit.sha in inside]
+    places = {line.places[commit.sha] for commit in axis}
+    if not places.intersection(measured) and ledger.commits_with_trials():
+        raise CeledgerError(
+            f"the ledger holds no trial of {revision}", f"type {command('run', revision)}"
+        )
+    return derivation, axis

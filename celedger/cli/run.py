@@ -9,11 +9,10 @@ import typer
 
 from celedger.base.errors import Status
 from celedger.cli import options
-from celedger.cli.session import note, set_bench, writing
+from celedger.cli.session import note, record_state, set_bench, writing
 
 if TYPE_CHECKING:
-    from celedger.base.model import Commit, Task
-    from celedger.repo import Repository
+    from celedger.base.model import TrialRecord
     from celedger.trial.engine import Need
     from celedger.trial.runner import Bench
 
@@ -50,12 +49,13 @@ def run(
     """Train the suite at a commit, or at every commit of a range.
 
     What the ledger already holds is not run again. With several workers, speed is not judged:
-    trials disturb each other. Exits 1 when the newest commit is worse
-    than its baseline or fails, 125 when it cannot be tested.
+    trials disturb each other. Exits 1 when the newest commit is worse or fails, 125 when it cannot
+    be tested or a trial of this command was killed.
     """
-    from celedger.judge.drift.recorded_verdicts import latest, status, unjudged
+    from celedger.judge import memory
+    from celedger.judge.standings import status
     from celedger.repo import spread
-    from celedger.trial.workplace import by_environment, lacking
+    from celedger.trial.workplace import lacking
     from celedger.views.show import CommitRows
 
     with writing(
@@ -72,35 +72,26 @@ def run(
             for warning in bench.suite.warnings:
                 note(f"celedger: warning: {warning}")
             needs = lacking(bench, commits, tasks, seeds=seed or (), repeat=repeat, force=force)
-            if needs:
-                _train(bench, needs)
-            else:
+            records = _train(bench, needs) if needs else []
+            if not needs:
                 note("celedger: the ledger holds every trial asked for; --force runs them again")
-            ran = {need.commit.sha for need in needs}
-            for environments, alike in by_environment(bench, commits, tasks):
-                ran |= unjudged(ledger, alike, tasks, environments)
-            if ran:
-                _judge(repository, bench, [c for c in commits if c.sha in ran], tasks)
-            verdicts = latest(ledger, newest, tasks, bench.environments_at(newest.sha, tasks))
-        options.answer(CommitRows.of(ledger, newest.sha), json=False)
-    return status(verdicts, bench.suite.judged, gate=False)
+        state = record_state(session, memory.tip_of(repository, newest), "run")
+        standings = memory.standings_at(repository, ledger, state, newest.sha, tasks)
+        options.answer(CommitRows.of(ledger, newest.sha, state), json=False)
+    own = [
+        record
+        for record in records
+        if record.trial.commit == newest.sha or (record.outcome and not record.outcome.kind.final)
+    ]
+    return status(standings, gate=False, complete=all(r.ok for r in own))
 
 
-def _train(bench: Bench, needs: Sequence[Need]) -> None:
+def _train(bench: Bench, needs: Sequence[Need]) -> list[TrialRecord]:
     from celedger.cli.progress import Progress
     from celedger.trial.workers import run_all
 
     with Progress(bench, needs):
-        run_all(bench, needs)
-
-
-def _judge(
-    repository: Repository, bench: Bench, commits: Sequence[Commit], tasks: Sequence[Task]
-) -> None:
-    from celedger.judge.drift.judge import judge
-
-    for commit in commits:
-        judge(repository, bench.ledger, commit, tasks, bench.environments_at(commit.sha, tasks))
+        return run_all(bench, needs)
 
 
 def noise(
@@ -129,6 +120,7 @@ def noise(
     """
     from celedger.base.model import Why
     from celedger.cli.progress import Progress
+    from celedger.judge import memory
     from celedger.trial.workers import run_all
     from celedger.trial.workplace import in_turns
     from celedger.views.noise import NoiseList, TaskNoise
@@ -141,6 +133,9 @@ def noise(
                 ran = run_all(bench, needs)
         if not needs:
             note("celedger: the ledger holds every trial asked for")
-        name = bench.suite.name
-        options.answer(NoiseList([TaskNoise.of(session.ledger, name, t.name) for t in tasks]), json)
+        name, ledger = bench.suite.name, session.ledger
+        state = record_state(session, memory.tip_of(session.repository, at), "noise")
+        options.answer(
+            NoiseList([TaskNoise.of(ledger, name, task.name, state) for task in tasks]), json
+        )
     return Status.GOOD if all(record.ok for record in ran) else Status.CANNOT_JUDGE

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from celedger.base.config import Config
     from celedger.ledger.job_record import Job
     from celedger.repo import Repository
+    from celedger.service.allow import Asked
     from celedger.service.hooks import HookStatus
+    from celedger.trial.permissions import Gate, Request
     from celedger.views.queue import Queue
 
 _LOG_LIMIT = 1 << 20  # bytes of worker.log that are kept, about
@@ -70,7 +72,7 @@ def install(context: typer.Context) -> int:
         for name, line in done.lines:
             print(f"\n{done.configured / name}:\n    {line}")
         return Status.GOOD
-    _print_hooks(done)
+    _print_hooks(options, done)
     note(options.retyped("celedger: after the next merge, see `celedger queue` and `celedger log`"))
     return Status.GOOD
 
@@ -97,13 +99,13 @@ def run(context: typer.Context) -> int:
     squashed merge and an amended commit, which bring nothing in, are passed over.
     """
     from celedger.repo import Repository
-    from celedger.service import allow, reported_regressions
+    from celedger.service import allow, last_job
 
     squashed = os.environ.get("PRE_COMMIT_IS_SQUASH_MERGE") == "1"
     if squashed or os.environ.get("PRE_COMMIT_REWRITE_COMMAND") == "amend":
         return Status.GOOD
     repository = Repository.open(context.obj.repository)
-    if line := reported_regressions.take_line(repository):
+    if line := last_job.take_line(repository):
         note(line)
     allow.note_merge(repository)
     return Status.GOOD
@@ -118,49 +120,87 @@ def status(context: typer.Context) -> int:
     configured = hooks.elsewhere(repository)
     if configured is not None:
         print(f"core.hooksPath is {configured}: git reads hooks there only")
-    _print_hooks(hooks.status(repository, sys.executable))
+    _print_hooks(context.obj, hooks.status(repository, sys.executable))
     for line in allow.waiting(repository, settings):
         print(context.obj.retyped(line))
     return Status.GOOD
 
 
-def _print_hooks(hooks: Sequence[HookStatus]) -> None:
+def _print_hooks(command: Options, hooks: Sequence[HookStatus]) -> None:
     for hook in hooks:
-        print(f"{hook.path}: {hook.state}" + (", the earlier hook runs first" * hook.chains))
+        state = command.retyped(hook.state)
+        print(f"{hook.path}: {state}" + (", the earlier hook runs first" * hook.chains))
 
 
 def allow(
     context: typer.Context,
+    shown: Annotated[
+        str | None,
+        typer.Argument(metavar="[HASH]", help="Allow exactly what was shown with this hash."),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what is new, and allow nothing.")
     ] = False,
 ) -> int:
-    """Let the worker start what is here, and show what is new since this was last typed.
+    """Show what is new since it was last allowed, and let the worker start it.
 
     After a merge the worker runs only what was allowed on this machine: the suite's commands,
     scripts and limits, and the settings. The rest waits, and goes on by itself once allowed.
     What you run yourself is allowed by that.
+
+    On a terminal you are asked, and allow what you were shown. Elsewhere this shows it with a hash
+    and exits 125; `allow HASH` allows it, unless it changed since.
     """
     from celedger.service import allow as service
     from celedger.trial.permissions import Gate
-    from celedger.views.allow import changes_text
 
     command: Options = context.obj
     repository, settings = find(command)
     gate = Gate.of(repository, attended=True)
     asked = service.asked(repository, settings)
     new = gate.missing([asked.settings, *asked.starts])
+    agreed = not dry_run
     if new:
-        print(changes_text(gate, new, asked.texts))
+        agreed = _agreed(command, gate, new, asked, None if dry_run else shown, ask=not dry_run)
     elif asked.problem is None:
         warn("nothing is new since it was last allowed")
-    if not dry_run:
+    if agreed:
         gate.review(new, texts=asked.texts)
         if service.wake(repository, settings):
             warn(command.retyped("what waited goes on; see `celedger queue`"))
     if asked.problem is not None:
         raise asked.problem
-    return Status.GOOD
+    return Status.GOOD if agreed or dry_run else Status.CANNOT_JUDGE
+
+
+def _agreed(
+    command: Options,
+    gate: Gate,
+    new: Sequence[Request],
+    asked: Asked,
+    shown: str | None,
+    *,
+    ask: bool,
+) -> bool:
+    """Return True if a person agrees to what is new: where it was `shown` with its hash, or asked
+    on a terminal. Raises CannotJudge for another hash."""
+    from celedger.base.errors import CannotJudge
+    from celedger.views.allow import changes_text
+
+    short = gate.short_hash(new)
+    if shown is not None:
+        if shown != short:
+            raise CannotJudge(
+                f"nothing is allowed: what is new here is not what was shown as {shown}",
+                "see it: `celedger allow --dry-run`",
+            )
+        return True
+    print(changes_text(gate, new, asked.texts), flush=True)
+    streams = (sys.stdin, sys.stdout, sys.stderr)
+    if ask and all(stream is not None and stream.isatty() for stream in streams):
+        return typer.confirm("Allow this?", err=True)
+    warn(command.retyped(f"to allow exactly this, type `celedger allow {short}`"))
+    return False
 
 
 def worker(

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from celedger.base.config import Config
     from celedger.base.model import Commit, Task, Why
+    from celedger.judge.incident import State
     from celedger.ledger import Ledger
     from celedger.ledger.archive import Archive
     from celedger.repo import Repository
@@ -84,7 +85,8 @@ def replacing(path: Path) -> Iterator[TextIO]:
 
     draft = path.with_name(f".{path.name}.new")
     try:
-        with umask.users(), draft.open("w", encoding="utf-8") as stream:
+        draft.unlink(missing_ok=True)  # of a killed command, or a link to follow
+        with umask.users(), draft.open("x", encoding="utf-8") as stream:
             yield stream
         draft.replace(path)
     except BaseException:
@@ -140,6 +142,20 @@ def settled(
         yield settings, start
 
 
+def record_state(session: Session, tip: str, job: str) -> State:
+    """Bring the state of a line up to date, and record what was not said yet."""
+    from random import SystemRandom
+
+    from celedger.judge import memory
+    from celedger.ledger import ulid
+
+    now = time.time()
+    return memory.record(
+        session.repository, session.ledger, tip, job=job, now=now,
+        name=lambda: ulid.new(now, SystemRandom()),
+    )  # fmt: skip
+
+
 def archive_of(repository: Repository, settings: Config) -> Archive:
     """Return the archive that the repository keeps of its ledger."""
     from celedger.ledger.archive import Archive
@@ -157,13 +173,13 @@ def reading(options: Options) -> Iterator[Session]:
 
     repository = Repository.open(options.repository)
     with settled(repository, options) as (settings, _):
-        refuse_tracked(repository, settings.ledger)
         if not settings.ledger.exists() and (why := allow.held_back(repository, settings)):
             warn(options.retyped(f"the worker does not obey the settings: {why}"))
         archive = archive_of(repository, settings)
         _take_in_leftovers(repository, settings.ledger, archive)
         with Ledger.open(settings.ledger, readonly=True, archive=archive) as ledger:
-            _report_lost_trials(ledger, options)
+            _report_lost_trials(repository, ledger, options)
+            _report_left_out(ledger, options)
             yield Session(repository, settings, ledger, Gate.of(repository, attended=False))
 
 
@@ -187,7 +203,6 @@ def writing(
     with settled(repository, options, **flags) as (settings, start):
         if not attended:
             allow.check_settings(gate, settings)
-        refuse_tracked(repository, settings.ledger)
         if start:
             note(f"celedger: settings and suites are those of {start[:10]}, where git bisect began")
         keep_out_of_git(repository, settings.ledger)
@@ -196,7 +211,8 @@ def writing(
         with Ledger.open(
             settings.ledger, create=True, readonly=read_only, archive=archive
         ) as ledger:
-            _report_lost_trials(ledger, options)
+            _report_lost_trials(repository, ledger, options)
+            _report_left_out(ledger, options)
             if not read_only:
                 _report_leftovers(repository, ledger)
             if settings.engine == "local":
@@ -302,6 +318,7 @@ def keep(
 
 
 TYPED = 12  # digits of a hash in a command that is kept
+_NAMED = 3  # damaged facts, of those that are left out
 _OF_ONE_ANSWER = ("json", "output", "timeline", "record")  # say nothing of what is answered
 
 
@@ -335,20 +352,6 @@ def keep_out_of_git(repository: Repository, ledger: Path) -> None:
         repository.exclude([name, *aside, f"{name.rpartition('/')[0]}/.celedger/"])
 
 
-def refuse_tracked(repository: Repository, ledger: Path) -> None:
-    """What git tracks a merge can replace, and a merge replaces ignored files without a word."""
-    from celedger.base.errors import RepositoryError
-
-    files = [ledger.with_name(ledger.name + end) for end in ("", "-wal", "-shm", "-journal")]
-    tracked = repository.tracked([*files, ledger.parent / ".celedger"])
-    if tracked:
-        where, names = shlex.quote(str(repository.root)), shlex.join(tracked[:3])
-        raise RepositoryError(
-            f"git tracks {tracked[0]}, so that a merge can replace what celedger keeps there",
-            f"git -C {where} rm --cached {names}",
-        )
-
-
 def _take_in_leftovers(repository: Repository, path: Path, archive: Archive) -> None:
     """A reader too says what became of trials whose runner died, where it may write."""
     from celedger.base.errors import CeledgerError
@@ -362,11 +365,25 @@ def _take_in_leftovers(repository: Repository, path: Path, archive: Archive) -> 
                 _report_leftovers(repository, ledger)
 
 
-def _report_lost_trials(ledger: Ledger, options: Options) -> None:
-    if ledger.lacks_trials():
+def _report_lost_trials(repository: Repository, ledger: Ledger, options: Options) -> None:
+    """Warn where trials of this branch are gone. A runner that restores a branch's ledger from a
+    cache has an archive with what it measured for other branches."""
+    if repository.has_in_history(ledger.lost_commits()):
         note(options.retyped(
             f"celedger: {ledger.path} lacks trials that celedger wrote to it before; "
             "`celedger doctor --restore` brings it back"
+        ))  # fmt: skip
+
+
+def _report_left_out(ledger: Ledger, options: Options) -> None:
+    lines = ledger.left_out()
+    for line in lines[:_NAMED]:
+        warn(f"{line}: left out")
+    if lines:
+        more = f"and {len(lines) - _NAMED} more; " if len(lines) > _NAMED else ""
+        warn(options.retyped(
+            f"{more}`celedger doctor` names all, `celedger doctor --restore` rebuilds "
+            f"{ledger.path} without them"
         ))  # fmt: skip
 
 

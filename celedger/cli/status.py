@@ -2,65 +2,95 @@
 
 from __future__ import annotations
 
+import json as json_format
 import time
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from celedger.base.errors import Status, command
+from celedger.base.errors import Status, UsageError, command
 from celedger.cli import options
 from celedger.cli.service import queue_document
 from celedger.cli.session import Options, Session, archive_of, reading, settled
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from celedger.base.config import Config
-    from celedger.base.model import Commit
-    from celedger.judge.drift.open_regressions import Regression
+    from celedger.judge.incident import State
     from celedger.repo import Repository
     from celedger.views.queue import Queue
 
-_SHOWN = "status-shown"  # regressions that a person has seen here
+_SEEN = "status-seen"  # incidents that a person has seen here, each with its state
 
 
-def status(context: typer.Context, json: options.Json = False) -> int:
-    """Show what runs, waits and got worse, and what to type next.
+def status(
+    context: typer.Context,
+    incident: Annotated[
+        str | None,
+        typer.Argument(metavar="[ID]", help="Show one incident with its evidence."),
+    ] = None,
+    json: options.Json = False,
+) -> int:
+    """Show what runs, waits and is worse, and what to type next.
 
-    What got worse since this was last typed is called new. JSON does not count as looking.
+    What is worse since this was last typed is called new. JSON does not count as looking.
     """
-    from celedger.judge.drift import open_regressions
+    from celedger.judge import memory
+    from celedger.judge.incident import State
     from celedger.repo import Repository
-    from celedger.service import reported_regressions
-    from celedger.views.status import StatusDocument
+    from celedger.views.status import IncidentDocument, StatusDocument
 
     typed: Options = context.obj
     repository = Repository.open(typed.repository)
     settings, _ = context.with_resource(settled(repository, typed))
     if not settings.ledger.exists() and not archive_of(repository, settings).size:
+        if incident is not None:
+            raise UsageError(f"there is no incident {incident}", "see `celedger status`")
         queue = queue_document(repository, settings, ())
         hint = _queue_hint(queue) or _first_command(repository, settings)
-        document = StatusDocument(time.time(), (), queue, (), open_regressions.News(), {}, hint)
+        document = StatusDocument(time.time(), (), queue, State(""), {}, {}, hint)
         options.answer(document, json, typed.retyped)
         return Status.GOOD
     with reading(typed) as session:
         ledger = session.ledger
-        queue = queue_document(repository, settings, ledger.jobs())
-        log = repository.log("HEAD", limit=open_regressions.HISTORY)
-        history = open_regressions.positions(log)
-        regressions = open_regressions.open_regressions(ledger, history)
-        changes = open_regressions.changes(
-            reported_regressions.read_known(repository, _SHOWN), regressions, history
-        )
+        state = memory.read(repository, ledger)
+        log = repository.log(state.tip, limit=memory.RECENT, first_parent=True)
         commits = {commit.sha: commit for commit in log}
-        hint = _queue_hint(queue) or _next(session, regressions, commits)
+        if incident is not None:
+            one = state.find(incident)
+            if one is None:
+                raise UsageError(f"there is no incident {incident}", "see `celedger status`")
+            options.answer(IncidentDocument(one, commits), json, typed.retyped)
+            return Status.GOOD
+        queue = queue_document(repository, settings, ledger.jobs())
+        hint = _queue_hint(queue) or _next(session, state)
         document = StatusDocument(
-            time.time(), ledger.trials(open_only=True), queue, regressions, changes, commits, hint
-        )
+            time.time(), ledger.trials(open_only=True), queue, state, _seen(repository), commits,
+            hint,
+        )  # fmt: skip
         options.answer(document, json, typed.retyped)
     if not json:
-        reported_regressions.write_known(repository, _SHOWN, changes.known)
+        _see(repository, state)
     return Status.GOOD
+
+
+def _seen(repository: Repository) -> Mapping[str, str]:
+    with suppress(OSError, ValueError):
+        seen = json_format.loads((repository.state_dir / _SEEN).read_text())
+        if isinstance(seen, dict):
+            return seen
+    return {}
+
+
+def _see(repository: Repository, state: State) -> None:
+    """Keep what a person has seen. A file that cannot be written costs a repetition."""
+    from celedger.base import files
+
+    seen = {incident.id: incident.state for incident in state.incidents}
+    with suppress(OSError):
+        files.replace(repository.state_dir / _SEEN, json_format.dumps(seen).encode())
 
 
 def _queue_hint(queue: Queue) -> str:
@@ -83,45 +113,16 @@ def _first_command(repository: Repository, settings: Config) -> str:
     return "`celedger init` sets this repository up"
 
 
-def _next(
-    session: Session, regressions: Sequence[Regression], commits: Mapping[str, Commit]
-) -> str:
+def _next(session: Session, state: State) -> str:
     """Return what to type next of a ledger, and why: first what has no first bad commit yet."""
-    for regression in sorted(regressions, key=lambda r: r.first_bad is not None):
-        if hint := _hint(session, regression, commits):
-            return hint
-    if regressions:
-        return f"{command('show', regressions[0].verdict.commit[:12])} shows values and logs"
+    in_force = sorted(state.in_force, key=lambda i: len(i.first_bad) == 1 or bool(i.bisect))
+    for incident in in_force:
+        if typed := incident.next():
+            named = len(incident.first_bad) == 1 or bool(incident.bisect)
+            accept = command("baseline", "accept", incident.id, why="TEXT")
+            why = f"says why; {accept} where it is wanted" if named else "finds the commit"
+            return f"`{typed}` {why}"
     head = session.repository.resolve("HEAD").sha
     if not session.ledger.trials(commit=head):
         return f"{command('run', 'HEAD')} measures HEAD"
-    if not session.ledger.verdicts(commit=head):
-        return f"{command('check', 'HEAD')} judges HEAD"
     return ""
-
-
-def _hint(session: Session, regression: Regression, commits: Mapping[str, Commit]) -> str:
-    from celedger.base.model import Kind
-    from celedger.judge.drift.baseline import last_good  # numpy
-
-    verdict, first_bad = regression.verdict, regression.first_bad
-    suite, task, metric = regression.key
-    if first_bad is None:
-        good = last_good(session.repository, session.ledger, verdict)
-        if good is None:
-            return ""
-        ends = f"{good.sha[:12]}..{verdict.commit[:12]}"
-        return f"{command('bisect', ends, suite=suite, task=task, metric=metric)} finds the commit"
-    commit = commits.get(first_bad.commit)
-    if commit is None or not commit.parents:
-        return ""
-    ends = f"{commit.parents[0][:12]}..{commit.sha[:12]}"
-    kinds = {m.name: m.kind for m in session.ledger.metrics(verdict.recipe)}
-    kind = kinds.get(metric, Kind.QUALITY)
-    verb = "profile" if kind in (Kind.SPEED, Kind.WORK, Kind.MEMORY) else "explain"
-    words = ["--memory"] if kind is Kind.MEMORY else []
-    why = command(verb, ends, task, *words, suite=suite)
-    accept = command(
-        "baseline", "accept", commit.sha[:12], suite=suite, task=task, metric=metric, why="TEXT"
-    )
-    return f"{why} says why; {accept} where it is wanted"

@@ -10,10 +10,11 @@ from celedger.ledger.findings import Findings
 from celedger.ledger.jobs import Jobs
 from celedger.ledger.merge import Merger
 from celedger.ledger.read import Reader
+from celedger.ledger.said import Said
 
 __all__ = ["Ledger"]
 
 
-class Ledger(Reader, Findings, Jobs, Merger, Stream):
+class Ledger(Reader, Findings, Said, Jobs, Merger, Stream):
     """Facts are added and read, never changed. Open it with `Ledger.open`. A view asks for a
     `Reader`, which has nothing to write with."""

@@ -39,7 +39,8 @@ SELECT t.suite, t.name, c.sha, c.commit_time, e.fingerprint, r.seed, r.ulid, r.s
 FROM trials r CROSS JOIN tasks t ON t.id = r.task CROSS JOIN commits c ON c.id = r.revision
 CROSS JOIN environments e ON e.id = r.environment LEFT JOIN outcomes o ON o.trial = r.id
 LEFT JOIN derived d ON d.trial = r.id LEFT JOIN trials v ON v.id = d.evidence {values}
-LEFT JOIN metric_definitions u ON u.task_id = r.task AND u.metric_id = m.id
+LEFT JOIN definitions u
+  ON u.id = (SELECT max(id) FROM definitions WHERE task = r.task AND metric = m.id)
 WHERE ?1 IS NULL OR c.sha IN (SELECT value FROM json_each(?1)) ORDER BY r.id, {order}
 """
 _EPOCHS = _VALUES.format(

@@ -11,23 +11,27 @@ who restores a ledger takes in the journals afterwards.
 from __future__ import annotations
 
 import copy
+import functools
+import operator
 import os
 import shutil
 import sqlite3
 import zlib
-from collections.abc import Iterable
-from contextlib import closing, suppress
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from celedger.base.errors import LedgerDamaged, LedgerError
 from celedger.base.text import plain
-from celedger.ledger import checksums, opening
+from celedger.ledger import checksums, opening, salvage, schema, validation
 from celedger.ledger.checksums import Union
 
 _LONGEST = 200  # bytes of a folder's name
 # The last row of the ledger's checksums whose fact is archived.
 _WATERMARK = "CREATE TABLE IF NOT EXISTS archived (id INTEGER, fact TEXT, row INTEGER, value INT)"
+_SEALED = "SELECT id, fact, row, value FROM checksums"
 
 
 class Archive:
@@ -69,11 +73,18 @@ class Archive:
                 return int(connection.execute("SELECT count(*) FROM trials").fetchone()[0])
         return 0
 
+    def trial_commits(self) -> list[tuple[str, str]]:
+        """Return the ulid and commit of each trial that it has; none where it cannot be read."""
+        sql = "SELECT ulid, sha FROM trials JOIN commits ON commits.id = trials.revision"
+        with suppress(*checksums.ERRORS), closing(opening.readonly(self.path)) as connection:
+            return connection.execute(sql).fetchall()
+        return []
+
     def catch_up(self, ledger: sqlite3.Connection, started: Iterable[int] = ()) -> None:
         """Add the facts that the ledger completed since the last call, and trials (their ids) that
         have just started. Raises LedgerError where they cannot be written: the next call will."""
         started = list(started)
-        newest = ledger.execute("SELECT * FROM checksums ORDER BY id DESC LIMIT 1").fetchone()
+        newest = ledger.execute(f"{_SEALED} ORDER BY id DESC LIMIT 1").fetchone()
         if newest is None:
             return
         try:
@@ -97,14 +108,14 @@ class Archive:
         self, ledger: sqlite3.Connection, copy: sqlite3.Connection, started: Iterable[int]
     ) -> None:
         last = _watermark(copy)
-        same = ledger.execute("SELECT * FROM checksums WHERE id = ?", last[:1]).fetchone() == last
+        same = ledger.execute(f"{_SEALED} WHERE id = ?", last[:1]).fetchone() == last
         union = Union(ledger, copy)
         for table, row in ledger.execute(
             "SELECT fact, row FROM checksums WHERE id > ? ORDER BY id", (last[0] if same else 0,)
         ).fetchall():
-            union.add(table, row)
+            union.carry(table, row)
         for key in started:
-            union.add("trials", key)
+            union.carry("trials", key)
 
     def _opened(self, ledger: sqlite3.Connection) -> sqlite3.Connection:
         if self._connection is None:
@@ -128,9 +139,7 @@ class Archive:
             ledger.execute("VACUUM INTO ?", (draft.absolute().as_uri(),))
             with closing(sqlite3.connect(draft, isolation_level=None)) as connection:
                 connection.execute(_WATERMARK)
-                connection.execute(
-                    "INSERT INTO archived SELECT * FROM checksums ORDER BY id DESC LIMIT 1"
-                )
+                connection.execute(f"INSERT INTO archived {_SEALED} ORDER BY id DESC LIMIT 1")
             opening.install(draft, self.path)
 
 
@@ -143,20 +152,38 @@ def _watermark(copy: sqlite3.Connection) -> tuple[int, ...]:
 def damage_of(path: Path) -> list[str]:
     """Return what is damaged in a ledger or an archive that may not open as one."""
     try:
-        with closing(opening.readonly(path)) as connection:
+        with closing(current(path)) as connection:
             return list(checksums.damage(connection))
     except checksums.ERRORS as error:
         return [plain(str(error))]
 
 
+def current(path: Path) -> sqlite3.Connection:
+    """Return a ledger of today's schema to read from: the file, or a copy in memory of an older
+    one."""
+    with closing(opening.readonly(path)) as connection:
+        (application,) = connection.execute("PRAGMA application_id").fetchone()
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if application != schema.APPLICATION_ID or version >= schema.version():
+            return opening.readonly(path)
+        (sound,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+        if sound != "ok":  # what is damaged must not get a checksum
+            raise ValueError(sound)
+        copy = sqlite3.connect(":memory:", isolation_level=None)
+        connection.backup(copy)
+        schema.migrate(copy)
+        return copy
+
+
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What `restore` did. `aside` is where a damaged ledger lies now; `lost` how many facts of the
-    archive are damaged."""
+    """What `restore` did. `aside` is where a damaged ledger lies now, `lost` the names of facts
+    that could not be read, `unsealed` how many came whose checksum could not."""
 
     trials: int
     aside: Path | None
-    lost: int
+    lost: tuple[str, ...]
+    unsealed: int
 
 
 def restore(path: Path, archive: Archive) -> Restored:
@@ -168,16 +195,15 @@ def restore(path: Path, archive: Archive) -> Restored:
     if opening.size(path):
         with suppress(LedgerDamaged), closing(_writable(path)) as ledger:
             before = _trials(ledger)
-            lost = _add_all(archive.path, ledger)
+            lost, unsealed = _unite(ledger, archive.path)
             archive.copy(ledger)
-            return Restored(_trials(ledger) - before, None, lost)
+            return Restored(_trials(ledger) - before, None, lost, unsealed)
     draft = path.parent / ".celedger" / "restored" / path.name
     with opening.alone(path):
         shutil.rmtree(draft.parent, ignore_errors=True)
         private_folder(draft.parent)
         with closing(_writable(draft)) as ledger:
-            lost = _add_all(archive.path, ledger)
-            _add_all(path, ledger)
+            lost, unsealed = _unite(ledger, archive.path, path)
             trials = _trials(ledger)
             if not trials and (lost or (opening.size(path) and not archive.size)):
                 raise LedgerError(
@@ -190,12 +216,16 @@ def restore(path: Path, archive: Archive) -> Restored:
         shutil.rmtree(draft.parent, ignore_errors=True)
     with closing(_writable(path)) as ledger:
         archive.copy(ledger)
-    return Restored(trials, aside, lost)
+    return Restored(trials, aside, lost, unsealed)
 
 
 def _writable(path: Path) -> sqlite3.Connection:
     try:
-        return opening.open_for_writing(path, create=True)
+        ledger = opening.open_for_writing(path, create=True)
+        if validation.left_out(ledger):  # it is rebuilt without them
+            ledger.close()
+            raise opening.damaged(path, "it has rows that celedger never writes")
+        return ledger
     except checksums.ERRORS as error:
         raise opening.explain(error, path) from error
 
@@ -204,16 +234,53 @@ def _trials(ledger: sqlite3.Connection) -> int:
     return int(ledger.execute("SELECT count(*) FROM trials").fetchone()[0])
 
 
-def _add_all(source: Path, ledger: sqlite3.Connection) -> int:
-    """Add the facts of a file that are as they were written. Return how many are not."""
-    if not opening.size(source):
-        return 0
-    with opening.writing(ledger):
-        try:
-            with closing(opening.readonly(source)) as connection:
-                return Union(connection, ledger).add_all()
-        except checksums.ERRORS:
-            return 1
+def _unite(ledger: sqlite3.Connection, *paths: Path) -> tuple[tuple[str, ...], int]:
+    """Add every fact of these files that can be read: first those that are as they were written,
+    then those whose checksum is lost. Return the names of what is lost, and how many of the latter
+    came."""
+    with ExitStack() as stack:
+        sources = [stack.enter_context(closing(_source(p))) for p in paths if opening.size(p)]
+        with opening.writing(ledger):
+            unions = [Union(source, ledger, checksums.checksums(source)) for source in sources]
+            left_out = [union.add_all() for union in unions]
+            if any(left_out):
+                left_out = [union.add_all(unsealed=True) for union in unions]
+            return _lost(unions, left_out), sum(union.unsealed for union in unions)
+
+
+def _source(path: Path) -> sqlite3.Connection:
+    """Return a ledger to read from: the file where it is sound, else what can be read of it."""
+    try:
+        connection = current(path)
+    except checksums.ERRORS:
+        return salvage.readable(path)
+    with suppress(*checksums.ERRORS):
+        if next(checksums.damage(connection), None) is None:
+            return connection
+    connection.close()
+    return salvage.readable(path)
+
+
+def _lost(
+    unions: Sequence[Union], left_out: Sequence[Sequence[tuple[str, int]]]
+) -> tuple[str, ...]:
+    """Return the names of facts that the ledger has from no source. One without a name is lost if
+    each source lacks one of its table: the archive follows the ledger."""
+    names: dict[str, None] = {}
+    nameless: list[Counter[str]] = []
+    for union, rows in zip(unions, left_out, strict=True):
+        nameless.append(Counter())
+        for table, row in dict.fromkeys((*rows, *union.gaps())):
+            if not union.holds(table, row):
+                name = union.name(table, row)
+                if name is None:
+                    nameless[-1][table] += 1
+                else:
+                    names[name] = None
+        for table, row in union.stood_in:
+            names[f"row {row} of {table}: another one stands in for it"] = None
+    common = functools.reduce(operator.and_, nameless) if nameless else Counter()
+    return (*names, *(f"{count} of {table}" for table, count in common.items()))
 
 
 def _put_aside(path: Path) -> Path | None:

@@ -11,23 +11,44 @@ from __future__ import annotations
 import marshal
 import sqlite3
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple
 
 from celedger.base.text import plain
 from celedger.ledger import ulid as ulids
+from celedger.ledger import validation
 
-# A fact's table, each after those that its rows refer to.
-TABLES = (
-    "commits", "metrics", "tasks", "definitions", "environments", "footprints", "trial_sets",
-    "trials", "closures", "verdicts", "bisects", "baselines", "findings",
-)  # fmt: skip
-# The column that names a row in every ledger. Rows of other tables are equal if all columns are.
+# The columns of a fact's own row, by its table, each table after those that its rows refer to.
+COLUMNS = {
+    "commits": "id, sha, tree, author, author_time, commit_time, subject",
+    "metrics": "id, name",
+    "tasks": "id, recipe, suite, name, definition",
+    "definitions": "id, metric, task, unit, direction, kind, floor, floor_is_relative, summary, "
+    "recorded",
+    "environments": "id, fingerprint, details",
+    "footprints": "id, digest, paths, inputs",
+    "trial_sets": "id, digest, ulids",
+    "trials": "id, ulid, revision, task, environment, seed, why, started, host, device",
+    "trial_facts": "id, trial, name, value",
+    "closures": "trial, footprint, content, unknown",
+    "verdicts": "id, revision, suite, task, metric, recipe, environment, kind, level, value, "
+    "effect, low, high, p_value, trials, baseline, rule, note, recorded",
+    "bisects": "id, ulid, suite, task, metric, good, bad, culprits, probability, status, ended, "
+    "report",
+    "baselines": "id, ulid, act, revision, suite, task, metric, who, why, at",
+    "findings": "id, ulid, verb, suite, task, revision, before, command, started, headline, "
+    "document",
+    "said": "id, ulid, incident, state, event, kind, suite, task, metric, oldest, revision, job, "
+    "address, details, at",
+}  # fmt: skip
+TABLES = tuple(COLUMNS)
+# The columns that name a row in every ledger. Rows of other tables are equal if all columns are.
 NAMES = {
-    "commits": "sha", "metrics": "name", "tasks": "recipe", "environments": "fingerprint",
-    "footprints": "digest", "trial_sets": "digest", "trials": "ulid", "closures": "trial",
-    "bisects": "ulid", "baselines": "ulid", "findings": "ulid",
+    "commits": ("sha",), "metrics": ("name",), "tasks": ("recipe",),
+    "environments": ("fingerprint",), "footprints": ("digest",), "trial_sets": ("digest",),
+    "trials": ("ulid",), "trial_facts": ("trial", "name"), "closures": ("trial",),
+    "bisects": ("ulid",), "baselines": ("ulid",), "findings": ("ulid",), "said": ("ulid",),
 }  # fmt: skip
 # The rows that belong to a fact. The first part is there once the fact is complete.
 PARTS = {
@@ -40,10 +61,8 @@ PARTS = {
         "fingerprints": "SELECT epoch, value FROM fingerprints WHERE trial = ? ORDER BY epoch",
         "steps": "SELECT epoch, metric, first, width, series FROM steps WHERE trial = ? "
         "ORDER BY epoch, metric, first",
-        # The key of summaries starts with the metric.
-        "summaries": "SELECT s.metric, s.task, s.value, s.definition FROM trials r "
-        "CROSS JOIN metrics m CROSS JOIN summaries s "
-        "ON (s.metric, s.task, s.trial) = (m.id, r.task, r.id) WHERE r.id = ? ORDER BY m.id",
+        "summaries": "SELECT metric, task, value, definition FROM summaries "
+        "WHERE trial = ? ORDER BY metric",
     },
 }
 # What reading a damaged file can raise, besides what SQLite says: text that is no UTF-8, sizes
@@ -51,28 +70,62 @@ PARTS = {
 ERRORS = (sqlite3.Error, ValueError, OverflowError, MemoryError)
 
 
-def checksum(connection: sqlite3.Connection, table: str, row: int) -> int:
-    """Return the CRC-32 of a fact: of all its columns, as Python's marshal (version 2) writes
-    them, its own row first."""
-    rows = [
-        connection.execute(sql, (row,)).fetchall()
-        for sql in (f"SELECT * FROM {table} WHERE rowid = ?", *PARTS.get(table, {}).values())
-    ]
+# The rows that the checksum of a fact covers, its own first, since a version of the schema. A
+# version that changes the columns or parts of a fact adds its own entry and leaves the others.
+COVERED: dict[int, dict[str, tuple[str, ...]]] = {
+    5: {
+        table: (f"SELECT {columns} FROM {table} WHERE rowid = ?", *PARTS.get(table, {}).values())
+        for table, columns in COLUMNS.items()
+    }
+}
+
+
+class Written(NamedTuple):
+    """The checksum that was written with a fact, and the schema whose columns it covers."""
+
+    value: int
+    schema: int
+
+
+def checksum(connection: sqlite3.Connection, table: str, row: int, schema: int) -> int:
+    """Return the CRC-32 of a fact: of the columns that a version of the schema knows, as Python's
+    marshal (version 2) writes them."""
+    queries = COVERED[max(v for v, facts in COVERED.items() if v <= schema and table in facts)]
+    rows = [connection.execute(sql, (row,)).fetchall() for sql in queries[table]]
     return zlib.crc32(marshal.dumps(rows, 2))
 
 
 def seal(connection: sqlite3.Connection, table: str, row: int) -> None:
     """Write the checksum of a fact that was just added or completed; the latest one counts."""
+    schema = max(COVERED)
     connection.execute(
-        "INSERT INTO checksums (fact, row, value) VALUES (?, ?, ?)",
-        (table, row, checksum(connection, table, row)),
+        "INSERT INTO checksums (fact, row, value, schema) VALUES (?, ?, ?, ?)",
+        (table, row, checksum(connection, table, row, schema), schema),
     )
 
 
-def checksums(connection: sqlite3.Connection) -> dict[tuple[str, int], int]:
+def checksums(connection: sqlite3.Connection) -> dict[tuple[str, int], Written]:
     """Return the checksum that was written with each fact, by its table and row: the latest."""
-    rows = connection.execute("SELECT fact, row, value FROM checksums ORDER BY id")
-    return {(table, row): value for table, row, value in rows}
+    rows = connection.execute("SELECT fact, row, value, schema FROM checksums ORDER BY id")
+    return {(table, row): Written(value, schema) for table, row, value, schema in rows}
+
+
+def facts(
+    connection: sqlite3.Connection, written: Collection[tuple[str, int]]
+) -> Iterator[tuple[str, int]]:
+    """Yield the table and row of each fact: those with a checksum in the order in which they were
+    completed, then the others."""
+    yield from (key for key in written if key[0] in COLUMNS)
+    for table in COLUMNS:
+        for (row,) in connection.execute(f"SELECT rowid FROM {table} ORDER BY 1").fetchall():
+            if (table, row) not in written:
+                yield table, row
+
+
+def has_ended(connection: sqlite3.Connection, table: str, row: int) -> bool:
+    """Return False for a trial without an outcome. Every other fact is complete."""
+    sql = "SELECT 1 FROM outcomes WHERE trial = ?"
+    return table != "trials" or connection.execute(sql, (row,)).fetchone() is not None
 
 
 # --- the check of every row
@@ -105,16 +158,23 @@ def _changed_facts(connection: sqlite3.Connection) -> Iterator[str]:
     number, last = connection.execute("SELECT count(*), max(id) FROM checksums").fetchone()
     if number != (last or 0):
         yield "rows of checksums are missing"
-    for (table, row), value in checksums(connection).items():
-        if table not in TABLES:
-            yield "rows of checksums are changed"
-            continue
+    written = checksums(connection)
+    if any(table not in COLUMNS for table, _ in written):
+        yield "rows of checksums are changed"
+    for table, row in facts(connection, written):
         try:
-            same = checksum(connection, table, row) == value
+            own = written.get((table, row))
+            if own is None:
+                if has_ended(connection, table, row):
+                    yield f"{described(connection, table, row)} has no checksum"
+                continue
+            same = checksum(connection, table, row, own.schema) == own.value
+        except sqlite3.OperationalError:  # no damage: interrupted, say
+            raise
         except ERRORS:
             same = False
         if not same:
-            yield _described(connection, table, row)
+            yield described(connection, table, row)
 
 
 def _broken_structure(connection: sqlite3.Connection) -> Iterator[str]:
@@ -126,7 +186,12 @@ def _broken_structure(connection: sqlite3.Connection) -> Iterator[str]:
         yield f"row {row} of {table} refers to a row of {parent} that there is not"
 
 
-def _described(connection: sqlite3.Connection, table: str, row: int) -> str:
+def described(connection: sqlite3.Connection, table: str, row: int) -> str:
+    """Return a fact's name for a person; its row's number where that cannot be read."""
+    return name_of(connection, table, row) or f"row {row} of {table}"
+
+
+def name_of(connection: sqlite3.Connection, table: str, row: int) -> str | None:
     """Return a fact's name for a person, where it can be read."""
     try:
         if table in ("trials", "closures"):
@@ -137,48 +202,65 @@ def _described(connection: sqlite3.Connection, table: str, row: int) -> str:
             return f"commit {connection.execute(sql, (row,)).fetchone()[0][:10]}"
     except (TypeError, *ERRORS):
         pass
-    return f"row {row} of {table}"
+    return None
 
 
 # --- the union of two ledgers
 
 
 class Union:
-    """Carries facts of one ledger into another, with names for keys, and only what is as it was
-    written. The caller begins and commits the transaction."""
+    """Carries facts of one ledger into another, with names for keys. The caller begins and commits
+    the transaction.
 
-    def __init__(self, source: sqlite3.Connection, target: sqlite3.Connection) -> None:
+    Args:
+        written: The checksums of the source, where it may be damaged: only what is as it was
+            written is carried. None trusts the source.
+    """
+
+    def __init__(
+        self,
+        source: sqlite3.Connection,
+        target: sqlite3.Connection,
+        written: Mapping[tuple[str, int], Written] | None = None,
+    ) -> None:
         self._source = source
         self._target = target
-        self._checksums: dict[tuple[str, int], int] | None = None  # where the source may be damaged
+        self._written = written
+        self._takes_unsealed = False
+        self.unsealed = 0  # facts that came without a checksum
         self._keys: dict[tuple[str, int], int] = {}  # of rows of the source, in the target
+        self._begun: set[tuple[str, int]] = set()
         self._references: dict[str, dict[str, str]] = {}
+        tables = source.execute("SELECT name FROM sqlite_schema WHERE name = 'names'").fetchall()
+        self._is_salvaged = bool(tables)  # see salvage.py
+        stand_ins = source.execute("SELECT * FROM stand_ins").fetchall() if tables else []
+        self._stand_ins: set[tuple[str, int]] = set(stand_ins)
+        self.stood_in: list[tuple[str, int]] = []  # those that came
 
-    def add_all(self) -> int:
-        """Add every fact, and the trials that have not ended. Return how many of the facts, or of
-        what they refer to, are damaged: those are left out."""
-        running = "SELECT 'trials', id FROM trials WHERE id NOT IN (SELECT trial FROM outcomes)"
-        try:
-            self._checksums = checksums(self._source)
-            rows = [*self._checksums, *self._source.execute(running).fetchall()]
-        except ERRORS:
-            return 1
-        left_out = 0
-        for table, row in rows:
+    def add_all(self, *, unsealed: bool = False) -> list[tuple[str, int]]:
+        """Add every fact, and the trials that have not ended. Return those that are damaged, or
+        refer to one that is: they are left out. With `unsealed`, facts without a checksum come
+        too."""
+        self._takes_unsealed = unsealed
+        left_out = []
+        for table, row in facts(self._source, self._written or {}):
+            if (table, row) in self._stand_ins:  # they come where a fact refers to them
+                continue
             try:
-                self._key(table, row)
+                self.carry(table, row)
             except (LookupError, *ERRORS):
-                left_out += 1
+                left_out.append((table, row))
         return left_out
 
     def add(self, table: str, row: int) -> int:
         """Add a fact that the target lacks, or has without all its parts, after what it refers to.
-        Return its key in the target. Raises LookupError where one of them is damaged."""
-        if self._checksums is not None:
-            self._verify(table, row, self._checksums.get((table, row)))
-        columns, (values,) = self._rows(table, f"SELECT * FROM {table} WHERE rowid = ?", row)
-        if "id" in columns:
-            columns, values = columns[1:], values[1:]
+        Return its key in the target."""
+        if self._written is not None:
+            self._verify(table, row, self._written.get((table, row)))
+        columns, (values,) = self._rows(
+            table, f"SELECT {COLUMNS[table]} FROM {table} WHERE rowid = ?", row
+        )
+        columns, values = _without_id(columns, values)
         if table == "trials" and self._went_on(values[columns.index("ulid")], row):
             values[columns.index("ulid")] = ulids.second(values[columns.index("ulid")])
         key = self._find(table, columns, values)
@@ -187,6 +269,8 @@ class Union:
         changes = self._target.total_changes
         if key is None:
             key = self._insert(table, columns, [values])
+            if (table, row) in self._stand_ins:
+                self.stood_in.append((table, row))
         for part, (names, rows) in contents.items():
             owner = "revision" if part == "parents" else "trial"
             self._insert(part, [owner, *names], [[key, *each] for each in rows])
@@ -194,28 +278,54 @@ class Union:
             table != "trials" or self._is_complete(table, key)
         ):
             seal(self._target, table, key)
+            self.unsealed += self._written is not None and (table, row) not in self._written
+        elif self._is_salvaged and not self._is_complete(table, key):
+            self.unsealed += 1
         self._keys[table, row] = key
         return key
 
     def _went_on(self, ulid: str, row: int) -> bool:
         """Return True if the target has a trial as interrupted of which the source has more: its
         node was cut off. What the source has comes as a second trial."""
-        sql = "SELECT kind != 'interrupted', epochs FROM outcomes WHERE trial = "
-        named = "(SELECT id FROM trials WHERE ulid = ?)"
-        here = self._target.execute(sql + named, (ulid,)).fetchone()
-        there = self._source.execute(sql + "?", (row,)).fetchone()
-        return bool(here and there and not here[0] and there > here)
+        sql = (
+            "SELECT coalesce(kind, 'interrupted') != 'interrupted', coalesce(epochs, "
+            "(SELECT count(DISTINCT epoch) FROM points p WHERE p.trial = r.id)) "
+            "FROM trials r LEFT JOIN outcomes o ON o.trial = r.id WHERE r."
+        )
+        here = self._target.execute(f"{sql}ulid = ? AND o.trial NOTNULL", (ulid,)).fetchone()
+        if here is None or here[0]:
+            return False
+        return bool(self._source.execute(f"{sql}id = ?", (row,)).fetchone() > here)
 
     def _is_complete(self, table: str, key: int) -> bool:
         """Return True for a trial with its outcome, and for a commit with its parents."""
         sql = next(iter(PARTS[table].values())) if table in PARTS else "SELECT ?"
         return self._target.execute(sql, (key,)).fetchone() is not None
 
-    def _verify(self, table: str, row: int, written: int | None) -> None:
+    def _verify(self, table: str, row: int, written: Written | None) -> None:
         """Raise LookupError for a fact that is not as it was written, or not there."""
-        is_running = table == "trials" and written is None
-        if not is_running and written != checksum(self._source, table, row):
-            raise LookupError(f"row {row} of {table} is damaged")
+        if (table, row) in self._stand_ins:
+            same = self._takes_unsealed and any(fact == "trials" for fact, _ in self._begun)
+        elif written is not None:
+            same = written.value == checksum(self._source, table, row, written.schema)
+        elif has_ended(self._source, table, row):
+            same = self._takes_unsealed and self._is_whole(table, row)
+        else:
+            same = True
+        if not same:
+            raise LookupError(f"{described(self._source, table, row)} is damaged")
+        if (table, row) not in self._stand_ins and (
+            why := validation.problem(self._source, table, row)
+        ):
+            raise LookupError(f"{described(self._source, table, row)}: {why}")
+
+    def _is_whole(self, table: str, row: int) -> bool:
+        """Return False for a trial that has not all the epochs that its outcome counts."""
+        sql = (
+            "SELECT epochs = (SELECT count(DISTINCT epoch) FROM points WHERE trial = o.trial) "
+            "OR trial IN (SELECT trial FROM derived) FROM outcomes o WHERE trial = ?"
+        )
+        return table != "trials" or self._source.execute(sql, (row,)).fetchone() == (1,)
 
     def _rows(self, table: str, sql: str, row: int) -> tuple[list[str], list[list[Any]]]:
         """Return the columns and rows of a fact's part, with the target's keys."""
@@ -229,21 +339,85 @@ class Union:
         tables = [self._references[table].get(name) for name in columns]
         return columns, [
             [
-                self._key(to, value) if to and value is not None else value
+                self.carry(to, value) if to and value is not None else value
                 for to, value in zip(tables, values, strict=True)
             ]
             for values in cursor.fetchall()
         ]
 
-    def _key(self, table: str, row: int) -> int:
-        return self._keys.get((table, row)) or self.add(table, row)
+    def carry(self, table: str, row: int) -> int:
+        """Return the key in the target of a fact, which is added where the target lacks it. Raises
+        LookupError where it is damaged, or refers to one that is."""
+        if (table, row) in self._keys:
+            return self._keys[table, row]
+        if (table, row) in self._begun:
+            raise LookupError(f"row {row} of {table} refers to itself")
+        if key := self._already_there(table, row):
+            self._keys[table, row] = key
+            return key
+        self._begun.add((table, row))
+        try:
+            return self.add(table, row)
+        except (LookupError, *ERRORS):
+            if (key := self._find_by_index(table, row)) is None:
+                raise
+            return key
+        finally:
+            self._begun.remove((table, row))
+
+    def gaps(self) -> Iterator[tuple[str, int]]:
+        """Yield the rows that the source lacks: ids begin with 1 and are never left out."""
+        for table, columns in COLUMNS.items():
+            if columns.startswith("id, "):
+                rows = self._source.execute(f"SELECT id FROM {table} ORDER BY id").fetchall()
+                there = {row for (row,) in rows}
+                yield from (
+                    (table, row) for row in range(1, max(there, default=0)) if row not in there
+                )
+
+    def name(self, table: str, row: int) -> str | None:
+        """Return the name of a fact of the source for a person, where it can be read."""
+        return name_of(self._source, table, row)
+
+    def _already_there(self, table: str, row: int) -> int | None:
+        """Return the key in the target of a fact that is complete there, by its name."""
+        if table == "closures" or len(NAMES.get(table, ())) != 1:
+            return None
+        (name,) = NAMES[table]
+        sql = f"SELECT {name} FROM {table} WHERE rowid = ?"
+        with suppress(TypeError, *ERRORS):
+            (value,) = self._source.execute(sql, (row,)).fetchone()
+            key = self._find(table, [name], [value])
+            goes_on = table == "trials" and self._went_on(value, row)
+            return key if key and self._is_complete(table, key) and not goes_on else None
+        return None
+
+    def holds(self, table: str, row: int) -> bool:
+        """Return True if the target has a fact of this name, whatever the source has of it."""
+        sql = f"SELECT {COLUMNS[table]} FROM {table} WHERE rowid = ?"
+        with suppress(LookupError, *ERRORS):
+            columns, (values,) = self._rows(table, sql, row)
+            return self._find(table, *_without_id(columns, values)) is not None
+        return self._find_by_index(table, row) is not None
+
+    def _find_by_index(self, table: str, row: int) -> int | None:
+        """Return the key in the target of a fact whose row is lost, by the name that an index of a
+        salvaged source has of it."""
+        if not self._is_salvaged:
+            return None
+        (name, *others) = NAMES.get(table, ("", ""))
+        sql = "SELECT name FROM names WHERE row = ?"
+        for (value,) in () if others else self._source.execute(sql, (row,)).fetchall():
+            if key := self._find(table, [name], [value]):
+                return key
+        return None
 
     def _find(self, table: str, columns: list[str], values: list[Any]) -> int | None:
         """Return the key of the row of this name, or of an equal row where rows have no name."""
         named = {
             name: value
             for name, value in zip(columns, values, strict=True)
-            if NAMES.get(table, name) == name
+            if name in NAMES.get(table, columns)
         }
         same = " AND ".join(f"{name} IS ?" for name in named)
         row = self._target.execute(
@@ -258,3 +432,9 @@ class Union:
         for values in rows:
             key = self._target.execute(sql, values).lastrowid or 0
         return key
+
+
+def _without_id(columns: list[str], values: list[Any]) -> tuple[list[str], list[Any]]:
+    """Return a row without its own key, which another ledger has otherwise."""
+    start = int(columns[0] == "id")
+    return columns[start:], values[start:]

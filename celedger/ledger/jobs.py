@@ -29,9 +29,8 @@ class Jobs(Store):
                     (created, f"superseded by {commit}", *queue),
                 )
             cursor = connection.execute(
-                "INSERT INTO jobs (kind, sha, suite, created, key, payload, state, owner, "
-                "lease_until, attempts, message) VALUES (?, ?, ?, ?, ?, '{}', 'queued', '', 0, 0, "
-                "'')",
+                "INSERT INTO jobs (kind, sha, suite, created, key, state, owner, attempts, "
+                "message) VALUES (?, ?, ?, ?, ?, 'queued', '', 0, '')",
                 (kind, commit, suite, created, key),
             )
             return self._jobs("WHERE id = ?", cursor.lastrowid)[0]

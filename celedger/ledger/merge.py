@@ -13,7 +13,7 @@ from celedger.ledger import checksums
 from celedger.ledger.checksums import Union
 from celedger.ledger.store import Store
 
-# What a person counts, and its table: a trial that runs is not counted.
+# What a person counts, and its table. A trial without an outcome is counted by itself.
 _COUNTED = {
     "trials": "outcomes", "commits": "commits", "tasks": "tasks", "environments": "environments",
     "verdicts": "verdicts", "bisects": "bisects", "baselines": "baselines",
@@ -32,16 +32,21 @@ class _DryRun(Exception):
 
 class Merger(Store):
     def merge(self, other: Store, *, dry_run: bool = False) -> dict[str, int]:
-        """Add every complete fact of another ledger that this one lacks. Its queue and trials that
-        run stay out. Return how many rows of each kind are new; a dry run keeps none."""
+        """Add every fact of another ledger that this one lacks; its queue stays out. A trial that
+        has not ended comes with its epochs, and with its end when it is merged again. Return how
+        many rows of each kind are new; a dry run keeps none."""
         added: dict[str, int] = {}
         try:
             with self.transaction() as target, checksums.snapshot(other._connection):
                 before, changes = _counts(target), target.total_changes
-                union = Union(other._connection, target)
-                for table, row in checksums.checksums(other._connection):
-                    union.add(table, row)
-                added = {name: n - before[name] for name, n in _counts(target).items()}
+                written = checksums.checksums(other._connection)
+                union = Union(other._connection, target, written)
+                for table, row in checksums.facts(other._connection, written):
+                    key = union.carry(table, row)
+                    if not checksums.has_ended(target, table, key):
+                        self._started.append(key)
+                # A trial that was unfinished here may have ended there.
+                added = {name: max(0, n - before[name]) for name, n in _counts(target).items()}
                 if dry_run:
                     raise _DryRun
                 if target.total_changes > changes:
@@ -56,23 +61,24 @@ class Merger(Store):
 
 
 def _counts(connection: sqlite3.Connection) -> dict[str, int]:
-    return {
+    number = {
         name: int(connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
         for name, table in _COUNTED.items()
     }
+    ((begun,),) = connection.execute("SELECT count(*) FROM trials").fetchall()
+    return {**number, "unfinished_trials": begun - number["trials"]}
 
 
 def _repeat_latest(connection: sqlite3.Connection, table: str, subject: Sequence[str]) -> None:
     """Repeat the latest row on each subject after those that were recorded earlier and came later:
     the last row counts."""
-    columns = [name for _, name, *_ in connection.execute(f"PRAGMA table_info({table})")]
     own = f"PARTITION BY {', '.join(subject)}"
     stale = connection.execute(
         f"SELECT id FROM (SELECT id, max(id) OVER ({own}) AS last, "
         f"row_number() OVER ({own} ORDER BY recorded DESC, id DESC) AS number FROM {table}) "
         "WHERE number = 1 AND id != last"
     ).fetchall()
-    names = ", ".join(name for name in columns if name != "id")
+    names = checksums.COLUMNS[table].removeprefix("id, ")
     for (row,) in stale:
         key = connection.execute(
             f"INSERT INTO {table} ({names}) SELECT {names} FROM {table} WHERE id = ?", (row,)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shlex
 import sqlite3
 import sys
 from collections.abc import Iterator
@@ -20,14 +21,19 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from celedger.base.errors import LedgerDamaged, LedgerError, explained
+from celedger.base import files
+from celedger.base.errors import LedgerDamaged, LedgerError, RepositoryError, explained
 from celedger.base.text import plain
-from celedger.ledger import checksums, schema
+from celedger.ledger import checksums, limits, schema, structure, validation
 
 BUSY_TIMEOUT = 60.0  # seconds that a writer waits for the others
 CACHE_KIB = 16_384
 CHECKPOINT_PAGES = 10_240  # of -wal; SQLite's default of 1000 doubles the mean cost of an epoch
 _SMALLEST_SQLITE = 512  # bytes, its smallest page; anything shorter it takes for a new database
+_RULES = 1  # of `validation`: grows where a ledger that was sound may not be
+# At the end of a journal that names the journal of a transaction over several files; celedger makes
+# none (https://sqlite.org/fileformat2.html#the_rollback_journal).
+_JOURNAL_MAGIC = bytes.fromhex("d9d505f920a163d7")
 _ELSEWHERE = "name another ledger in the configuration, or move this file away"
 
 _NETWORK = {
@@ -66,6 +72,60 @@ def open_for_reading(path: Path) -> sqlite3.Connection:
     return _opened(path, "mode=ro&immutable=1")
 
 
+def open_from_elsewhere(path: Path, folder: Path) -> sqlite3.Connection:
+    """Return a connection that cannot write, to a ledger that anybody can have made: none of its
+    views and triggers runs, no note beside it is believed, and reading it takes no longer than a
+    ledger of its size can. One of an older schema is copied to `folder`, and migrated there."""
+    _must_be_a_file(path)
+    if size(Path(f"{path}-journal")):  # SQLite would delete files that it names
+        raise LedgerError(
+            f"{path} was not closed properly, or is in use",
+            f"close it first: `celedger --ledger {shlex.quote(str(path))} log`",
+        )
+    query = "mode=rw" if writable(path) else "mode=ro"
+    query += "&immutable=1" * (query == "mode=ro" and not size(Path(f"{path}-wal")))
+    connection = _connect(path, query)
+    try:
+        connection.execute("PRAGMA query_only = ON")
+        limits.distrust(connection, path)
+        if _version(connection, path) < schema.version():
+            copy = _copied(connection, folder / path.name)
+            connection.close()
+            connection = copy
+            limits.distrust(connection, path)
+            schema.migrate(connection)
+            connection.execute("PRAGMA query_only = ON")
+        for line in structure.foreign_tables(connection, whole=True):
+            raise damaged(path, line)
+        for line in validation.described(connection, validation.broken(connection)):
+            raise LedgerDamaged(f"{path} is refused: {line}", "nothing of it was taken in")
+        _verify(connection, path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _copied(source: sqlite3.Connection, path: Path) -> sqlite3.Connection:
+    """Return a connection to a copy of a ledger, without what would run when it is written to."""
+    for line in structure.foreign_tables(source, whole=False):
+        raise damaged(path, line)
+    copy = _connect(path, "mode=rwc")
+    source.backup(copy)
+    for name in structure.foreign_triggers(copy):
+        copy.execute('DROP TRIGGER "{}"'.format(name.replace('"', '""')))
+    return copy
+
+
+def _verify(connection: sqlite3.Connection, path: Path) -> None:
+    """Raise LedgerDamaged for rows that are not as they were written."""
+    wrong = list(islice(checksums.damage(connection), 2))
+    if "interrupted" in wrong or limits.is_exhausted():
+        raise limits.ended()
+    if wrong:
+        raise damaged(path, wrong[0] + " and more" * (len(wrong) > 1))
+
+
 def _opened(path: Path, query: str, *, check: bool = True) -> sqlite3.Connection:
     """Return a connection to a ledger of today's schema that is as celedger wrote it."""
     connection = _connect(path, query)
@@ -79,12 +139,17 @@ def _opened(path: Path, query: str, *, check: bool = True) -> sqlite3.Connection
                     "copy it to a folder that can be written to",
                 )
             _migrate(connection, path)
-        elif check and not is_stamped(path):
+        if check and not is_stamped(path):
             before = _state(path)
-            wrong = list(islice(checksums.damage(connection), 2))
-            if wrong:
-                raise damaged(path, wrong[0] + " and more" * (len(wrong) > 1))
-            stamp(path, before)
+            limits.limit_time(connection, path)
+            for line in structure.foreign_tables(connection, whole=False):
+                raise damaged(path, line)
+            _verify(connection, path)
+            broken = validation.broken(connection)
+            connection.set_progress_handler(None, 0)
+            validation.leave_out(connection, broken)
+            if not broken:
+                stamp(path, before)
     except BaseException:
         connection.close()
         raise
@@ -119,7 +184,9 @@ def readonly(path: Path) -> sqlite3.Connection:
     uri = f"{path.absolute().as_uri()}?mode=ro"
     if not writable(path) and not size(Path(f"{path}-wal")):
         uri += "&immutable=1"  # else SQLite asks for a -shm, which cannot be made there
-    return sqlite3.connect(uri, uri=True, isolation_level=None)
+    connection = sqlite3.connect(uri, uri=True, isolation_level=None)
+    connection.execute("PRAGMA trusted_schema = OFF")
+    return connection
 
 
 def damaged(path: Path, what: str) -> LedgerDamaged:
@@ -138,6 +205,8 @@ def explain(error: Exception, path: Path) -> LedgerError:
             "nothing is lost: what was reported is in the trial's journal, and is taken in when "
             "celedger runs with space free",
         )
+    if kind == "INTERRUPT":
+        return limits.ended()
     if kind in ("BUSY", "LOCKED", "PROTOCOL"):
         return LedgerError(
             f"another process has held {path} for more than {BUSY_TIMEOUT:.0f} s",
@@ -182,7 +251,7 @@ def stamp(path: Path, state: str | None = None) -> None:
     """Note the state of the file, by default as it is now. Where that cannot be written, the next
     one to open the ledger checks it."""
     with contextlib.suppress(OSError):
-        _stamp(path).write_text(state or _state(path))
+        files.write(_stamp(path), state or _state(path))
 
 
 def _stamp(path: Path) -> Path:
@@ -191,7 +260,37 @@ def _stamp(path: Path) -> Path:
 
 def _state(path: Path) -> str:
     status = path.stat()
-    return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}\n"
+    return f"{_RULES} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}\n"
+
+
+# --- what a merge, or whoever made an archive of files, can have laid
+
+
+def refuse_planted(path: Path, *folders: Path, may_be_tracked: bool = False) -> None:
+    """Raise where git tracks what celedger keeps beside a ledger, or a name there or in the other
+    folders is a link: a merge can replace the one, also a file that is ignored, and celedger would
+    write through the other. An example that is only read `may_be_tracked`."""
+    from celedger.repo import tracked_in
+
+    names = [f"{path.name}{end}" for end in ("", "-wal", "-shm", "-journal")]
+    if tracked := tracked_in(path.parent, [*names[may_be_tracked:], ".celedger"]):
+        where = shlex.quote(str(path.parent))
+        raise RepositoryError(
+            f"git tracks {tracked[0]}, so that a merge can replace what celedger keeps there",
+            f"git -C {where} rm --cached {shlex.join(tracked[:3])}",
+        )
+    own = [path.parent / ".celedger", *folders]
+    links = [p for p in (*own, *(path.with_name(name) for name in names[1:])) if p.is_symlink()]
+    for folder in own:
+        with contextlib.suppress(OSError):
+            links += [Path(entry) for entry in os.scandir(folder) if entry.is_symlink()]
+    journal = Path(f"{path}-journal")
+    if size(journal) and journal.read_bytes().endswith(_JOURNAL_MAGIC):
+        raise LedgerError(f"{journal} names another file, which SQLite would delete", "remove it")
+    if links:
+        raise LedgerError(
+            f"{links[0]} is a symbolic link, and celedger writes through none", "remove it"
+        )
 
 
 # --- the file
@@ -231,6 +330,7 @@ def _connect(path: Path, query: str) -> sqlite3.Connection:
         f"{path.as_uri()}?{query}", uri=True, timeout=BUSY_TIMEOUT, isolation_level=None
     )
     connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute("PRAGMA trusted_schema = OFF")
     connection.execute("PRAGMA recursive_triggers = ON")  # so that REPLACE meets the triggers too
     connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
     return connection
@@ -305,11 +405,12 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
         (sound,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
         if sound != "ok":  # what is damaged must not get a checksum
             raise damaged(path, sound)
+        for name in structure.foreign_triggers(connection):  # it would run
+            raise damaged(path, f"the trigger {name} is none of celedger's")
         copy = Path(f"{path}.before-{schema.version()}")
         copy.unlink(missing_ok=True)
         connection.execute("VACUUM INTO ?", (str(copy),))
         schema.migrate(connection)
-        stamp(path)
 
 
 @contextlib.contextmanager
@@ -318,7 +419,8 @@ def alone(path: Path) -> Iterator[None]:
     hidden = path.parent / ".celedger"
     with explained(f"{hidden} cannot be written to", kind=LedgerError):
         hidden.mkdir(exist_ok=True)
-        descriptor = os.open(hidden / f"{path.name}.lock", os.O_RDWR | os.O_CREAT, 0o666)
+        lock, flags = hidden / f"{path.name}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+        descriptor = os.open(lock, flags, 0o666)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield

@@ -29,7 +29,6 @@ from celedger.base.model import (
     Trial,
     TrialRecord,
     Verdict,
-    VerdictKind,
     usual_unit,
 )
 from celedger.ledger.step_blobs import unpack
@@ -92,6 +91,47 @@ class Reader(Store):
         start = ulid.upper()
         records = self._trial_records("WHERE r.ulid BETWEEN ? AND ? || '~'", (start, start))
         return records[0] if start and len(records) == 1 else None
+
+    def failures(self, suite: str, task: str) -> list[tuple[int, str, str, TrialRecord]]:
+        """Return the trials of a task that failed by themselves, or whose build failed: id,
+        environment, recipe, record; in the order of recording."""
+        records = self.trials(suite=suite, task=task, failed_only=True)
+        ids = dict(
+            self._rows(
+                "SELECT r.ulid, r.id FROM trials r JOIN tasks t ON t.id = r.task "
+                "JOIN outcomes o ON o.trial = r.id AND o.kind != 'ok' "
+                "WHERE t.suite = ? AND t.name = ?",
+                (suite, task),
+            )
+        )
+        return [
+            (ids[r.trial.ulid], r.trial.environment, r.trial.recipe, r)
+            for r in records
+            if r.outcome is not None and r.outcome.kind.final and not r.early_stopped
+        ]
+
+    def trial_ids(self, ulids: Iterable[str]) -> frozenset[int]:
+        """Return the numbers of trials in this ledger."""
+        rows = self._rows(
+            "SELECT id FROM trials WHERE ulid IN (SELECT value FROM json_each(?))",
+            (json.dumps(list(ulids)),),
+        )
+        return frozenset(key for (key,) in rows)
+
+    def trial_facts(
+        self, *, suite: str | None = None, task: str | None = None, recipe: str | None = None
+    ) -> dict[str, dict[str, str]]:
+        """Return what is known of trials beyond their columns, by ulid and name. A trial of which
+        nothing is has no entry."""
+        where, values = _where({"t.suite = ?": suite, "t.name = ?": task, "t.recipe = ?": recipe})
+        facts: dict[str, dict[str, str]] = {}
+        for ulid, name, value in self._rows(
+            "SELECT r.ulid, f.name, f.value FROM tasks t CROSS JOIN trials r ON r.task = t.id "
+            f"CROSS JOIN trial_facts f ON f.trial = r.id {where} ORDER BY f.id",
+            values,
+        ):
+            facts.setdefault(ulid, {})[name] = value
+        return facts
 
     def series(self, ulid: str, metric: str | None = None) -> dict[str, list[tuple[int, float]]]:
         """Return each metric's (epoch, value) in the order of epochs: nothing for an unknown trial;
@@ -272,50 +312,6 @@ class Reader(Store):
             f"{_VERDICTS} GROUP BY v.revision, suite, task"
         )
 
-    def verdict_kinds(
-        self, *, suite: str, task: str, recipe: str, environment: str
-    ) -> dict[tuple[str, str], VerdictKind]:
-        """Return what was concluded of each (commit, metric) with this recipe in this
-        environment."""
-        rows = self._rows(
-            f"SELECT c.sha, metric, kind, max(v.id) {_VERDICTS} "
-            "WHERE (suite, task, recipe, environment) = (?, ?, ?, ?) GROUP BY v.revision, metric",
-            (suite, task, recipe, environment),
-        )
-        return {(sha, metric): VerdictKind(kind) for sha, metric, kind, _ in rows}
-
-    def judged_last(
-        self, commit: str, *, suite: str, task: str, recipe: str, environment: str
-    ) -> bool:
-        """Return True if all that a verdict rests on was there when the commit was last judged:
-        no trial, baseline or definition of a metric was recorded after its newest verdict."""
-        ((newest,),) = self._rows(
-            "SELECT ifnull((SELECT id FROM checksums WHERE fact IN "
-            "('trials', 'baselines', 'definitions') ORDER BY id DESC LIMIT 1), 0)"
-        )
-        later = self._rows(
-            f"SELECT 1 {_VERDICTS} JOIN checksums s ON s.fact = 'verdicts' AND s.row = v.id "
-            "WHERE s.id > ? AND (c.sha, suite, task, recipe, environment) = (?, ?, ?, ?, ?) "
-            "LIMIT 1",
-            (newest, commit, suite, task, recipe, environment),
-        )
-        return bool(later)
-
-    def judged_before(
-        self, commit: str, *, suite: str, task: str, recipe: str, environment: str
-    ) -> dict[str, set[tuple[str, ...]]]:
-        """Return by metric the different sets of this commit's trials that it was ever judged
-        from."""
-        looks: dict[str, set[tuple[str, ...]]] = {}
-        for metric, ulids in self._rows(
-            f"SELECT DISTINCT metric, own.ulids {_VERDICTS} "
-            "JOIN trial_sets own ON own.id = v.trials "
-            "WHERE (c.sha, suite, task, recipe, environment) = (?, ?, ?, ?, ?)",
-            (commit, suite, task, recipe, environment),
-        ):
-            looks.setdefault(metric, set()).add(tuple(json.loads(ulids)))
-        return looks
-
     def baselines(self, *, suite: str | None = None) -> list[BaselineRecord]:
         """Return what people pinned and accepted, the oldest first."""
         where, values = _where({"b.suite = ?": suite})
@@ -378,10 +374,9 @@ class Reader(Store):
         )
         summaries: dict[int, dict[str, float]] = {}
         rules: dict[int, dict[str, str]] = {}
-        # Every metric is looked up for every trial: the key starts with the metric, for drift.
         for key, name, value, rule in self._rows(
-            f"SELECT r.id, m.name, s.value, d.summary {_TRIALS} CROSS JOIN metrics m "
-            "CROSS JOIN summaries s ON s.metric = m.id AND s.task = r.task AND s.trial = r.id "
+            f"SELECT r.id, m.name, s.value, d.summary {_TRIALS} "
+            "CROSS JOIN summaries s ON s.trial = r.id JOIN metrics m ON m.id = s.metric "
             f"LEFT JOIN definitions d ON d.id = s.definition {where} "
             "ORDER BY r.id, m.id",
             values,

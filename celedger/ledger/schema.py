@@ -1,25 +1,42 @@
-"""The schema of the ledger, as migrations. docs/ledger.md is its published contract.
+"""The schema of the ledger: its version, and how an older ledger is brought to it. docs/ledger.md
+is its published contract.
 
-Lives here: tables, triggers, views, and the order in which they came to be. It must not know
-where the file is, who holds it, or what is read from it.
+Lives here: the list of migrations and the transaction that applies them. It must not know where
+the file is, who holds it, or what is read from it.
 
-A migration that has shipped is never edited or renamed. A new one stands at the end of `MIGRATIONS`
-and adds a line to docs/ledger.md. One that adds a column to a table of `facts.TABLES` writes the
-checksums of its rows anew: they cover every column.
+A migration that has shipped is never edited or renamed. A new one stands at the end of
+`MIGRATIONS` and adds a line to docs/ledger.md; see `migrations.py` for what it may contain.
 """
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from celedger.ledger import checksums
+from celedger.ledger import migrations
 
 if TYPE_CHECKING:
     from sqlite_utils import Database
 
-APPLICATION_ID = 0x63656C65  # "cele": marks a file as a ledger
+APPLICATION_ID = migrations.APPLICATION_ID
+
+MIGRATIONS: Mapping[str, Callable[[Database], None]] = {
+    "1_first": migrations.first,
+    "2_sources": migrations.sources,
+    "3_checksums": migrations.add_checksums,
+    "4_findings": migrations.findings,
+    "5_trial_facts": migrations.trial_facts,
+}
+
+# Every table, `sqlite-utils`' own among them.
+TABLES = (
+    "baselines", "bisects", "checksums", "closures", "commits", "definitions", "derived",
+    "environments", "findings", "fingerprints", "footprints", "jobs", "metrics", "outcomes",
+    "parents", "points", "said", "steps", "summaries", "tasks", "trial_facts", "trial_sets",
+    "trials", "verdicts", "_sqlite_migrations",
+)  # fmt: skip
 
 
 def version() -> int:
@@ -32,353 +49,20 @@ def migrate(connection: sqlite3.Connection) -> None:
     ValueError where the ledger's version is not the number of its migrations."""
     from sqlite_utils import Database, Migrations  # 0.3 s of a process
 
-    migrations = Migrations("celedger")
+    known = Migrations("celedger")
     for name, migration in MIGRATIONS.items():
-        migrations(name=name)(migration)
+        known(name=name)(migration)
     db = Database(connection, execute_plugins=False)
     (before,) = connection.execute("PRAGMA user_version").fetchone()
     with db.atomic():
         connection.execute(f"PRAGMA user_version = {version()}")  # first: it waits for the lock
-        if len(migrations.pending(db)) != version() - before:
+        if len(known.pending(db)) != version() - before:
             raise ValueError("the version in its header")
-        migrations.apply(db)
+        known.apply(db)
 
 
-def run(db: Database, script: str) -> None:
-    """Run each statement of `script`: `executescript` would commit the migration's transaction."""
-    for statement in script.split(";\n"):
-        db.conn.execute(statement)
-
-
-def append_only(db: Database, *tables: str) -> None:
-    for table in tables:
-        for verb, done in (("UPDATE", "changed"), ("DELETE", "deleted")):
-            db.conn.execute(
-                f"CREATE TRIGGER {table}_never_{done} BEFORE {verb} ON {table} BEGIN "
-                f"SELECT RAISE(ABORT, 'the ledger is append-only: a row of {table} is never "
-                f"{done}'); END"
-            )
-
-
-def first(db: Database) -> None:
-    run(db, _TABLES)
-    append_only(
-        db, "commits", "parents", "tasks", "metrics", "definitions", "environments", "trials",
-        "outcomes", "points", "fingerprints", "steps", "summaries", "trial_sets", "verdicts",
-        "bisects", "baselines", "footprints", "closures", "derived",
-    )  # fmt: skip
-    run(db, _VIEWS)
-    db.conn.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-
-
-def sources(db: Database) -> None:
-    """Add a column that an older celedger filled, and none reads any more."""
-    db.conn.execute("ALTER TABLE footprints ADD COLUMN code TEXT NOT NULL DEFAULT ''")
-
-
-def add_checksums(db: Database) -> None:
-    """Give every fact its checksum, of what it is now. A trial without an outcome gets it then."""
-    run(db, _CHECKSUMS)
-    append_only(db, "checksums")
-    by_then = checksums.TABLES[: checksums.TABLES.index("findings")]
-    for table in by_then:
-        ended = "WHERE id IN (SELECT trial FROM outcomes)" if table == "trials" else ""
-        keys = db.conn.execute(f"SELECT rowid FROM {table} {ended} ORDER BY 1").fetchall()
-        for (row,) in keys:
-            checksums.seal(db.conn, table, row)
-
-
-def findings(db: Database) -> None:
-    """Add what diagnoses said."""
-    run(db, _FINDINGS)
-    append_only(db, "findings")
-
-
-MIGRATIONS: Mapping[str, Callable[[Database], None]] = {
-    "1_first": first,
-    "2_sources": sources,
-    "3_checksums": add_checksums,
-    "4_findings": findings,
-}
-
-# Every table, `sqlite-utils`' own among them.
-TABLES = (
-    "baselines", "bisects", "checksums", "closures", "commits", "definitions", "derived",
-    "environments", "findings", "fingerprints", "footprints", "jobs", "metrics", "outcomes",
-    "parents", "points", "steps", "summaries", "tasks", "trial_sets", "trials", "verdicts",
-    "_sqlite_migrations",
-)  # fmt: skip
-
-_CHECKSUMS = """
-CREATE TABLE checksums (         -- in the order in which facts were completed
-  id INTEGER PRIMARY KEY,
-  fact TEXT NOT NULL,            -- the table of its row
-  row INTEGER NOT NULL,
-  value INTEGER NOT NULL         -- CRC-32; the latest of a fact counts
-) STRICT;
-"""
-
-_FINDINGS = """
-CREATE TABLE findings (          -- what diagnoses said; their runs are not in the ledger
-  id INTEGER PRIMARY KEY,
-  ulid TEXT NOT NULL UNIQUE,
-  verb TEXT NOT NULL,
-  suite TEXT NOT NULL,
-  task TEXT NOT NULL,
-  revision INTEGER NOT NULL REFERENCES commits(id),
-  before INTEGER REFERENCES commits(id),  -- NULL: it was compared with no other commit
-  command TEXT NOT NULL,         -- after `celedger`
-  started REAL NOT NULL,         -- seconds since the epoch, UTC
-  headline TEXT NOT NULL,
-  document TEXT NOT NULL         -- JSON
-) STRICT;
-CREATE INDEX findings_by_revision ON findings (revision, id);
-"""
-
-_TABLES = """
-CREATE TABLE commits (
-  id INTEGER PRIMARY KEY,
-  sha TEXT NOT NULL UNIQUE,
-  tree TEXT NOT NULL,
-  author TEXT NOT NULL,
-  author_time INTEGER NOT NULL,  -- seconds since the epoch, UTC
-  commit_time INTEGER NOT NULL,
-  subject TEXT NOT NULL
-) STRICT;
-CREATE TABLE parents (
-  revision INTEGER NOT NULL REFERENCES commits(id),
-  place INTEGER NOT NULL,        -- 0 is the first parent
-  sha TEXT NOT NULL,             -- may be a commit that the ledger lacks
-  PRIMARY KEY (revision, place)
-) STRICT, WITHOUT ROWID;
-CREATE TABLE tasks (
-  id INTEGER PRIMARY KEY,
-  recipe TEXT NOT NULL UNIQUE,   -- SHA-256 of the definition
-  suite TEXT NOT NULL,
-  name TEXT NOT NULL,
-  definition TEXT NOT NULL       -- JSON
-) STRICT;
-CREATE INDEX tasks_by_name ON tasks (name, suite);
-CREATE TABLE metrics (
-  id INTEGER PRIMARY KEY,
-  name TEXT NOT NULL UNIQUE
-) STRICT;
-CREATE TABLE definitions (       -- how a metric is judged in a task: the latest row counts
-  id INTEGER PRIMARY KEY,
-  metric INTEGER NOT NULL REFERENCES metrics(id),
-  task INTEGER NOT NULL REFERENCES tasks(id),
-  unit TEXT NOT NULL,
-  direction TEXT NOT NULL,
-  kind TEXT NOT NULL,
-  floor REAL NOT NULL,
-  floor_is_relative INTEGER NOT NULL,
-  summary TEXT NOT NULL,         -- how a series becomes one number
-  recorded TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%SZ', 'now'))
-) STRICT;
-CREATE INDEX definitions_by_task ON definitions (task, metric, id);
-CREATE TABLE environments (
-  id INTEGER PRIMARY KEY,
-  fingerprint TEXT NOT NULL UNIQUE,
-  details TEXT NOT NULL          -- JSON
-) STRICT;
-CREATE TABLE trials (
-  id INTEGER PRIMARY KEY,
-  ulid TEXT NOT NULL UNIQUE,
-  revision INTEGER NOT NULL REFERENCES commits(id),
-  task INTEGER NOT NULL REFERENCES tasks(id),
-  environment INTEGER NOT NULL REFERENCES environments(id),
-  seed INTEGER NOT NULL,
-  why TEXT NOT NULL,
-  started REAL NOT NULL,         -- seconds since the epoch, UTC
-  host TEXT NOT NULL,
-  device TEXT NOT NULL
-) STRICT;
-CREATE INDEX trials_by_revision ON trials (revision, task);
-CREATE INDEX trials_by_task ON trials (task);
-CREATE TABLE outcomes (          -- a trial without one is running, or its owner died
-  trial INTEGER PRIMARY KEY REFERENCES trials(id),
-  kind TEXT NOT NULL,
-  ended REAL NOT NULL,
-  message TEXT NOT NULL,
-  returncode INTEGER,            -- negative: the signal
-  log TEXT NOT NULL,             -- relative to the ledger's folder
-  marks TEXT NOT NULL,           -- words with a space between
-  epochs INTEGER NOT NULL        -- how many were reported
-) STRICT;
-CREATE TABLE points (            -- one value of one epoch; NaN is NULL, infinity itself
-  trial INTEGER NOT NULL,        -- trials(id); not REFERENCES, whose check at every value
-  epoch INTEGER NOT NULL CHECK (epoch >= 0),  -- was measured to make recording 2.8 times slower
-  metric INTEGER NOT NULL,       -- metrics(id)
-  value REAL,
-  PRIMARY KEY (trial, epoch, metric)
-) STRICT, WITHOUT ROWID;
-CREATE TABLE fingerprints (      -- exact hash of the model's parameters at an epoch's end
-  trial INTEGER NOT NULL REFERENCES trials(id),
-  epoch INTEGER NOT NULL CHECK (epoch >= 0),
-  value TEXT NOT NULL,
-  PRIMARY KEY (trial, epoch)
-) STRICT, WITHOUT ROWID;
-CREATE TABLE steps (             -- values of successive steps of one epoch, packed
-  id INTEGER PRIMARY KEY,
-  trial INTEGER NOT NULL REFERENCES trials(id),
-  epoch INTEGER NOT NULL CHECK (epoch >= 0),
-  metric INTEGER NOT NULL REFERENCES metrics(id),
-  first INTEGER NOT NULL CHECK (first >= 0),  -- number of the first value's step in the epoch
-  width INTEGER NOT NULL CHECK (width IN (4, 8)),  -- bytes a value: IEEE 754 single or double
-  series BLOB NOT NULL CHECK (length(series) % width = 0),  -- little-endian, no header
-  UNIQUE (trial, epoch, metric, first)
-) STRICT;
-CREATE TABLE summaries (         -- keyed for drift: one task's metric is one range
-  metric INTEGER NOT NULL REFERENCES metrics(id),
-  task INTEGER NOT NULL REFERENCES tasks(id),
-  trial INTEGER NOT NULL REFERENCES trials(id),
-  value REAL,                    -- NaN is NULL
-  definition INTEGER REFERENCES definitions(id),  -- whose rule made it; NULL: the last value
-  PRIMARY KEY (metric, task, trial)
-) STRICT, WITHOUT ROWID;
-CREATE TABLE trial_sets (        -- metrics of a task are judged from the same trials: kept once
-  id INTEGER PRIMARY KEY,
-  digest BLOB NOT NULL UNIQUE,   -- SHA-256 of ulids
-  ulids TEXT NOT NULL            -- JSON, in the order in which they were judged
-) STRICT;
-CREATE TABLE verdicts (          -- the latest row of (revision, suite, task, metric) counts
-  id INTEGER PRIMARY KEY,
-  revision INTEGER NOT NULL REFERENCES commits(id),
-  suite TEXT NOT NULL,
-  task TEXT NOT NULL,
-  metric TEXT NOT NULL,          -- '' judges the task as a whole
-  recipe TEXT NOT NULL,
-  environment TEXT NOT NULL,     -- fingerprint: verdicts of two machines say nothing of each other
-  kind TEXT NOT NULL,
-  level REAL,
-  value REAL,
-  effect REAL,
-  low REAL,
-  high REAL,
-  p_value REAL,
-  trials INTEGER NOT NULL REFERENCES trial_sets(id),    -- judged
-  baseline INTEGER NOT NULL REFERENCES trial_sets(id),  -- judged against
-  rule TEXT NOT NULL,
-  note TEXT NOT NULL,
-  recorded TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%SZ', 'now'))
-) STRICT;
-CREATE INDEX verdicts_by_revision ON verdicts (revision, suite, task, metric, id);
-CREATE TABLE bisects (
-  id INTEGER PRIMARY KEY,
-  ulid TEXT NOT NULL UNIQUE,
-  suite TEXT NOT NULL,
-  task TEXT NOT NULL,
-  metric TEXT NOT NULL,          -- '' when a crash was bisected
-  good TEXT NOT NULL,
-  bad TEXT NOT NULL,
-  culprits TEXT NOT NULL,        -- JSON: the credible set, the leader first
-  probability REAL,
-  status TEXT NOT NULL,
-  ended REAL NOT NULL,
-  report TEXT NOT NULL           -- JSON
-) STRICT;
-CREATE TABLE baselines (         -- which level a person declared right, and why
-  id INTEGER PRIMARY KEY,
-  ulid TEXT NOT NULL UNIQUE,
-  act TEXT NOT NULL CHECK (act IN ('pin', 'accept')),
-  revision INTEGER NOT NULL REFERENCES commits(id),
-  suite TEXT NOT NULL,
-  task TEXT NOT NULL,            -- '' is every task of the suite
-  metric TEXT NOT NULL,          -- '' is every metric
-  who TEXT NOT NULL,
-  why TEXT NOT NULL,
-  at REAL NOT NULL               -- seconds since the epoch, UTC
-) STRICT;
-CREATE TABLE footprints (        -- what trials named of their commit's tree, each set once
-  id INTEGER PRIMARY KEY,
-  digest TEXT NOT NULL UNIQUE,   -- SHA-256 of paths and inputs
-  paths BLOB NOT NULL,           -- zlib of the paths with NUL between, sorted; '' is the tree
-  inputs TEXT NOT NULL           -- JSON: patterns of what the build depends on
-) STRICT;
-CREATE TABLE closures (
-  trial INTEGER PRIMARY KEY REFERENCES trials(id),
-  footprint INTEGER REFERENCES footprints(id),  -- NULL: unknown
-  content TEXT NOT NULL,         -- SHA-256 over mode and git hash of all that lay there
-  unknown TEXT NOT NULL          -- why it is not known, '' where it is
-) STRICT;
-CREATE TABLE derived (           -- trials that did not run: another one proves their result
-  trial INTEGER PRIMARY KEY REFERENCES trials(id),
-  evidence INTEGER NOT NULL REFERENCES trials(id)
-) STRICT;
-CREATE TABLE jobs (              -- the queue: the one table whose rows change
-  id INTEGER PRIMARY KEY,
-  kind TEXT NOT NULL,
-  sha TEXT NOT NULL,
-  suite TEXT NOT NULL,
-  created REAL NOT NULL,
-  key TEXT NOT NULL,
-  payload TEXT NOT NULL,         -- JSON
-  state TEXT NOT NULL,
-  owner TEXT NOT NULL,
-  lease_until REAL NOT NULL,
-  attempts INTEGER NOT NULL,
-  message TEXT NOT NULL,
-  ended REAL
-) STRICT;
-CREATE INDEX jobs_by_state ON jobs (state, id);
-"""
-
-_VIEWS = """
-CREATE VIEW metric_definitions AS
-SELECT t.suite, t.name AS task, m.name AS metric, d.unit, d.direction, d.kind,
-       d.floor, d.floor_is_relative, d.summary, d.recorded, d.metric AS metric_id, d.task AS task_id
-FROM definitions d JOIN metrics m ON m.id = d.metric JOIN tasks t ON t.id = d.task
-WHERE d.id IN (SELECT max(id) FROM definitions GROUP BY task, metric);
-
-CREATE VIEW epoch_metrics AS
-SELECT t.suite, t.name AS task, c.sha, c.subject, r.seed, p.epoch, m.name AS metric, p.value,
-       d.unit, r.ulid AS trial, o.kind AS outcome,
-       strftime('%Y-%m-%dT%H:%M:%SZ', c.commit_time, 'unixepoch') AS committed,
-       strftime('%Y-%m-%dT%H:%M:%SZ', r.started, 'unixepoch') AS started
-FROM points p
-JOIN trials r ON r.id = p.trial
-JOIN tasks t ON t.id = r.task
-JOIN commits c ON c.id = r.revision
-JOIN metrics m ON m.id = p.metric
-LEFT JOIN outcomes o ON o.trial = r.id
-LEFT JOIN metric_definitions d ON d.metric_id = p.metric AND d.task_id = r.task;
-
-CREATE VIEW drift AS
-SELECT t.suite, t.name AS task, m.name AS metric, c.sha, c.subject, c.author,
-       strftime('%Y-%m-%dT%H:%M:%SZ', c.commit_time, 'unixepoch') AS committed,
-       count(*) AS trials, avg(s.value) AS mean, min(s.value) AS lowest, max(s.value) AS highest,
-       count(*) - count(s.value) AS nan, e.fingerprint AS environment,
-       (SELECT v.kind FROM verdicts v
-        WHERE v.revision = r.revision AND v.suite = t.suite AND v.task = t.name
-          AND v.metric = m.name ORDER BY v.id DESC LIMIT 1) AS verdict
-FROM metrics m
-CROSS JOIN tasks t
-CROSS JOIN summaries s ON s.metric = m.id AND s.task = t.id
-JOIN trials r ON r.id = s.trial
-JOIN outcomes o ON o.trial = s.trial AND o.kind = 'ok'
-JOIN commits c ON c.id = r.revision
-JOIN environments e ON e.id = r.environment
-GROUP BY m.name, t.suite, t.name, r.revision, e.fingerprint;
-
-CREATE VIEW latest AS
-SELECT n.suite, n.task, m.name AS metric, avg(s.value) AS mean, count(*) AS trials,
-       (SELECT v.kind FROM verdicts v
-        WHERE v.revision = n.revision AND v.suite = n.suite AND v.task = n.task
-          AND v.metric = m.name ORDER BY v.id DESC LIMIT 1) AS verdict,
-       c.sha, c.subject, strftime('%Y-%m-%dT%H:%M:%SZ', c.commit_time, 'unixepoch') AS committed
-FROM (
-  SELECT t.suite, t.name AS task, r.revision, max(c.commit_time)  -- r.revision is of that row
-  FROM trials r
-  JOIN outcomes o ON o.trial = r.id AND o.kind = 'ok'
-  JOIN tasks t ON t.id = r.task
-  JOIN commits c ON c.id = r.revision
-  GROUP BY t.suite, t.name
-) n
-CROSS JOIN trials r ON r.revision = n.revision
-CROSS JOIN tasks t ON t.id = r.task AND t.suite = n.suite AND t.name = n.task
-CROSS JOIN outcomes o ON o.trial = r.id AND o.kind = 'ok'
-CROSS JOIN metrics m
-CROSS JOIN summaries s ON s.metric = m.id AND s.task = r.task AND s.trial = r.id
-JOIN commits c ON c.id = n.revision
-GROUP BY n.suite, n.task, m.name;
-"""
+APPEND_ONLY = re.compile(
+    r"CREATE TRIGGER (\w+)_never_\w+ BEFORE (UPDATE|DELETE) ON \1 BEGIN "
+    r"SELECT RAISE\(ABORT, '[\w :-]+'\); END"
+)
+"""The triggers that the migrations make: they refuse, and do nothing else."""

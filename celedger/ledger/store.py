@@ -12,6 +12,7 @@ import contextlib
 import json
 import math
 import sqlite3
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from enum import StrEnum
@@ -22,7 +23,7 @@ from typing import Any, Self, TypeVar, get_type_hints
 from celedger.base.errors import LedgerError, LedgerGone
 from celedger.base.model import Mark
 from celedger.base.text import escaped, without_sequences
-from celedger.ledger import checksums, opening
+from celedger.ledger import checksums, opening, validation
 from celedger.ledger.archive import Archive
 
 # Facts that are nothing without another one, and are archived with it.
@@ -39,6 +40,7 @@ class Store:
         self.archive = archive
         self._connection = connection
         self._inode = _inode(path)
+        self._left_out = validation.left_out(connection)
         self._metric_ids: dict[str, int] = {}
         self._trial_ids: dict[str, int] = {}
         self._completed = False  # facts that the archive must have now
@@ -60,6 +62,8 @@ class Store:
         path = Path(path).absolute()
         if archive is not None:
             must_be_there(path, archive)
+        folders = [archive.folder] if archive is not None else []
+        opening.refuse_planted(path, *folders, may_be_tracked=readonly and archive is None)
         try:
             if readonly:
                 return cls(path, opening.open_for_reading(path), archive)
@@ -73,6 +77,20 @@ class Store:
             raise
         return store
 
+    @classmethod
+    @contextlib.contextmanager
+    def from_elsewhere(cls, path: Path) -> Iterator[Self]:
+        """Open a ledger that anybody can have made, for reading. Nothing is written to its folder.
+        Raises LedgerError, also for a row that celedger never writes."""
+        path = Path(path).absolute()
+        with tempfile.TemporaryDirectory(prefix="celedger-") as folder:
+            try:
+                connection = opening.open_from_elsewhere(path, Path(folder))
+            except checksums.ERRORS as error:
+                raise opening.explain(error, path) from error
+            with contextlib.closing(connection):
+                yield cls(path, connection, None)
+
     def twin(self) -> Self:
         """Open the same ledger once more, for another thread."""
         archive = self.archive.twin() if self.archive is not None else None
@@ -84,19 +102,32 @@ class Store:
         with contextlib.suppress(sqlite3.Error):  # a full disk: the -wal stays and is read later
             ours |= self._connection.total_changes > 0
             self._connection.close()
-        if ours and not self._vanished():
+        if ours and not self._left_out and not self._vanished():
             opening.stamp(self.path)
         if self.archive is not None:
             self.archive.close()
 
     def damage(self) -> list[str]:
         """Return what is damaged: every page and row is read."""
-        return list(checksums.damage(self._connection))
+        with validation.everything(self._connection, self._left_out):
+            return [*checksums.damage(self._connection), *self.left_out()]
+
+    def left_out(self) -> list[str]:
+        """Return the facts that no query returns, since no celedger writes such: an older one took
+        them in from another ledger."""
+        return list(validation.described(self._connection, self._left_out))
 
     def lacks_trials(self) -> bool:
         """Return True if the archive has trials that the ledger has not."""
-        ((trials,),) = self._rows("SELECT count(*) FROM trials")
+        ((trials,),) = self._rows("SELECT count(*) FROM main.trials")
         return self.archive is not None and self.archive.trials() > trials
+
+    def lost_commits(self) -> set[str]:
+        """Return the commits of the trials that the archive has and the ledger has not."""
+        if self.archive is None or not self.lacks_trials():
+            return set()
+        known = {ulid for (ulid,) in self._rows("SELECT ulid FROM trials")}
+        return {sha for ulid, sha in self.archive.trial_commits() if ulid not in known}
 
     def __enter__(self) -> Self:
         return self
@@ -116,7 +147,10 @@ class Store:
                 yield connection
                 return
             try:
-                with opening.writing(connection):
+                with (
+                    validation.everything(connection, self._left_out),
+                    opening.writing(connection),
+                ):
                     yield connection
             except BaseException:
                 self._metric_ids.clear()  # rows made inside are gone, and so are their ids
@@ -138,7 +172,8 @@ class Store:
         started, self._completed, self._started = self._started, False, []
         try:
             if self.archive is not None:
-                self.archive.catch_up(self._connection, started)
+                with validation.everything(self._connection, self._left_out):
+                    self.archive.catch_up(self._connection, started)
         finally:
             if self._vanished():
                 raise self._gone()

@@ -7,8 +7,8 @@ compared. Only imported where noise or drift is asked for: numpy costs 0.1 s of 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
+import zlib
+from collections import Counter
 from itertools import chain
 
 import numpy as np
@@ -24,27 +24,21 @@ Bools = NDArray[np.bool_]
 _MARKS = {mark: 1 << number for number, mark in enumerate(Mark)}
 
 
-def first_trial(ledger: Store, commits: Iterable[str]) -> int:
-    """Return the lowest id of a trial of these commits (hashes); 0 where they have none."""
-    ((first,),) = ledger._rows(
-        "SELECT min(r.id) FROM commits c JOIN trials r ON r.revision = c.id "
-        "WHERE c.sha IN (SELECT value FROM json_each(?))",
-        (json.dumps(list(commits)),),
-    )
-    return first or 0
-
-
 class TaskColumns:
     """The trials of one recipe that ended, in the order in which they started, from the one with
     the id `first` on: an array has an item for each of them. `commit` and `environment` are indices
     into `commits` (hashes) and `environments` (fingerprints); `evidence` is the id of the trial
-    that one is derived from, 0 of one that ran."""
+    that one is derived from, 0 of one that ran. `session` numbers what a run of trials shares
+    beyond the code, in every definition alike; `rank` is a trial's place in it;
+    `started` is in seconds since the epoch; `risen` says that it is a control of a doubted rise."""
 
     def __init__(self, ledger: Store, recipe: str, first: int = 0) -> None:
         rows = ledger._rows("SELECT id FROM tasks WHERE recipe = ?", (recipe,))
         self._ledger, self._task = ledger, int(rows[0][0]) if rows else 0
         trials = self._read_trials(first)
-        self.ids, revisions, environments, self.seed, ok, self.evidence, self._marks = trials
+        self.ids, revisions, environments, self.seed, ok, self.evidence, self._marks = trials[:7]
+        self.session, self.rank, self.started, risen = trials[7:]
+        self.risen = risen == 1
         self.ok, self.derived = ok == 1, self.evidence != 0
         self._summaries = self._read_summaries(first)
         self.commit, self.commits = self._named(revisions, "commits", "sha")
@@ -62,6 +56,22 @@ class TaskColumns:
         chosen: Bools = (self._marks & sum(_MARKS[mark] for mark in marks)) != 0
         return chosen
 
+    @property
+    def evidence_or_own(self) -> Ints:
+        """Return the id of the trial whose reports each trial has: its own, or its evidence's."""
+        ids: Ints = np.where(self.derived, self.evidence, self.ids)
+        return ids
+
+    def fingerprints(self) -> dict[int, str]:
+        """Return the fingerprint of the model's parameters at the end of each trial, by the id of
+        the trial that ran."""
+        rows = self._ledger._rows(
+            "SELECT f.trial, f.value, max(f.epoch) FROM trials r CROSS JOIN fingerprints f "
+            "ON f.trial = r.id WHERE r.task = ? GROUP BY f.trial",
+            (self._task,),
+        )
+        return {trial: value for trial, value, _ in rows}
+
     def values(self, metric: Metric) -> tuple[Ints, Floats]:
         """Return the indices of the trials that ended with a value of the metric, ascending, and
         those values. What another rule summarised is left out."""
@@ -77,18 +87,38 @@ class TaskColumns:
 
     def _read_trials(self, first: int) -> Ints:
         """Return a column a trial: id, commit, environment, seed, whether it is ok, the id of the
-        trial that it is derived from or 0, marks."""
+        trial that it is derived from or 0, marks, session, rank in it, start in seconds, whether it
+        is a control of a rise. A trial that was recorded without a session is of its host's day."""
         rows = self._ledger._rows(
             "SELECT r.id, r.revision, r.environment, r.seed, o.kind = ?, ifnull(d.evidence, 0), "
-            "o.marks FROM trials r JOIN outcomes o ON o.trial = r.id "
-            "LEFT JOIN derived d ON d.trial = r.id WHERE r.task = ? AND r.id >= ? ORDER BY r.id",
+            "o.marks, ifnull(s.value, r.host || ' ' || CAST(r.started / 86400 AS INTEGER)), "
+            "ifnull(p.value, -1), CAST(r.started AS INTEGER), ifnull(q.value, '') = 'risen' "
+            "FROM trials r JOIN outcomes o ON o.trial = r.id "
+            "LEFT JOIN derived d ON d.trial = r.id "
+            "LEFT JOIN trial_facts s ON s.trial = r.id AND s.name = 'session' "
+            "LEFT JOIN trial_facts p ON p.trial = r.id AND p.name = 'rank' "
+            "LEFT JOIN trial_facts q ON q.trial = r.id AND q.name = 'role' "
+            "WHERE r.task = ? AND r.id >= ? ORDER BY r.id",
             (OutcomeKind.OK.value, self._task, first),
         )
         if not rows:
-            return np.empty((7, 0), dtype=np.int64)
-        *numbers, texts = zip(*rows, strict=True)
+            return np.empty((11, 0), dtype=np.int64)
+        *numbers, texts, names, ranks, started, risen = zip(*rows, strict=True)
         marks = {text: sum(_MARKS[mark] for mark in marks_of(text)) for text in set(texts)}
-        return np.array([*numbers, [marks[text] for text in texts]], dtype=np.int64)
+        sessions = {name: zlib.crc32(name.encode()) for name in set(names)}
+        seen: Counter[str] = Counter()
+        places = []
+        for name, rank in zip(names, ranks, strict=True):
+            places.append(int(rank) if int(rank) >= 0 else seen[name])
+            seen[name] += 1
+        columns = (
+            [marks[t] for t in texts],
+            [sessions[name] for name in names],
+            places,
+            started,
+            risen,
+        )
+        return np.array([*numbers, *columns], dtype=np.int64)
 
     def _read_summaries(self, first: int) -> Floats:
         """Return a column a value: metric, trial, definition or 0, value; NULL is NaN."""

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from random import Random
 
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford's base 32
+_ULID = re.compile(f"[0-7][{_ALPHABET}]{{25}}")
 _LAST_MILLISECOND = (1 << 48) - 1  # in the year 10889
 
 _last = 0, 0  # of a process (its id), as a number
@@ -41,3 +43,8 @@ def time(ulid: str) -> float:
     for letter in ulid[:10]:
         millisecond = millisecond * 32 + _ALPHABET.index(letter)
     return millisecond / 1000
+
+
+def is_valid(ulid: object) -> bool:
+    """Return True for what `new` can have made."""
+    return isinstance(ulid, str) and _ULID.fullmatch(ulid) is not None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from celedger.base.errors import LedgerError
@@ -25,8 +25,8 @@ from celedger.base.model import (
     ReusableTrial,
     Task,
     Trial,
-    Verdict,
 )
+from celedger.ledger import opening
 from celedger.ledger.step_blobs import pack
 from celedger.ledger.store import Store, columns_of, encoded, number
 
@@ -76,6 +76,13 @@ class Writer(Store):
             row["environment"] = self._id("environments", "fingerprint", row["environment"])
             if key := self._insert("trials", **row):
                 self._started.append(key)
+
+    def record_trial_facts(self, ulid: str, facts: Mapping[str, str]) -> None:
+        """Record what is known of a trial beyond its columns, by name. The first value stays."""
+        with self.transaction():
+            trial = self._trial_id(ulid)
+            for name, value in facts.items():
+                self._record("trial_facts", trial=trial, name=name, value=encoded(value))
 
     def append(
         self,
@@ -161,18 +168,6 @@ class Writer(Store):
             self._seal("trials", trial)
             return True
 
-    def record_verdicts(self, verdicts: Iterable[Verdict]) -> None:
-        """Record verdicts. One that says what the latest on its commit, task and metric said adds
-        nothing."""
-        with self.transaction():
-            for verdict in verdicts:
-                row = columns_of(verdict)
-                row["trials"] = self._trial_set(verdict.trials)
-                row["baseline"] = self._trial_set(verdict.baseline)
-                revision = self._id("commits", "sha", row.pop("commit"))
-                subject = {"revision": revision, **{k: row.pop(k) for k in _JUDGED}}
-                self._record_change("verdicts", subject, row)
-
     def record_bisect(self, bisect: BisectRecord) -> None:
         with self.transaction():
             self._record("bisects", **columns_of(bisect))
@@ -192,9 +187,7 @@ class Writer(Store):
         inputs = json.dumps(footprint.inputs)
         digest = hashlib.sha256(paths + b"\n\0" + inputs.encode()).hexdigest()
         with self.transaction():
-            self._record(
-                "footprints", digest=digest, paths=zlib.compress(paths), inputs=inputs, code=""
-            )
+            self._record("footprints", digest=digest, paths=zlib.compress(paths), inputs=inputs)
             key = self._id("footprints", "digest", digest)
             self._record(
                 "closures", trial=self._trial_id(ulid), footprint=key, content=surroundings,
@@ -271,18 +264,13 @@ class Writer(Store):
         row["floor_is_relative"] = int(metric.floor.relative)
         self._record_change("definitions", subject, row)
 
-    def _trial_set(self, ulids: Sequence[str]) -> int:
-        """Return the key of these trials' row, made where it is not there."""
-        text = encoded(tuple(ulids))
-        digest = hashlib.sha256(text.encode()).digest()
-        key = self._record("trial_sets", digest=digest, ulids=text)
-        return key if key is not None else self._id("trial_sets", "digest", digest)
-
     def _id(self, table: str, column: str, value: object) -> int:
         """Return the key of a row that must be there."""
         rows = self._rows(f"SELECT id FROM {table} WHERE {column} = ?", (value,))
         if not rows:
             raise LedgerError(f"{self.path} has no {value} among its {table}: record it first")
+        if why := self._left_out.get((table, rows[0][0])):
+            raise opening.damaged(self.path, f"row {rows[0][0]} of {table}: {why}")
         return int(rows[0][0])
 
     def _trial_id(self, ulid: str) -> int:
@@ -297,9 +285,6 @@ class Writer(Store):
             self._record("metrics", name=clean)
             self._metric_ids[name] = self._id("metrics", "name", clean)
         return self._metric_ids[name]
-
-
-_JUDGED = ("suite", "task", "metric")  # of a commit: what a verdict is on
 
 
 def _packed(paths: Iterable[bytes]) -> bytes:

@@ -10,6 +10,6 @@ from __future__ import annotations
 
 from celedger.repo.commits import Ancestry, History
 from celedger.repo.plumbing import scrubbed
-from celedger.repo.repository import Repository, spread
+from celedger.repo.repository import Repository, spread, tracked_in
 
-__all__ = ["Ancestry", "History", "Repository", "scrubbed", "spread"]
+__all__ = ["Ancestry", "History", "Repository", "scrubbed", "spread", "tracked_in"]

@@ -15,6 +15,7 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
+from celedger.base import files
 from celedger.base.errors import RepositoryError, explained
 from celedger.repo import filters
 from celedger.repo.plumbing import GitAnswer, ask, tell
@@ -136,7 +137,7 @@ class Checkout:
         if (self.path / ".gitmodules").exists():
             self._empty_submodules()
         shutil.copy2(self._git_dir / "index", self._index)
-        self._state.write_text(f"{sha} {self.manner}")
+        files.write(self._state, f"{sha} {self.manner}")
 
     # --- git's own files in the slot
 
@@ -151,7 +152,9 @@ class Checkout:
             ("config", config), ("HEAD", "ref: refs/heads/celedger\n"),
             ("objects/info/alternates", _ALTERNATES), ("packed-refs", os.fsdecode(self._refs)),
         ):  # fmt: skip
-            (self._git_dir / name).write_text(text, errors="surrogateescape")
+            if (self._git_dir / name).is_symlink():
+                delete(self._git_dir / name)
+            files.write(self._git_dir / name, text)
         for name in ("refs", "info"):
             delete(self._git_dir / name)
             (self._git_dir / name).mkdir()
@@ -294,7 +297,7 @@ def _is_locked(path: Path) -> bool:
 
 def _try_lock(path: Path) -> int | None:
     """Return a descriptor that holds the lock until it is closed; None where another one does."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

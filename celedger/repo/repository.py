@@ -142,11 +142,33 @@ class Repository:
             raise RepositoryError(f"git merge-base failed: {answer.reason}")
         return answer.status == 0
 
+    def has_in_history(self, commits: Iterable[str]) -> bool:
+        """Return True if HEAD is one of these commits (hashes) or descends from one. Those that
+        this clone lacks are passed over."""
+        words = ("rev-list", "--ignore-missing", "--stdin")
+        asked = "".join(f"{sha}\n" for sha in commits)
+        present = ask(self.worktree, *words, "--no-walk", stdin=asked.encode()).text.split()
+        if not present:
+            return False
+        apart = ask(self.worktree, *words, stdin="\n".join([*present, "^HEAD\n"]).encode())
+        return apart.status != 0 or not {*present} <= {*apart.text.split()}
+
+    def is_on_a_branch(self, sha: str) -> bool:
+        """Return True if a branch, a tag or another ref has a commit (a hash) in its history."""
+        return bool(ask(self.worktree, "for-each-ref", "--count=1", f"--contains={sha}").text)
+
+    def equal_patches(self, sha: str, tip: str) -> list[str]:
+        """Return the commits in the history of `tip` that change what a commit (a hash) changes
+        which is not there: into these a rebase turned it."""
+        words = ("--cherry-mark", "--right-only", "--no-merges", f"{sha}...{tip}", f"^{sha}^@")
+        lines = ask(self.worktree, "rev-list", *words).text.split()
+        return [line.removeprefix("=") for line in lines if line.startswith("=")]
+
     def _between(self, good: Commit, bad: Commit, first_parent: bool) -> list[Commit]:
         mode = ["--first-parent"] if first_parent else []
         order = ["--topo-order", "--reverse", *mode]
         commits = parse(tell(self.worktree, *LOG, *order, bad.sha, f"^{good.sha}", "--").out)
-        cut = self._shallow_boundary()
+        cut = self.shallow_boundary()
         if any(commit.sha in cut for commit in commits):
             raise RepositoryError(
                 f"this clone is shallow: its history ends between {_short(good)} and {_short(bad)}",
@@ -245,6 +267,12 @@ class Repository:
         out = ask(self.root, "ls-files", "-z", "--", *names).out
         return [os.fsdecode(name) for name in out.split(b"\0")[:-1]]
 
+    def has_any(self, shas: Iterable[str]) -> bool:
+        """Return True if the repository has one of these commits (full hashes)."""
+        names = "".join(f"{sha}\n" for sha in shas).encode()
+        lines = ask(self.root, "cat-file", "--batch-check", stdin=names).out.splitlines()
+        return any(line.split()[1:2] == [b"commit"] for line in lines)
+
     # --- the repository's own files
 
     def exclude(self, patterns: Iterable[str]) -> list[str]:
@@ -293,7 +321,7 @@ class Repository:
         name = ask(self.worktree, "config", "--get", "user.name").text.strip()
         return name or getpass.getuser()
 
-    def _shallow_boundary(self) -> frozenset[str]:
+    def shallow_boundary(self) -> frozenset[str]:
         try:
             return frozenset((self.common_dir / "shallow").read_text().split())
         except FileNotFoundError:
@@ -312,7 +340,7 @@ class Repository:
             return UnknownRevision(f"{revision!r} is a range: one commit is wanted here")
         close = difflib.get_close_matches(re.split(r"[~^@:]", revision)[0], self._refs(), n=3)
         hint = f"did you mean {' or '.join(close)}?" if close else "git log --oneline --all"
-        if not close and self._shallow_boundary():
+        if not close and self.shallow_boundary():
             hint = f"this clone is shallow; {UNSHALLOW}"
         return UnknownRevision(f"unknown revision {revision!r}", hint)
 
@@ -322,7 +350,7 @@ class Repository:
     def _unrelated(
         self, good: str, bad: str, old: Commit, new: Commit
     ) -> UsageError | RepositoryError:
-        if self._shallow_boundary():
+        if self.shallow_boundary():
             return RepositoryError(
                 f"this clone is shallow: it does not show that {good} is an ancestor of {bad}",
                 UNSHALLOW,
@@ -335,6 +363,17 @@ class Repository:
         else:
             cause, hint = "they have no common history", ""
         return UsageError(f"{good} is not an ancestor of {bad}: {cause}", hint)
+
+
+def tracked_in(folder: Path, names: Iterable[str]) -> list[str]:
+    """Return which of these names in a folder, and of what lies below them, are tracked by the
+    repository that it lies in; none where there is no repository, or no git."""
+    try:
+        words = ("ls-files", "-z", "--", *(f":(literal){name}" for name in names))
+        out = ask(folder, *words).out
+    except RepositoryError:
+        return []
+    return [os.fsdecode(name) for name in out.split(b"\0")[:-1]]
 
 
 def _pathspecs(paths: Iterable[Path], root: Path) -> list[str]:

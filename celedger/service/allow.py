@@ -26,7 +26,7 @@ def queue_folder(repository: Repository) -> Path:
 @dataclass(frozen=True)
 class Asked:
     """What the worker asks for. `problem` says why the suite cannot be read, if it cannot; `texts`
-    are the files of the suite, by the hashes of their contents."""
+    are the files of the suite and the programs that git tracks, by the hashes of their contents."""
 
     settings: Request
     starts: tuple[Request, ...]
@@ -51,7 +51,7 @@ def asked(repository: Repository, settings: Config, suite_name: str | None = Non
         )  # fmt: skip
     except CeledgerError as error:
         return Asked(own, (), problem=error)
-    return Asked(own, tuple(starts), suite.texts)
+    return Asked(own, tuple(starts), permission_requests.texts_of(repository, suite, starts))
 
 
 def waiting(repository: Repository, settings: Config, ledger: Ledger | None = None) -> list[str]:
@@ -109,9 +109,8 @@ def note_merge(repository: Repository) -> None:
 def _start_worker(repository: Repository) -> None:
     from celedger.system import process
 
-    log = os.open(
-        repository.state_dir / "worker.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600
-    )
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+    log = os.open(repository.state_dir / "worker.log", flags, 0o600)
     try:
         process.spawn(
             [sys.executable, "-P", "-m", "celedger", "worker", "--from-hook"],

@@ -23,6 +23,7 @@ _SCRIPT = "post-merge"  # serves both: it looks at the name it runs under
 SIGNATURE = "# celedger-hook "
 # Where the notes go, seen from the folder of the script: git's own, or ours for core.hooksPath.
 _FROM_GITS, _FROM_OURS = "../celedger", ".."
+_STATE = "@STATE@"  # that place, in a script that was not installed
 _MODE = 0o700
 
 
@@ -30,6 +31,7 @@ class HookState(StrEnum):
     ABSENT = "not installed"
     CURRENT = "installed"
     OUTDATED = "installed, by another version or interpreter"
+    COPIED = "copied by hand, does nothing; `celedger hook install` mends it"
     FOREIGN = "another hook is there"
     UNCALLED = "does not call celedger"  # a hook in the folder of core.hooksPath
     CALLED = "calls celedger"
@@ -56,7 +58,7 @@ def script(python: str, state: str = _FROM_GITS) -> bytes:
     for home in (PACKAGE / "_shipped" / "hooks", PACKAGE.parent / "hooks"):
         if (home / _SCRIPT).is_file():
             text = (home / _SCRIPT).read_text(encoding="utf-8")
-            text = text.replace("@STATE@", state).replace("@PYTHON@", shlex.quote(python))
+            text = text.replace(_STATE, state).replace("@PYTHON@", shlex.quote(python))
             return os.fsencode(text)
     raise MachineError("celedger's hook scripts are not installed", "install celedger again")
 
@@ -90,7 +92,9 @@ def _status(folder: Path, name: str, python: str) -> HookStatus:
     ours = _ours(folder, name)
     if ours is not None:
         current = ours.read_bytes() == script(python)
-        state = HookState.CURRENT if current else HookState.OUTDATED
+        copied = _STATE in (_read(ours) or "")
+        state = HookState.COPIED if copied else HookState.OUTDATED
+        state = HookState.CURRENT if current else state
     else:
         state = HookState.ABSENT if _read(path) is None else HookState.FOREIGN
     return HookStatus(name, path, state, ours == path and os.path.lexists(legacy))

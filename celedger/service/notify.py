@@ -1,92 +1,176 @@
-"""Alerts: what got worse, which commit it was, what is good again. Sent by apprise to the addresses
-of the user's own configuration, each piece of news once an address.
+"""Alerts: what got worse, which commit it was, what is over. Sent by apprise to the addresses of
+the user's own configuration, each piece of news once an address.
 
-Lives here: the text, and which address got it already. It must not decide what is worse: the
-verdicts and bisects of the ledger do. An alert that cannot be sent is a line for the person, never
-an error, and is tried again with the next verdict.
+Lives here: the text, and which address got it already. It must not decide what is worse: the state
+does. An alert that cannot be sent is a line for the person, never an error, and is tried again with
+the next job.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
+from random import SystemRandom
 
 from celedger.base.config import Config
 from celedger.base.errors import CeledgerError
 from celedger.base.model import BisectRecord, Commit
-from celedger.base.text import plain
-from celedger.judge.drift import open_regressions
-from celedger.judge.drift.open_regressions import News, Regression
-from celedger.ledger import Ledger
+from celedger.base.text import plain, probability
+from celedger.judge.incident import Incident, State
+from celedger.ledger import Ledger, ulid
+from celedger.ledger.said import SaidRecord
 from celedger.repo import Repository, bisecting
-from celedger.service import reported_regressions
 
 Draw = Callable[[Repository, Ledger, BisectRecord], Path]  # a bisect; may raise CeledgerError
+
+
+class Event(StrEnum):
+    OPENED = "opened"
+    NAMED = "named"
+    RECOVERED = "recovered"
+    WITHDRAWN = "withdrawn"
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """One event of one incident."""
+
+    event: Event
+    incident: Incident
 
 
 def announce(
     repository: Repository,
     ledger: Ledger,
     settings: Config,
-    revision: str,
+    state: State,
+    commits: Sequence[Commit],
     say: Callable[[str], None],
     draw: Draw | None = None,
 ) -> None:
-    """Send what is new in the history of a commit. Never raises for an alert that fails. Says
-    nothing during a `git bisect`, which judges old commits. The picture of a bisect goes along."""
+    """Send what is new in a state. Never raises for an alert that fails. Says nothing during a `git
+    bisect`, which judges old commits. The picture of a bisect goes along."""
     if not settings.notify or bisecting.start_of(repository):
         return
-    log = repository.log(revision, limit=open_regressions.HISTORY)
-    history = open_regressions.positions(log)
-    regressions = open_regressions.open_regressions(ledger, history)
-    commits = {commit.sha: commit for commit in log}
+    by_sha = {commit.sha: commit for commit in commits}
+    said = ledger.said()
     for address in settings.notify:
-        name = f"alerts-{hashlib.sha256(address.encode()).hexdigest()[:16]}"
-        changes = open_regressions.changes(
-            reported_regressions.read_known(repository, name), regressions, history
-        )
-        title, body = message(changes, commits)
+        name = hashlib.sha256(address.encode()).hexdigest()[:16]  # an address may hold a password
+        sent = {(row.incident, row.event) for row in said if row.address == name}
+        news = unsent(state.incidents, sent)
+        title, body = message(news, by_sha)
         problem = ""
         if title:
-            pictures = [] if draw is None else _pictures(repository, ledger, changes, draw)
+            pictures = [] if draw is None else _pictures(repository, ledger, news, draw)
             problem = _send(address, f"{repository.root.name}: {title}", body, pictures)
         if problem:
             say(f"an alert to {address.partition(':')[0]}:// was not sent: {problem}")
-        else:
-            reported_regressions.write_known(repository, name, changes.known)
+        elif news:
+            ledger.record_said(_rows(news, state, name))
 
 
-def message(changes: News, commits: Mapping[str, Commit]) -> tuple[str, str]:
+def note_as_sent(ledger: Ledger, settings: Config, state: State) -> None:
+    """Record all that a state holds as sent: the first state of a ledger that an older celedger
+    judged is no news."""
+    for address in settings.notify:
+        name = hashlib.sha256(address.encode()).hexdigest()[:16]
+        ledger.record_said(_rows(unsent(state.incidents, set()), state, name))
+
+
+def unsent(incidents: Iterable[Incident], sent: set[tuple[str, str]]) -> list[News]:
+    """Return what an address was not told yet. What it never heard of is not over for it."""
+    news = []
+    for incident in incidents:
+        opened = (incident.id, Event.OPENED.value) in sent
+        if incident.in_force:
+            if not opened:
+                news.append(News(Event.OPENED, incident))
+            elif incident.bisect and (incident.id, Event.NAMED.value) not in sent:
+                news.append(News(Event.NAMED, incident))
+        for event in (Event.RECOVERED, Event.WITHDRAWN):
+            is_told = (incident.id, event.value) in sent
+            if opened and incident.state == event.value and not is_told and not incident.why:
+                news.append(News(event, incident))
+    return news
+
+
+def _rows(news: Sequence[News], state: State, address: str) -> list[SaidRecord]:
+    now, rows = time.time(), []
+    for each in news:
+        incident, events = each.incident, [each.event]
+        if each.event is Event.OPENED and incident.bisect:
+            events.append(Event.NAMED)  # one alert told both
+        main = incident.main
+        rows += [
+            SaidRecord(
+                ulid.new(now, SystemRandom()), incident.id, incident.state, event.value,
+                incident.kind, main.suite, main.task, main.name, incident.first_bad[0], state.tip,
+                "alert", address, now,
+            )
+            for event in events
+        ]  # fmt: skip
+    return rows
+
+
+def message(news: Sequence[News], commits: Mapping[str, Commit]) -> tuple[str, str]:
     """Return the title and the text of an alert; "" where there is nothing to say."""
-    titles = [f"{open_regressions.title(r.key)} {r.verdict.kind.value}" for r in changes.regressed]
-    titles += [f"first bad commit of {open_regressions.title(r.key)}" for r in changes.named]
-    titles += [f"{open_regressions.title(key)} is good again" for key in changes.recovered]
-    lines = [
-        line for r in changes.regressed for line in (_regressed(r, commits), *_named(r, commits))
-    ]
-    lines += [line for r in changes.named for line in _named(r, commits)]
-    lines += titles[len(changes.regressed) + len(changes.named) :]
-    if not titles:
+    if not news:
         return "", ""
+    titles = [_title(each) for each in news]
+    lines = [line for each in news for line in _lines(each, commits)]
     more = f" and {len(titles) - 1} more" * (len(titles) > 1)
     return titles[0] + more, "\n".join([*lines, "", "celedger status"])
 
 
-def _regressed(regression: Regression, commits: Mapping[str, Commit]) -> str:
-    verdict, relative = regression.verdict, regression.relative
-    text = f"{open_regressions.title(regression.key)} {verdict.kind.value}"
-    if relative is not None:
-        text += f" {100 * relative:+.1f} %"
-    return f"{text} at {_described(verdict.commit, commits)}"
+def _title(news: News) -> str:
+    incident = news.incident
+    name = incident.title()
+    if news.event is Event.NAMED:
+        return f"first bad commit of {name}"
+    if news.event is Event.RECOVERED:
+        return f"{name} is good again"
+    if news.event is Event.WITHDRAWN:
+        return f"{name} was a false alarm"
+    return f"{name} {_amount(incident)}"
 
 
-def _named(regression: Regression, commits: Mapping[str, Commit]) -> list[str]:
-    first_bad = regression.first_bad
-    if first_bad is None:
-        return []
-    return [f"{first_bad.text()}: {_described(first_bad.commit, commits)}"]
+def _amount(incident: Incident) -> str:
+    """Return `is worse: +29.8 %`, or what a failing task does."""
+    if incident.is_failure:
+        return f"fails ({incident.kind})"
+    relative = incident.main.relative
+    amount = f"{100 * relative:+.1f} %" if relative is not None else f"{incident.main.change:+.3g}"
+    return f"is worse: {amount}"
+
+
+def _lines(news: News, commits: Mapping[str, Commit]) -> list[str]:
+    incident = news.incident
+    lines = [f"{incident.id}: {_title(news)}"]
+    if news.event in (Event.OPENED, Event.NAMED):
+        if news.event is Event.NAMED:
+            lines[0] += f", {_amount(incident)}"
+        lines.append(_first_bad(incident, commits))
+        others = [m.name or m.task for m in incident.metrics[1:]]
+        if others:
+            lines.append(f"also {', '.join(dict.fromkeys(others))}")
+        if incident.message:
+            lines.append(plain(incident.message))
+    if news.event is Event.RECOVERED and incident.closed_at:
+        lines.append(f"mended by {_described(incident.closed_at, commits)}")
+    return lines
+
+
+def _first_bad(incident: Incident, commits: Mapping[str, Commit]) -> str:
+    if incident.bisect or len(incident.first_bad) == 1:
+        sure = f" ({probability(incident.probability)})" if incident.bisect else ""
+        return f"first bad commit{sure}: {_described(incident.likeliest, commits)}"
+    last = _described(incident.first_bad[-1], commits)
+    return f"first bad commit: one of {len(incident.first_bad)} up to {last}"
 
 
 def _described(sha: str, commits: Mapping[str, Commit]) -> str:
@@ -94,13 +178,16 @@ def _described(sha: str, commits: Mapping[str, Commit]) -> str:
     return f"{sha[:10]} {plain(commit.subject)} ({plain(commit.author)})" if commit else sha[:10]
 
 
-def _pictures(repository: Repository, ledger: Ledger, changes: News, draw: Draw) -> list[str]:
+def _pictures(
+    repository: Repository, ledger: Ledger, news: Sequence[News], draw: Draw
+) -> list[str]:
     """Draw the bisects that are news. An alert goes without a picture that cannot be drawn."""
+    wanted = {each.incident.bisect for each in news if each.event in (Event.OPENED, Event.NAMED)}
     paths = []
-    for regression in (*changes.regressed, *changes.named):
-        if regression.first_bad is not None:
+    for bisect in ledger.bisects():
+        if bisect.ulid in wanted:
             with suppress(CeledgerError, OSError):
-                paths.append(str(draw(repository, ledger, regression.first_bad.bisect)))
+                paths.append(str(draw(repository, ledger, bisect)))
     return paths
 
 

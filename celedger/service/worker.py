@@ -13,21 +13,21 @@ import signal
 import socket
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
-from math import isnan
 from pathlib import Path
+from random import SystemRandom
 from typing import TYPE_CHECKING
 
 from celedger.base.config import Config
 from celedger.base.errors import CeledgerError, LedgerError, LedgerGone
-from celedger.base.model import Task, Verdict, VerdictKind, Why
+from celedger.base.model import Commit, OutcomeKind, Task, TrialRecord, Why
+from celedger.judge.incident import Incident, Standing, State
 from celedger.ledger import Ledger
 from celedger.ledger.job_record import Job, JobState
 from celedger.repo import Repository
-from celedger.service import reported_regressions
+from celedger.service import last_job
 from celedger.service.allow import check_settings, queue_folder
 from celedger.system import device_lock
 from celedger.trial import events
@@ -177,9 +177,7 @@ class Worker:
         waits = "waits: " if state is JobState.WAITING else ""
         self.say(f"{job.commit[:10]}: {waits}{message}")
         if not self.attended:
-            reported_regressions.leave_line(
-                self.repository, f"{job.commit[:10]}: {waits}{message} ({_SEE})"
-            )
+            last_job.leave_line(self.repository, f"{job.commit[:10]}: {waits}{message} ({_SEE})")
         self._publish(job)
 
     def _publish(self, job: Job) -> None:
@@ -209,17 +207,15 @@ class Worker:
         # Here, and not above: a merge during a trial starts a worker that leaves its job and
         # goes; the statistics would cost it, and the trial, a second of a core.
         from celedger import suite as suites
-        from celedger.judge.drift.reruns import settle
-        from celedger.service.notify import announce
+        from celedger.judge import memory
+        from celedger.judge.extra_trials import ExtraTrials
+        from celedger.service.notify import announce, note_as_sent
         from celedger.trial.engines.dispatch import set_bench
         from celedger.trial.workers import run_all
         from celedger.trial.workplace import choose_tasks, lacking
 
         settings = self.configure(repository)
         commit = repository.commit(job.commit)
-        alert = partial(
-            announce, repository, self.ledger, settings, commit.sha, self.say, self.draw
-        )
         suite = suites.load(suites.find(job.suite or None, settings, repository.root))
         tasks = choose_tasks(suite, ())
         with set_bench(
@@ -227,48 +223,110 @@ class Worker:
             why=Why.HOOK, label="celedger worker", listen=self.listen, tell=self.say,
             together=True,
         ) as bench:  # fmt: skip
-            run_all(bench, lacking(bench, [commit], tasks), in_company=False)
-            judged = settle(repository, bench, commit, tasks)
-            alert()
-            bad = [v for v in judged.verdicts if v.kind.bad]
-            if not bad:
-                whole = [v for v in judged.verdicts if v.metric == ""]
-                mute = [v for v in whole if v.kind is not VerdictKind.SAME]
-                words = [f"{v.task} not judged: {v.note}" for v in mute]
-                return "; ".join(words) or "nothing regressed"
-            words = [f"{' '.join(filter(None, (v.task, v.metric)))} {v.kind}" for v in bad]
-            if settings.bisect_on_regression:
-                by_name = {task.name: task for task in tasks}
-                words += [_bisect(repository, bench, by_name[v.task], v) for v in one_a_task(bad)]
-                alert()
-            return "; ".join(words)
+            line = memory.line_of(repository, self.ledger, commit.sha)
+            extra = ExtraTrials(bench, line, commit, tasks, self.say)
+            ran = run_all(bench, lacking(bench, [commit], tasks), in_company=False)
+            extra.run(ran, most=settings.max_reruns)
+            is_upgrade = memory.is_older(self.ledger)
+            state = self._record(repository, commit)
+            if is_upgrade:
+                note_as_sent(self.ledger, settings, state)
+            words = [_unjudged(ran, state)]
+            try:
+                if settings.bisect_on_regression and not is_upgrade:
+                    words += self._search(repository, bench, tasks, state, settings.bisect_budget)
+                    state = self._record(repository, commit) if len(words) > 1 else state
+            finally:  # one alert tells what was opened and named, and none waits for the next job
+                log = repository.log(commit.sha, limit=memory.RECENT)
+                announce(repository, self.ledger, settings, state, log, self.say, self.draw)
+            return "; ".join(filter(None, [_known(state), *words]))
+
+    def _record(self, repository: Repository, commit: Commit) -> State:
+        """Bring the state of a commit's line up to date."""
+        from celedger.judge import memory
+        from celedger.ledger import ulid
+
+        now = self.now()
+        return memory.record(
+            repository, self.ledger, commit.sha, job=commit.sha, now=now,
+            name=lambda: ulid.new(now, SystemRandom()),
+        )  # fmt: skip
+
+    def _search(
+        self, repository: Repository, bench: Bench, tasks: Sequence[Task], state: State, budget: int
+    ) -> list[str]:
+        """Bisect each incident of several commits that no bisect searched yet, within one budget of
+        trials; the answer of each in a line."""
+        searched = {(b.suite, b.task, b.metric, b.good, b.bad) for b in self.ledger.bisects()}
+        answers, left = [], budget
+        for incident in state.in_force:
+            ends = (incident.known_good, incident.first_bad[-1])
+            if not incident.is_searchable or not incident.declared:
+                continue
+            if (*incident.main.key, *ends) in searched:
+                continue
+            if left <= 0:
+                answers.append(f"bisect_budget of {budget} trials is spent")
+                break
+            answer, spent = _bisect(repository, bench, tasks, incident, left)
+            answers.append(answer)
+            left -= spent
+        return [answer for answer in answers if answer]
 
 
-def _bisect(repository: Repository, bench: Bench, task: Task, verdict: Verdict) -> str:
-    """Search the commit that made this task bad, from the last good one; the answer in a line."""
+def _known(state: State) -> str:
+    """Return what is worse by now, of this and earlier merges."""
+    declared = [incident for incident in state.in_force if incident.declared]
+    if not declared:
+        doubts = [s for s in state.standings if s.declared and s.standing is Standing.UNDECIDED]
+        names = ", ".join(f"{s.task} {s.metric}" for s in doubts)
+        return f"suspected, not settled: {names}" if doubts else "nothing is worse"
+    first = declared[0]
+    relative = first.main.relative
+    amount = f" {100 * relative:+.1f} %" if relative is not None else ""
+    what = f"{first.title()} is worse{amount}"
+    if first.is_failure:
+        what = f"{first.title()} fails ({first.message or first.kind})"
+    where = first.likeliest[:10]
+    if len(first.first_bad) > 1 and not first.bisect:
+        where = f"one of {len(first.first_bad)} commits up to {first.first_bad[-1][:10]}"
+    more = f"; {len(declared) - 1} more open" if len(declared) > 1 else ""
+    return f"{what} since {where}{more}"
+
+
+def _unjudged(ran: Iterable[TrialRecord], state: State) -> str:
+    """Return which tasks could not be judged at the tip, and why."""
+    missing = {
+        each.task: each.note
+        for each in state.standings
+        if each.declared and each.standing is Standing.MISSING
+    }
+    for record in ran:
+        if record.outcome is not None and record.outcome.kind is OutcomeKind.UNTESTABLE:
+            missing[record.task] = record.outcome.message
+    return "; ".join(f"{task} not judged: {note}" for task, note in missing.items())
+
+
+def _bisect(
+    repository: Repository, bench: Bench, tasks: Sequence[Task], incident: Incident, budget: int
+) -> tuple[str, int]:
+    """Search the first bad commit of an incident; the answer in a line, and how many trials ran."""
     from celedger.judge import bisection
-    from celedger.judge.drift.baseline import last_good
 
-    good = last_good(repository, bench.ledger, verdict)
-    if good is None:
-        return f"{task.name}: no good commit is known to bisect from"
+    task = next((t for t in tasks if t.name == incident.main.task), None)
+    if task is None:
+        return "", 0
+    good = repository.commit(incident.known_good)
     try:
-        history = repository.history(good.sha, verdict.commit)
-        report = bisection.bisect(bench, history, good, [task], verdict.metric or None)
+        history = repository.history(good.sha, incident.first_bad[-1])
+        limits = bisection.Limits(budget=budget)
+        name = incident.main.name or None
+        report = bisection.bisect(bench, history, good, [task], name, limits)
     except NotAllowed:
         raise
     except CeledgerError as error:
-        return f"{task.name}: bisect: {error}"
-    return report.sentence()
-
-
-def one_a_task(bad: list[Verdict]) -> list[Verdict]:
-    """One bisect a task finds the commit; the surest metric leads it, and what is no number at
-    all is surer than any."""
-    chosen: dict[str, Verdict] = {}
-    for verdict in sorted(bad, key=lambda v: -1.0 if isnan(v.p_value) else v.p_value):
-        chosen.setdefault(verdict.task, verdict)
-    return list(chosen.values())
+        return f"{task.name}: bisect: {error}", 0
+    return report.sentence(), report.trials
 
 
 def _lock_path(ledger: Path) -> Path:

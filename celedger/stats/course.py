@@ -47,6 +47,13 @@ class Measurements:
     bits: Ints
     has_sessions: bool
 
+    def where(self, rows: Bools) -> Measurements:
+        """Return these rows alone."""
+        return Measurements(
+            self.place[rows], self.chain[rows], self.session[rows], self.rank[rows],
+            self.seed[rows], self.value[rows], self.own[rows], self.bits[rows], self.has_sessions,
+        )  # fmt: skip
+
 
 class StepKind(StrEnum):
     STEP = "step"

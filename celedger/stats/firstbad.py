@@ -20,12 +20,12 @@ import numpy as np
 from celedger.stats import draws, shifts
 from celedger.stats.arrays import Bools, Floats, Ints
 from celedger.stats.draws import Reading as Reading
-from celedger.stats.evidence import t_test
 from celedger.stats.failure_rates import SURE, SURE_REPEATED, fit_rates
 from celedger.stats.levels import Fit, fit
 from celedger.stats.likelihood import Sites
 from celedger.stats.lineage import GOOD, Lineage, Split
 from celedger.stats.shifts import NoisePrior as NoisePrior
+from celedger.stats.tails import t_test
 
 CONTRADICTING = 1e-4
 """p-value of the ends' own difference below which "nothing changed" is not said: of ends that are
@@ -43,7 +43,7 @@ BETTER_PRIOR = 0.02
 FLAKY_CONFIDENCE = 0.85
 """What a crash's answer must have if bad commits crash only now and then: with 64 commits a crash
 that comes three times in ten is then laid on another commit in 5 % (7 % at 0), and a sure one takes
-10.4 trials (8.9 at 0; hard-worlds.md, section 5)."""
+10.4 trials (8.9 at 0)."""
 FEWEST_GOOD, FEWEST_BAD = 2, 1
 """Readings at the ends before anything else is asked."""
 

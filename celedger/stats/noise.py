@@ -37,7 +37,7 @@ BETWEEN_ABOVE = 1e-3
 "yes" turns three seeds into one observation."""
 RUNS_FOR_NOISE = 8
 """A deterministic metric that has been redrawn so often shows its noise; with fewer distinct
-values in a row every change counts as exact (drift.md, step 0)."""
+values in a row every change counts as exact."""
 AGREEING = 3
 """So many neighbours with equal values are no chance."""
 COARSE = 6
@@ -186,38 +186,6 @@ def smallest_change(
     variance += noise.between**2 * (1 + 1 / max(1, baseline_commits))
     quantiles = t_quantile(1 - (1 - confidence) / 2, noise.dof) + t_quantile(power, noise.dof)
     return quantiles * math.sqrt(variance)
-
-
-def trials_needed(
-    noise: Noise,
-    change: float,
-    baseline_trials: int | None,
-    confidence: float = 0.95,
-    power: float = 0.8,
-    *,
-    baseline_commits: int = 1,
-) -> int | None:
-    """Return the fewest trials of a commit that tell `change` from so many of its baseline.
-
-    With `baseline_trials` None, the baseline has as many trials as the commit. None where no
-    number of trials does: the baseline is the limit, or commits differ beyond their repeats.
-    """
-
-    def tells(trials: int) -> bool:
-        before = trials if baseline_trials is None else baseline_trials
-        fresh = (trials - 1) * (2 if baseline_trials is None else 1)
-        richer = replace(noise, dof=noise.dof + fresh)
-        return smallest_change(
-            richer, trials, before, confidence, power, baseline_commits=baseline_commits
-        ) <= abs(change)
-
-    if not tells(MAX_TRIALS):
-        return None
-    low, high = 0, MAX_TRIALS
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if tells(middle) else (middle, high)
-    return high
 
 
 def _finite(groups: Groups | Grouped, seeds: Seeds | None) -> Grouped:

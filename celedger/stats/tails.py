@@ -107,3 +107,10 @@ def _beta(u: float, v: float, a: float, b: float) -> float:
 def _away(x: float) -> float:
     """Return x, kept away from 0 by as little as matters nowhere."""
     return x if abs(x) > _TINY else _TINY
+
+
+def t_test(effect: float, error: float, dof: float) -> float:
+    """Return the two-sided p-value of an effect with its standard error."""
+    if error == 0:
+        return 1.0 if effect == 0 else 0.0
+    return min(1.0, 2 * t_tail(abs(effect) / error, min(dof, 1e6)))

@@ -167,6 +167,7 @@ _OF_SUITE = {
     "inputs": toml_table.inside,
     "venv": toml_table.inside,
     "sandbox": toml_table.truth,
+    "trace": toml_table.truth,
     **_LIMITS,
 }
 _OF_TASK = {

@@ -26,7 +26,7 @@ class Output:
             "free the disk or correct its permissions, then run the same command again",
         ):
             path.parent.mkdir(parents=True, exist_ok=True)
-            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
             self.fd = os.open(path, flags, 0o666)
 
     def size(self) -> int:

@@ -27,6 +27,9 @@ import struct
 MOST = 200_000  # paths of one command; a trial that names more stands for no other
 _AT_CWD = -100
 _PATH_MAX = 4096
+_PAGE = 4096  # bytes: no machine's is smaller
+_SHORT = 256  # bytes: nearly all paths are shorter
+_MOST_NOTED = 100_000  # names, of 150 bytes or so each
 _PASSING = re.compile(rb"/proc/|^/dev/")  # what means something else once a file is closed
 _SCRIPTS = 6  # more than the kernel follows
 _LINKS = 40  # as many links does the kernel follow before it says ELOOP
@@ -83,16 +86,18 @@ TAKING = frozenset((
     "open", "openat", "creat", "execve", "execveat", *RENAMING, "link", "linkat",
     "truncate", "uselib", "rmdir", "unlinkat",
 ))  # fmt: skip
-# Of the calls we know, Linux 6.17; numbers above 423 are the same on all machines. A newer one may
-# take a path.
+# Of the calls we know; numbers above 423 are the same on all machines. A newer one may take a path.
 NEWEST = 469
+KERNEL = (6, 18)  # the last Linux without a newer call
 
 # linux/seccomp.h, linux/audit.h, linux/bpf_common.h
 _NEW_LISTENER, _SPEC_ALLOW, _WAIT_KILLABLE = 1 << 3, 1 << 2, 1 << 5
 _ALLOW, _USER_NOTIF = 0x7FFF0000, 0x7FC00000
-RECEIVE, SEND = 0xC0502100, 0xC0182101
+RECEIVE, SEND, SET_FLAGS = 0xC0502100, 0xC0182101, 0x40082104
 CONTINUE = 1
-NOTIFICATION = struct.Struct("<QIIiIQ6Q")
+_SYNC_WAKE_UP = 1  # of SET_FLAGS, Linux 6.6
+NOTIFICATION, _ANSWER = struct.Struct("<QIIiIQ6Q"), struct.Struct("<QqiI")
+_VECTOR = struct.Struct("=QQ")  # struct iovec
 _PR_SET_NO_NEW_PRIVS = 38
 _LD, _JEQ, _JGE, _RETURN = 0x20, 0x15, 0x35, 0x06
 
@@ -165,8 +170,12 @@ def parse(record: bytes) -> tuple[str, set[bytes], set[bytes]] | None:
     return os.fsdecode(parts[0]), opened, looked
 
 
-class _Vector(ctypes.Structure):
-    _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
+def _nobody_is_filtered(fd: int) -> bool:
+    import select  # most supervisors end before they need it
+
+    poll = select.poll()
+    poll.register(fd, 0)
+    return any(event & select.POLLHUP for _, event in poll.poll(0))
 
 
 class Watch:
@@ -195,7 +204,12 @@ class Watch:
         if rights:
             # Before the first call goes on, and so before the record can be asked for.
             self.record.unknown = ""
-            self.record.serve(struct.unpack("i", rights[0][2][:4])[0])
+            fd = struct.unpack("i", rights[0][2][:4])[0]
+            try:  # caller and server run in turns: on one core a switch is several times cheaper
+                fcntl.ioctl(fd, SET_FLAGS, _SYNC_WAKE_UP)
+            except OSError:  # an older kernel
+                pass
+            self.record.serve(fd)
 
 
 class Record:
@@ -216,12 +230,26 @@ class Record:
         self._names: dict[int, str] = numbers(column)[0]
         self._blind = {row[column]: name for name, row in BLIND.items()}
         self._folders: set[bytes] = set()  # known to be no links
+        self._noted: tuple[set[bytes], set[bytes]] = (set(), set())  # looked at, opened: as named
+        # Calls that name one path and change the meaning of none: where it is, and what is noted.
+        self._plain = {
+            number: (6 + PATHS[name][2][0][0], self._noted[name in TAKING])
+            for number, name in self._names.items()
+            if len(PATHS[name][2]) == 1 and name not in (*RELINKING, "execve", "execveat")
+        }
         self._remember = True
         self._busy = _thread.allocate_lock()
-        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._read = ctypes.CDLL(None, use_errno=True).process_vm_readv
+        word, address = ctypes.c_ulong, ctypes.c_void_p
+        self._read.argtypes = (ctypes.c_int, address, word, address, word, word)
+        self._read.restype = ctypes.c_ssize_t
         self._buffer = ctypes.create_string_buffer(2 * _PATH_MAX)
-        self._local = _Vector(ctypes.addressof(self._buffer), 2 * _PATH_MAX)
-        self._remote = (_Vector * 2)()
+        self._vectors = bytearray(3 * _VECTOR.size)  # ours, then two of the other process
+        _VECTOR.pack_into(self._vectors, 0, ctypes.addressof(self._buffer), 2 * _PATH_MAX)
+        self._local = ctypes.addressof(
+            (ctypes.c_char * len(self._vectors)).from_buffer(self._vectors)
+        )
+        self._remote = self._local + _VECTOR.size
 
     def write(self, path: str) -> None:
         """Write the record as `parse` reads it. Call it when nobody is filtered any more; it waits
@@ -245,14 +273,30 @@ class Record:
             except InterruptedError:
                 continue
             except OSError as error:
-                if error.errno == errno.ENOENT:  # the caller was killed in that moment
-                    continue
+                if error.errno == errno.ENOENT and not _nobody_is_filtered(fd):
+                    continue  # the caller was killed in that moment
                 return
             with self._busy:
-                self._take(fd, row)
+                self.take(fd, row)
 
-    def _take(self, fd: int, row: tuple[int, ...]) -> None:
-        answer = struct.pack("<QqiI", row[0], 0, 0, CONTINUE)
+    def take(self, fd: int, row: tuple[int, ...]) -> None:
+        """Note what a call names, and let it go on."""
+        answer = _ANSWER.pack(row[0], 0, 0, CONTINUE)
+        if self._is_noted(row):
+            self._send(fd, answer)
+        else:
+            self._note(fd, row, answer)
+
+    def _is_noted(self, row: tuple[int, ...]) -> bool:
+        """Return True if a call names a path that was noted before, by the same name, or none. Most
+        calls of a trial are such: what it imports is named a dozen times."""
+        at, noted = self._plain.get(row[3], (0, None))
+        if noted is None or row[4] != self._architecture or not self._remember:
+            return False
+        text = self._short_string(row[1], row[at])
+        return text == b"" or text in noted
+
+    def _note(self, fd: int, row: tuple[int, ...], answer: bytes) -> None:
         try:
             named = self._named(row)
             if self._remember and not any(map(_PASSING.search, named)):
@@ -262,7 +306,7 @@ class Record:
                 answer = b""
             call = self._names.get(row[3])
             for path in named:
-                *way, end = self._follow(path, row[1])
+                *way, end = self._follow(path, row)
                 self.looked.update(filter(self._is_recorded, way))
                 if call in TAKING and end.startswith(self._packages):
                     top = next(top for top in self._packages if end.startswith(top))
@@ -305,7 +349,8 @@ class Record:
                 paths.append(path)
         if name in RELINKING:
             self._remember = False
-            self._folders.clear()
+            for known in (self._folders, *self._noted):
+                known.clear()
         if name.startswith("execve"):
             for path in paths:  # grows: an interpreter may be a script, as in binfmt_script.c
                 paths += self._interpreter(path, pid) if len(paths) < _SCRIPTS else []
@@ -323,19 +368,26 @@ class Record:
         except OSError:  # EBADF for the caller, or it is gone
             return None
 
+    def _short_string(self, pid: int, address: int) -> bytes | None:
+        """Return `_string`; None also where it is long, or not in one page."""
+        size = min(_SHORT, _PAGE - address % _PAGE)
+        _VECTOR.pack_into(self._vectors, _VECTOR.size, address, size)
+        size = self._read(pid, self._local, 1, self._remote, 1, 0)
+        text: bytes = self._buffer.value  # it may run on into what was read before
+        return text if len(text) < size else None
+
     def _string(self, pid: int, address: int) -> bytes | None:
         """Return the string at an address of another process; None where there is none."""
-        first = _PATH_MAX - address % _PATH_MAX  # a page at a time: the next may not be there
-        self._remote[0].base, self._remote[0].length = address, first
-        self._remote[1].base, self._remote[1].length = address + first, _PATH_MAX
-        size = self._libc.process_vm_readv(
-            pid, ctypes.byref(self._local), 1, ctypes.byref(self._remote), 2, 0
-        )
+        if (text := self._short_string(pid, address)) is not None:
+            return text
+        first = _PAGE - address % _PAGE  # a page at a time: the next may not be there
+        _VECTOR.pack_into(self._vectors, _VECTOR.size, address, first)
+        _VECTOR.pack_into(self._vectors, 2 * _VECTOR.size, address + first, _PATH_MAX)
+        size = self._read(pid, self._local, 1, self._remote, 2, 0)
         if size < 0 and ctypes.get_errno() not in (errno.EFAULT, errno.ESRCH):
             raise OSError(ctypes.get_errno(), "cannot read a path")
-        text = self._buffer.raw[: max(size, 0)]
-        end = text.find(b"\0")
-        return text[:end] if 0 <= end < _PATH_MAX else None
+        text = self._buffer.value
+        return text if len(text) < min(size, _PATH_MAX) else None
 
     def _interpreter(self, path: bytes, pid: int) -> list[bytes]:
         """Return what the kernel itself opens to execute a file."""
@@ -356,10 +408,14 @@ class Record:
         for above, folders, files in os.walk(top):
             self.opened.update(above + b"/" + name for name in (*folders, *files))
 
-    def _follow(self, path: bytes, pid: int) -> list[bytes]:
-        """Return every link on the way of a path, what had to be there, and where it leads."""
-        left = path.split(b"/")[::-1]
-        here, links = b"", 0
+    def _follow(self, path: bytes, row: tuple[int, ...]) -> list[bytes]:
+        """Return every link on the way of a path that a call names, what had to be there, and where
+        it leads. Remember a name whose meaning only a call of RELINKING can change."""
+        pid, lasting = row[1], self._remember and row[3] in self._plain
+        here, _, last = path.rpartition(b"/")
+        left, links = [last], 0
+        if here not in self._folders or last in (b"", b".", b".."):
+            here, left = b"", path.split(b"/")[::-1]
         met: list[bytes] = []
         while left:
             part = left.pop()
@@ -372,6 +428,7 @@ class Record:
             there = here + b"/" + part
             if there in (b"/proc/self", b"/proc/thread-self"):
                 there = b"/proc/%d" % pid
+            lasting = lasting and not there.startswith((b"/proc", b"/dev"))
             if there in self._folders:
                 here = there
                 continue
@@ -383,6 +440,8 @@ class Record:
                     self.unknown = self.unknown or "it reads by a link to what it has open"
                 here = there
                 if error.errno != errno.EINVAL or not left:  # not there, or the last part
+                    # A folder that is not there may be made.
+                    lasting = lasting and not left and error.errno in (errno.EINVAL, errno.ENOENT)
                     break
                 if self._remember and not there.startswith(b"/proc/"):
                     self._folders.add(there)
@@ -390,11 +449,16 @@ class Record:
             met.append(there)
             links += 1
             if links > _LINKS:
-                here = there
+                here, lasting = there, False
                 break
             left += target.split(b"/")[::-1]
             if target.startswith(b"/"):
                 here = b""
+        if lasting:
+            noted = self._plain[row[3]][1]
+            if len(noted) >= _MOST_NOTED:
+                noted.clear()
+            noted.add(path)
         return [*met, here or b"/"]
 
     def _is_recorded(self, path: bytes) -> bool:

@@ -203,7 +203,7 @@ def supervise(order: dict[str, Any], become: Callable[[], None]) -> None:
             report(status, errno=error.errno or 0)
             os._exit(127)
         return
-    counter = module("instruction_counter").Counter(command) if order["record"] and LINUX else None
+    counter = module("instruction_counter").Counter(command) if LINUX else None
     if watch is not None:
         _thread.start_new_thread(watch.serve, ())
     try:

@@ -16,7 +16,7 @@ from contextlib import suppress
 
 from celedger.base.errors import LedgerError, MachineError, explained
 from celedger.base.model import Mark, Outcome, OutcomeKind, Trial, TrialRecord
-from celedger.system import device_lock, process
+from celedger.system import device_lock, process, session
 from celedger.system.environment import owners, package_folders
 from celedger.system.telemetry import Sampler
 from celedger.trial import events, journal, partial_run, protocol, report_sources
@@ -41,6 +41,7 @@ class Attempt:
 
     def __init__(self, bench: Workbench, need: Need, trial: Trial) -> None:
         self.bench, self.commit, self.task, self.trial = bench, need.commit, need.task, trial
+        self.need = need
         self.installation, self.until = bench.place(trial.commit, need.task), need.until
         self.began = time.monotonic()  # unlike `bench.now`, it is never set back
         self.enough = ""  # the reason of `until` to end the trial
@@ -67,6 +68,11 @@ class Attempt:
             partial_run.inherit(ledger, self.task, trial, self.out)
         self.journal_path, self.channel, self.lock = journal.create(ledger, trial)
         self.journal = journal.Journal(self.journal_path, ledger, trial.ulid)
+        name, rank = session.take_part()
+        facts = {"session": name, "rank": str(rank), "role": self.need.role}
+        if self.need.asked:
+            facts["asked"] = self.need.asked
+        ledger.record_trial_facts(trial.ulid, facts)
 
     def execute(self) -> Outcome:
         bench, task = self.bench, self.task
@@ -143,6 +149,10 @@ class Attempt:
             del totals["peak_rss"]
         return totals
 
+    def _reads(self, python: str) -> process.Reads:
+        beside = self.bench.reuse.beside
+        return process.Reads(self.bench.tree, self.reads, beside, package_folders(python))
+
     def _command(self, argv: tuple[str, ...], env: Mapping[str, str], limit: float) -> process.Exit:
         bench, python = self.bench, self.installation.python
 
@@ -155,15 +165,16 @@ class Attempt:
         end = bench.run_command(
             self.task, argv, self.out, writable=(self.journal_path, self.log),
             env=env, log=self.log, pass_fds=(self.channel,), timeout=max(limit, 0.0),
-            reads=process.Reads(
-                bench.tree, self.reads, bench.reuse.beside, package_folders(python)
-            ),
+            reads=self._reads(python) if self.task.trace else None,
             on_tick=tick, tick=TICK if self.until is None else WATCHING,
             activity=lambda: self.journal.size,
             stop=lambda: bool(self.enough),
             fork=bench.forker(self.task, python, argv, env),
         )  # fmt: skip
-        self.named.take_in(self.reads)
+        if self.task.trace:
+            self.named.take_in(self.reads)
+        else:
+            self.named.began = True
         self._follow(end=True)
         self.peak = max(self.peak, float(end.max_rss))
         return end
@@ -218,7 +229,7 @@ class Attempt:
             summaries = protocol.summaries(self.task.metrics, ledger.series(ulid)) | self._totals()
         ledger.finish_trial(ulid, outcome, summaries)
         if self.named.began and not self.task.whole:  # a part inherits files outside the tree
-            self.named.packages = self._imported()
+            self.named.packages = self._imported() if self.task.trace else frozenset()
             strayed = self.bench.reuse.keep(
                 self.commit, self.task, ulid, self.named, self.bench.checkout
             )

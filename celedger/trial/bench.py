@@ -16,6 +16,7 @@ from pathlib import Path
 from random import Random, SystemRandom
 from typing import Any, Self
 
+from celedger.base import files
 from celedger.base.errors import CannotJudge, MachineError, explained
 from celedger.base.model import Commit, Environment, OutcomeKind, Task, Why
 from celedger.ledger import Ledger
@@ -184,7 +185,7 @@ class Workbench:
             self.gate.review([of_task(repository, self.suite, task, python)])
         installation = self.place(commit.sha, task)
         if installation.kind is not OutcomeKind.OK:
-            log.write_text(installation.log, errors="replace")
+            files.write(log, installation.log, "replace")
             return installation.kind, installation.problem
         self._lay_suite()
         self.checkout.move_to(commit.sha)

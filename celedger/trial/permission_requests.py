@@ -66,6 +66,19 @@ def of_environment(
     return Request(f"environment of suite {task.suite}", facts)
 
 
+def texts_of(repository: Repository, suite: Suite, requests: Iterable[Request]) -> dict[str, Path]:
+    """Return the files that requests name, of a suite and of programs, by their digests."""
+    programs = {
+        digest: root / name
+        for request in requests
+        for facts in [request.facts.get("program")]
+        for name, digest in (facts.items() if isinstance(facts, dict) else ())
+        for root in (repository.worktree, repository.root)
+        if os.path.lexists(root / name)
+    }
+    return {**programs, **suite.texts}
+
+
 def _asks(task: Task) -> dict[str, object]:
     """Return the fields that a suite sets for a task, without those that have their default."""
     several = len(task.commands) > 1

@@ -10,7 +10,10 @@ suite or a trial is.
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
+import os
+import secrets
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -22,7 +25,7 @@ from celedger.base import files
 from celedger.base.errors import CeledgerError, explained
 from celedger.repo import Repository
 
-_LONGEST_TEXT = 1 << 18  # bytes of a file that is kept to show what changed in it
+LONGEST_TEXT = 1 << 18  # bytes of a file that is shown, and kept to show what changed in it
 FILES = ("files", "requirements", "program")  # facts that name files by their content
 _NAMED = 3  # changes that a message names
 _NEW = "new since it was last allowed"
@@ -51,6 +54,19 @@ class Request:
 def settings_request(merged: Mapping[str, object]) -> Request:
     """Return what the repository's own file of settings asks for; nothing where it says nothing."""
     return Request("settings", {"settings": dict(merged)} if merged else {})
+
+
+def content_of(path: Path, digest: str) -> bytes | None:
+    """Return the content of a file, or where a link points, if that is what has this digest and is
+    no longer than LONGEST_TEXT."""
+    contents = []
+    with suppress(OSError):
+        if path.is_symlink():
+            contents.append(os.fsencode(path.readlink()))
+        if path.stat().st_size <= LONGEST_TEXT:
+            contents.append(path.read_bytes())
+    same = (c for c in contents if hashlib.sha256(c).hexdigest() == digest[-64:])
+    return next(same, None)
 
 
 class NotAllowed(CeledgerError):
@@ -89,9 +105,8 @@ class Gate:
         new = self.missing(requests)
         for digest, path in (texts or {}).items() if new else ():
             copy = self.folder / f"{digest}.text"
-            with suppress(OSError):
-                if not copy.exists() and path.stat().st_size <= _LONGEST_TEXT:
-                    self._write(copy, path.read_bytes())
+            if not copy.exists() and (content := content_of(path, digest)) is not None:
+                self._write(copy, content)
         if new and not self.attended:
             cause = "nothing was allowed here yet" if self.empty else _NEW
             raise NotAllowed(f"{cause}: {self._summary(new)}", self.hint)
@@ -145,13 +160,28 @@ class Gate:
         except OSError:
             return None
 
+    def short_hash(self, requests: Iterable[Request]) -> str:
+        """Return 12 hex digits that stand for exactly these requests. Their key is this machine's
+        own, so that nobody can search for a merge with the same digits as another. Raises
+        MachineError where the key cannot be stored."""
+        path = self.folder / "key"
+        try:
+            key = path.read_bytes()
+        except FileNotFoundError:
+            key = secrets.token_bytes(32)
+            self._write(path, key)
+        digests = ",".join(sorted(request.digest for request in requests))
+        return hmac.new(key, digests.encode(), "sha256").hexdigest()[:12]
+
     @property
     def hint(self) -> str:
         """Return what to type, in backquotes; from a linked work tree it must name that one."""
         here = self.repository
         linked = here is not None and here.worktree != here.root
         words = ["celedger", *(["-C", str(here.worktree)] if linked and here else []), "allow"]
-        return f"see it: `{shlex.join(words)} --dry-run`; allow it: `{shlex.join(words)}`"
+        typed = shlex.join(words)
+        terminal = f"allow it: `{typed}`, or `{typed} HASH` without a terminal"
+        return f"see it: `{typed} --dry-run`; {terminal}"
 
     def _summary(self, new: Sequence[Request]) -> str:
         """Name what differs from what was allowed before, in a few words."""

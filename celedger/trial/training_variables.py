@@ -39,6 +39,7 @@ _THREADS = (
     "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS",
     "VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS", "BLIS_NUM_THREADS",
 )  # fmt: skip
+UNTRACED = "untraced"  # a folder of the child copy
 # Variables with the same value for every user.
 _GIVEN = frozenset({
     *_THREADS, "CUBLAS_WORKSPACE_CONFIG", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER",
@@ -105,7 +106,7 @@ def variables(
         **passed(base, (*SETTINGS, *PLACES, *task.pass_env)),
         # The working directory of the user's shell is the user's work tree.
         "PWD": str(tree),
-        "PYTHONPATH": os.pathsep.join([*roots, str(child)]),
+        "PYTHONPATH": os.pathsep.join([*roots, str(child if task.trace else child / UNTRACED)]),
         # No byte-code is written, and a checkout is cleaned before it moves: a .pyc of a
         # commit left within the same second, with the same size, cannot exist.
         "PYTHONDONTWRITEBYTECODE": "1",
@@ -131,11 +132,12 @@ def variables(
 
 def child_copy(cache: Path) -> Path:
     """Return a folder, to be put on PYTHONPATH, that holds only `celedger.child` and a
-    `sitecustomize` (`import_finder.py`). It is named by its content: an upgrade makes another."""
+    `sitecustomize` (`import_finder.py`); its folder UNTRACED has no `sitecustomize`. It is named by
+    its content: an upgrade makes another."""
     import compileall
     from py_compile import PycInvalidationMode
 
-    content = hashlib.sha256()
+    content = hashlib.sha256(UNTRACED.encode())
     files = [PACKAGE / "__init__.py", *sorted((PACKAGE / "child").rglob("*.py"))]
     for file in files:
         content.update(str(file.relative_to(PACKAGE)).encode() + b"\0" + file.read_bytes())
@@ -150,6 +152,8 @@ def child_copy(cache: Path) -> Path:
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, target)
         shutil.copyfile(PACKAGE / "child" / "import_finder.py", draft / "sitecustomize.py")
+        (draft / UNTRACED).mkdir()
+        (draft / UNTRACED / "celedger").symlink_to("../celedger")
         # No trial writes byte-code itself.
         mode = PycInvalidationMode.UNCHECKED_HASH
         compileall.compile_dir(draft, quiet=2, invalidation_mode=mode, stripdir=draft)

@@ -86,7 +86,7 @@ def set_bench(
     starts = permission_requests.of_suite(repository, suite, tasks, interpreters, commit)
     gate.review(
         [settings_request(config.merged), *starts],
-        texts=suite.texts,
+        texts=permission_requests.texts_of(repository, suite, starts),
         brought=lambda: repository.has_committed([suite.folder, *config.files]),
         tell=tell,
     )
@@ -223,9 +223,9 @@ def in_turns(
 def settled(ledger: Ledger, task: Task, here: Environment) -> Environment:
     """Return the environment under which the ledger stores a trial of a task that would run `here`.
 
-    Packages that none of its trials imported do not count. It is the newest environment of the task
-    that differs from `here` in no package that its trials imported, else `here` itself, which names
-    the packages that count.
+    Packages that none of its trials imported do not count; all do where that is not known. It is
+    the newest environment of the task that differs from `here` in no package that counts, else
+    `here` itself, which names them.
     """
     ran_in = ledger.environments_of(task.recipe)
     if here.fingerprint in ran_in:
@@ -233,10 +233,8 @@ def settled(ledger: Ledger, task: Task, here: Environment) -> Environment:
     counting: set[str] = set()
     for fingerprint in ran_in:
         environment, names = ledger.environment(fingerprint), imported(ledger, task, fingerprint)
-        if environment is None or names is None:
-            continue
-        counting |= names
-        if alike(environment, here, names):
+        counting |= names or set()
+        if environment is not None and alike(environment, here, names):
             return environment
     if not counting:
         return here
@@ -245,15 +243,28 @@ def settled(ledger: Ledger, task: Task, here: Environment) -> Environment:
     return replace(here, details={**here.details, "beside": beside})
 
 
-def alike(one: Environment, other: Environment, names: Collection[str]) -> bool:
-    """Return True if two environments differ at most in packages that are none of these."""
-    return facts(one, names) == facts(other, names)
+def alike(one: Environment, other: Environment, names: Collection[str] | None) -> bool:
+    """Return True if two environments differ at most in packages that are none of these. None
+    means all packages."""
+    here, there = facts(one, names), facts(other, names)
+    unknown = {k for k in _SINCE_LATER if k not in one.details or k not in other.details}
+    return all(here.get(k) == there.get(k) for k in (here.keys() | there.keys()) - unknown)
+
+
+# What an older celedger recorded as a part of the environment that is none, and what it did not
+# record: neither makes another environment of the one that it saw.
+_ONCE_COUNTED = ("device_uuid",)
+_SINCE_LATER = ("gpu_settings",)
 
 
 def facts(environment: Environment, names: Collection[str] | None = None) -> dict[str, object]:
     """Return what makes an environment another one, with the versions of its packages: all, or
     those of these names."""
-    own = {k: v for k, v in environment.details.items() if k not in ("packages", "beside")}
+    own = {
+        k: v
+        for k, v in environment.details.items()
+        if k not in ("packages", "beside", *_ONCE_COUNTED)
+    }
     packages = environment.details.get("packages")
     versions = packages if isinstance(packages, Mapping) else {}
     return {**(versions if names is None else {n: versions.get(n) for n in names}), **own}

@@ -1,27 +1,31 @@
-"""The text of `celedger allow`: the difference between the requests and what was allowed before."""
+"""The text of `celedger allow`: the difference between the requests and what was allowed before.
+Every change is a line of it: two lines that look alike are both shown where they differ."""
 
 from __future__ import annotations
 
 import difflib
 import json
-import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
-from celedger.base.errors import RepositoryError
+from celedger.base.errors import MachineError, RepositoryError
 from celedger.base.text import escaped
-from celedger.trial.permissions import FILES, Gate, Request
+from celedger.trial.permissions import FILES, LONGEST_TEXT, Gate, Request, content_of
 
 _CONTEXT = 2  # lines around a change
 
 
 def changes_text(gate: Gate, new: Sequence[Request], texts: Mapping[str, Path]) -> str:
-    """Return the new starts and settings, each difference once, then the files that differ."""
+    """Return the new starts and settings, each difference once, then the files that differ. Raises
+    MachineError where a file is not any more what is asked for."""
     subjects: dict[tuple[str, ...], list[str]] = {}
-    files: dict[str, tuple[str, str]] = {}  # name: digests of what it holds, before and now
+    files: dict[tuple[str, str], tuple[str, str]] = {}  # kind, name: digests before and now
     for request in new:
         old = gate.latest(request)
-        lines = tuple(_difference(_lines(old), _lines(request, whole=old is not None), 0))
+        lines = tuple(_difference(_lines(old), _lines(request), _fact_text, 0))
         if lines:
             subjects.setdefault(lines, []).append(request.subject)
         for key in FILES:
@@ -29,13 +33,14 @@ def changes_text(gate: Gate, new: Sequence[Request], texts: Mapping[str, Path]) 
             before = earlier or gate.last(key)
             for name in sorted({*earlier, *now}):
                 if before.get(name) != now.get(name):
-                    files[name] = before.get(name, ""), now.get(name, "")
+                    files[key, name] = before.get(name, ""), now.get(name, "")
     parts = [_part(", ".join(names), lines) for lines, names in subjects.items()]
     if gate.empty and files:
-        return "\n\n".join([*parts, _part("files", [f"+{name}" for name in files])])
-    for name, digests in files.items():
+        return "\n\n".join([*parts, _part("files", [f"+{name}" for _, name in files])])
+    for (_, name), digests in files.items():
         was, is_ = (_content(gate, texts, digest) for digest in digests)
-        parts.append(_part(name, _difference(was, is_)))
+        title = f"{name} (binary)" if is_.binary else name
+        parts.append(_part(title, _difference(was.lines, is_.lines, _file_text)))
     return "\n\n".join(parts)
 
 
@@ -44,29 +49,36 @@ def _part(title: str, lines: Iterable[str]) -> str:
 
 
 def _difference(
-    before: Sequence[str], now: Sequence[str], context: int = _CONTEXT
+    before: Sequence[str], now: Sequence[str], text: Callable[[str], str], context: int = _CONTEXT
 ) -> Iterator[str]:
+    """Yield the lines that differ, each after its sign and as `text` shows it."""
     lines = list(difflib.unified_diff(before, now, n=context, lineterm=""))
-    return (line for line in lines[2:] if not line.startswith("@@"))
+    return (line[0] + text(line[1:]) for line in lines[2:] if not line.startswith("@@"))
 
 
-def _lines(request: Request | None, *, whole: bool = True) -> list[str]:
-    """Return the requests but the content of files, a line each. Without `whole`, variables are
-    left out, since nearly all are the same for every process of celedger."""
-    lines = []
-    for key, value in request.facts.items() if request is not None else ():
-        if key == "command" and isinstance(value, list):
-            lines.append(f"command: {shlex.join(map(_value_text, value))}")
-        elif isinstance(value, dict) and key not in FILES and (whole or key != "variables"):
-            lines += [f"{key}: {name} = {_value_text(value[name])}" for name in sorted(value)]
-        elif key == "folder" and value:
-            lines.append(f"folder: {_value_text(value)}")
-    return lines
+def _lines(request: Request | None) -> list[str]:
+    """Return what is requested but the content of files, a line of JSON each."""
+    return [
+        json.dumps([key, name, value[name]], sort_keys=True)
+        for key, value in (request.facts.items() if request is not None else ())
+        if isinstance(value, dict) and key not in FILES
+        for name in sorted(value)
+    ]
 
 
-def _value_text(value: object) -> str:
-    pieces = (value if isinstance(value, str) else json.dumps(value)).split("\0")
-    return "".join(f"{{{p}}}" if i % 2 else p for i, p in enumerate(pieces))
+def _fact_text(line: str) -> str:
+    key, name, value = json.loads(line)
+    shown = value if isinstance(value, str) and not _is_json(value) else json.dumps(value)
+    pieces = shown.split("\0")
+    return f"{key}: {name} = " + "".join(f"{{{p}}}" if i % 2 else p for i, p in enumerate(pieces))
+
+
+def _is_json(text: str) -> bool:
+    """Return True for a text that reads like another value: the text 1, and the number."""
+    with suppress(ValueError, RecursionError):
+        json.loads(text)
+        return True
+    return False
 
 
 def _mapping(request: Request | None, key: str) -> Mapping[str, str]:
@@ -74,18 +86,42 @@ def _mapping(request: Request | None, key: str) -> Mapping[str, str]:
     return fact if isinstance(fact, dict) else {}
 
 
-def _content(gate: Gate, texts: Mapping[str, Path], digest: str) -> list[str]:
-    """Return the lines of a file by its digest: a suite's file as it is or was stored, a
-    requirement file from git."""
+class _Content(NamedTuple):
+    """What is compared of a file: its lines, with their ends and with what is no UTF-8 kept. What
+    is said about it ends in two ends of lines, as no line of a file does."""
+
+    lines: Sequence[str] = ()
+    binary: bool = False
+
+
+def _content(gate: Gate, texts: Mapping[str, Path], digest: str) -> _Content:
+    """Return a file by its digest: a suite's file or a program as it is or was stored, a
+    requirement file from git. Raises MachineError for one that is not that file any more."""
     mode, blank, blob = digest.partition(" ")
-    content: bytes | None = None
-    try:
-        if blank and gate.repository is not None:
+    if not digest:
+        return _Content()
+    content, size = None, 0
+    if blank and gate.repository is not None:
+        with suppress(RepositoryError):
             content = gate.repository.object(blob)
-        elif digest:
-            content = texts[mode].read_bytes() if mode in texts else gate.kept(mode)
-    except (OSError, RepositoryError):
-        pass
-    if content is None or b"\0" in content:
-        return [f"(not kept) {digest}"] if digest else []
-    return content.decode("utf-8", "replace").splitlines()
+    elif path := texts.get(digest):
+        with suppress(OSError):
+            content, size = content_of(path, digest), path.stat().st_size
+        if content is None and size <= LONGEST_TEXT:
+            raise MachineError(f"{path} changes while it is read", "type the same again")
+    else:
+        content = gate.kept(digest)
+    size = size if content is None else len(content)
+    if content is None or size > LONGEST_TEXT:
+        state = f"{size} bytes, too long to show" if size else "not kept"
+        return _Content([f"({state}) {digest}\n\n"])
+    text = content.decode("utf-8", "surrogateescape")
+    lines = re.findall("[^\n]*\n|[^\n]+", text)
+    if digest.startswith("x") or (blank and mode != "100644"):
+        lines.insert(0, f"(mode {mode})\n\n" if blank else "(executable)\n\n")
+    return _Content(lines, b"\0" in content or text.encode(errors="replace") != content)
+
+
+def _file_text(line: str) -> str:
+    text = line.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return text.rstrip("\n") if line.endswith("\n") else f"{text} (no end of line)"

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from celedger.base.model import VerdictKind
+from celedger.judge.incident import Standing
+from celedger.views.check import CheckDocument, StandingRows
 from celedger.views.format import count, plain, short
-from celedger.views.verdicts import Rows, VerdictList
 
-_SIGNS = {
-    VerdictKind.SAME: "✅", VerdictKind.IMPROVED: "✅", VerdictKind.TOO_NOISY: "❔",
-    VerdictKind.UNDECIDED: "❔", VerdictKind.ENVIRONMENT_CHANGED: "❔",
-}  # fmt: skip
-_LEVELS = {VerdictKind.IMPROVED: "notice", VerdictKind.SAME: ""}
+_SIGNS = {Standing.SAME: "✅", Standing.BETTER: "✅", Standing.WORSE: "❌", Standing.MISSING: "❌"}
+_LEVELS = {Standing.BETTER: "notice", Standing.SAME: "", Standing.WORSE: "error",
+           Standing.MISSING: "error"}  # fmt: skip
 
 
-def markdown(verdicts: VerdictList) -> str:
-    """Return the verdicts as a GitHub- or GitLab-flavoured table, telemetry folded away."""
-    own, telemetry = verdicts.rows()
-    bad = sum(verdict.kind.bad for verdict, _ in own)
+def markdown(document: CheckDocument) -> str:
+    """Return how a commit stands as a GitHub- or GitLab-flavoured table, telemetry folded away."""
+    own, telemetry = document.rows()
+    bad = sum(each.standing is Standing.WORSE for each, _ in own)
     head = f"{count(bad, 'metric')} worse" if bad else "nothing is worse"
-    commit = verdicts.commit
+    commit = document.commit
     lines = [
         f"### celedger: {head}", "",
         f"`{short(commit.sha)}` {_escaped(plain(commit.subject))}", "", *_table(own),
@@ -31,12 +29,12 @@ def markdown(verdicts: VerdictList) -> str:
     return "\n".join(lines)
 
 
-def _table(rows: Rows) -> list[str]:
+def _table(rows: StandingRows) -> list[str]:
     if not rows:
-        return ["Nothing was judged.", ""]
-    lines = ["| | task | metric | verdict | change | |", "|---|---|---|---|--:|---|"]
-    for verdict, cells in rows:
-        sign = _SIGNS.get(verdict.kind, "❌")
+        return ["Nothing was measured.", ""]
+    lines = ["| | task | metric | stands | change | |", "|---|---|---|---|--:|---|"]
+    for each, cells in rows:
+        sign = _SIGNS.get(each.standing, "❔")
         lines.append(f"| {sign} | {' | '.join(map(_escaped, cells))} |")
     return [*lines, ""]
 
@@ -50,11 +48,10 @@ def _escaped(text: str) -> str:
     )
 
 
-def workflow_commands(verdicts: VerdictList) -> Iterator[str]:
+def workflow_commands(document: CheckDocument) -> Iterator[str]:
     """Yield GitHub's workflow commands for what the suite declares, the worst first."""
-    for verdict, (task, metric, kind, change, remarks) in verdicts.rows()[0]:
-        level = "error" if verdict.kind.bad else _LEVELS.get(verdict.kind, "warning")
-        if level:
+    for each, (task, metric, kind, change, remarks) in document.rows()[0]:
+        if level := _LEVELS.get(each.standing, "warning"):
             title = _property(f"{task} {metric}: {kind} {change}".strip())
             yield f"::{level} title={title}::{_data(remarks or kind)}"
 

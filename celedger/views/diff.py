@@ -5,13 +5,13 @@ environment; if two commits share none, it shows both and judges nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from celedger.base.model import Commit, Direction, Metric
-from celedger.judge.drift.values import PooledNoise
+from celedger.judge.incident import State
+from celedger.judge.two_commits import between, compare, smallest_change
 from celedger.ledger.read import Reader
-from celedger.stats import noise
 from celedger.views import samples
 from celedger.views.document import Document, pick
 from celedger.views.format import NONE, clip, count, iso_date, percent, plain, short
@@ -23,21 +23,20 @@ _COLUMNS = (
     Column("metric"), Column("A"), Column("B"), Column("B - A", right=True),
     Column("", right=True), Column("", wrap=True),
 )  # fmt: skip
-_AT_THE_LIMIT = 0.5  # a change detected in half the cases is the test's critical one
 
 
 @dataclass(frozen=True, slots=True)
 class MetricChange:
-    """A metric's change. `judgement` is `better`, `worse`, `same` (equal bits), `within noise` (a
-    two-sided test at 95 % detects no difference), `small` (detected, but below the metric's floor),
-    `unknown` (no repeats to judge by), `not finite`, or empty if it cannot be judged. `smallest` is
-    the smallest change that these trials detect in four cases of five."""
+    """A metric's change. `judgement` is what `judge.two_commits` says, or empty if it cannot be
+    judged; `incidents` are the ids of those that came between. `smallest` is the smallest change
+    that these trials detect in four cases of five."""
 
     metric: Metric
     a: Sample
     b: Sample
     judgement: str = ""
     smallest: float = math.nan
+    incidents: tuple[str, ...] = ()
 
     @property
     def delta(self) -> float:
@@ -54,7 +53,7 @@ class MetricChange:
             digits = max((s.sd for s in (self.a, self.b) if math.isfinite(s.sd)), default=math.nan)
             delta = difference(self.delta, digits, unit=self.metric.unit, like=self.b.mean)
             relative = percent(self.relative) if math.isfinite(self.relative) else ""
-        judgement = self.judgement
+        judgement = self.judgement + "".join(f" ({name})" for name in self.incidents)
         if judgement == "within noise":
             judgement += f", can tell {self.a.smallest_text(self.smallest)}"
         return (self.metric.name, self.a.text(), self.b.text(), delta, relative, judgement)
@@ -66,6 +65,7 @@ class MetricChange:
             **pick(self, "a b delta relative"),
             "said": self.judgement,
             "smallest_change": self.smallest,
+            "incidents": list(self.incidents),
         }
 
 
@@ -125,16 +125,14 @@ class Diff(Document):
     environments: Mapping[tuple[str, str], Sequence[Difference]]  # by the pair that differs
 
     @classmethod
-    def of(cls, ledger: Reader, a: str, b: str, *, order: Mapping[str, int] | None = None) -> Diff:
-        """Compare two commits, by their full hashes; `order` places commits in history. Raises
-        CeledgerError if one end has no trials."""
+    def of(cls, ledger: Reader, a: str, b: str, state: State, place: Callable[[str], int]) -> Diff:
+        """Compare two commits, by their full hashes; `place` is that of a commit on the state's
+        line. Raises CeledgerError if one end has no trials."""
         (old, of_a), (new, of_b) = samples.measured(ledger, a), samples.measured(ledger, b)
-        recorded = samples.positions(ledger)
-        line = dict.fromkeys([*(sha for sha in order or () if sha in recorded), *recorded])
-        noises = PooledNoise(ledger, {sha: position for position, sha in enumerate(line)})
+        known = _Known(ledger, state, place, a, b)
         tasks = tuple(
             _task_diff(
-                ledger, noises, key, [x for x in of_a if (x.suite, x.task) == key],
+                known, key, [x for x in of_a if (x.suite, x.task) == key],
                 [x for x in of_b if (x.suite, x.task) == key],
             )
             for key in sorted({(x.suite, x.task) for x in (*of_a, *of_b)})
@@ -174,12 +172,32 @@ class Diff(Document):
         }
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What a comparison is read from."""
+
+    ledger: Reader
+    state: State
+    place: Callable[[str], int]
+    a: str
+    b: str
+
+    def judged(self, change: MetricChange, suite: str, task: str) -> MetricChange:
+        metric, a, b = change.metric, change.a, change.b
+        if metric.direction is Direction.INFO or not a.n or not b.n:
+            return change
+        noise = self.state.noise_of(suite, task, metric.name)
+        came = between(self.state, self.place, (suite, task, metric.name), self.a, self.b)
+        return replace(
+            change,
+            judgement=compare(metric, noise, came, (a.mean, a.n), (b.mean, b.n)),
+            smallest=smallest_change(noise, a.n, b.n),
+            incidents=tuple(incident.id for incident in came),
+        )
+
+
 def _task_diff(
-    ledger: Reader,
-    noises: PooledNoise,
-    key: tuple[str, str],
-    of_a: Sequence[Batch],
-    of_b: Sequence[Batch],
+    known: _Known, key: tuple[str, str], of_a: Sequence[Batch], of_b: Sequence[Batch]
 ) -> TaskDiff:
     """Compare the newest two comparable batches: of one definition and environment, else of one
     definition, else any."""
@@ -192,36 +210,10 @@ def _task_diff(
             pair[0].recipe == pair[1].recipe and pair[0].environment == pair[1].environment,
         ),
     )
-    diff = TaskDiff(*key, a, b, ())
+    diff, ledger = TaskDiff(*key, a, b, ()), known.ledger
     names = {m.name for side in (a, b) for m in side.metrics(ledger)}
     changes = []
     for metric in samples.in_order(m for m in ledger.metrics(b.recipe) if m.name in names):
         change = MetricChange(metric, a.sample(metric), b.sample(metric))
-        changes.append(_judged(change, b, noises) if diff.comparable else change)
+        changes.append(known.judged(change, *key) if diff.comparable else change)
     return replace(diff, changes=tuple(changes))
-
-
-def _judged(change: MetricChange, batch: Batch, noises: PooledNoise) -> MetricChange:
-    """Judge a change by these trials."""
-    metric, a, b = change.metric, change.a, change.b
-    if metric.direction is Direction.INFO or not a.n or not b.n:
-        return change
-    commit = batch.records[0].trial.commit
-    spread = noises.beside(batch.recipe, batch.environment, metric, commit, b.n)
-    smallest = noise.smallest_change(spread, a.n, b.n)
-    return replace(change, judgement=_judgement(change, spread), smallest=smallest)
-
-
-def _judgement(change: MetricChange, spread: noise.Noise) -> str:
-    if not math.isfinite(change.delta):
-        return "not finite"
-    if change.delta == 0:
-        return "same"
-    limit = noise.smallest_change(spread, change.a.n, change.b.n, power=_AT_THE_LIMIT)
-    if math.isinf(limit):
-        return "unknown"
-    if abs(change.delta) < limit:
-        return "within noise"
-    if abs(change.delta) < change.metric.floor.at(change.a.mean):
-        return "small"
-    return "worse" if change.delta * change.metric.direction.sign > 0 else "better"

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from enum import Enum
 from pathlib import Path
+from typing import ClassVar
 
 from celedger.views.format import not_finite
 
@@ -23,7 +24,10 @@ Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 
 class Document:
-    """The answer of a verb. A subclass is built once, from the ledger, and then printed."""
+    """The answer of a verb. A subclass is built once, from the ledger, and then printed. `SCHEMA`
+    is the number of its JSON."""
+
+    SCHEMA: ClassVar[int] = SCHEMA
 
     def text(self, width: int = 100) -> str:
         """Return the text for a person, in lines of `width` columns if they can be cut."""
@@ -59,7 +63,7 @@ def strict(value: object) -> Json:
 
 
 def document(**content: object) -> dict[str, Json]:
-    """Return an answer: the schema number first, then the content."""
+    """Return an answer: the schema number first, then the content, which may have another."""
     return {"schema": SCHEMA, **{key: strict(item) for key, item in content.items()}}
 
 

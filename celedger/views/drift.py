@@ -1,154 +1,268 @@
-"""`celedger drift`: where in the history a metric changed."""
+"""`celedger drift`: every change of a level that the state knows, along the line of a commit."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from shlex import quote
+from typing import ClassVar
 
-from celedger.judge.drift.level_changes import Course, LevelStep
-from celedger.views.document import Document, pick
-from celedger.views.format import count, iso_date, measure, percent, plain, probability, short
+from celedger.base.errors import command
+from celedger.base.model import Commit, Environment
+from celedger.judge.incident import (
+    TYPED,
+    Incident,
+    IncidentMetric,
+    LevelChange,
+    PinnedDistance,
+    State,
+)
+from celedger.views import incidents as words
+from celedger.views.document import Document
+from celedger.views.format import (
+    change,
+    count,
+    iso_date,
+    measure,
+    percent,
+    plain,
+    probability,
+    short,
+)
+from celedger.views.samples import environment_changes
+from celedger.views.status import state_json
 from celedger.views.tables import Column, table, wrap
 
-_TYPED = 12  # digits of a hash in a command: enough for a large repository
 _COLUMNS = (
     Column("metric"), Column("seen at"), Column("date"), Column("change", right=True),
-    Column("level"), Column("sure", right=True), Column("among", right=True),
+    Column("level"), Column("sure", right=True), Column("among", right=True), Column("state"),
     Column("subject", shrink=True),
 )  # fmt: skip
 
 
+class Order(StrEnum):
+    TIME = "time"
+    CHANGE = "change"
+
+
 @dataclass(frozen=True, slots=True)
-class CourseList(Document):
-    courses: Sequence[Course]
+class _Row:
+    """One metric that changed: its cells, and what it is sorted by."""
+
+    cells: tuple[str, ...]
+    place: int
+    size: float  # relative, without its sign
+
+
+@dataclass(frozen=True, slots=True)
+class DriftDocument(Document):
+    """`state` holds what was asked for alone; `commits` is the line, oldest first. `environments`
+    are those that the changes name."""
+
+    SCHEMA: ClassVar[int] = 2
+
+    state: State
+    commits: Sequence[Commit]
+    environments: Mapping[str, Environment]
+    order: Order = Order.TIME
 
     def text(self, width: int = 100) -> str:
-        """Return the changes, task by task; the ranges to search; then how much was analysed."""
-        courses = self.courses
-        rows = [(c, s) for c in courses for s in c.steps]
-        rows.sort(key=lambda row: (row[0].suite, row[0].task, row[1].seen_at.commit_time))
+        """Return the changes; the ranges to search; then how much was looked at."""
+        rows = self._rows()
+        key = (lambda r: -r.size) if self.order is Order.CHANGE else (lambda r: float(r.place))
+        rows.sort(key=key)
         lines = []
         if rows:
-            lines += [table(_COLUMNS, [_cells(c, s) for c, s in rows], width=width), ""]
-        lines += _ranges(rows, width)
-        commits = count(len(frozenset().union(*(c.valued for c in courses))), "commit")
-        trials = count(len(frozenset().union(*(c.trials for c in courses))), "trial")
-        metrics = count(len({(c.suite, c.task, c.metric.name) for c in courses}), "metric")
+            lines += [table(_COLUMNS, [row.cells for row in rows], width=width), ""]
+        for range_ in self._ranges():
+            lines += [*range_, ""]
+        state = self.state
         verb = f"{len(rows)} changed" if rows else "no change seen"
-        lines.append(f"{verb} over {commits}, {trials}, {metrics}")
-        for away in filter(None, map(_away_line, courses)):
-            lines += wrap(away, width, 4)
-        environments = len({c.environment for c in courses})
-        if environments > 1:
-            lines.append(f"{environments} environments, each looked at by itself")
+        amount = (
+            f"over {count(state.commits, 'commit')}, {count(state.trials, 'trial')}, "
+            f"{count(state.metrics, 'metric')}"
+        )
+        if not rows and state.aside > state.commits:
+            verb = "nothing to tell"
+        lines.append(f"{verb} {amount}")
+        if state.aside:
+            aside = count(state.aside, "measured commit")
+            lines.append(f"{aside} beside this line: `celedger drift --all` takes them too")
+        lines += [line for each in state.pinned for line in wrap(pinned_text(each), width, 4)]
+        offsets = offset_texts(self.state, self.environments)
+        lines += [line for text in offsets for line in wrap(text, width, 4)]
         return "\n".join(lines)
 
     def json(self) -> dict[str, object]:
+        rows = state_json(self.state)
+        incidents = [
+            {**incident.json(), "among": list(incident.first_bad)}
+            for incident in self.state.incidents
+        ]
+        state = self.state
         return {
-            "courses": [
-                {
-                    **pick(c, "suite task"),
-                    "metric": c.metric.name,
-                    "environment": c.environment,
-                    "commits": len(c.valued),
-                    "trials": len(c.trials),
-                    **pick(c, "sd exact"),
-                    "steps": [_step_json(c, step) for step in c.steps],
-                    "away": c.away
-                    and {
-                        "pinned": c.away.pinned.sha,
-                        **pick(c.away, "level effect low high better"),
-                    },
-                }
-                for c in self.courses
-            ]
-        }
+            **rows, "incidents": incidents,
+            "commits": state.commits, "trials": state.trials, "metrics": state.metrics,
+            "aside": state.aside,
+        }  # fmt: skip
+
+    def _rows(self) -> list[_Row]:
+        places = {commit.sha: place for place, commit in enumerate(self.commits)}
+        rows = []
+        for incident in self.state.incidents:
+            for metric in incident.metrics:
+                seen = self._commit(incident.seen_at)
+                cells = self._incident_cells(incident, metric, seen)
+                size = abs(metric.relative or math.inf)
+                rows.append(_Row(cells, places.get(incident.seen_at, -1), size))
+        for each in self.state.changes:
+            if each.kind == "improvement":
+                relative = abs(each.size / each.before) if each.before else math.inf
+                rows.append(_Row(self._change_cells(each), places.get(each.seen_at, -1), relative))
+        return rows
+
+    def _incident_cells(
+        self, incident: Incident, metric: IncidentMetric, seen: Commit | None
+    ) -> tuple[str, ...]:
+        name = f"{metric.suite}/{metric.task} {metric.name}".rstrip()
+        moved = words.KINDS.get(incident.kind, "") if not metric.name else words.moved(metric)
+        one = len(incident.first_bad) == 1 or bool(incident.bisect)
+        subject = self._commit(incident.likeliest) if one else None
+        return (
+            name, short(incident.seen_at), iso_date(seen.commit_time) if seen else "",
+            f"{moved} worse" if metric.name and math.isfinite(metric.change) else moved,
+            words.levels(metric) if math.isfinite(metric.change) else "",
+            probability(incident.probability), str(len(incident.first_bad)),
+            f"{incident.id} {incident.state}", plain(subject.subject) if subject else "",
+        )  # fmt: skip
+
+    def _change_cells(self, each: LevelChange) -> tuple[str, ...]:
+        seen = self._commit(each.seen_at)
+        digits = (each.high - each.low) / 4  # two standard errors to each side
+        levels = (measure(x, digits, unit=each.unit) for x in (each.before, each.after))
+        moved = (
+            percent(each.size / abs(each.before))
+            if each.before
+            else change(each.size, unit=each.unit, like=each.after)
+        )
+        return (
+            f"{each.suite}/{each.task} {each.metric}", short(each.seen_at),
+            iso_date(seen.commit_time) if seen else "", f"{moved} better", " → ".join(levels),
+            probability(each.probability), str(len(each.among)), "",
+            plain(seen.subject) if seen and len(each.among) == 1 else "",
+        )  # fmt: skip
+
+    def _ranges(self) -> list[list[str]]:
+        """Return the commands that search where a change has no single commit."""
+        ranges = []
+        for incident in self.state.in_force:
+            if incident.is_searchable:
+                ends = f"between {short(incident.known_good)} and {short(incident.first_bad[-1])}"
+                commits = count(len(incident.first_bad), "commit")
+                ranges.append(
+                    [f"{words.what(incident)}: {ends}, {commits}", f"  {incident.next()}"]
+                )
+        for each in self.state.changes:
+            if each.kind == "improvement" and len(each.among) > 1 and each.known:
+                ends = f"{each.known[:TYPED]}..{each.among[-1][:TYPED]}"
+                typed = command(
+                    "bisect", ends, suite=each.suite, task=each.task, metric=each.metric,
+                    find="improved",
+                ).strip("`")  # fmt: skip
+                name = f"{each.suite}/{quote(each.task)} {each.metric}"
+                where = f"between {short(each.known)} and {short(each.among[-1])}"
+                ranges.append(
+                    [f"{name}: better {where}, {count(len(each.among), 'commit')}", f"  {typed}"]
+                )
+        return ranges
+
+    def _commit(self, sha: str) -> Commit | None:
+        return next((commit for commit in self.commits if commit.sha == sha), None)
 
 
-def _step_json(course: Course, step: LevelStep) -> dict[str, object]:
-    return {
-        "seen_at": step.seen_at.sha,
-        "among": [commit.sha for commit in step.among],
-        "not_measured": step.unmeasured,
-        "start": step.start and step.start.sha,
-        "end": step.end.sha,
-        "between": step.between,
-        "bisect": bisect_command(step, course.suite, course.task, [course.metric.name]) or None,
-        **pick(step, "probability before after better"),
-    }
+def narrowed(
+    state: State, *, suite: str | None = None, task: str | None = None, metric: str | None = None
+) -> State:
+    """Return a state with what concerns some metrics alone. A task that fails concerns each of its
+    metrics."""
 
+    def fits(s: str, t: str, m: str) -> bool:
+        return suite in (None, s) and task in (None, t) and metric in (None, m)
 
-def _ranges(rows: Sequence[tuple[Course, LevelStep]], width: int) -> list[str]:
-    """Return between which commits each change lies that has no single commit, with the command
-    that bisects there. A range of several metrics is printed once."""
-    shared: dict[tuple[object, ...], list[tuple[Course, LevelStep]]] = defaultdict(list)
-    for course, step in rows:
-        if len(step.among) > 1:
-            ends = step.start and step.start.sha, step.end.sha, step.among, step.unmeasured
-            shared[course.suite, course.task, step.better, *ends].append((course, step))
-    lines = []
-    for (course, step), *others in shared.values():
-        metrics = list(dict.fromkeys(c.metric.name for c, _ in [(course, step), *others]))
-        title = f"{course.suite}/{course.task} {', '.join(metrics)}"
-        lines += wrap(f"{title}: {range_text(step)}", width, 4)
-        if command := bisect_command(step, course.suite, course.task, metrics):
-            lines.append(f"  {command}")
-        lines.append("")
-    return lines
-
-
-def range_text(step: LevelStep) -> str:
-    """Return `between 3f2a9c1d and 9b9d7543, 6 commits, 5 not measured`."""
-    commits = count(step.between, "commit")
-    if len(step.among) < step.between:
-        commits = f"{len(step.among)} of {commits}"
-    where = f"up to {short(step.end.sha)}"
-    if step.start is not None:
-        where = f"between {short(step.start.sha)} and {short(step.end.sha)}"
-    missing = f"{step.unmeasured} not measured" if step.unmeasured else "all measured"
-    return f"{where}, {commits}, {missing}"
-
-
-def bisect_command(step: LevelStep, suite: str, task: str, metrics: Sequence[str]) -> str:
-    """Return the command that finds the commit; empty if there is no range to search."""
-    if step.start is None:
-        return ""
-    words = [f"celedger bisect {step.start.sha[:_TYPED]}..{step.end.sha[:_TYPED]}"]
-    words += [f"--suite {suite} --task {quote(task)}", *(f"--metric {name}" for name in metrics)]
-    return " ".join(words + ["--find improved"] * step.better)
-
-
-def _away_line(course: Course) -> str:
-    """Return how far the metric has moved from its pinned commit; "" without a pin."""
-    away = course.away
-    if away is None:
-        return ""
-    effect, low, high = (
-        percent(x / abs(away.level)) if away.level
-        else measure(x, course.sd, unit=course.metric.unit)
-        for x in (away.effect, away.low, away.high)
+    incidents = []
+    for each in state.incidents:
+        own = tuple(
+            m for m in each.metrics
+            if fits(*m.key) or (not m.name and fits(m.suite, m.task, metric or ""))
+        )  # fmt: skip
+        if own:
+            incidents.append(replace(each, metrics=own))
+    return replace(
+        state, incidents=tuple(incidents),
+        changes=tuple(c for c in state.changes if fits(c.suite, c.task, c.metric)),
+        doubts=tuple(d for d in state.doubts if fits(d.suite, d.task, d.metric)),
+        pinned=tuple(p for p in state.pinned if fits(p.suite, p.task, p.metric)),
     )  # fmt: skip
-    way = "better" if away.better else "worse"
-    return (
-        f"{course.suite}/{course.task} {course.metric.name}: by now {effect} ({way}) from the "
-        f"pinned {short(away.pinned.sha)}, between {low} and {high}"
+
+
+def within(state: State, commits: Sequence[str]) -> State:
+    """Return a state with what may have happened at these commits (hashes) alone."""
+    own = set(commits)
+    return replace(
+        state,
+        incidents=tuple(i for i in state.incidents if own & {*i.first_bad, i.likeliest}),
+        changes=tuple(c for c in state.changes if own & set(c.among)),
+        doubts=tuple(d for d in state.doubts if own & set(d.among)),
     )
 
 
-def _cells(course: Course, step: LevelStep) -> tuple[str, ...]:
-    levels = (measure(x, course.sd, unit=course.metric.unit) for x in (step.before, step.after))
-    way = "better" if step.better else "worse"
-    if step.before:
-        way = f"{percent((step.after - step.before) / abs(step.before))} {way}"
+def offset_texts(state: State, environments: Mapping[str, Environment]) -> list[str]:
+    """Return a line for each change of environment or definition: what it moved, at a commit that
+    was measured in both. The code is the same there."""
+    by_change: dict[tuple[str, str, str, tuple[str, str]], list[LevelChange]] = {}
+    for each in state.changes:
+        if each.kind != "improvement":
+            key = (each.suite, each.task, each.kind, each.environments)
+            by_change.setdefault(key, []).append(each)
+    lines = []
+    for (suite, task, kind, (old, new)), changes in by_change.items():
+        clear = [f"{c.metric} {text}" for c in changes if (text := offset(c))]
+        moved = ", ".join(clear) or "nothing clear"
+        what = "the edited suite"
+        if kind == "environment":
+            what = environment_text(environments.get(old), environments.get(new))
+        at = short(changes[0].seen_at)
+        lines.append(f"{suite}/{task}: {what}: {moved}; the code: nothing ({at})")
+    return lines
+
+
+def offset(each: LevelChange) -> str:
+    """Return `+3.0 %`: how far a change of environment or definition moved a metric; "" where
+    that may be nothing."""
+    clear = each.low * each.high > 0 and each.before
+    return percent(each.size / abs(each.before)) if clear else ""
+
+
+def environment_text(old: Environment | None, new: Environment | None) -> str:
+    """Return `torch 2.12.0 → 2.13.0`: how an environment differs from the one before."""
+    differences = environment_changes(old, new)
+    named = [f"{key} {a or 'none'} → {b or 'none'}" for key, a, b in differences[:3]]
+    more = len(differences) - 3
+    text = ", ".join(named) + f" and {more} more" * (more > 0)
+    return plain(text) or "another environment"
+
+
+def pinned_text(each: PinnedDistance) -> str:
+    """Return how far a metric lies from its pinned commit by now."""
+    amounts = [
+        percent(x / abs(each.level)) if each.level
+        else measure(x, unit=each.unit)
+        for x in (each.change, each.low, each.high)
+    ]  # fmt: skip
+    way = ("better" if each.better else "worse") if each.is_clear else "within noise or the floor"
     return (
-        f"{course.suite}/{course.task} {course.metric.name}",
-        short(step.seen_at.sha),
-        iso_date(step.seen_at.commit_time),
-        way,
-        " → ".join(levels),
-        probability(step.probability),
-        str(len(step.among)),
-        plain(step.seen_at.subject) if len(step.among) == 1 else "",
+        f"{each.suite}/{each.task} {each.metric}: by now {amounts[0]} ({way}) from the pinned "
+        f"{short(each.pinned)}, between {amounts[1]} and {amounts[2]}"
     )

@@ -1,20 +1,20 @@
 """`celedger log`: the commits that have trials, newest first, a line a task. It shows trials and
-verdicts; `celedger show` has the numbers.
+what the state says of the commit; `celedger show` has the numbers.
 """
 
 from __future__ import annotations
 
-import math
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
-from celedger.base.model import Commit, Verdict, VerdictKind
-from celedger.judge.drift.open_regressions import FirstBad, first_bad_commits
+from celedger.base.model import Commit
+from celedger.judge.first_bad import FirstBad, first_bad_commits
+from celedger.judge.incident import State
 from celedger.ledger.read import Reader
+from celedger.views import incidents as words
 from celedger.views import samples
 from celedger.views.document import Document, pick
-from celedger.views.format import clip, count, iso_date, percent, plain, short
+from celedger.views.format import clip, count, iso_date, plain, short
 from celedger.views.samples import Batch, Sample
 from celedger.views.tables import Column, table
 
@@ -26,7 +26,7 @@ _MESSAGE = 120  # letters of a failure's message; `show` has all of it
 class TaskLine:
     batch: Batch
     main: Sample | None
-    verdicts: tuple[Verdict, ...]  # bad ones first
+    told: tuple[str, ...]  # what the state says of the commit
     since: str  # what else changed since the commit shown below it
     first_bad: tuple[FirstBad, ...]  # what bisects named the commit for
 
@@ -40,7 +40,7 @@ class TaskLine:
         trials = count(len(batch.records), "trial")
         if reused := sum(bool(r.derived) for r in batch.records):
             trials += " re-used" if reused == len(batch.records) else f", {reused} re-used"
-        remarks = "; ".join(filter(None, (problem, conclusion(self.verdicts), self.since)))
+        remarks = "; ".join(filter(None, (problem, *self.told, self.since)))
         return (batch.title, batch.status, trials, value, remarks)
 
     def json(self) -> dict[str, object]:
@@ -51,7 +51,7 @@ class TaskLine:
             "trials": [r.trial.ulid for r in self.batch.records],
             "main": self.main,
             "first_bad": self.first_bad,
-            "verdicts": [samples.verdict_json(v) for v in self.verdicts],
+            "told": list(self.told),
         }
 
 
@@ -59,25 +59,26 @@ class TaskLine:
 class Log(Document):
     """The commits, newest first, each with its tasks."""
 
+    SCHEMA: ClassVar[int] = 2
+
     entries: tuple[tuple[Commit, tuple[TaskLine, ...]], ...]
 
     @classmethod
-    def of(cls, ledger: Reader, limit: int | None = 20) -> Log:
+    def of(cls, ledger: Reader, state: State, limit: int | None = 20) -> Log:
         """Read the newest commits. Raises CeledgerError where none has trials."""
         named = first_bad_commits(ledger)
         older: dict[tuple[str, str], Batch] = {}
         entries = []
         for commit in samples.measured_commits(ledger)[-(limit or 0) :]:
-            verdicts = ledger.verdicts(commit=commit.sha)
             lines = []
             batches = samples.batches(ledger.trials(commit=commit.sha))
             for key, batch in sorted(samples.latest(batches).items()):
-                own = [v for v in verdicts if (v.suite, v.task, v.recipe) == (*key, batch.recipe)]
+                told = tuple(words.at_commit(state, commit.sha, *key))
                 metrics = batch.metrics(ledger)
                 main = batch.sample(metrics[0]) if metrics else None
                 since = _changes(older.get(key, batch), batch)
                 bad = tuple(n for n in named if (n.commit, *n.key[:2]) == (commit.sha, *key))
-                lines.append(TaskLine(batch, main, tuple(samples.worst_first(own)), since, bad))
+                lines.append(TaskLine(batch, main, told, since, bad))
                 older[key] = batch
             entries.append((commit, tuple(lines)))
         return cls(tuple(reversed(entries)))
@@ -111,18 +112,3 @@ def _changes(old: Batch, new: Batch) -> str:
     parts = {"suite changed": old.recipe != new.recipe,
              "environment changed": old.environment != new.environment}  # fmt: skip
     return ", ".join(text for text, differs in parts.items() if differs)
-
-
-def conclusion(verdicts: Sequence[Verdict]) -> str:
-    """Return a phrase of a task's verdicts, given worst first: `val_loss regressed +8.1 %`, `same`,
-    `2 same, 1 too-noisy`; empty when nothing was judged."""
-    news = [v for v in verdicts if v.kind.bad or v.kind is VerdictKind.IMPROVED]
-    if not news:
-        kinds = Counter(v.kind.value for v in verdicts).most_common()
-        return kinds[0][0] if len(kinds) == 1 else ", ".join(f"{n} {kind}" for kind, n in kinds)
-    first = news[0]
-    phrase = f"{first.metric} {first.kind.value}".strip()
-    if math.isfinite(first.effect) and first.level:
-        phrase += f" {percent(first.effect / abs(first.level))}"
-    alike = sum(v.kind is first.kind for v in news[1:])
-    return f"{phrase} (+{alike} more)" if alike else phrase

@@ -19,7 +19,7 @@ class Merged(Document):
     dry_run: bool
 
     def text(self, width: int = 100) -> str:
-        parts = [count(n, name[:-1]) for name, n in self.added.items() if n]
+        parts = [count(n, name[:-1].replace("_", " ")) for name, n in self.added.items() if n]
         if not parts:
             return f"{self.other} has nothing that this ledger lacks"
         return f"{'would add' if self.dry_run else 'added'} {', '.join(parts)} from {self.other}"

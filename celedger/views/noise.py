@@ -5,16 +5,18 @@ the ledger of the task's newest definition in its newest environment.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from celedger.base.errors import CeledgerError, command
-from celedger.base.model import Direction, Environment, Kind, Metric
-from celedger.judge.drift.values import TaskValues
+from celedger.base.model import Direction, Environment, Metric
+from celedger.judge.incident import MetricNoise, State
+from celedger.judge.two_commits import FEWEST_REPEATS, smallest_change
+from celedger.judge.values import TaskValues
 from celedger.ledger.read import Reader
-from celedger.stats import noise
 from celedger.stats.grouped_values import Grouped
 from celedger.views import samples
 from celedger.views.document import Document, pick
@@ -25,7 +27,7 @@ from celedger.views.tables import Column, table, wrap
 TRIALS = (1, 3, 10)  # of each of two commits that are compared
 REPEATS = {True: "repeat", False: "differ", None: ""}
 _COLUMNS = (
-    Column("metric"), Column("level"), Column("spread", right=True), Column("n", right=True),
+    Column("metric"), Column("level"), Column("spread", right=True), Column("repeats", right=True),
     Column("equal seeds"), *(Column(count(trials, "trial")) for trials in TRIALS),
 )  # fmt: skip
 _LEGEND = (
@@ -35,26 +37,37 @@ _LEGEND = (
 
 
 @dataclass(frozen=True, slots=True)
-class MetricNoise:
+class NoiseRow:
     """A metric's noise. `level`: of the commit measured last, in the metric's unit. `spread`: of
-    one trial, pooled over all commits. `smallest`: for each of TRIALS the smallest detectable
+    one trial, from repeats of the same code. `smallest`: for each of TRIALS the smallest detectable
     change, in the metric's unit; 0 if any can be detected, infinity if that is not known.
     `repeats`: whether equal seeds give equal values; None if no seed ran twice."""
 
     metric: Metric
     level: Sample
-    spread: noise.Noise
+    spread: MetricNoise | None
     smallest: tuple[float, ...]
     repeats: bool | None
 
+    @property
+    def is_known(self) -> bool:
+        spread = self.spread
+        return spread is not None and (spread.is_exact or spread.freedom >= FEWEST_REPEATS)
+
+    @property
+    def sd(self) -> float:
+        """Return the spread of one trial, NaN where too few repeats tell it."""
+        return self.spread.sd if self.spread is not None and self.is_known else math.nan
+
     def cells(self) -> tuple[str, ...]:
         level, spread = self.level, self.spread
-        relative = percent(spread.sd / abs(level.mean), signed=False) if level.mean else NONE
+        known = self.is_known and spread is not None and level.n > 0
+        relative = percent(self.sd / abs(level.mean), signed=False) if level.mean else NONE
         return (
             self.metric.name,
-            measure(level.mean, spread.sd, unit=self.metric.unit) if level.n else NONE,
-            relative if spread.known and level.n else NONE,
-            str(spread.n),
+            measure(level.mean, self.sd, unit=self.metric.unit) if level.n else NONE,
+            relative if known else NONE,
+            str(spread.freedom if spread else 0),
             REPEATS[self.repeats],
             *map(level.smallest_text, self.smallest),
         )
@@ -64,9 +77,8 @@ class MetricNoise:
             **pick(self.metric, "name unit kind"),
             "floor": str(self.metric.floor),
             "level": self.level.mean,
-            "spread": self.spread.sd,
-            "degrees_of_freedom": self.spread.dof,
-            "n": self.spread.n,
+            "spread": self.sd,
+            "degrees_of_freedom": self.spread.freedom if self.spread else 0,
             "equal_seeds_repeat": self.repeats,
             "smallest_change": dict(zip(TRIALS, self.smallest, strict=True)),
         }
@@ -82,10 +94,10 @@ class TaskNoise:
     trials: int
     commits: int
     seeds: int
-    metrics: tuple[MetricNoise, ...]
+    metrics: tuple[NoiseRow, ...]
 
     @classmethod
-    def of(cls, ledger: Reader, suite: str, task: str) -> TaskNoise:
+    def of(cls, ledger: Reader, suite: str, task: str, state: State) -> TaskNoise:
         """Read the noise of a task. Raises CeledgerError if it has no trials."""
         records = ledger.trials(suite=suite, task=task)
         trials = [record.trial for record in records]
@@ -108,7 +120,7 @@ class TaskNoise:
         names = {name for record in records for name in record.summaries}
         values = TaskValues(ledger, recipe, order)
         metrics = tuple(
-            _metric_noise(batch, metric, values.of(metric, environment).grouped)
+            _noise_row(batch, metric, values.of(metric, environment).grouped, state)
             for metric in samples.in_order(m for m in ledger.metrics(recipe) if m.name in names)
             if metric.direction is not Direction.INFO
         )
@@ -142,14 +154,11 @@ class NoiseList(Document):
         return {"tasks": self.tasks}
 
 
-def _metric_noise(batch: Batch, metric: Metric, values: Grouped) -> MetricNoise:
+def _noise_row(batch: Batch, metric: Metric, values: Grouped, state: State) -> NoiseRow:
     firsts = values.layout.firsts
     again = firsts != np.arange(firsts.size)
     equal = values.values == values.values[firsts]
     repeats = bool(equal[again].all()) if again.any() else None
-    if metric.kind in (Kind.QUALITY, Kind.COUNT) and not repeats:
-        # The spread of quality is that over seeds: repeats of one seed are not further seeds.
-        values = values.where(~again)
-    spread = noise.pool(values)
-    smallest = tuple(noise.smallest_change(spread, n, n) for n in TRIALS)
-    return MetricNoise(metric, batch.sample(metric), spread, smallest, repeats)
+    spread = state.noise_of(batch.suite, batch.task, metric.name)
+    smallest = tuple(smallest_change(spread, n, n) for n in TRIALS)
+    return NoiseRow(metric, batch.sample(metric), spread, smallest, repeats)

@@ -1,5 +1,5 @@
 """`celedger show REV`: the trials of one commit. Every comparable batch of trials is a table of its
-metrics, with the verdicts and how small a change its trials could detect.
+metrics, with what the state says of the commit and how small a change its trials could detect.
 """
 
 from __future__ import annotations
@@ -7,33 +7,25 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
-from celedger.base.model import Commit, Direction, Environment, OutcomeKind, TrialRecord, Verdict
-from celedger.judge.drift.open_regressions import FirstBad, first_bad_commits
-from celedger.judge.drift.values import PooledNoise
+from celedger.base.model import Commit, Direction, Environment, OutcomeKind, TrialRecord
+from celedger.judge.first_bad import FirstBad, first_bad_commits
+from celedger.judge.incident import State
+from celedger.judge.two_commits import smallest_change
 from celedger.ledger.findings import FindingRecord
 from celedger.ledger.read import Reader
-from celedger.stats import noise
+from celedger.views import incidents as words
 from celedger.views import samples
 from celedger.views.document import Document, pick
-from celedger.views.format import (
-    Scale,
-    change,
-    clip,
-    count,
-    iso_time,
-    measure,
-    percent,
-    plain,
-    short,
-)  # fmt: skip
+from celedger.views.format import clip, count, iso_time, measure, plain, short
 from celedger.views.samples import Batch, Sample
 from celedger.views.tables import Column, table, wrap
 
 _PACKAGES = 24  # that are listed where nobody knows which of them are imported
 _COLUMNS = (
-    Column("metric"), Column("value"), Column("n", right=True), Column("verdict"),
-    Column("effect"), Column("can tell"), Column(),
+    Column("metric"), Column("value"), Column("n", right=True), Column("can tell"), Column(),
+    Column("state"),
 )  # fmt: skip
 
 
@@ -45,23 +37,22 @@ class MetricRow:
 
     sample: Sample
     smallest: float
-    verdict: Verdict | None
+    told: tuple[str, ...]  # what the state says of the commit
 
     def cells(self) -> tuple[str, ...]:
-        sample, verdict = self.sample, self.verdict
+        sample = self.sample
         return (
             sample.metric.name,
             sample.text(),
             str(sample.n),
-            verdict.kind.value if verdict else "",
-            effect_text(verdict, sample.metric.unit) if verdict else "",
             sample.smallest_text(self.smallest),
             f"{sample.left_out} hindered" if sample.left_out else "",
+            "; ".join(self.told),
         )
 
     def json(self) -> dict[str, object]:
-        verdict = samples.verdict_json(self.verdict) if self.verdict else None
-        return {**self.sample.json(), "smallest_change": self.smallest, "verdict": verdict}
+        told = list(self.told)
+        return {**self.sample.json(), "smallest_change": self.smallest, "told": told}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,18 +60,15 @@ class BatchRows:
     batch: Batch
     environment: Environment | None
     metrics: tuple[MetricRow, ...]
-    failed: Verdict | None  # of the task as a whole
+    failed: tuple[str, ...]  # what the state says of the task as a whole
 
     def lines(self, width: int) -> list[str]:
         batch = self.batch
         head = f"{batch.title}  {batch.status}, {count(len(batch.records), 'trial')}"
         lines = [f"{head}  (recipe {short(batch.recipe)})"]
-        if self.failed is not None:
-            kind = f"{self.failed.kind.value}: "
-            note = plain(self.failed.note).removeprefix(kind)
-            lines += wrap(f"  verdict: {kind}{note}".removesuffix(": "), width, 4)
+        lines += [line for text in self.failed for line in wrap(f"  {text}", width, 4)]
         rows = [row.cells() for row in self.metrics]
-        if not any(row.sample.n or row.sample.left_out or row.verdict for row in self.metrics):
+        if not any(row.sample.n or row.sample.left_out or row.told for row in self.metrics):
             rows = []  # nothing was measured
         lines += table(_COLUMNS, rows, width=width, indent=2).splitlines()
         return [*lines, *(line for r in batch.records for line in _remarks(r, width))]
@@ -88,7 +76,7 @@ class BatchRows:
     def json(self) -> dict[str, object]:
         return {
             **pick(self.batch, "suite task recipe environment"),
-            "verdict": samples.verdict_json(self.failed) if self.failed else None,
+            "told": list(self.failed),
             "metrics": self.metrics,
             "trials": [
                 {
@@ -105,35 +93,36 @@ class BatchRows:
 
 @dataclass(frozen=True, slots=True)
 class CommitRows(Document):
+    SCHEMA: ClassVar[int] = 2
+
     commit: Commit
     batches: tuple[BatchRows, ...]
     first_bad: tuple[FirstBad, ...]  # what bisects named it for
     findings: tuple[FindingRecord, ...]
 
     @classmethod
-    def of(cls, ledger: Reader, sha: str, findings: Sequence[FindingRecord] = ()) -> CommitRows:
+    def of(
+        cls, ledger: Reader, sha: str, state: State, findings: Sequence[FindingRecord] = ()
+    ) -> CommitRows:
         """Read a commit, by its full hash. Raises CeledgerError if it has neither trials nor
         findings."""
         known = ledger.commit(sha) if findings else None
         if known is not None and not ledger.trials(commit=sha):
             return cls(known, (), (), tuple(findings))
         commit, batches = samples.measured(ledger, sha)
-        verdicts = ledger.verdicts(commit=sha)
-        latest = {(b.suite, b.task, b.recipe): b for b in reversed(batches)}
-        noises = PooledNoise(ledger, samples.positions(ledger))
+        latest = {(b.suite, b.task): b for b in reversed(batches)}
         rows = []
         for batch in batches:
-            # Verdicts are shown once, with the newest trials of the definition they judge.
-            own = [v for v in verdicts if latest.get((v.suite, v.task, v.recipe)) is batch]
-            by_metric = {v.metric: v for v in own}
+            # What is known is shown once, with the newest trials.
+            is_newest = latest[batch.suite, batch.task] is batch
             metrics = tuple(
-                MetricRow(
-                    sample, _smallest(noises, batch, sample), by_metric.get(sample.metric.name)
-                )
+                MetricRow(sample, _smallest(state, batch, sample), _told(state, sha, batch, sample)
+                          if is_newest else ())
                 for sample in map(batch.sample, batch.metrics(ledger))
-            )
+            )  # fmt: skip
             environment = ledger.environment(batch.environment)
-            rows.append(BatchRows(batch, environment, metrics, by_metric.get("")))
+            failed = words.at_commit(state, sha, batch.suite, batch.task, "") if is_newest else []
+            rows.append(BatchRows(batch, environment, metrics, tuple(failed)))
         first_bad = tuple(bad for bad in first_bad_commits(ledger) if bad.commit == sha)
         return cls(commit, tuple(rows), first_bad, tuple(findings))
 
@@ -183,11 +172,15 @@ def _finding_lines(finding: FindingRecord, width: int) -> list[str]:
     ]
 
 
-def _smallest(noises: PooledNoise, batch: Batch, sample: Sample) -> float:
+def _told(state: State, sha: str, batch: Batch, sample: Sample) -> tuple[str, ...]:
+    return tuple(words.at_commit(state, sha, batch.suite, batch.task, sample.metric.name))
+
+
+def _smallest(state: State, batch: Batch, sample: Sample) -> float:
     metric, n = sample.metric, sample.n
     if metric.direction is Direction.INFO or n == 0:
         return math.nan
-    return noise.smallest_change(noises.of(batch.recipe, batch.environment, metric), n, n)
+    return smallest_change(state.noise_of(batch.suite, batch.task, metric.name), n, n)
 
 
 def _environment_lines(fingerprint: str, environment: Environment | None, width: int) -> list[str]:
@@ -234,20 +227,3 @@ def _remarks(record: TrialRecord, width: int) -> list[str]:
     if outcome is not None and outcome.marks:
         lines.append(f"{seed} marked {', '.join(outcome.marks)} ({record.trial.ulid})")
     return lines
-
-
-def effect_text(verdict: Verdict, unit: str) -> str:
-    """Return `+0.95 MiB (+0.3 %) [-0.95, +2.86]`: the effect, its share of the level, its
-    interval."""
-    if not math.isfinite(verdict.effect):
-        return ""
-    digits = (verdict.high - verdict.low) / 4  # two standard errors to each side
-    text = change(verdict.effect, digits, unit=unit, like=verdict.value)
-    if verdict.level:
-        text += f" ({percent(verdict.effect / abs(verdict.level))})"
-    if math.isfinite(digits):
-        scale = Scale.of(unit, verdict.value)
-        ends = (scale.show(end) for end in (verdict.low, verdict.high))
-        low, high = (measure(end, scale.show(digits), signed=True) for end in ends)
-        text += f" [{low}, {high}]"
-    return text

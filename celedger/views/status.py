@@ -1,55 +1,75 @@
-"""`celedger status`: what runs, what waits, what got worse, and what to type next."""
+"""`celedger status`: what runs, what waits, what is worse, and what to type next. `celedger status
+ID`: one incident with its evidence."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from celedger.base.model import Commit, TrialRecord
-from celedger.judge.drift import open_regressions
-from celedger.judge.drift.open_regressions import News, Regression
+from celedger.judge.incident import Doubt, Incident, State
 from celedger.ledger.job_record import JobState
+from celedger.views import incidents as words
 from celedger.views.document import Document, pick
-from celedger.views.format import count, duration, iso_time, percent, plain, short
+from celedger.views.format import count, duration, iso_time, percent, plain, probability, short
 from celedger.views.queue import Queue
-from celedger.views.samples import verdict_json
 from celedger.views.tables import Column, table
 
 _COLUMNS = (Column(), Column(wrap=True))
+_INCIDENTS = (
+    Column("id"), Column("worse"), Column("by", right=True), Column("since", shrink=True),
+    Column("author", shrink=True), Column("state", shrink=True), Column("next"),
+)  # fmt: skip
+_EVIDENCE = (Column("metric"), Column("before → after"), Column("change", right=True),
+             Column("95 %"), Column("state"))  # fmt: skip
 _LISTED = 12  # of each kind that are printed; JSON has all
 
 
 @dataclass(frozen=True, slots=True)
 class StatusDocument(Document):
+    """`seen` maps the incidents that a person saw here when this was last typed to their state."""
+
+    SCHEMA: ClassVar[int] = 2
+
     now: float
     running: Sequence[TrialRecord]
     queue: Queue
-    regressions: Sequence[Regression]
-    changes: News  # since a person looked last
-    commits: Mapping[str, Commit]  # those that the regressions name
+    state: State
+    seen: Mapping[str, str]
+    commits: Mapping[str, Commit]  # those of the line
     next: str  # a command in backquotes, and why; "" where nothing is to be done
 
     def text(self, width: int = 100) -> str:
         sections = {
-            "runs": [self._trial(record) for record in self.running],
+            "runs": [self._trial(record) for record in self.running] or ["nothing"],
             "waits": self._waiting(),
             "last job": self._last_job(),
-            "worse": [self._regression(r) for r in self.regressions],
-            "recovered": [open_regressions.title(key) for key in self.changes.recovered],
+            "worse": [] if self.state.in_force else ["nothing"],
         }
         rows = []
         for title, lines in sections.items():
-            more = len(lines) - _LISTED
-            shown = lines[:_LISTED] + [f"and {more} more"] * (more > 0)
-            if not shown and title in ("runs", "worse"):
-                shown = ["nothing"]
-            rows += [(title if n == 0 else "", line) for n, line in enumerate(shown)]
-        text = table(_COLUMNS, rows, width=width)
+            rows += [(title if n == 0 else "", line) for n, line in enumerate(_few(lines))]
+        parts = [table(_COLUMNS, rows, width=width)]
+        if in_force := self.state.in_force:
+            cells = [self._cells(incident) for incident in in_force[:_LISTED]]
+            parts += ["", table(_INCIDENTS, cells, width=width)]
+            if more := len(in_force) - _LISTED:
+                parts += [f"and {more} more"] * (more > 0)
+        others = {
+            "over": [self._over(i) for i in self._news_of_the_past()],
+            "suspected": [self._doubt(each) for each in self.state.doubts],
+            "gone": [f"{name}: on commits that are gone" for name in self.state.gone],
+        }
+        rows = []
+        for title, lines in others.items():
+            rows += [(title if n == 0 else "", line) for n, line in enumerate(_few(lines))]
+        if rows:
+            parts += ["", table(_COLUMNS, rows, width=width)]
         # Not wrapped: it is there to be pasted.
-        return f"{text}\n\n{self.next}" if self.next else text
+        return "\n".join([*parts, "", self.next] if self.next else parts)
 
     def json(self) -> dict[str, object]:
-        new = {r.key for r in self.changes.regressed}
         return {
             "running": [
                 {
@@ -59,21 +79,35 @@ class StatusDocument(Document):
                 for record in self.running
             ],
             "queue": self.queue,
-            "regressions": [
-                {
-                    **pick(r.verdict, "commit suite task"), "new": r.key in new,
-                    **verdict_json(r.verdict),
-                    "first_bad": r.first_bad
-                    and {"commit": r.first_bad.commit, **r.first_bad.json()},
-                }
-                for r in self.regressions
-            ],
-            "recovered": [
-                dict(zip(("suite", "task", "metric"), key, strict=True))
-                for key in self.changes.recovered
-            ],
+            **state_json(self.state),
+            "new": [i.id for i in self.state.in_force if i.id not in self.seen],
             "next": self.next.partition("`")[2].partition("`")[0] or None,
-        }  # fmt: skip
+        }
+
+    def _cells(self, incident: Incident) -> tuple[str, ...]:
+        new = "" if incident.id in self.seen else "new: "
+        return (
+            incident.id, new + words.what(incident), words.by_how_much(incident),
+            words.since(incident, self.commits), words.whose(incident, self.commits),
+            words.state(incident), f"`{typed}`" if (typed := incident.next()) else "",
+        )  # fmt: skip
+
+    def _news_of_the_past(self) -> list[Incident]:
+        """Return what is over since a person looked last."""
+        return [
+            i for i in self.state.incidents
+            if not i.in_force and self.seen.get(i.id, i.state) != i.state
+        ]  # fmt: skip
+
+    def _over(self, incident: Incident) -> str:
+        return f"{incident.id} {words.what(incident)}: {words.state(incident)}"
+
+    def _doubt(self, each: Doubt) -> str:
+        amount = percent(each.change / abs(each.before)) if each.before else ""
+        return (
+            f"{each.task} {each.metric} {amount} at {short(each.seen_at)} "
+            f"({probability(each.probability)}): not settled"
+        )
 
     def _trial(self, record: TrialRecord) -> str:
         trial = record.trial
@@ -100,14 +134,77 @@ class StatusDocument(Document):
         when = iso_time(job.ended or job.created)
         return [f"{short(job.commit)} {job.state.value}, {when} UTC: {plain(job.message)}"]
 
-    def _regression(self, regression: Regression) -> str:
-        verdict, first_bad = regression.verdict, regression.first_bad
-        moved = "" if regression.relative is None else f" {percent(regression.relative)}"
-        name = open_regressions.title(regression.key)
-        text = f"{name} {verdict.kind.value}{moved} at {short(verdict.commit)}"
-        if first_bad is not None:
-            commit = self.commits.get(first_bad.commit)
-            subject = f" {plain(commit.subject)}" if commit else ""
-            text += f"; {first_bad.text(task=False)}: {short(first_bad.commit)}{subject}"
-        is_new = regression.key in {r.key for r in self.changes.regressed}
-        return f"new: {text}" if is_new else text
+
+@dataclass(frozen=True, slots=True)
+class IncidentDocument(Document):
+    """One incident with its evidence."""
+
+    SCHEMA: ClassVar[int] = 2
+
+    incident: Incident
+    commits: Mapping[str, Commit]
+
+    def text(self, width: int = 100) -> str:
+        each = self.incident
+        lines = [f"{each.id} {words.sentence(each, self.commits)}", f"state: {words.state(each)}"]
+        if author := words.whose(each, self.commits):
+            lines.append(f"author: {author}")
+        if each.message:
+            lines.append(f"message: {plain(each.message)}")
+        if each.log:
+            lines.append(f"log: {each.log}")
+        lines.append(f"seen at: {short(each.seen_at)}")
+        if each.bisect:
+            lines.append(f"named by bisect {each.bisect} ({probability(each.probability)})")
+        rows = [
+            (
+                f"{m.suite}/{m.task} {m.name}".rstrip(), words.levels(m), words.moved(m),
+                words.interval(m), m.state,
+            )
+            for m in each.metrics
+            if m.name
+        ]  # fmt: skip
+        if rows:
+            lines += ["", table(_EVIDENCE, rows, width=width)]
+        if len(each.first_bad) > 1:
+            lines += ["", "the first bad commit is one of:"]
+            lines += [f"  {self._commit(sha)}" for sha in each.first_bad]
+        if command := each.next():
+            lines += ["", f"`{command}`"]
+        return "\n".join(lines)
+
+    def _commit(self, sha: str) -> str:
+        commit = self.commits.get(sha)
+        return f"{short(sha)} {plain(commit.subject)} ({plain(commit.author)})" if commit else sha
+
+    def json(self) -> dict[str, object]:
+        return {"incident": self.incident}
+
+
+def state_json(state: State) -> dict[str, object]:
+    """Return the rows of the state, as every verb prints them in JSON."""
+    return {
+        "revision": state.tip,
+        "incidents": list(state.incidents),
+        "changes": [
+            {
+                **pick(c, "kind suite task metric before after low high probability seen_at "
+                          "better"),
+                "change": c.size, "among": list(c.among),
+            }
+            for c in state.changes
+        ],
+        "suspected": [
+            {**pick(d, "suite task metric probability change seen_at"), "among": list(d.among)}
+            for d in state.doubts
+        ],
+        "pinned": [
+            pick(p, "suite task metric pinned level change low high better") for p in state.pinned
+        ],
+        "gone": list(state.gone),
+    }  # fmt: skip
+
+
+def _few(lines: Sequence[str]) -> list[str]:
+    more = len(lines) - _LISTED
+    return [*lines[:_LISTED], *[f"and {more} more"] * (more > 0)]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from conftest import SUITE, Project
 from scripted import scripted
 
+from celedger.ledger import checksums
 from celedger.repo.checkouts import Checkouts
 
 
@@ -40,7 +43,7 @@ def test_doctor_runs_nothing_of_the_repository(project: Project) -> None:
         toml = project.root / "suites" / "tiny" / "suite.toml"
         toml.write_text(SUITE.replace('"tiny"', f'"tiny"\npython = "{python}"', 1))
         project.commit(f"evil {number}")
-        project.run("allow")
+        project.allow()
         done = project.run("doctor")
         assert f"python      {evil}\n" in done.out
         assert not (project.root / "pwned").exists()
@@ -62,3 +65,32 @@ def test_doctor_says_in_one_line_which_folders_it_cannot_list(
     state, own = project.root / ".git" / "celedger", project.root / ".celedger"
     what = f"cannot list what celedger keeps in {state} and {own}"
     assert done.err.splitlines()[-1] == f"celedger: {what}: Permission denied"
+
+
+@pytest.mark.parametrize("harm", ["altered", "altered without checksums", "sealed anew", "removed"])
+def test_doctor_sees_what_was_altered_or_removed(tmp_path: Path, harm: str) -> None:
+    project = scripted(tmp_path / "project")
+    project.history([1.0, 1.1])
+    assert project.run("run", "HEAD~1..HEAD").status in (0, 1)
+    with closing(sqlite3.connect(project.root / "ledger.db", isolation_level=None)) as person:
+        for (name,) in person.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger'"):
+            person.execute(f"DROP TRIGGER {name}")
+        if harm == "removed":  # the newest of all: no gap shows it
+            for part in ("points", "outcomes", "summaries", "closures", "trial_facts"):
+                person.execute(f"DELETE FROM {part} WHERE trial = 2")
+            person.execute("DELETE FROM verdicts")
+            person.execute("DELETE FROM trials WHERE id = 2")
+            person.execute("DELETE FROM checksums")
+            for table, row in list(checksums.facts(person, ())):
+                checksums.seal(person, table, row)
+        else:
+            person.execute("UPDATE points SET value = 9 WHERE trial = 2")
+        if harm == "altered without checksums":
+            person.execute("DELETE FROM checksums")
+        elif harm == "sealed anew":
+            checksums.seal(person, "trials", 2)
+    answer = project.run("doctor")
+    line = {"removed": "lacks       trial 01", "sealed anew": "differs     trial 01"}
+    assert line.get(harm, "damaged     ") in answer.out, answer.out
+    assert "doctor --restore" in answer.out or harm == "sealed anew"
+    assert answer.status == (0 if harm == "removed" else 128)

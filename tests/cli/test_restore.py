@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from conftest import SUITE, Project, git, make_project, matrix_after
+from scripted import scripted
 
 EPOCHS = 12
 # A training that does something to the ledger when it has reported a third of its epochs.
@@ -243,3 +244,54 @@ def test_there_may_be_nothing_to_restore(measured: Project, tmp_path: Path) -> N
     answer = measured.run("--ledger", str(tmp_path / "none.db"), "doctor", "--restore")
     assert answer.status == 129
     assert "nothing to restore" in answer.err
+
+
+def test_a_restore_that_lost_nothing_exits_0(tmp_path: Path) -> None:
+    project = scripted(tmp_path / "project")
+    project.history([1.0, 1.2])
+    assert project.run("run", "HEAD").status == 0
+    # What `git clean -xfd` takes along, too, is no part of the question.
+    toml = project.root / "suites" / "tiny" / "suite.toml"
+    toml.write_text(SUITE.replace('"tiny"', '"tiny"\npython = ".venv/bin/python"', 1))
+    (project.root / "ledger.db").unlink()
+    back = project.run("doctor", "--restore")
+    assert "problem     " in back.out
+    assert back.status == 0, back.out + back.err
+    toml.write_text(SUITE)
+    # A damaged archive of a ledger that is whole.
+    backup = project.root / ".git" / "celedger" / "ledgers" / "ledger.db" / "archive.db"
+    with closing(sqlite3.connect(backup, isolation_level=None)) as person:
+        person.execute("DROP TRIGGER points_never_changed")
+        person.execute("UPDATE points SET value = 9")
+    assert project.run("doctor").status == 128
+    renewed = project.run("doctor", "--restore")
+    assert renewed.status == 0, renewed.out + renewed.err
+    assert "renewed     " in renewed.out
+    # The same, and the ledger is gone: something is lost.
+    with closing(sqlite3.connect(backup, isolation_level=None)) as person:
+        person.execute("DROP TRIGGER points_never_changed")
+        person.execute("UPDATE points SET value = 9 WHERE trial = 1")
+    (project.root / "ledger.db").unlink()
+    lost = project.run("doctor", "--restore")
+    assert (lost.status, "lost        " in lost.out) == (128, True)
+
+
+def test_a_ledger_from_a_cache_may_lack_what_another_branch_measured_here(tmp_path: Path) -> None:
+    """On a self-hosted runner the archive stays, and each job restores its branch's ledger."""
+    project = scripted(tmp_path / "project")
+    project.history([1.0])
+    project.run("run", "HEAD")
+    cached = (project.root / "ledger.db").read_bytes()
+    git(project.root, "checkout", "-q", "-b", "other")
+    project.history([1.1])
+    project.run("run", "HEAD")
+    (project.root / "ledger.db").write_bytes(cached)
+    git(project.root, "checkout", "-q", "main")
+    project.history([1.2])
+    said = [project.run(*words).err for words in (["log"], ["run", "HEAD"], ["drift"])]
+    assert "lacks trials" not in "".join(said)
+    assert "its archive has 2 more: `celedger doctor --restore`" in project.run("doctor").out
+    (project.root / "ledger.db").write_bytes(cached)
+    assert "lacks trials that celedger wrote to it before" in project.run("log").err
+    assert "restored    4 trials" in project.run("doctor", "--restore").out
+    assert "its archive has" not in project.run("doctor").out

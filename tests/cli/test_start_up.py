@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from scripted import typed
 
 PROGRAM = """
@@ -64,3 +65,40 @@ def test_numpy_gets_one_thread_and_trials_what_the_user_set() -> None:
             capture_output=True, text=True, check=True, env={**base, **own},
         )  # fmt: skip
         assert done.stdout.split() == seen
+
+
+INTERRUPTED = """
+import os, signal, sys, weakref
+class Finder:
+    def find_spec(self, name, *_):
+        if name == sys.argv[1]:
+            kill = lambda *_: os.kill(os.getpid(), signal.SIGINT)
+            if sys.argv[2] == "called back":
+                reference = weakref.ref(Finder(), kill)  # as the import system's own locks do
+            else:
+                kill()
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Finder())
+from celedger.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize("module", ["celedger.cli.unix", "typer"])
+@pytest.mark.parametrize("way", ["at once", "called back"])
+def test_an_interrupt_while_the_program_starts_is_one_line(module: str, way: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, module, way], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "celedger: interrupted\n")
+
+
+def test_a_command_in_a_folder_that_is_gone_is_one_line(tmp_path: Path) -> None:
+    folder = tmp_path / "gone"
+    for verb in ("log", "demo"):
+        folder.mkdir()
+        program = f"rmdir {folder}; exec {sys.executable} -m celedger {verb}"
+        done = subprocess.run(["sh", "-c", program], cwd=folder, capture_output=True, text=True)
+        assert (done.returncode, done.stdout) == (128, "")
+        assert done.stderr.startswith("celedger: the folder that this was typed in is gone")
+        assert len(done.stderr.splitlines()) == 1

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Done, Project, git
+from conftest import SUITE, Done, Project, git, make_project
 from scripted import Report, scripted
 
 
@@ -48,7 +48,7 @@ def test_a_module_that_the_interpreter_lacks_is_no_commits_fault(tmp_path: Path)
     assert project.run("check", fine).status != 1
     checked = project.run("check", lacking, "--json")
     assert checked.status == 125
-    assert said in json.loads(checked.out)["verdicts"][0]["note"]
+    assert said in json.loads(checked.out)["standings"][0]["note"]
     searched = project.run("bisect", f"{fine}..{lacking}")
     assert searched.status == 125
     assert said in searched.err
@@ -192,3 +192,47 @@ def test_a_bisect_in_a_clone_that_lacks_everything_ends(project: Project) -> Non
     assert done.status == 128, done.out + done.err
     assert done.err.count("is stepped around") == 3
     assert done.err.count("cannot check out") == 4
+
+
+def kill_first(tmp_path: Path, *words: str) -> list[Done]:
+    """A commit with a trial that is fine; then these words, whose first trial somebody kills; and
+    the same once more."""
+    project = make_project(
+        tmp_path / "project", SUITE.replace("[suite]\n", '[suite]\npass_env = ["KILL"]\n'),
+        {"fit.py": KILLED},
+    )  # fmt: skip
+    project.history([1.0, 1.0])
+    mark = project.root.parent / "kill"
+    environment = {"KILL": str(mark)}  # a part of the trial's, whether the file is there or not
+    for before in (["HEAD~1", "--repeat", "2"], ["HEAD", "--seed", "0"]):
+        fine = project.run("run", *before, env=environment)
+        assert fine.status == 0, fine.err
+    mark.touch()
+    return [project.run(*words, env=environment) for _ in range(2)]
+
+
+KILLED = """\
+import os, signal
+from pathlib import Path
+import model
+from celedger.child import log
+mark = Path(os.environ["KILL"])
+if mark.exists():
+    mark.unlink()
+    os.kill(os.getpid(), signal.SIGKILL)
+log(epoch=0, val_loss=1.0)
+"""
+
+
+def test_a_command_whose_only_trial_was_killed_does_not_pass_by_an_older_one(
+    tmp_path: Path,
+) -> None:
+    killed, fine = kill_first(tmp_path, "run", "--seed", "0", "--force")
+    assert (killed.status, fine.status) == (125, 0), killed.err + killed.out
+    assert "killed" in killed.err
+
+
+def test_a_check_does_not_pass_by_the_seeds_that_were_not_killed(tmp_path: Path) -> None:
+    killed, fine = kill_first(tmp_path, "check", "--lenient", "--budget", "0")
+    assert (killed.status, fine.status) == (125, 0), killed.err + killed.out + fine.out
+    assert "killed" in killed.err

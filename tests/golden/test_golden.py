@@ -24,7 +24,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -46,6 +46,7 @@ _PROMPT = re.compile(
 )
 _NUMBER = re.compile(r'(?<![\w."])-?\d+(?:\.\d+)?(?:e[-+]?\d+)?(?![\w."])')
 _NEW_ULID = re.compile(r"\b01(?!K0000)[0-9A-HJKMNP-TV-Z]{24}\b")
+_HASH = re.compile(r"(?<=`celedger allow )[0-9a-f]{12}\b")
 _TOLERANCE = 1e-6  # of a number in JSON, relative: sums and special functions differ by machine
 
 
@@ -55,6 +56,7 @@ class Place:
 
     folder: Path
     templates: Callable[[str], Path]
+    hashes: list[str] = field(default_factory=list)  # under which `allow` showed what is new
 
     def answer(self, line: str) -> list[str]:
         """Run the command on a prompt's line, and return the lines of its answer."""
@@ -63,7 +65,7 @@ class Place:
         repository = self.folder / prompt["repository"]
         if not repository.exists():
             copy(self.templates(prompt["repository"]), repository)
-        words = shlex.split(prompt["words"])
+        words = [self.hashes[-1] if w == "HASH" else w for w in shlex.split(prompt["words"])]
         settings = dict(setting.split("=", 1) for setting in prompt["settings"].split())
         done = typed(words, repository, settings)
         stdout, stderr = self._portable(done.out), self._portable(done.err)
@@ -86,7 +88,8 @@ class Place:
         ):
             text = text.replace(found, name)
         text = re.sub(r"(?m)^(sandbox +).*$", r"\1SANDBOX", text)
-        return _NEW_ULID.sub("NEW_ULID", text)
+        self.hashes.extend(_HASH.findall(text))
+        return _NEW_ULID.sub("NEW_ULID", _HASH.sub("HASH", text))
 
 
 def _tidy(value: object, indent: str = "") -> str:

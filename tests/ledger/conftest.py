@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from old_verdicts import record_verdicts
 
 from celedger.base.model import (
     BaselineAct,
@@ -34,6 +35,7 @@ from celedger.base.model import (
 )
 from celedger.ledger import Ledger, ulid
 from celedger.ledger.findings import FindingRecord
+from celedger.ledger.said import SaidRecord
 
 LOSS = Metric("loss", "", Direction.LOWER, Kind.QUALITY, Floor(0.005, relative=True), "last")
 
@@ -113,7 +115,7 @@ class Facts:
                 ])  # fmt: skip
                 assert ledger.finish_trial(trial.ulid, Outcome(OutcomeKind.OK, 2.0), {"loss": 0.5})
                 trials.append(trial)
-            ledger.record_verdicts([
+            record_verdicts(ledger, [
                 Verdict(commit.sha, "core", "mlp", "loss", VerdictKind.SAME, trials=(trial.ulid,))
             ])  # fmt: skip
         footprint = Footprint((b"model.py",), inputs=("*.txt",))
@@ -122,19 +124,30 @@ class Facts:
         (evidence,) = ledger.reusable_trials(recipe=trial.recipe, environment=trial.environment)
         derived = self.trial(ledger, commit=self.commit(77)).ulid
         ledger.finish_trial(derived, Outcome(OutcomeKind.FAILED, 3.0, "exit status 1", 1), {})
-        twin = replace(trials[0], ulid="01DERIVED", commit=self.commit(77).sha, started=9.0)
+        twin = replace(trials[0], ulid=f"{1:026}", commit=self.commit(77).sha, started=9.0)
         ledger.reuse_trial(twin, evidence, ["nan"])
         ledger.record_bisect(
-            BisectRecord("01B", "core", "mlp", "loss", "a", "b", (), 0.5, "found", 1)
+            BisectRecord(
+                f"{2:026}",
+                "core",
+                "mlp",
+                "loss",
+                trials[0].commit,
+                commit.sha,
+                (commit.sha,),
+                0.5,
+                "found",
+                1,
+            )
         )
         ledger.record_baseline(
             BaselineRecord(
-                "01P", BaselineAct.PIN, commit.sha, "core", "", "", "Ada", "release", 1.0
+                f"{3:026}", BaselineAct.PIN, commit.sha, "core", "", "", "Ada", "release", 1.0
             )
         )
         ledger.record_finding(
             FindingRecord(
-                "01F",
+                f"{4:026}",
                 "explain",
                 "core",
                 "mlp",
@@ -146,7 +159,15 @@ class Facts:
                 {"schema": 1},
             )
         )
+        ledger.record_trial_facts(trials[0].ulid, {"session": "s1", "place": "2"})
+        ledger.record_said([self.said(f"{5:026}", commit)])
         return trials
+
+    def said(self, ulid: str, commit: Commit) -> SaidRecord:
+        return SaidRecord(
+            ulid, "5e0c91aa", "open", "opened", "metric", "core", "mlp", "loss", commit.sha,
+            commit.sha, "j1", "", 1.0, {"change": 0.5},
+        )  # fmt: skip
 
     def answers(self, ledger: Ledger) -> str:
         """All that can be asked, as text: NaN is not itself."""
@@ -154,6 +175,7 @@ class Facts:
         return repr([
             ledger.commits(), ledger.tasks(), ledger.metrics(), ledger.environments(), trials,
             ledger.verdicts(), ledger.bisects(), ledger.baselines(), ledger.findings(),
+            ledger.trial_facts(), ledger.said(),
             ledger.summaries("mlp", "loss"),
             [(ledger.series(r.trial.ulid), ledger.fingerprints(r.trial.ulid),
               ledger.steps(r.trial.ulid)) for r in trials],

@@ -192,27 +192,6 @@ def old(path: Path, version: int, monkeypatch: pytest.MonkeyPatch) -> None:
         Ledger.open(path, create=True).close()
 
 
-@pytest.mark.parametrize("version", [1, 2])
-def test_the_rows_of_an_older_ledger_get_their_checksums(
-    filled: Ledger, facts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
-) -> None:
-    path = tmp_path / "old.db"
-    old(path, version, monkeypatch)
-    with closing(sqlite3.connect(path, isolation_level=None)) as then:
-        then.execute("ATTACH ? AS new", (str(filled.path),))
-        for (table,) in then.execute(
-            "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE '%sqlite%'"
-        ).fetchall():
-            columns = ", ".join(r[1] for r in then.execute(f"PRAGMA table_info({table})"))
-            then.execute(f"INSERT INTO {table} ({columns}) SELECT {columns} FROM new.{table}")
-    with Ledger.open(path) as ledger, Ledger.open(filled.path, readonly=True) as new:
-        assert ledger.damage() == []
-        findings = repr(new.findings())  # there were none by then
-        assert facts.answers(ledger) == facts.answers(new).replace(findings, "[]")
-        count = "SELECT count(*) FROM checksums WHERE fact != 'findings'"
-        assert ledger._rows(count) == new._rows(count)
-
-
 def test_what_is_damaged_gets_no_checksum(
     tmp_path: Path, facts: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -262,11 +241,11 @@ def test_a_check_of_the_rows_sees_one_state_while_others_write(
     ledger.record_commits([facts.commit(2)])
     whole = ledger_facts.checksum
 
-    def meanwhile(connection: sqlite3.Connection, table: str, row: int) -> int:
+    def meanwhile(connection: sqlite3.Connection, table: str, row: int, version: int) -> int:
         monkeypatch.setattr(ledger_facts, "checksum", whole)
         with Ledger.open(ledger.path) as writer:
             writer.record_commits([facts.commit(2, parent)])  # the commit gets another checksum
-        return whole(connection, table, row)
+        return whole(connection, table, row, version)
 
     monkeypatch.setattr(ledger_facts, "checksum", meanwhile)
     assert list(ledger_facts.damage(ledger._connection)) == []

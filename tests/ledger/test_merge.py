@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from old_verdicts import record_verdicts
 
 from celedger.base.errors import LedgerDamaged
 from celedger.base.model import OutcomeKind, Verdict, VerdictKind
@@ -33,24 +34,25 @@ def merged(path: Path, other: Path, **options: Any) -> dict[str, int]:
         return ledger.merge(source, **options)
 
 
-def test_everything_but_what_runs_comes_and_nothing_comes_twice(
-    tmp_path: Path, other: Path, facts: Any
-) -> None:
+def test_everything_comes_and_nothing_comes_twice(tmp_path: Path, other: Path, facts: Any) -> None:
     path = tmp_path / "ledger.db"
     would = merged(path, other, dry_run=True)
     with Ledger.open(path) as ledger:
         assert ledger.trials() == []
     assert merged(path, other) == would
-    assert [would[n] for n in ("trials", "bisects", "baselines", "findings")] == [10, 1, 1, 1]
+    counted = ("trials", "unfinished_trials", "bisects", "baselines", "findings")
+    assert [would[n] for n in counted] == [10, 1, 1, 1, 1]
     assert set(merged(path, other).values()) == {0}
     with Ledger.open(path) as ledger, Ledger.open(other, readonly=True) as source:
         ended = {r.trial.ulid for r in source.trials() if r.outcome}
-        assert {r.trial.ulid for r in ledger.trials()} == ended
+        assert {r.trial.ulid for r in ledger.trials() if r.outcome} == ended
         assert ledger.damage() == []
         ulid = min(ended)
         assert repr(ledger.series(ulid)) == repr(source.series(ulid))
         assert ledger.steps(ulid) == source.steps(ulid)
         assert ledger.findings() == source.findings()
+        assert ledger.trial_facts() == source.trial_facts() != {}
+        assert ledger.said() == source.said() != []
 
 
 def test_what_came_is_in_the_archive(tmp_path: Path, other: Path) -> None:
@@ -65,7 +67,7 @@ def test_what_came_is_in_the_archive(tmp_path: Path, other: Path) -> None:
     ):
         ledger.merge(source)
     path.unlink()
-    assert restore(path, archive).trials == 10
+    assert restore(path, archive).trials == 11
 
 
 def test_what_a_node_measured_after_it_was_cut_off_comes_as_a_second_trial(
@@ -88,6 +90,55 @@ def test_what_a_node_measured_after_it_was_cut_off_comes_as_a_second_trial(
             first, second = ledger.trials()
             assert [first.trial.ulid, first.epochs] == [trial.ulid, 1]
             assert (second.ok, second.epochs, second.summaries) == (True, 2, {"loss": 0.25})
+            assert ledger.damage() == []
+
+
+def test_a_dead_nodes_ledger_brings_the_epochs_of_the_trial_that_died_with_it(
+    tmp_path: Path, facts: Any
+) -> None:
+    """Without a file of the node but its ledger: no journal, no archive."""
+    path, node = tmp_path / "ledger.db", tmp_path / "node.db"
+    with Ledger.open(node, create=True) as there:
+        trial = facts.trial(there)
+        for epoch in range(18):
+            there.append(trial.ulid, epoch, {"loss": 1 / (epoch + 1)}, f"f{epoch}")
+        there.record_trial_facts(trial.ulid, {"session": "s1"})
+        expected = there.series(trial.ulid)
+    assert merged(path, node)["unfinished_trials"] == 1
+    with Ledger.open(path) as ledger:
+        assert ledger.series(trial.ulid) == expected
+        assert len(ledger.fingerprints(trial.ulid)) == 18
+        assert ledger.trial_facts() == {trial.ulid: {"session": "s1"}}
+    with Ledger.open(node) as there:  # it was not dead after all
+        there.append(trial.ulid, 18, {"loss": 0.0})
+        there.finish_trial(trial.ulid, facts.outcome(), {"loss": 0.0})
+    assert merged(path, node)["trials"] == 1
+    with Ledger.open(path) as ledger:
+        (record,) = ledger.trials()
+        assert (record.ok, record.epochs, ledger.damage()) == (True, 19, [])
+
+
+def test_a_dead_nodes_ledger_brings_the_epochs_that_came_after_it_was_cut_off(
+    tmp_path: Path, facts: Any
+) -> None:
+    path, node = tmp_path / "ledger.db", tmp_path / "node.db"
+    with Ledger.open(node, create=True) as there:
+        trial = facts.trial(there)
+        for epoch in range(18):
+            there.append(trial.ulid, epoch, {"loss": 1 / (epoch + 1)})
+        expected = there.series(trial.ulid)
+    with Ledger.open(path, create=True) as ledger:
+        facts.clock -= 1
+        here = replace(facts.trial(ledger), ulid=trial.ulid)
+        ledger.start_trial(here)
+        for epoch in range(17):
+            ledger.append(trial.ulid, epoch, {"loss": 1 / (epoch + 1)})
+        ledger.finish_trial(trial.ulid, facts.outcome(OutcomeKind.INTERRUPTED), {})
+    for _ in range(2):
+        merged(path, node)
+        with Ledger.open(path) as ledger:
+            (second,) = [r for r in ledger.trials(open_only=True) if r.epochs == 18]
+            assert ledger.series(second.trial.ulid) == expected
             assert ledger.damage() == []
 
 
@@ -120,7 +171,7 @@ def test_the_newest_verdict_counts_whichever_ledger_had_it(
             verdict = Verdict("", "core", "mlp", "loss", kind)
             commit = facts.commit(5)
             ledger.record_commits([commit])
-            ledger.record_verdicts([replace(verdict, commit=commit.sha)])
+            record_verdicts(ledger, [replace(verdict, commit=commit.sha)])
         with closing(sqlite3.connect(path)) as connection:  # as if it were another day
             connection.execute("DROP TRIGGER verdicts_never_changed")
             connection.execute("UPDATE verdicts SET recorded = ?", (f"2026-01-{at}T00:00:00Z",))

@@ -96,11 +96,6 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def allow(project: Project) -> None:
-    done = project.run("allow")
-    assert done.status == 0, done.err
-
-
 class Crew:
     """Workers of one project that share a ledger, as those of several processes do."""
 
@@ -109,7 +104,7 @@ class Crew:
         self.repository = Repository.open(project.root)
         self.said: list[str] = []
         self.repository.exclude(["/ledger.db*", "/.celedger/"])
-        allow(project)
+        project.allow()
         self.ledger = Ledger.open(project.root / "ledger.db", create=True)
 
     def configure(self, place: Repository) -> Config:

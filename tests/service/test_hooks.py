@@ -17,7 +17,7 @@ from conftest import PEOPLE, Project, celedger, git, make_project
 
 from celedger.base.errors import MachineError, RepositoryError
 from celedger.repo import Repository
-from celedger.service import hooks, reported_regressions
+from celedger.service import hooks, last_job
 from celedger.service.hooks import HookState
 
 from .conftest import Bell, branch_ahead
@@ -75,6 +75,24 @@ def test_another_interpreter_makes_a_hook_outdated_and_install_renews_it(
     assert states(project, python) == [HookState.ABSENT] * 2
     hooks.install(repository, "/old/python")
     assert states(project, python) == [HookState.OUTDATED] * 2
+    hooks.install(repository, python)
+    assert states(project, python) == [HookState.CURRENT] * 2
+
+
+def test_a_hook_that_was_copied_by_hand_says_so_and_install_mends_it(
+    project: Project, python: str
+) -> None:
+    repository = Repository.open(project.root)
+    copied = repository.hooks_dir() / "post-merge"
+    shutil.copy2(Path(hooks.PACKAGE).parent / "hooks" / "post-merge", copied)
+    foreign(repository.hooks_dir(), "exit 3", "post-merge.legacy")
+    before = sorted(copied.parent.iterdir())
+    done = subprocess.run([copied, "0"], cwd=project.root, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "copied by hand and does nothing: `celedger hook install`" in done.stderr
+    assert sorted(copied.parent.iterdir()) == before
+    assert states(project, python) == [HookState.COPIED, HookState.ABSENT]
+    assert "celedger hook install` mends it" in project.run("hook", "status").out
     hooks.install(repository, python)
     assert states(project, python) == [HookState.CURRENT] * 2
 
@@ -401,7 +419,7 @@ def test_a_merge_prints_what_the_last_job_left_once(
     project.commit("first")
     repository = Repository.open(project.root)
     hooks.install(repository, program(tmp_path / "bin" / "python", "true"))  # rings nobody
-    reported_regressions.leave_line(repository, "1a2b3c: fit val_loss regressed\n\x1b[31m`x`")
+    last_job.leave_line(repository, "1a2b3c: fit val_loss is worse\n\x1b[31m`x`")
     printed = []
     for name in ("one", "two"):
         branch_ahead(project, name=name)
@@ -410,4 +428,4 @@ def test_a_merge_prints_what_the_last_job_left_once(
             env={**os.environ, **PEOPLE}, check=True,
         )  # fmt: skip
         printed.append(done.stderr)
-    assert printed == ["celedger: 1a2b3c: fit val_loss regressed `x`\n", ""]
+    assert printed == ["celedger: 1a2b3c: fit val_loss is worse `x`\n", ""]

@@ -4,16 +4,18 @@ what a person types is allowed by that; and what is allowed goes on."""
 from __future__ import annotations
 
 import os
+import pty
 import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Project, git, make_project
+from conftest import Project, git, hash_of, make_project
 from scripted import typed
 
 from celedger import suite as suites
@@ -28,7 +30,7 @@ from celedger.trial.engine import Need
 from celedger.trial.permissions import Gate, NotAllowed
 from celedger.trial.workplace import choose_tasks, set_bench
 
-from .conftest import Bell, Crew, allow, branch_ahead, until
+from .conftest import Bell, Crew, branch_ahead, until
 
 SUITE = """\
 [suite]
@@ -111,7 +113,7 @@ def test_a_process_with_one_byte_changed_waits(
     crew = Crew(project)
     crew.note()
     assert crew.worker().drain() == 1  # what was allowed is all that it takes
-    assert crew.states() == [(JobState.DONE, "nothing regressed")]
+    assert crew.states() == [(JobState.DONE, "nothing is worse")]
     assert started
     folder = project.root if file == "r.txt" else project.root / "suites" / "tiny"
     path, (before, after) = folder / file, change
@@ -138,7 +140,7 @@ def test_a_program_that_changes_during_a_job_is_not_run(tmp_path: Path) -> None:
     repository = Repository.open(project.root)
     settings = config.load(project.root, {})
     suite = suites.load(suites.find("tiny", settings, project.root))
-    allow(project)
+    project.allow()
     commit, tasks = repository.commit(sha), choose_tasks(suite, ())
     gate = Gate.of(repository, attended=False)
     with (
@@ -154,7 +156,7 @@ def test_what_is_allowed_is_for_its_owner_alone_and_no_clone_has_it(
     project: Project, tmp_path: Path
 ) -> None:
     project.history([1.0])
-    allow(project)
+    project.allow()
     folder = project.root / ".git" / "celedger" / "allowed"
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
@@ -218,7 +220,7 @@ def test_what_a_person_runs_is_allowed_by_that_and_what_a_merge_brought_is_named
 @pytest.mark.matrix
 def test_during_a_git_bisect_too_what_a_merge_brought_is_named_first(tmp_path: Path) -> None:
     project = tracked_project(tmp_path / "project")
-    allow(project)
+    project.allow()
     good = project.commit("good", {"model.py": "LEVEL = 1.5\n"})
     fit = (project.root / "suites" / "tiny" / "fit.py").read_text()
     bad = project.commit("theirs", {"suites/tiny/fit.py": fit + "# theirs\n"})
@@ -262,9 +264,9 @@ def test_init_and_the_first_hook_install_allow_what_is_there_a_second_one_does_n
 
 def test_allow_shows_what_differs_and_hides_nothing(tmp_path: Path) -> None:
     project = tracked_project(tmp_path / "project")
-    first = project.run("allow")
-    assert "+asks: command = '{python}' '{suite}/fit.py' --seed '{seed}'" in first.out
-    assert "+tiny/fit.py" in first.out
+    first = project.allow()
+    assert "+asks: command = '{python}' '{suite}/fit.py' --seed '{seed}'" in first
+    assert "+tiny/fit.py" in first
     toml = (project.root / "suites" / "tiny" / "suite.toml").read_text()
     project.commit("theirs", {
         "suites/tiny/suite.toml": toml.replace("--seed", "--quick \\u202e --seed").replace(
@@ -273,9 +275,8 @@ def test_allow_shows_what_differs_and_hides_nothing(tmp_path: Path) -> None:
         "suites/tiny/fit.py": "\x1b[8mhidden\u200b\n"
         + (project.root / "suites" / "tiny" / "fit.py").read_text(),
     })  # fmt: skip
-    shown = project.run("allow")
     assert (
-        shown.out
+        project.allow()
         == """\
 training fit of suite tiny
   -asks: command = '{python}' '{suite}/fit.py' --seed '{seed}'
@@ -288,7 +289,129 @@ tiny/fit.py
    from celedger.child import log
 """
     )
-    assert project.run("allow").out == ""
+    assert project.allow() == ""
+
+
+def evil(project: Project, file: str, content: bytes) -> str:
+    """Commit a file as a stranger does, and return what `allow` shows of that."""
+    (project.root / file).parent.mkdir(exist_ok=True)
+    (project.root / file).write_bytes(content)
+    project.commit("theirs")
+    return project.run("allow", "--dry-run").out
+
+
+def test_a_script_that_holds_a_nul_byte_is_shown_escaped(tmp_path: Path) -> None:
+    project = tracked_project(tmp_path / "project")
+    project.allow()
+    fit = (project.root / "suites" / "tiny" / "fit.py").read_bytes()
+    shown = evil(project, "suites/tiny/fit.py", b"# \0\x1b\xff\nimport evil\n" + fit)
+    start = "tiny/fit.py (binary)\n  +# \\x00\\x1b\\xff\n  +import evil\n   import random, sys\n"
+    assert shown.startswith(start), shown
+
+
+def test_a_tracked_interpreter_is_shown_whole_and_then_what_differs(tmp_path: Path) -> None:
+    suite = SUITE.format('python = "tools/python"')
+    project = make_project(tmp_path / "project", suite, {"fit.py": FIT})
+    wrapper = f'#!/bin/sh\nexec "{sys.executable}" "$@"\n'
+    project.commit("first", {"a": "", "tools/python": wrapper})
+    (project.root / "tools" / "python").chmod(0o755)
+    project.allow()
+    wrapper += "\n\n\n\n# end\n"
+    shown = evil(project, "tools/python", wrapper.encode())
+    assert "   #!/bin/sh" in shown and "  +# end" in shown
+    project.allow()
+    shown = evil(project, "tools/python", wrapper.encode() + b"evil\n")
+    assert shown == "tools/python\n   \n   # end\n  +evil\n"
+    shown = evil(project, "tools/python", bytes(1 << 20))
+    assert "  +(1048576 bytes, too long to show) " in shown
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "shown"),
+    [
+        (b"a\n", b"a\r\n", "  -a\n  +a\\r\n"),
+        (b"# a\x0cb\n", b"# a\nb\n", "  -# a\\x0cb\n  +# a\n  +b\n"),
+        (b"\xfe\n", b"\xff\n", "  -\\xfe\n  +\\xff\n"),
+        (b"a\n", b"a", "  -a\n  +a (no end of line)\n"),
+    ],
+    ids=["CRLF", "form feed", "not UTF-8", "no end of line"],
+)
+def test_no_change_is_hidden_by_how_a_file_is_read(
+    tmp_path: Path, before: bytes, now: bytes, shown: str
+) -> None:
+    project = tracked_project(tmp_path / "project")
+    (project.root / "suites" / "tiny" / "data").write_bytes(before)
+    project.allow()
+    assert shown in evil(project, "suites/tiny/data", now)
+
+
+def test_no_change_is_hidden_by_an_equal_text(tmp_path: Path) -> None:
+    project = tracked_project(tmp_path / "project")
+    toml = project.root / "suites" / "tiny" / "suite.toml"
+    text = toml.read_text().replace("seeds =", "params = { x = 1 }\nseeds =")
+    toml.write_text(text.replace("--seed {seed}", "--seed {seed} {x}"))
+    (project.root / "suites" / "tiny" / "fit.py").chmod(0o644)
+    project.allow()
+    (project.root / "suites" / "tiny" / "fit.py").chmod(0o755)
+    shown = evil(project, "suites/tiny/suite.toml", toml.read_bytes().replace(b"x = 1", b'x = "1"'))
+    assert '  -asks: parameter x = 1\n  +asks: parameter x = "1"\n' in shown, shown
+    assert "tiny/fit.py\n  +(executable)\n" in shown, shown
+    deep = "[" * 100_000  # no JSON, and deeper than it can be read
+    text = toml.read_text().replace('x = "1"', f'x = "{deep}"')
+    shown = evil(project, "suites/tiny/suite.toml", text.encode())
+    assert f"  +asks: parameter x = {deep}\n" in shown
+
+
+def test_allow_allows_exactly_what_has_the_hash(tmp_path: Path) -> None:
+    project = tracked_project(tmp_path / "project")
+    gate = Gate.of(Repository.open(project.root), attended=False)
+    shown = project.run("allow")
+    assert (shown.status, gate.empty) == (125, True)
+    assert project.run("allow", "0" * 12).status == 125
+    assert evil(project, "suites/tiny/fit.py", b"evil\n")
+    late = project.run("allow", hash_of(shown))
+    assert (late.status, late.out, gate.empty) == (125, "", True)
+    assert "not what was shown as" in late.err
+    again = project.run("allow")
+    assert hash_of(again) != hash_of(shown)
+    assert hash_of(again) == hash_of(project.run("allow", "--dry-run"))
+    assert project.run("allow", hash_of(again)).status == 0
+    assert "nothing is new" in project.run("allow").err
+
+
+def on_terminal(project: Project, asked: Callable[[], None], answer: str) -> tuple[int, str]:
+    """Type `allow` on a terminal; when it asks, do something else first. Return what it said."""
+    keys, line = pty.openpty()
+    program = subprocess.Popen(
+        [sys.executable, "-m", "celedger", "allow"], cwd=project.root,
+        stdin=line, stdout=line, stderr=line, start_new_session=True,
+    )  # fmt: skip
+    os.close(line)
+    said = b""
+    while b"Allow this? [y/N]" not in said:
+        said += os.read(keys, 65536)
+    asked()
+    os.write(keys, answer.encode())
+    with suppress(OSError):  # EIO: nobody has the terminal open any more
+        while piece := os.read(keys, 65536):
+            said += piece
+    os.close(keys)
+    return program.wait(), said.decode()
+
+
+def test_on_a_terminal_what_was_shown_is_allowed_and_nothing_else(tmp_path: Path) -> None:
+    project = tracked_project(tmp_path / "project")
+    gate = Gate.of(Repository.open(project.root), attended=False)
+    status, said = on_terminal(project, lambda: None, "n\n")
+    assert (status, gate.empty) == (125, True)
+    assert "training fit of suite tiny" in said
+    fit = project.root / "suites" / "tiny" / "fit.py"
+    shown = fit.read_text()
+    status, _ = on_terminal(project, lambda: fit.write_text("evil\n") and None, "y\n")
+    assert status == 0
+    assert "+evil" in project.run("allow").out
+    fit.write_text(shown)
+    assert "nothing is new" in project.run("allow").err
 
 
 # --- the whole way: a pull, its hook, the worker, a person
@@ -298,7 +421,7 @@ tiny/fit.py
 def hooked(tmp_path: Path, interpreter: str) -> Iterator[Project]:
     project = tracked_project(tmp_path / "project")
     hooks.install(Repository.open(project.root), interpreter)
-    allow(project)
+    project.allow()
     yield project
 
 
@@ -315,7 +438,7 @@ def test_a_pull_waits_for_a_person_and_goes_on_by_itself(hooked: Project, bell: 
     for text in (job.message, log, hooked.run("queue").out, hooked.run("hook", "status").out,
                  hooked.run("log").err):  # fmt: skip
         assert said in text
-    assert "print('evil')" in hooked.run("allow").out
+    assert "print('evil')" in hooked.allow()
     until(lambda: _jobs(hooked)[0].state is JobState.DONE)
     assert "missing" in _jobs(hooked)[0].message
 
@@ -332,7 +455,7 @@ def test_what_a_linked_work_tree_waits_for_is_shown_and_allowed_there(
     assert bell.wait() == "ended 0"
     (job,) = _jobs(hooked)
     assert f"`celedger -C {linked.root} allow`" in job.message
-    assert "+# theirs" in linked.run("allow").out
+    assert "+# theirs" in linked.allow()
     until(lambda: _jobs(hooked)[0].state is JobState.DONE)
 
 

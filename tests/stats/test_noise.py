@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from celedger.stats.noise import Noise, of_differences, pool, smallest_change, trials_needed
+from celedger.stats.noise import Noise, of_differences, pool, smallest_change
 
 RNG_SEED = 20240
 
@@ -128,8 +128,6 @@ def test_the_smallest_change_shrinks_with_trials_and_is_told_as_often_as_promise
     noise = Noise(1.0, 30.0, False, 40)
     changes = [smallest_change(noise, k, 10) for k in (1, 2, 5)]
     assert changes == sorted(changes, reverse=True)
-    assert trials_needed(noise, changes[2], 10) == pytest.approx(5, abs=1)
-    assert trials_needed(noise, 0.01, 10) is None
     random = np.random.default_rng(RNG_SEED)
     head = random.normal(size=(4000, 5)).mean(axis=1) + changes[2]
     before = random.normal(size=(4000, 10)).mean(axis=1)

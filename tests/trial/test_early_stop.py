@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from celedger.judge.drift.judge import judge
 from conftest import Project, make_project
 from scripted import Report, scripted
 
@@ -16,7 +17,6 @@ from celedger import suite as suites
 from celedger.base import config
 from celedger.base.model import Mark, VerdictKind, Why
 from celedger.judge import bisection
-from celedger.judge.drift.judge import judge
 from celedger.ledger import Ledger
 from celedger.repo import Repository
 from celedger.trial import events

@@ -93,6 +93,21 @@ def tree(tmp_path: Path) -> Path:
             ),
             {b"latest", b"data/b.txt"},
         ),
+        (  # a name that was named before means something else
+            (
+                "import os; os.stat('link'); os.remove('link');"
+                "os.symlink('data/b.txt', 'link'); os.stat('link'); os.stat('link')"
+            ),
+            {b"link", b"data/a.txt", b"data/b.txt"},
+        ),
+        (
+            "import os; [os.path.exists('d/x') or os.makedirs('d', exist_ok=True) for _ in '123']",
+            {b"d", b"d/x"},
+        ),
+        (
+            "import os; p = os.getcwd() + '/data/a.txt'; [use(p) for use in (os.stat, open)]",
+            {b"data/a.txt"},
+        ),
         (
             "import os; f = os.open('data', os.O_PATH); os.stat('b.txt', dir_fd=f)",
             {b"data", b"data/b.txt"},
@@ -350,6 +365,32 @@ def test_a_commit_that_touches_nothing_read_reuses_a_result_and_says_so(project:
     assert "2 trials re-used" in project.run("log").out
     assert project.run("run", "HEAD", "--force").status == 0
     assert trained(project) == 4
+
+
+@linux
+def test_a_suite_without_a_trace_reuses_results_for_equal_trees_only(tmp_path: Path) -> None:
+    """Nothing is set that the training could see: no filter, no `sitecustomize`."""
+    script = (
+        "import sys\nfrom pathlib import Path\nfrom celedger.child import log\n"
+        "status = Path('/proc/self/status').read_text().split()\n"
+        "assert [status[status.index(n) + 1] for n in ('Seccomp:', 'NoNewPrivs:')] == ['0', '0']\n"
+        "site = getattr(sys.modules.get('sitecustomize'), '__file__', None) or ''\n"
+        "assert 'child' not in site and 'install' not in str(sys.path_hooks)\n"
+        "log(epoch=1, val_loss=1.0)\n"
+    )
+    head = 'name = "tiny"\ntrace = false\n'
+    suite = SUITE.replace('name = "tiny"\n', head).replace("seeds = [0, 1]", "seeds = [0]")
+    project = make_project(tmp_path / "p", suite, {"fit.py": script})
+    project.commit("one", {"README": "a"})
+    assert project.run("run", "HEAD").status == 0
+    project.commit("words", {"README": "b"})
+    assert project.run("run", "HEAD").status == 0
+    assert trained(project) == 2
+    git(project.root, "commit", "-q", "--allow-empty", "-m", "the same tree")
+    said = project.run("run", "HEAD")
+    assert said.status == 0, said.err
+    assert "re-used" in said.err
+    assert trained(project) == 2
 
 
 @pytest.mark.matrix

@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from celedger.base.model import Commit, Footprint, Mark, OutcomeKind, Trial, Why
 from celedger.judge.drift.level_changes import Course, LevelStep, courses
+
+from celedger.base.model import Commit, Footprint, Mark, OutcomeKind, Trial, Why
 from celedger.repo import Ancestry
 from celedger.views import drift_picture
 from celedger.views.document import document

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -14,6 +15,7 @@ from conftest import git
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from scripted import ScriptedProject, scripted
 
+from celedger.cli.app import run as run_program
 from celedger.ledger import Ledger
 from celedger.views import export
 
@@ -47,6 +49,26 @@ def test_prometheus_reads_openmetrics(project: ScriptedProject) -> None:
     odd = f"# TYPE x gauge\nx{export._labels(name=ODD)} 1\n# EOF\n"
     (family,) = text_string_to_metric_families(odd)
     assert family.samples[0].labels == {"name": ODD}
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_gets_nothing_to_obey_and_a_program_all(
+    project: ScriptedProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "a\x1b]0;owned\x07,\u202eb\nc\n"
+    monkeypatch.setattr(export, "csv_lines", lambda _: iter([text]))
+    monkeypatch.chdir(project.root)
+    for stream, expected in (
+        (Terminal(), "a\\x1b]0;owned\\x07,\\u202eb\nc\n"),
+        (io.StringIO(), text),
+    ):
+        with contextlib.redirect_stdout(stream):
+            assert run_program(["export"]) == 0
+        assert stream.getvalue() == expected
 
 
 def test_the_newest_of_commits_of_one_second_is_the_last_in_history(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from conftest import matrix_after
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
+from old_verdicts import record_verdicts
 from readable import assert_readable
 
 from celedger.base.errors import CeledgerError, MachineError, UsageError
@@ -73,14 +74,15 @@ def test_tick_labels_never_overlap(history: Any, make_commits: Commits, n: int) 
 def test_drift_marks_all_there_is_to_know(history: Any, make_commits: Commits) -> None:
     made = history.commits(make_commits(12))
     history.walk(made, step=7, change=4, failing=(9,), untestable=(2,))
-    history.ledger.record_verdicts(
+    record_verdicts(
+        history.ledger,
         [
             Verdict(
                 c.sha, "core", "mlp_digits", "val_loss", VerdictKind.REGRESSED, 0.39, 0.44, 0.05
             )
             for c in made[7:]
         ]
-        + [Verdict(made[5].sha, "core", "mlp_digits", "val_loss", VerdictKind.IMPROVED)]
+        + [Verdict(made[5].sha, "core", "mlp_digits", "val_loss", VerdictKind.IMPROVED)],
     )
     history.ledger.record_bisect(
         BisectRecord(

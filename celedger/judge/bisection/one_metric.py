@@ -11,10 +11,10 @@ from math import isfinite
 import numpy as np
 
 from celedger.base.model import SPOILT, Commit, OutcomeKind, TrialRecord
+from celedger.judge.bisection import usable_rows
 from celedger.judge.bisection.equal_commits import Classes
 from celedger.judge.bisection.identical_trials import Traces
 from celedger.judge.bisection.symptom import Symptom, at_one_place
-from celedger.judge.drift import baseline
 from celedger.repo import History
 from celedger.stats import choice, draws, equal_bits, firstbad, shifts
 from celedger.stats.lineage import GOOD, Lineage
@@ -233,13 +233,13 @@ class Track:
             return None
         rows = self._ledger.summaries(task.name, metric.name, recipe=task.recipe)
         rows = [r for r in rows if r.environment == self._environment]
-        rows = baseline.usable_rows(rows, metric)
-        noise = baseline.noise(rows, self.classes.positions)
+        rows = usable_rows.usable_rows(rows, metric)
+        noise = usable_rows.noise(rows, self.classes.positions)
         # Not `between`: by how much commits of the ledger differ, those of this range among them,
         # is what is searched. Taken for jitter, no change would ever be beyond it.
         if not noise.exact:
             beside = [row for row in rows if row.commit not in self.classes.positions]
-            noise = baseline.noise(beside, {})
+            noise = usable_rows.noise(beside, {})
         return firstbad.NoisePrior(noise.sd, noise.dof) if noise.known else None
 
 

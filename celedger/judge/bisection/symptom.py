@@ -17,13 +17,12 @@ from celedger.base.model import (
     OutcomeKind,
     Task,
     TrialRecord,
-    VerdictKind,
     Why,
 )
-from celedger.judge.drift import baseline
-from celedger.judge.drift.baseline import usable
+from celedger.judge.bisection import usable_rows
+from celedger.judge.bisection.usable_rows import usable
 from celedger.ledger import Ledger
-from celedger.stats import verdict as rules
+from celedger.stats.range_ends import EndsAnswer, EndsQuestion, EndVerdict, compare_ends
 from celedger.trial.runner import Bench, trials_of
 
 # Trials of each end from which a symptom is chosen: what a t-test can begin to work with.
@@ -160,7 +159,7 @@ def find_symptom(
     """
     must_be_judged(tasks, metric)
     symptoms: list[Symptom] = []
-    questions: list[rules.VerdictQuestion] = []
+    questions: list[EndsQuestion] = []
     refused: CannotJudge | None = None
     silent = True
     for task in [t for t in tasks if metric is None or t.metric(metric) is not None]:
@@ -187,7 +186,7 @@ def find_symptom(
                 symptoms.append(Symptom(task, each, improved=improved, seen=seen))
                 questions.append(question)
     # One budget over all that is compared: of a dozen metrics one always looks worse.
-    answers = rules.judge_many(questions)
+    answers = compare_ends(questions)
     weights = [
         _weight(question, answer, named=metric is not None)
         for question, answer in zip(questions, answers, strict=True)
@@ -270,11 +269,11 @@ def _question(
     metric: Metric,
     at_good: list[TrialRecord],
     at_bad: list[TrialRecord],
-) -> rules.VerdictQuestion | None:
+) -> EndsQuestion | None:
     """Return BAD against GOOD in one metric; None where an end has no value of it. The noise is
     what was known of it when the ends had been measured, BAD's own step left out."""
     rows = ledger.summaries(task.name, metric.name, recipe=task.recipe)
-    rows = baseline.usable_rows(rows, metric)
+    rows = usable_rows.usable_rows(rows, metric)
     ends = [{r.trial.ulid for r in records} for records in (at_good, at_bad)]
     good, bad = ([row for row in rows if row.ulid in ulids] for ulids in ends)
     if not good or not bad:
@@ -282,11 +281,11 @@ def _question(
     environment = at_good[0].trial.environment
     then = max(r.trial.started for r in (*at_good, *at_bad))
     before = [r for r in rows if r.environment == environment and r.started <= then]
-    noise = baseline.noise_beside(before, at_bad[0].trial.commit, {}, len(bad))
-    return rules.VerdictQuestion(
-        [row.value for row in bad], [[row.value for row in good]],
-        sign=metric.direction.sign, floor=metric.floor, noise=noise if noise.known else None,
-        seeds=[row.seed for row in bad], baseline_seeds=[[row.seed for row in good]],
+    noise = usable_rows.noise_beside(before, at_bad[0].trial.commit, {}, len(bad))
+    return EndsQuestion(
+        [row.value for row in bad], [row.value for row in good], metric.direction.sign,
+        metric.floor, noise if noise.known else None, [row.seed for row in bad],
+        [row.seed for row in good],
     )  # fmt: skip
 
 
@@ -297,24 +296,24 @@ def _unended(good: Commit, bad: Commit) -> CannotJudge:
     )
 
 
-def _seems_worse(question: rules.VerdictQuestion, answer: rules.Judgement) -> bool:
+def _seems_worse(question: EndsQuestion, answer: EndsAnswer) -> bool:
     """Return True if a metric is too noisy to tell and its values are worse."""
-    return answer.kind is VerdictKind.TOO_NOISY and answer.effect * question.sign > 0
+    return answer.verdict is EndVerdict.TOO_NOISY and answer.effect * question.sign > 0
 
 
-def _weight(question: rules.VerdictQuestion, answer: rules.Judgement, *, named: bool) -> float:
+def _weight(question: EndsQuestion, answer: EndsAnswer, *, named: bool) -> float:
     """Return how surely BAD is worse, as a p-value; inf where it is the same or better.
 
     A metric that the person named is believed to be worse unless the ends prove that it is
     not: the search itself measures them more, and ends with "nothing changed" if that is so.
     """
     p_value = answer.p_value if math.isfinite(answer.p_value) else 0.0
-    if answer.kind in (VerdictKind.REGRESSED, VerdictKind.NOT_FINITE):
+    if answer.verdict in (EndVerdict.WORSE, EndVerdict.NOT_FINITE):
         return p_value
     exact = question.noise is not None and question.noise.exact
-    if answer.kind is VerdictKind.IMPROVED or exact:
+    if answer.verdict is EndVerdict.BETTER or exact:
         return math.inf
-    if named or (answer.kind is VerdictKind.UNDECIDED and answer.effect * question.sign > 0):
+    if named or (answer.verdict is EndVerdict.UNDECIDED and answer.effect * question.sign > 0):
         return 1.0 + p_value
     return math.inf
 

@@ -172,6 +172,7 @@ class Head:
         return replace(
             self._question, ulid=ulids.new(self._bench.now(), self._bench.random),
             tip=need.commit.sha, tasks=(task,), commit=need.commit, seed=need.seed,
+            role=need.role, asked=need.asked,
             environments={task.name: environment}, imported={task.name: tuple(sorted(names))},
         )  # fmt: skip
 

@@ -52,6 +52,10 @@ class NodeLedger(Ledger):
         super().start_trial(trial)
         self._report("start_trial", trial)
 
+    def record_trial_facts(self, ulid: str, facts: Mapping[str, str]) -> None:
+        super().record_trial_facts(ulid, facts)
+        self._report("record_trial_facts", ulid, facts)
+
     def append_epochs(self, ulid: str, reports: Iterable[EpochReport]) -> tuple[str, ...]:
         reports = tuple(reports)
         repeated = super().append_epochs(ulid, reports)
@@ -120,7 +124,8 @@ def execute(folder: Path, lines: LineFile) -> None:
             bench.environments = {task.name: _agreed(given, task, environments[task.name])}
             bench.ulid = given.ulid
             bench.signals = HeadSignals(folder / node_keeper.STOP)
-            bench.run(Need(repository.commit(given.commit.sha), task, given.seed, None))
+            commit = repository.commit(given.commit.sha)
+            bench.run(Need(commit, task, given.seed, None, role=given.role, asked=given.asked))
 
 
 def _agreed(given: Order, task: Task, here: Environment) -> Environment:

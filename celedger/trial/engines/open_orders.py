@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from celedger.base import files
 from celedger.base.errors import MachineError, explained
 from celedger.ledger.archive import private_folder
 from celedger.repo import Repository
@@ -50,7 +51,7 @@ class Notes:
         with explained(f"{path.parent} cannot be written", "free some room there"):
             private_folder(path.parent)
             draft = path.with_suffix(".new")
-            draft.write_text(order.written(facts))
+            files.write(draft, order.written(facts))
             note_lock = try_flock(draft)
             assert note_lock is not None
             draft.replace(path)

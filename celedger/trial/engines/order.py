@@ -30,6 +30,7 @@ from celedger.base.model import (
 WRITES: Mapping[str, tuple[Any, ...]] = {
     "record_environment": (Environment,),
     "start_trial": (Trial,),
+    "record_trial_facts": (str, Mapping[str, str]),
     "append_epochs": (str, tuple[EpochReport, ...]),
     "finish_trial": (str, Outcome, Mapping[str, float]),
     "record_footprint": (str, Footprint, str),
@@ -56,6 +57,8 @@ class Order:
     seed: int = 0
     environments: Mapping[str, Environment] | None = None
     imported: Mapping[str, tuple[str, ...]] | None = None
+    role: str = "head"  # as of a `Need`
+    asked: str = ""
 
 
 def written(noun: Any) -> str:

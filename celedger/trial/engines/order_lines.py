@@ -5,21 +5,25 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from celedger.base import errors
+from celedger.base import errors, files
 from celedger.base.errors import CeledgerError
 from celedger.base.model import Environment, Trial, TrialRecord
-from celedger.ledger import Ledger
+from celedger.ledger import Ledger, validation
+from celedger.ledger.store import columns_of
 from celedger.system import device_lock
 from celedger.trial import events, journal
 from celedger.trial.engines import order as orders
 from celedger.trial.engines.cluster import LostNode, OtherEnvironment
 from celedger.trial.engines.order import Order
+
+# What lines that no celedger wrote make of the code that reads them.
+_ODD = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
 
 
 class Intake:
@@ -50,17 +54,23 @@ class Intake:
 
     def take(self, content: bytes) -> Iterator[events.Event]:
         """Add what came to the ledger, in the caller's transaction, and yield the events of it."""
+        if self.error is not None:
+            return
         *lines, self._rest = (self._rest + content).split(b"\n")
-        for are_epochs, group in groupby(map(json.loads, lines), _has_epochs):
-            if are_epochs:  # one write for many: it costs as much as one of them
-                yield from self._add_epochs(list(group))
-                continue
-            for facts in group:
-                yield from self._take_one(facts)
+        try:
+            for are_epochs, group in groupby(map(json.loads, lines), _has_epochs):
+                if are_epochs:  # one write for many: it costs as much as one of them
+                    yield from self._add_epochs(list(group))
+                    continue
+                for facts in group:
+                    yield from self._take_one(facts)
+        except _ODD as error:
+            self.error = CeledgerError(f"{self.host} sent what no celedger writes: {error}")
 
     def _add_epochs(self, lines: list[dict[str, Any]]) -> Iterator[events.Event]:
         kind = orders.WRITES["append_epochs"][1]
         reports = [r for facts in lines for r in orders.rebuilt(kind, facts["arguments"][1])]
+        self._check("append_epochs", [self.order.ulid, reports])
         order = self.order
         if self._journal is not None and reports and order.commit is not None:
             self._ledger.append_epochs(order.ulid, reports)
@@ -90,6 +100,7 @@ class Intake:
             orders.rebuilt(kind, each)
             for kind, each in zip(orders.WRITES[write], arguments, strict=True)
         ]
+        self._check(write, values)
         if write == "record_environment":
             self._ledger.record_environment(values[0])
         elif write == "start_trial":
@@ -97,6 +108,34 @@ class Intake:
                 self._begin(values[0])
         elif values[0] == self.order.ulid and self._journal is not None:
             getattr(self._ledger, write)(*values)
+
+    def _check(self, write: str, values: Sequence[Any]) -> None:
+        """Raise ValueError for a fact that no celedger writes, before any of it is written."""
+        rows: list[tuple[str, Mapping[str, Any]]] = []
+        match write, values:
+            case "record_environment", [environment]:
+                rows = [("environments", columns_of(environment))]
+            case "start_trial", [trial]:
+                rows = [("trials", columns_of(trial))]
+                commit, (task,) = self.order.commit, self.order.tasks
+                asked = commit is not None and (trial.commit, trial.recipe) == (
+                    commit.sha, task.recipe
+                )  # fmt: skip
+                if not asked or self._ledger.environment(trial.environment) is None:
+                    raise ValueError("a trial that nobody asked for")
+            case "append_epochs", [_, reports]:
+                for r in reports:
+                    rows.append(("fingerprints", {"epoch": r.epoch, "value": r.fingerprint or ""}))
+                    rows += [("metrics", {"name": name}) for name in (*r.values, *r.steps)]
+                    rows += [("summaries", {"value": value}) for value in r.values.values()]
+                    rows += [("steps", {"first": part.first}) for part in r.steps.values()]
+            case "finish_trial", [_, outcome, summaries]:
+                rows = [("outcomes", columns_of(outcome) | {"marks": " ".join(outcome.marks)})]
+                rows += [("metrics", {"name": name}) for name in summaries]
+                rows += [("summaries", {"value": value}) for value in summaries.values()]
+        for table, row in rows:
+            if why := validation.mismatch(table, row):
+                raise ValueError(f"a row of {table}: {why}")
 
     def _begin(self, trial: Trial) -> None:
         commit, (task,) = self.order.commit, self.order.tasks
@@ -114,7 +153,7 @@ class Intake:
         path = journal.log_path(self._ledger, self.order.ulid)
         with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
+            files.write(path, text, "replace")
 
     def interrupt(self, now: float, why: str) -> None:
         """Record that a trial which has begun and not ended will not end."""
@@ -142,5 +181,6 @@ def raised(facts: dict[str, str]) -> BaseException:
         return LostNode("its node ended it")
     kinds = {**vars(errors), "OtherEnvironment": OtherEnvironment}
     kind = kinds.get(facts["error"], CeledgerError)
-    error: BaseException = kind(facts["cause"], facts["hint"])
-    return error
+    if not (isinstance(kind, type) and issubclass(kind, CeledgerError)):
+        kind = CeledgerError
+    return kind(facts["cause"], facts["hint"])

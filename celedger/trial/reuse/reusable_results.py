@@ -21,6 +21,7 @@ from celedger.trial.reuse.same_syntax import SyntaxTrees
 # used.
 RULES = "10"
 
+_WHOLE_TREE = ("**",)  # the inputs of a trial whose names nobody recorded
 PACKAGE = b"//"  # before a distribution's name among a footprint's paths: no tree has such a path
 
 Key = tuple[str, int]  # what surrounds a commit's tree, and the sum of its tree
@@ -78,7 +79,7 @@ class Reuse:
             footprint = Footprint(
                 tuple(sorted(inside.opened | imported)),
                 tuple(sorted(inside.looked - inside.opened)),
-                inputs,
+                inputs if task.trace else _WHOLE_TREE,
             )
         except (RepositoryError, OSError, RuntimeError) as error:  # no disk space, no home folder
             unknown = unknown or str(error) or type(error).__name__

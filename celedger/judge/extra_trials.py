@@ -1,0 +1,209 @@
+"""Extra trials: those that tell most about what is in doubt after a commit's own trials.
+
+`check` and the worker ask alike, within one budget a job over all metrics together. Which trial
+tells most is decided in `stats.next_trial`; only metrics that the suite declares ask.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from celedger.base.model import Commit, Task, TrialRecord
+from celedger.judge.derivation import Derivation, derive
+from celedger.judge.line import Line
+from celedger.judge.measured import Chain
+from celedger.stats.course import MetricHistory, MetricKey, Step
+from celedger.stats.line_steps import FEWEST_REPEATS
+from celedger.stats.next_trial import Job, Wanted, Why, needs_anchor, next_trial
+from celedger.trial.engine import Need
+from celedger.trial.runner import Bench, next_seed
+
+MOST = 6
+"""Extra trials of a job where nobody set `max_reruns`."""
+_WORDS = {
+    Why.AGAIN: "again",
+    Why.BESIDE: "beside it",
+    Why.ANCHOR: "anchor of a new environment",
+    Why.CONTROL: "control",
+    Why.REPEAT: "to know the noise, again",
+    Why.RISEN: "control",
+}
+
+
+@dataclass
+class ExtraTrials:
+    """The extra trials of one job. Make it before the commit's own trials run: what was in doubt
+    then counts. `tell` gets a line a trial, which says why."""
+
+    bench: Bench
+    line: Line
+    commit: Commit
+    tasks: Sequence[Task]
+    tell: Callable[[str], None]
+    _before: dict[str, Derivation] = field(default_factory=dict)
+    _spent: int = 0
+
+    def __post_init__(self) -> None:
+        for task in self.tasks:
+            self._before[task.name] = self._derive(task)
+
+    def run(self, ran: Sequence[TrialRecord], *, most: int = MOST) -> None:
+        """Run what tells most, one trial after the other, until nothing is in doubt or `most` ran.
+        `ran` are the trials of this job so far."""
+        for task in self.tasks:
+            own = [r for r in ran if r.task == task.name and not r.derived]
+            _Settling(self, task, own).run(most)
+
+    def _derive(self, task: Task) -> Derivation:
+        return derive(self.bench.ledger, self.line, suite=task.suite, task=task.name)
+
+
+@dataclass
+class _Settling:
+    """The extra trials of one task."""
+
+    job: ExtraTrials
+    task: Task
+    ran: list[TrialRecord]
+
+    def run(self, most: int) -> None:
+        job = self.job
+        asked = self._asked_before()
+        own = len(self.ran)
+        while job._spent < most:
+            now = job._derive(self.task)
+            plan = self._plan(now, asked, own, most - job._spent)
+            if plan is None:
+                return
+            histories = {key: now.histories[key] for key in self._declared(now)}
+            wanted = next_trial(histories, now.derived, plan) or self._unknown(histories, plan)
+            if wanted is None:
+                return
+            record = self._run(now, wanted)
+            job._spent += 1
+            self.ran.append(record)
+            for name in ("", wanted.incident) if wanted.why is Why.CONTROL else ():
+                asked[name] += 1
+            if record.outcome is None or not record.ok:
+                return
+
+    def _unknown(self, histories: Mapping[MetricKey, MetricHistory], plan: Job) -> Wanted | None:
+        """Return HEAD where a gate could say nothing, since the noise of a metric is not known. A
+        few repeats tell it for good."""
+        for key, history in histories.items():
+            noise = history.noise
+            if history.nodes and not history.by_seeds and noise.freedom < FEWEST_REPEATS:
+                return Wanted(plan.head, key, Why.REPEAT)
+        return None
+
+    def _plan(self, now: Derivation, asked: Mapping[str, int], own: int, left: int) -> Job | None:
+        """Return the job as far as it went; None where nothing of the commit was measured."""
+        job = self.job
+        own_task = now.tasks.get((self.task.suite, self.task.name))
+        head = now.line.places.get(job.commit.sha)
+        if own_task is None or head is None:
+            return None
+        chain = self._chain(now, own_task.chains)
+        before = job._before[self.task.name]
+        earlier = before.tasks.get((self.task.suite, self.task.name))
+        places: dict[int, set[int]] = {}
+        if earlier is not None:
+            for _, place, number, *_ in earlier.ended_well.T.tolist():
+                if place != head:
+                    places.setdefault(place, set()).add(number)
+        declared = self._declared(now)
+        return Job(
+            head=head,
+            chain=chain,
+            run=[now.line.places[r.trial.commit] for r in self.ran if r.ok],
+            own=own,
+            previous=max((place for place in places if place < head), default=None),
+            earlier=len(places),
+            in_chain=sum(chain in chains for chains in places.values()),
+            left=left,
+            needs_anchor=needs_anchor(
+                {k: h for k, h in before.histories.items() if k in declared}, head, chain
+            ),
+            has_sessions=[
+                k for k in declared
+                if k in own_task.measured and own_task.measured[k].has_sessions
+            ],
+            asked=asked,
+            rises=self._rises(before, declared),
+        )  # fmt: skip
+
+    def _rises(
+        self, before: Derivation, declared: Collection[MetricKey]
+    ) -> list[tuple[MetricKey, Step]]:
+        return [(key, step) for key, step in before.derived.rises if key in declared]
+
+    def _chain(self, now: Derivation, chains: Sequence[Chain]) -> int:
+        fingerprint = self.job.bench.place(self.job.commit.sha, self.task).environment.fingerprint
+        stands = now.equal.get(fingerprint, fingerprint)
+        wanted = Chain(stands, self.task.recipe)
+        return chains.index(wanted) if wanted in chains else len(chains)
+
+    def _declared(self, now: Derivation) -> list[MetricKey]:
+        judged = self.job.bench.suite.judged
+        return [key for key in now.histories if (key[1], key[2]) in judged]
+
+    def _asked_before(self) -> Counter[str]:
+        facts = self.job.bench.ledger.trial_facts(suite=self.task.suite, task=self.task.name)
+        return Counter(
+            each["asked"]
+            for each in facts.values()
+            if each.get("role") == Why.CONTROL.value and "asked" in each
+        )
+
+    def _run(self, now: Derivation, wanted: Wanted) -> TrialRecord:
+        job, task = self.job, self.task
+        commit = now.line.commits[wanted.place]
+        other = None if wanted.beside is None else now.line.commits[wanted.beside]
+        asks = wanted.key is not None and wanted.why is not Why.REPEAT
+        question = f": is {wanted.key[2]} really worse?" if asks and wanted.key else ""
+        beside = f", beside {other.sha[:7]}" if other is not None else ""
+        job.tell(f"{_WORDS[wanted.why]} {task.name} at {commit.sha[:7]}{beside}{question}")
+        need = Need(
+            commit, task, self._seed(now, wanted, commit, other), None, reuse=False,
+            role=wanted.why.value, asked=wanted.incident or (wanted.key[2] if wanted.key else ""),
+        )  # fmt: skip
+        return job.bench.run(need)
+
+    def _seed(self, now: Derivation, wanted: Wanted, commit: Commit, other: Commit | None) -> int:
+        """Return the seed to use: one that the commit beside it has and this one lacks; the first
+        one again where it is not known whether bits repeat; else a new one."""
+        task, bench = self.task, self.job.bench
+        key = wanted.key
+        history = now.histories.get(key) if key else None
+        if wanted.why is Why.REPEAT and (history is None or not self._has_repeat(now, key)):
+            return task.seeds[0]
+        if other is not None:
+            here = [r.trial.seed for r in self.ran if r.trial.commit == commit.sha]
+            there = [r.trial.seed for r in self.ran if r.trial.commit == other.sha]
+            lacking = [seed for seed in there if seed not in here]
+            if lacking:
+                return lacking[0]
+            if key and key in now.histories and not now.histories[key].noise.session:
+                held = self._seeds(commit)
+                paired = [seed for seed in self._seeds(other) if seed not in held]
+                if paired:
+                    return paired[0]
+            else:
+                return task.seeds[len(here) % len(task.seeds)]
+        return next_seed(bench, commit, task)
+
+    def _has_repeat(self, now: Derivation, key: MetricKey | None) -> bool:
+        """Return True if some seed ran twice at one commit: whether bits repeat is known."""
+        own = now.tasks[self.task.suite, self.task.name]
+        seen = Counter(
+            (place, chain, seed) for _, place, chain, seed, _ in own.ended_well.T.tolist()
+        )
+        return any(count > 1 for count in seen.values())
+
+    def _seeds(self, commit: Commit) -> list[int]:
+        records = self.job.bench.ledger.trials(
+            commit=commit.sha, suite=self.task.suite, task=self.task.name, recipe=self.task.recipe
+        )
+        return list(dict.fromkeys(r.trial.seed for r in records if r.ok))

@@ -1,0 +1,360 @@
+"""The rows of the state: incidents, changes, doubts, and how each metric stands at a commit. Every
+view prints them and no view makes them. Hashes are full; numbers are in the metric's own unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+from celedger.base.errors import command
+from celedger.base.model import Kind
+from celedger.stats.course import IncidentState
+
+TYPED = 12
+"""Digits of a hash in a command: enough for a large repository."""
+IN_FORCE = (IncidentState.OPEN, IncidentState.PARTLY)
+DRIFT = "drift"  # the kind of a slow one
+FAILURES = ("crash", "timeout", "missing", "not-finite")
+
+
+@dataclass(frozen=True, slots=True)
+class IncidentMetric:
+    """What an incident did to one metric: `change` is after - before, between `low` and `high` at
+    95 %. All NaN for a failure, whose `name` is "" where the task as a whole fails."""
+
+    suite: str
+    task: str
+    name: str
+    before: float
+    after: float
+    change: float
+    low: float
+    high: float
+    unit: str = ""
+    kind: str = Kind.QUALITY.value
+    state: str = IncidentState.OPEN.value
+    declared: bool = True
+    floors: float = 0.0  # |change| over the metric's floor there; 0 for a metric without one
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return self.suite, self.task, self.name
+
+    @property
+    def relative(self) -> float | None:
+        """Return the change over the level before; None where there is none."""
+        return (
+            self.change / abs(self.before) if self.before and self.change == self.change else None
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """One cause that made something worse.
+
+    Attributes:
+        first_bad: Every commit that may be the first bad one (95 %), oldest first.
+        likeliest: Of them, with its `probability`.
+        bisect: The bisect that named it, "" where none did.
+        seen_at: The measured commit at which it shows first.
+        parent: The first parent of `likeliest`, "" where it has none.
+        known_good: The newest measured commit before the set, "" where there is none.
+        closed_at: The commit that mended it, "" while it is not.
+        message: What a failing trial said; its `ulid`.
+        is_measured: False if its tasks are measured no more.
+        who: The author of `likeliest`, where the set is that one commit.
+        why: What a person wrote who accepted or dismissed it.
+    """
+
+    id: str
+    kind: str
+    state: str
+    metrics: tuple[IncidentMetric, ...]
+    first_bad: tuple[str, ...]
+    likeliest: str
+    probability: float
+    seen_at: str
+    known_good: str = ""
+    parent: str = ""
+    closed_at: str = ""
+    bisect: str = ""
+    message: str = ""
+    ulid: str = ""
+    log: str = ""
+    is_measured: bool = True
+    was_sure: bool = False
+    why: str = ""
+
+    @property
+    def main(self) -> IncidentMetric:
+        return self.metrics[0]
+
+    @property
+    def in_force(self) -> bool:
+        """Return True if it is not over: open, or partly recovered."""
+        return self.state in IN_FORCE
+
+    @property
+    def declared(self) -> bool:
+        """Return True if it moved something that the suite declares."""
+        return any(metric.declared for metric in self.metrics)
+
+    @property
+    def is_failure(self) -> bool:
+        return self.kind in FAILURES
+
+    @property
+    def is_searchable(self) -> bool:
+        """Return True if a bisect can tell more: several commits may be the first bad one."""
+        return (
+            self.in_force and self.is_measured and len(self.first_bad) > 1 and not self.bisect
+            and bool(self.known_good) and self.kind != DRIFT
+        )  # fmt: skip
+
+    def title(self) -> str:
+        """Return `mlp val_loss`, or the task alone where it fails."""
+        return " ".join(filter(None, (self.main.task, self.main.name)))
+
+    def next(self) -> str:
+        """Return the command that tells more of it, "" where nothing is left to be asked."""
+        if not self.in_force or not self.is_measured:
+            return ""
+        if self.is_searchable:
+            return command("bisect", self.id).strip("`")
+        if self.kind == DRIFT:
+            main = self.main
+            names = {"suite": main.suite, "task": main.task, "metric": main.name}
+            return command("plot", "drift", **names).strip("`")
+        if self.is_failure:
+            return command("show", self.likeliest[:TYPED]).strip("`")
+        if not self.parent:
+            return ""
+        verb = "explain" if self.main.kind in (Kind.QUALITY, Kind.COUNT) else "profile"
+        words = ["--memory"] if self.main.kind == Kind.MEMORY else []
+        ends = f"{self.parent[:TYPED]}..{self.likeliest[:TYPED]}"
+        return command(verb, ends, self.main.task, *words, suite=self.main.suite).strip("`")
+
+    def json(self) -> dict[str, object]:
+        """Return the row of `status --json`, schema 2."""
+        names = "suite task name before after change low high"
+        return {
+            "id": self.id, "kind": self.kind, "state": self.state,
+            "suite": self.main.suite, "task": self.main.task,
+            "metrics": [
+                {name: getattr(m, name) for name in names.split()} for m in self.metrics
+            ],
+            "first_bad": list(self.first_bad), "likeliest": self.likeliest,
+            "probability": self.probability, "bisect": self.bisect or None,
+            "seen_at": self.seen_at, "closed_at": self.closed_at or None,
+            "message": self.message or None, "declared": self.declared,
+            "next": self.next() or None,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class LevelChange:
+    """A change of level that is no incident: an `improvement`, or the offset of a changed
+    `environment` or `definition`, measured at one commit in both. `size` lies between `low` and
+    `high`; `among` are the commits that may have made an improvement, oldest first."""
+
+    kind: str
+    suite: str
+    task: str
+    metric: str
+    before: float
+    after: float
+    low: float
+    high: float
+    unit: str
+    probability: float
+    among: tuple[str, ...]
+    seen_at: str
+    better: bool
+    known: str = ""  # the newest measured commit before `among`
+    environments: tuple[str, str] = ("", "")
+
+    @property
+    def size(self) -> float:
+        return self.after - self.before
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """A rise that is suspected and not settled."""
+
+    suite: str
+    task: str
+    metric: str
+    among: tuple[str, ...]
+    seen_at: str
+    probability: float
+    change: float
+    unit: str
+    before: float
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedDistance:
+    """How far a metric lies from its pinned commit by now."""
+
+    suite: str
+    task: str
+    metric: str
+    pinned: str
+    level: float
+    change: float
+    low: float
+    high: float
+    unit: str
+    better: bool
+    is_clear: bool  # beyond the floor, with its whole interval
+
+
+@dataclass(frozen=True, slots=True)
+class MetricNoise:
+    """The noise of a metric, from repeats of the same code: see `stats.course.TrialNoise`."""
+
+    suite: str
+    task: str
+    metric: str
+    sd: float
+    freedom: int
+    is_exact: bool
+    session: float
+
+
+class Standing(StrEnum):
+    """How a metric stands at a commit, the worst first."""
+
+    WORSE = "worse"
+    MISSING = "missing"
+    UNDECIDED = "undecided"
+    FIRST = "first"  # nothing to compare with
+    TOO_NOISY = "too-noisy"
+    BETTER = "better"
+    SAME = "same"
+
+    @property
+    def passes(self) -> bool:
+        return self in (Standing.BETTER, Standing.SAME)
+
+
+@dataclass(frozen=True, slots=True)
+class MetricStanding:
+    """How a metric stands at a commit, and why.
+
+    Attributes:
+        incidents: Ids of those in force that made it worse.
+        level: The level before this commit; `value` the mean of its own trials.
+        low, high: The interval of value - level at 95 %.
+        smallest: The smallest change for the worse that would have been seen.
+        trials: Of this commit.
+        note: Why it is not clear.
+    """
+
+    suite: str
+    task: str
+    metric: str
+    standing: Standing
+    declared: bool
+    incidents: tuple[str, ...] = ()
+    level: float = float("nan")
+    value: float = float("nan")
+    low: float = float("nan")
+    high: float = float("nan")
+    smallest: float = float("nan")
+    floor: float = float("nan")
+    trials: int = 0
+    unit: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What is known of a line at one moment.
+
+    Attributes:
+        tip: The newest commit of the line.
+        incidents: All of the line, those in force first, the worst before the others.
+        gone: Incidents on commits that the line has no more.
+        standings: At the tip, or at the commit that was asked for.
+        metrics: How many are judged; `commits` and `trials` how many were measured on the line.
+        aside: Measured commits that are not on the line.
+    """
+
+    tip: str
+    incidents: tuple[Incident, ...] = ()
+    changes: tuple[LevelChange, ...] = ()
+    doubts: tuple[Doubt, ...] = ()
+    pinned: tuple[PinnedDistance, ...] = ()
+    standings: tuple[MetricStanding, ...] = ()
+    noise: tuple[MetricNoise, ...] = ()
+    gone: tuple[str, ...] = ()
+    metrics: int = 0
+    commits: int = 0
+    trials: int = 0
+    aside: int = 0
+    environments: int = 0
+
+    @property
+    def in_force(self) -> tuple[Incident, ...]:
+        return tuple(i for i in self.incidents if i.in_force)
+
+    def of(self, suite: str, task: str, metric: str) -> list[Incident]:
+        """Return the incidents of a metric."""
+        key = (suite, task, metric)
+        return [i for i in self.incidents if any(m.key == key for m in i.metrics)]
+
+    def noise_of(self, suite: str, task: str, metric: str) -> MetricNoise | None:
+        key = (suite, task, metric)
+        return next((n for n in self.noise if (n.suite, n.task, n.metric) == key), None)
+
+    def find(self, prefix: str) -> Incident | None:
+        """Return the incident whose id begins so; None where there is none, or several."""
+        chosen = [i for i in self.incidents if i.id.startswith(prefix.lower())]
+        return chosen[0] if prefix and len(chosen) == 1 else None
+
+    def packed(self) -> dict[str, Any]:
+        """Return it as JSON, for the cache."""
+        return asdict(self)
+
+    @classmethod
+    def unpacked(cls, data: Mapping[str, Any]) -> State:
+        """Return what `packed` made. Raises TypeError or KeyError for another version's."""
+        return cls(
+            **{
+                **data,
+                "incidents": tuple(
+                    Incident(
+                        **{
+                            **row,
+                            "metrics": tuple(IncidentMetric(**m) for m in row["metrics"]),
+                            "first_bad": tuple(row["first_bad"]),
+                        }
+                    )
+                    for row in data["incidents"]
+                ),
+                "changes": _rows(LevelChange, data["changes"], "among", "environments"),
+                "doubts": _rows(Doubt, data["doubts"], "among"),
+                "pinned": _rows(PinnedDistance, data["pinned"]),
+                "standings": tuple(
+                    MetricStanding(
+                        **{
+                            **row,
+                            "standing": Standing(row["standing"]),
+                            "incidents": tuple(row["incidents"]),
+                        }
+                    )
+                    for row in data["standings"]
+                ),
+                "noise": _rows(MetricNoise, data["noise"]),
+                "gone": tuple(data["gone"]),
+            }
+        )
+
+
+def _rows(kind: type[Any], rows: Sequence[Mapping[str, Any]], *tuples: str) -> tuple[Any, ...]:
+    return tuple(kind(**{**row, **{name: tuple(row[name]) for name in tuples}}) for row in rows)

@@ -1,0 +1,266 @@
+"""The list of incidents: steps of numbers and failures that have one cause, named and sorted.
+
+Two parts join if a commit may have made both. What a bisect named is the first bad commit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from celedger.base.model import BaselineAct, BisectRecord, Kind
+from celedger.judge.derivation import Derivation
+from celedger.judge.failures import Failure, worst_first
+from celedger.judge.incident import Incident, IncidentMetric
+from celedger.judge.told import Told, Whereabouts, identity
+from celedger.stats.course import IncidentState, StepIncident, StepKind
+from celedger.trial.protocol import TELEMETRY
+
+_95 = 1.959964  # standard errors at each side of a 95 % interval
+_NOWHERE = math.nan
+
+
+@dataclass(frozen=True, slots=True)
+class ListedIncidents:
+    """All incidents of a line, sorted; `gone` are the ids of those whose commits left it; `sizes`
+    of the steps of each, by its id, as `told` stores them."""
+
+    incidents: tuple[Incident, ...]
+    gone: tuple[str, ...]
+    sizes: dict[str, list[list[object]]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What has one cause so far: a set of places, and what moved there."""
+
+    first: int
+    last: int
+    likeliest: int
+    probability: float
+    state: IncidentState
+    kind: str
+    metrics: tuple[IncidentMetric, ...]
+    id: str = ""
+    seen: int = -1
+    known: int = -1
+    closed: int | None = None
+    failures: tuple[Failure, ...] = ()
+    was_sure: bool = False
+    why: str = ""
+    sizes: list[list[object]] = field(default_factory=list)
+
+
+def build(derivation: Derivation) -> ListedIncidents:
+    """Return the list."""
+    elsewhere = {t.id for t in derivation.told if t.where is Whereabouts.MERGED}
+    dismissed = derivation.acts_by_place.dismissed_ids
+    parts = [
+        _of_steps(derivation, each)
+        for each in derivation.derived.incidents
+        # What a branch mended before it was merged never was on the line.
+        if each.state is not IncidentState.WITHDRAWN or each.id not in elsewhere - dismissed
+    ]
+    for failure in derivation.failures:
+        parts = _joined(parts, _of_failure(derivation, failure))
+    parts += [_as_recorded(derivation, each) for each in derivation.rebased()]
+    incidents, sizes = [], {}
+    for part in parts:
+        incident = _named(derivation, part)
+        incidents.append(incident)
+        sizes[incident.id] = part.sizes
+    listed = {incident.id for incident in incidents}
+    gone = tuple(
+        each.id
+        for each in derivation.told
+        if each.where is Whereabouts.GONE and each.id not in listed
+    )
+    return ListedIncidents(tuple(sorted(incidents, key=_order)), gone, sizes)
+
+
+def _order(incident: Incident) -> tuple[object, ...]:
+    floors = max((m.floors for m in incident.metrics if m.declared), default=0.0)
+    return (not incident.in_force, not incident.is_measured, not incident.is_failure,
+            not incident.declared, -floors, incident.id)  # fmt: skip
+
+
+def _of_steps(derivation: Derivation, incident: StepIncident) -> _Part:
+    rows, sizes = [], []
+    for key, share in incident.shares.items():
+        metric = derivation.metric(key)
+        sign, step = metric.direction.sign, share.step
+        low, high = sorted(sign * (step.size + way * _95 * step.error) for way in (-1, 1))
+        floor = metric.floor.at(step.before)
+        row = IncidentMetric(
+            *key,
+            sign * step.before,
+            sign * (step.before + step.size),
+            sign * step.size,
+            low,
+            high,
+            metric.unit,
+            metric.kind.value,
+            share.state.value,
+            metric not in TELEMETRY,
+            abs(step.size) / floor if floor else abs(step.size) / step.unit,
+        )
+        rows.append(row)
+        sizes.append([*key, step.size, step.error, step.before])
+    rows.sort(key=lambda row: (not row.declared, -row.floors))
+    steps = [share.step for share in incident.shares.values()]
+    return _Part(
+        incident.first, incident.last, incident.likeliest, incident.probability, incident.state,
+        "drift" if incident.kind is StepKind.DRIFT else "metric", tuple(rows), incident.id,
+        min((step.likeliest for step in steps), default=incident.last),
+        min((step.known for step in steps), default=-1), incident.closed, (), incident.was_sure,
+        f"a part of {incident.joined}" if incident.joined else "", sizes,
+    )  # fmt: skip
+
+
+def _as_recorded(derivation: Derivation, told: Told) -> _Part:
+    """Return an incident whose commits a rebase moved, as long as nothing is measured there."""
+    details: Mapping[str, Any] = told.record.details
+    state = IncidentState(told.record.state)
+    recorded: list[list[Any]] = details.get("sizes", [])
+    sizes = {tuple(row[:3]): row[3:] for row in recorded}
+    rows = []
+    for suite, task, name, own in details["metrics"]:
+        key = (suite, task, name)
+        metric = derivation.find_metric(key)
+        size, error, before = sizes.get(key, (_NOWHERE,) * 3)
+        sign = metric.direction.sign if metric is not None else 1
+        low, high = sorted(sign * (size + way * _95 * error) for way in (-1, 1))
+        rows.append(
+            IncidentMetric(
+                *key, sign * before, sign * (before + size), sign * size, low, high,
+                metric.unit if metric is not None else "",
+                metric.kind.value if metric is not None else Kind.QUALITY.value, own,
+                metric not in TELEMETRY,
+            )
+        )  # fmt: skip
+    first, last = told.steps.first, told.steps.last
+    return _Part(
+        first, last, last, 1 / (last - first + 1), state, told.kind, tuple(rows), told.id, last,
+        first - 1, None, (), told.steps.was_sure, "", recorded,
+    )  # fmt: skip
+
+
+def _of_failure(derivation: Derivation, failure: Failure) -> _Part:
+    first, last, likeliest = failure.first, failure.last, failure.last
+    probability = 1 / (last - first + 1)
+    named = derivation.acts_by_place.named.get(failure.key, {})
+    at = [place for place in named if first <= place <= last]
+    if at:
+        first = last = likeliest = at[-1]
+        probability = named[likeliest]
+    known = derivation.told_failure(failure)
+    state = IncidentState.OPEN if failure.closed is None else IncidentState.RECOVERED
+    key = failure.key
+    accepted = derivation.acts_by_place.accepted
+    wanted = any(
+        places and any(first <= p <= last for p in places)
+        for (suite, task, metric), places in accepted.items()
+        if suite == key[0] and task in ("", key[1]) and metric in ("", key[2])
+    )
+    name = known.id if known is not None else ""
+    if wanted or name in derivation.acts_by_place.accepted_ids:
+        state = IncidentState.ACCEPTED
+    elif name and name in derivation.acts_by_place.dismissed_ids:
+        state = IncidentState.WITHDRAWN
+    kind = Kind.QUALITY.value
+    row = IncidentMetric(
+        *key, _NOWHERE, _NOWHERE, _NOWHERE, _NOWHERE, _NOWHERE, "", kind, state.value, True
+    )
+    return _Part(
+        first, last, likeliest, probability, state, failure.kind, (row,), name, failure.last,
+        failure.first - 1, failure.closed, (failure,), True,
+    )  # fmt: skip
+
+
+def _joined(parts: Sequence[_Part], new: _Part) -> list[_Part]:
+    """Return the parts with one more, joined to those with which it shares a commit. What is no
+    more in doubt joins what is alike alone: a cause that is over does not take in one that is
+    not."""
+    mates = [
+        part for part in parts
+        if part.first <= new.last and new.first <= part.last
+        and part.state is not IncidentState.WITHDRAWN
+        and new.state is not IncidentState.WITHDRAWN
+    ]  # fmt: skip
+    if not mates:
+        return [*parts, new]
+    mate = min(mates, key=lambda part: (part.last - part.first, part.first))
+    first, last = max(mate.first, new.first), min(mate.last, new.last)
+    surest = mate if first <= mate.likeliest <= last and not new.known < mate.known else new
+    likeliest = min(max(surest.likeliest, first), last)
+    states = {mate.state, new.state}
+    state = next(iter(states))
+    if len(states) > 1:
+        over = IncidentState.RECOVERED in states or IncidentState.PARTLY in states
+        state = IncidentState.PARTLY if over else IncidentState.OPEN
+    failures = (*mate.failures, *new.failures)
+    closed = None if mate.closed is None or new.closed is None else max(mate.closed, new.closed)
+    joined = replace(
+        mate, first=first, last=last, likeliest=likeliest,
+        probability=max(mate.probability, new.probability, 1 / (last - first + 1)),
+        state=state, kind=worst_first([each.kind for each in failures]),
+        metrics=(*new.metrics, *mate.metrics) if not mate.failures
+        else (*mate.metrics, *new.metrics),
+        id=mate.id or new.id, seen=min(mate.seen, new.seen), known=max(mate.known, new.known),
+        closed=closed, failures=failures, was_sure=True,
+    )  # fmt: skip
+    return [joined if part is mate else part for part in parts]
+
+
+def _named(derivation: Derivation, part: _Part) -> Incident:
+    main = part.metrics[0]
+    among = derivation.among(part.first, part.last)
+    oldest = among[0]
+    likeliest, probability = derivation.sha(part.likeliest), part.probability
+    bisect = _bisect(derivation, part)
+    if bisect is not None:
+        likeliest, probability = bisect.culprits[0], bisect.probability
+        inside = [
+            sha for sha in bisect.culprits if part.first <= derivation.place(sha) <= part.last
+        ]
+        among = tuple(sorted(inside, key=derivation.place)) or (likeliest,)
+    name = part.id or identity(main.suite, main.task, main.name, part.kind, oldest)
+    failure = part.failures[0] if part.failures else None
+    return Incident(
+        name, part.kind, part.state.value, part.metrics, among, likeliest, probability,
+        derivation.sha(part.seen), derivation.sha(part.known) if part.known >= 0 else "",
+        derivation.line.parent(likeliest),
+        derivation.sha(part.closed) if part.closed is not None else "",
+        bisect.ulid if bisect is not None else "",
+        failure.message if failure else "", failure.ulid if failure else "",
+        failure.log if failure else "",
+        any(derivation.is_measured(m.suite, m.task) for m in part.metrics), part.was_sure,
+        part.why or _reason(derivation, name, part),
+    )  # fmt: skip
+
+
+def _bisect(derivation: Derivation, part: _Part) -> BisectRecord | None:
+    """Return the newest bisect of one of the metrics that named a commit of the set."""
+    keys = {m.key for m in part.metrics}
+    own = [
+        bisect for bisect in derivation.bisects
+        if (bisect.suite, bisect.task, bisect.metric) in keys
+        and part.first <= derivation.place(bisect.culprits[0]) <= part.last
+    ]  # fmt: skip
+    return own[-1] if own else None
+
+
+def _reason(derivation: Derivation, name: str, part: _Part) -> str:
+    """Return what a person wrote who accepted or dismissed it."""
+    if part.state not in (IncidentState.ACCEPTED, IncidentState.WITHDRAWN):
+        return ""
+    keys = [m.key for m in part.metrics]
+    for act in reversed(derivation.acts):
+        by_place = part.first <= derivation.place(act.commit) <= part.last and any(
+            act.suite == suite and act.covers(task, metric) for suite, task, metric in keys
+        )
+        if act.metric == f"*{name}" or (act.act is BaselineAct.ACCEPT and by_place):
+            return f"{act.act.value}ed by {act.who}: {act.why}"
+    return ""

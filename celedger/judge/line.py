@@ -1,0 +1,191 @@
+"""The line of commits that a judgement is about, and where on it each measured commit counts.
+
+Lives here: the first parents of a revision, oldest first, and the places of commits that left the
+line or never were on it. It must not know of trials or numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from celedger.base.model import Commit
+from celedger.repo import Repository
+from celedger.repo.differences import Differences
+
+LONGEST = 100_000
+"""Commits of a history that are read. A longer one begins there, as a shallow clone does."""
+_SAMPLE = 40
+"""Commits of which git is asked at once what they change; enough for a share to within .03."""
+_PRIOR = (1.6, 20.0)
+"""Pairs that overlap, and pairs, with which that share begins: .08, as simulated."""
+_REVERT = re.compile(r'^Revert "(?P<subject>.*)"$')
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """Commits in an order, oldest first. A place is an index into them.
+
+    Attributes:
+        aliases: Places of commits that are not on the line, by hash: the line has their tree.
+        is_whole: False where the history before the line's first commit is not known: the clone
+            is shallow, or the range begins there.
+    """
+
+    repository: Repository = field(repr=False)
+    commits: tuple[Commit, ...]
+    aliases: Mapping[str, int]
+    is_whole: bool
+
+    @classmethod
+    def of(
+        cls,
+        repository: Repository,
+        revision: str,
+        elsewhere: Iterable[Commit] = (),
+        *,
+        every: bool = False,
+    ) -> Line:
+        """Return the line of a revision.
+
+        Args:
+            elsewhere: Measured commits; those off the line count where it has their tree.
+            every: Take all ancestors, in the order of the history, and not first parents alone.
+        """
+        log = repository.log(revision, limit=LONGEST, first_parent=not every)
+        commits = tuple(reversed(log))
+        is_whole = len(commits) < LONGEST and not repository.shallow_boundary()
+        return cls(repository, commits, _aliases(commits, elsewhere), is_whole)
+
+    @cached_property
+    def places(self) -> Mapping[str, int]:
+        """Return the place of each commit that has one, by its hash."""
+        return {**self.aliases, **{c.sha: place for place, c in enumerate(self.commits)}}
+
+    def holding(self, sha: str) -> int | None:
+        """Return the place of a commit, or of the first commit of the line that has it among its
+        ancestors: the merge that brought it. None where there is none."""
+        if sha in self.places:
+            return self.places[sha]
+        if sha not in self._merged:
+            if not self.repository.has_any([sha]):
+                self._merged[sha] = None  # another clone's, or removed since
+                return None
+            low, high = 0, len(self.commits)  # the answer lies in low..high; high: nowhere
+            while low < high:
+                middle = (low + high) // 2
+                if self.repository.is_ancestor(sha, self.commits[middle].sha):
+                    high = middle
+                else:
+                    low = middle + 1
+            self._merged[sha] = low if low < len(self.commits) else None
+        return self._merged[sha]
+
+    def place(self, sha: str) -> int:
+        """Return the place of a commit, of one of a merged branch that of the merge; else -1."""
+        place = self.holding(sha) if sha else None
+        return -1 if place is None else place
+
+    def among(self, first: int, last: int) -> tuple[str, ...]:
+        """Return the commits (hashes) of some places, each merge after those that it brought."""
+        shas: list[str] = []
+        for commit in self.commits[max(0, first) : last + 1]:
+            if len(commit.parents) > 1:
+                if commit.sha not in self._brought:
+                    brought = self.repository.commits(f"{commit.parents[0]}..{commit.sha}")
+                    self._brought[commit.sha] = [each.sha for each in brought[:-1]]
+                shas += self._brought[commit.sha]
+            shas.append(commit.sha)
+        return tuple(shas)
+
+    def rebased(self, sha: str) -> int | None:
+        """Return the place of the commit that makes the same change as one that no branch has any
+        more. None where there is none, or where a branch has it still."""
+        if not self.has_lost(sha):
+            return None
+        equal = self.repository.equal_patches(sha, self.tip.sha)
+        return next((self.places[other] for other in equal if other in self.places), None)
+
+    def has_lost(self, sha: str) -> bool:
+        """Return True if neither the line nor any branch has a commit."""
+        return self.holding(sha) is None and not self.repository.is_on_a_branch(sha)
+
+    def parent(self, sha: str) -> str:
+        """Return the first parent of a commit, "" where it has none."""
+        place = self.places.get(sha)
+        commit = self.repository.commit(sha) if place is None else self.commits[place]
+        return commit.parents[0] if commit.parents else ""
+
+    @property
+    def tip(self) -> Commit:
+        return self.commits[-1]
+
+    def names(self, place: int) -> int | None:
+        """Return the place of the commit that a commit says it reverts, -1 for a revert of
+        something else, None for a commit that is no revert.
+
+        `git revert` quotes the subject. The newest commit of that subject before it is meant.
+        """
+        match = _REVERT.match(self.commits[place].subject)
+        if match is None:
+            return None
+        subject = match["subject"]
+        before = range(place - 1, -1, -1)
+        return next((p for p in before if self.commits[p].subject == subject), -1)
+
+    def touches(self, place: int, other: int) -> bool:
+        """Return True if two commits change a file in common, each against its first parent."""
+        return not self._files(place).isdisjoint(self._files(other))
+
+    def foreign(self) -> float:
+        """Return the share of pairs of the newest commits that change a file in common: how often
+        commits overlap that have nothing to do with each other."""
+        newest = range(max(1, len(self.commits) - _SAMPLE), len(self.commits))
+        pairs = [(a, b) for a in newest for b in newest if a < b - 1]
+        overlaps = sum(self.touches(b, a) for a, b in pairs)
+        return (overlaps + _PRIOR[0]) / (len(pairs) + _PRIOR[1])
+
+    def _files(self, place: int) -> frozenset[bytes]:
+        if place not in self._changed:
+            around = range(max(1, place - _SAMPLE), min(len(self.commits), place + 2))
+            pairs = {p: (self.commits[p - 1].tree, self.commits[p].tree) for p in around}
+            found = self._differences.between(pairs.values(), ["**"])
+            for p, pair in pairs.items():
+                self._changed[p] = frozenset(change.path for change in found[pair])
+        return self._changed.get(place, frozenset())
+
+    @cached_property
+    def _differences(self) -> Differences:
+        return Differences(self.repository)
+
+    @cached_property
+    def _changed(self) -> dict[int, frozenset[bytes]]:
+        return {}
+
+    @cached_property
+    def _brought(self) -> dict[str, list[str]]:
+        return {}
+
+    @cached_property
+    def _merged(self) -> dict[str, int | None]:
+        return {}
+
+
+def _aliases(line: Sequence[Commit], elsewhere: Iterable[Commit]) -> dict[str, int]:
+    """Return the place of each commit off the line whose tree the line has: that of the merge that
+    brought it where there is one, else the oldest. A rebased or amended commit keeps its results
+    by this, and the tip of a branch counts for the merge that is equal to it."""
+    known = {commit.sha for commit in line}
+    others = [commit for commit in elsewhere if commit.sha not in known]
+    if not others:
+        return {}
+    by_tree: dict[str, list[int]] = {}
+    for place, commit in enumerate(line):
+        by_tree.setdefault(commit.tree, []).append(place)
+    return {
+        commit.sha: next((p for p in places if commit.sha in line[p].parents), places[0])
+        for commit in others
+        if (places := by_tree.get(commit.tree))
+    }

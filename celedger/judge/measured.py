@@ -1,0 +1,205 @@
+"""What the ledger holds of a task along a line, as arrays that the model of histories takes.
+
+A value counts when its trial ended well and as a whole, was summarised by today's rule, and, for
+speed, nothing disturbed it. What a person declared void is left out. Judges nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from celedger.base.model import SPOILT, Direction, Kind, Mark, Metric, TaskRecord
+from celedger.judge.line import Line
+from celedger.ledger.read import Reader
+from celedger.ledger.trial_arrays import TaskColumns
+from celedger.stats.arrays import Floats, Ints
+from celedger.stats.course import Measurements, MetricKey
+
+_SESSIONS = frozenset({Kind.SPEED, Kind.WORK, Kind.MEMORY})
+_SHORT = "%.6g"
+"""A value that this writes in full may be equal by chance: an accuracy of 0.875, a count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """What values must share to be compared: an environment (or several that a person declared
+    equal), and a definition of the task."""
+
+    environment: str
+    recipe: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TaskMeasurements:
+    """A task's trials along a line.
+
+    Attributes:
+        chains: In the order of first use; a number of a chain is an index.
+        metrics: Those that are judged, by key.
+        measured: By key; those without a value on the line are left out.
+        not_finite: Places with a value that is no number, or infinite, by key.
+        controls: Place and session of the trials that were run for a rise in doubt, by key.
+        ended_well: Id, place, chain, seed and start (s) of each trial that ended well: a column of
+            an array each.
+    """
+
+    suite: str
+    name: str
+    chains: tuple[Chain, ...]
+    metrics: Mapping[MetricKey, Metric]
+    measured: Mapping[MetricKey, Measurements]
+    not_finite: Mapping[MetricKey, frozenset[int]]
+    controls: Mapping[MetricKey, frozenset[tuple[int, int]]]
+    ended_well: Ints
+
+
+class _Definition:
+    """The trials of one definition of a task, as columns."""
+
+    def __init__(
+        self, ledger: Reader, line: Line, recipe: str, equal: Mapping[str, str], void: Ints
+    ) -> None:
+        self.columns = columns = TaskColumns(ledger, recipe)
+        here = np.array([line.places.get(sha, -1) for sha in columns.commits], dtype=np.int64)
+        self.place = here[columns.commit] if columns.ids.size else columns.ids
+        self.chains = [Chain(equal.get(e, e), recipe) for e in columns.environments]
+        self.counts = (self.place >= 0) & ~np.isin(columns.ids, void)
+        whole = columns.ok & ~columns.marked(Mark.EARLY_STOPPED) & self.counts
+        self.usable = {False: whole, True: whole & ~columns.marked(*SPOILT)}
+        self.seed, self.own = columns.seed, ~columns.derived
+        self.bits = np.full(columns.ids.size, -1, dtype=np.int64)
+
+    def first_used(self) -> list[tuple[int, Chain]]:
+        """Return each chain with the id of its first trial that counts."""
+        codes, ids = self.columns.environment[self.counts], self.columns.ids[self.counts]
+        return [
+            (int(ids[codes == code][0]), self.chains[code]) for code in np.unique(codes).tolist()
+        ]
+
+
+def measurements(
+    ledger: Reader,
+    line: Line,
+    records: Sequence[TaskRecord],
+    *,
+    equal: Mapping[str, str],
+    void: Collection[int] = (),
+    judged: str | None = None,
+) -> TaskMeasurements:
+    """Read a task's trials along a line.
+
+    Args:
+        records: All definitions of the task, the oldest first.
+        equal: Environments that a person declared equal: each with the one that stands for it.
+        void: Ids of trials that are left out.
+        judged: The one metric that is asked for [default: all that have a direction].
+    """
+    newest = records[-1]
+    out = np.array(sorted(void), dtype=np.int64)
+    parts = [_Definition(ledger, line, record.recipe, equal, out) for record in records]
+    used = sorted((pair for part in parts for pair in part.first_used()), key=lambda p: p[0])
+    chains = list(dict.fromkeys(chain for _, chain in used))
+    every = [m for m in ledger.metrics(newest.recipe) if m.direction is not Direction.INFO]
+    _number_bits(parts, [m for m in every if m.kind not in _SESSIONS])
+    metrics = {(newest.suite, newest.name, m.name): m for m in every if judged in (None, m.name)}
+    measured, not_finite, controls = {}, {}, {}
+    for key, metric in metrics.items():
+        values, broken, controls[key] = _of_metric(parts, chains, metric)
+        if values is not None:
+            measured[key] = values
+        not_finite[key] = broken
+    return TaskMeasurements(
+        newest.suite, newest.name, tuple(chains), metrics, measured, not_finite, controls,
+        np.concatenate([_ended_well(part, chains) for part in parts], axis=1),
+    )  # fmt: skip
+
+
+def _ended_well(part: _Definition, chains: Sequence[Chain]) -> Ints:
+    numbers = np.array(
+        [chains.index(c) if c in chains else -1 for c in part.chains], dtype=np.int64
+    )
+    rows = np.flatnonzero(part.usable[False])
+    columns = part.columns
+    chain = numbers[columns.environment[rows]] if rows.size else rows
+    return np.array(
+        [columns.ids[rows], part.place[rows], chain, part.seed[rows], columns.started[rows]],
+        dtype=np.int64,
+    )
+
+
+def _of_metric(
+    parts: Sequence[_Definition], chains: Sequence[Chain], metric: Metric
+) -> tuple[Measurements | None, frozenset[int], frozenset[tuple[int, int]]]:
+    """Return a metric's usable values in the order of recording, the places of those that are not
+    finite, and place and session of those that were run for a rise in doubt."""
+    numbers = {chain: number for number, chain in enumerate(chains)}
+    table: list[Floats] = []
+    for part in parts:
+        rows, values = part.columns.values(metric)
+        keep = part.usable[metric.kind is Kind.SPEED][rows]
+        rows, values = rows[keep], values[keep]
+        if not rows.size:
+            continue
+        columns = part.columns
+        chain = np.array([numbers.get(each, -1) for each in part.chains])[columns.environment[rows]]
+        table.append(
+            np.array(
+                [
+                    columns.ids[rows], part.place[rows], chain, columns.session[rows],
+                    columns.rank[rows], part.seed[rows], part.own[rows], part.bits[rows],
+                    columns.risen[rows], values,
+                ],
+                dtype=np.float64,
+            )
+        )  # fmt: skip
+    if not table:
+        return None, frozenset(), frozenset()
+    joined = np.concatenate(table, axis=1)
+    joined = joined[:, np.argsort(joined[0], kind="stable")]
+    finite = np.isfinite(joined[9])
+    broken = frozenset(joined[1, ~finite & (joined[6] == 1)].astype(np.int64).tolist())
+    if not finite.any():
+        return None, broken, frozenset()
+    _, place, chain, session, rank, seed, own, bits, risen, value = joined[:, finite]
+    whole = [column.astype(np.int64) for column in (place, chain, session, rank, seed)]
+    sessions = _in_order_of_time(whole[2])
+    measurements_of = Measurements(
+        whole[0], whole[1], sessions, whole[3], whole[4], value * metric.direction.sign,
+        own == 1, bits.astype(np.int64), metric.kind in _SESSIONS,
+    )  # fmt: skip
+    asked = zip(whole[0][risen == 1].tolist(), sessions[risen == 1].tolist(), strict=True)
+    return measurements_of, broken, frozenset(asked)
+
+
+def _in_order_of_time(session: Ints) -> Ints:
+    """Number sessions in the order in which each has its first row."""
+    _, first, inverse = np.unique(session, return_index=True, return_inverse=True)
+    ranks = np.empty(first.size, dtype=np.int64)
+    ranks[np.argsort(first)] = np.arange(first.size)
+    return ranks[inverse]
+
+
+def _number_bits(parts: Sequence[_Definition], metrics: Sequence[Metric]) -> None:
+    """Give trials that computed the same the same number: equal values of all metrics of quality,
+    and equal parameters where the trial reported their fingerprint. Values that are short and come
+    without a fingerprint may be equal by chance: -1."""
+    numbers: dict[tuple[object, ...], int] = {}
+    for part in parts:
+        size = part.columns.ids.size
+        values = np.full((len(metrics), size), np.nan)
+        for index, metric in enumerate(metrics):
+            rows, own = part.columns.values(metric)
+            values[index, rows] = own
+        prints = part.columns.fingerprints()
+        ids = part.columns.evidence_or_own.tolist()
+        known = np.isfinite(values).any(axis=0) if metrics else np.zeros(size, dtype=bool)
+        for row in np.flatnonzero(part.usable[False] & known).tolist():
+            column = values[:, row].tolist()
+            fingerprint = prints.get(ids[row])
+            if fingerprint is None and all(float(_SHORT % v) == v for v in column if v == v):
+                continue
+            key = (fingerprint, *(repr(v) for v in column))
+            part.bits[row] = numbers.setdefault(key, len(numbers))

@@ -1,0 +1,187 @@
+"""Reading the state, from the cache where nothing changed, and recording what is said.
+
+The cache lies in the repository's folder of state and may be deleted at any time. Reading verbs
+record nothing: they show what would be recorded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from celedger.base import VERSION, files
+from celedger.base.errors import CeledgerError
+from celedger.base.model import Commit, Task
+from celedger.judge.history_cache import HistoryCache
+from celedger.judge.incident import MetricStanding, Standing, State
+from celedger.judge.line import LONGEST, Line
+from celedger.ledger import Ledger
+from celedger.repo import Repository, bisecting
+
+__all__ = ["LONGEST", "RECENT", "cache_of", "line_of", "read", "record", "standings_at", "tip_of"]
+
+RULES = 1
+"""Version of the rules by which the state is derived: a cached one of another version is stale."""
+_STATES = "state"  # folder of the cache, in the repository's folder of state
+_MOST = 8
+"""States that are kept: HEAD's and a few branches'."""
+
+
+def tip_of(repository: Repository, commit: Commit | None = None) -> str:
+    """Return the commit (a hash) whose line a judgement is about: HEAD's, during a `git bisect`
+    that of the commit where it began; or `commit` where that line does not have it."""
+    start = bisecting.start_of(repository)
+    head = repository.resolve(start or "HEAD").sha
+    if commit is None or commit.sha == head:
+        return head
+    line = repository.log(head, limit=RECENT, first_parent=True)
+    if any(each.sha == commit.sha for each in line):
+        return head
+    return commit.sha
+
+
+RECENT = 2000
+"""First parents of HEAD among which an older commit is looked for before it is judged on a line of
+its own."""
+
+
+def line_of(repository: Repository, ledger: Ledger, tip: str, *, every: bool = False) -> Line:
+    """Return the line of a commit (a hash), with the places of what was measured off it."""
+    trained = set(ledger.commits_with_trials())
+    known = [c for c in ledger.commits() if c.sha in trained]
+    return Line.of(repository, tip, known, every=every)
+
+
+def read(
+    repository: Repository, ledger: Ledger, tip: str | None = None, *, every: bool = False
+) -> State:
+    """Return the state of a line [default: HEAD's] as it is now."""
+    tip = tip or tip_of(repository)
+    key = _key(ledger, tip, every=every)
+    path = _folder(repository) / f"{key}.json"
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        return State.unpacked(json.loads(path.read_bytes()))
+    state = _derived(repository, ledger, tip, every=every)
+    _keep(path, state)
+    return state
+
+
+def _derived(repository: Repository, ledger: Ledger, tip: str, *, every: bool) -> State:
+    from celedger.judge.derivation import derive  # numpy: not where the cache has the answer
+    from celedger.judge.state import state_of
+
+    line = line_of(repository, ledger, tip, every=every)
+    return state_of(derive(ledger, line, cache=cache_of(repository)))
+
+
+def record(
+    repository: Repository,
+    ledger: Ledger,
+    tip: str,
+    *,
+    job: str,
+    now: float,
+    name: Callable[[], str],
+) -> State:
+    """Bring the state of a line up to date: derive it, and record what was not said yet.
+
+    Args:
+        job: What asks: `run`, `check`, `bisect`, `merge`, or the commit of the worker's job.
+        now: Seconds since the epoch.
+        name: Makes a ULID.
+    """
+    from celedger.judge.derivation import derive
+    from celedger.judge.incident_list import build
+    from celedger.judge.state import state_of
+    from celedger.judge.told import new_rows
+
+    line = line_of(repository, ledger, tip)
+    derivation = derive(ledger, line, cache=cache_of(repository))
+    state = state_of(derivation)
+    moved = {each.id for each in derivation.rebased()}  # nothing new is known of these
+    rows = new_rows(
+        [each for each in state.incidents if each.id not in moved],
+        derivation.told, build(derivation).sizes,
+        revision=tip, job=job, now=now, name=name,
+    )  # fmt: skip
+    if rows:
+        ledger.record_said(rows)
+    _keep(_folder(repository) / f"{_key(ledger, tip, every=False)}.json", state)
+    return state
+
+
+def is_older(ledger: Ledger) -> bool:
+    """Return True if an older celedger judged this ledger, and nothing was said since: its first
+    state is no news."""
+    return bool(ledger.judged()) and not ledger.said()
+
+
+def standings_at(
+    repository: Repository,
+    ledger: Ledger,
+    state: State,
+    commit: str,
+    tasks: Sequence[Task],
+) -> tuple[MetricStanding, ...]:
+    """Return how the metrics of some tasks stand at a commit (a hash) of the line of a state."""
+    names = {(task.suite, task.name) for task in tasks}
+    standings = state.standings
+    if commit != state.tip:
+        from celedger.judge.derivation import derive
+        from celedger.judge.state import state_of
+
+        line = line_of(repository, ledger, state.tip)
+        derivation = derive(ledger, line, cache=cache_of(repository))
+        standings = state_of(derivation, commit).standings
+    own = [each for each in standings if (each.suite, each.task) in names]
+    return tuple(_explained(ledger, commit, tasks, own))
+
+
+def _explained(
+    ledger: Ledger, commit: str, tasks: Sequence[Task], standings: Sequence[MetricStanding]
+) -> Iterator[MetricStanding]:
+    """Yield standings with the reason why a task was not measured, where its last trial has one."""
+    known = {(each.suite, each.task) for each in standings}
+    reasons: dict[tuple[str, str], str] = {}
+    for task in tasks:
+        trials = ledger.trials(commit=commit, suite=task.suite, task=task.name, recipe=task.recipe)
+        ended = [r for r in trials if r.outcome is not None]
+        if ended and not ended[-1].ok and ended[-1].outcome is not None:
+            reasons[task.suite, task.name] = ended[-1].outcome.message
+    for each in standings:
+        reason = reasons.get((each.suite, each.task), "")
+        is_missing = each.standing is Standing.MISSING
+        yield replace(each, note=reason) if reason and is_missing else each
+    for (suite, task_name), reason in reasons.items():
+        if (suite, task_name) not in known:
+            yield MetricStanding(suite, task_name, "", Standing.MISSING, True, note=reason)
+
+
+def _key(ledger: Ledger, tip: str, *, every: bool) -> str:
+    """Return the name of a state in the cache: a hash of all that it is derived from."""
+    text = f"{VERSION} {RULES} {ledger.path.resolve()} {ledger.facts()} {tip} {every}"
+    return hashlib.sha256(os.fsencode(text)).hexdigest()[:32]
+
+
+def cache_of(repository: Repository) -> HistoryCache:
+    """Return the cache of settled stretches."""
+    return HistoryCache(repository.state_dir / "histories")
+
+
+def _folder(repository: Repository) -> Path:
+    return repository.state_dir / _STATES
+
+
+def _keep(path: Path, state: State) -> None:
+    """Write a state to the cache, where that can be written, and remove the oldest."""
+    with suppress(OSError, CeledgerError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        files.replace(path, json.dumps(state.packed()).encode())
+        kept = sorted(path.parent.glob("*.json"), key=lambda p: p.stat().st_mtime)
+        for old in kept[:-_MOST]:
+            old.unlink(missing_ok=True)

@@ -1,0 +1,232 @@
+"""How each metric stands at a commit: worse by an incident in force, the same, or why that cannot
+be told. Only `check` and its views ask; the incidents themselves come from elsewhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from celedger.base.errors import Status
+from celedger.base.model import Metric
+from celedger.judge.derivation import Derivation
+from celedger.judge.incident import Incident, MetricStanding, Standing
+from celedger.stats.arrays import Floats
+from celedger.stats.course import Measurements, MetricHistory, MetricKey, Node
+from celedger.stats.line_steps import FEWEST_REPEATS
+from celedger.trial.protocol import TELEMETRY
+
+WITHOUT_FLOOR = 0.10
+"""Relative change that must be visible in a metric that declares no floor: ten per cent is the
+smallest change that people act on without being asked to say so."""
+ONE_SIDED_95 = 1.644854
+"""Standard errors: where the level may be higher by the floor with 5 %, noise hides the floor."""
+PAIRED = 0.1
+"""Share of the floor below which the differences of equal seeds show that nothing was drawn anew:
+by chance a redraw falls there about once in twelve times where the noise is as large as the floor.
+"""
+
+
+def status(
+    standings: Sequence[MetricStanding],
+    *,
+    gate: bool,
+    lenient: bool = False,
+    complete: bool = True,
+) -> Status:
+    """Return the exit status of a commit that stands so; only what the suite declares counts.
+
+    A `gate` does not pass what it could not decide or did not measure. A `lenient` one passes what
+    noise hides, and a first measurement. `complete`: every trial that the command was asked for
+    was measured; one that was not never passes, whatever the ledger held before.
+    """
+    own = [each for each in standings if each.declared]
+    if any(each.standing is Standing.WORSE for each in own):
+        return Status.BAD
+    if not complete:
+        return Status.CANNOT_JUDGE
+    if (own or gate) and all(each.standing is Standing.MISSING for each in own):
+        return Status.CANNOT_JUDGE
+    if not gate:
+        return Status.GOOD
+    passing = {Standing.SAME, Standing.BETTER}
+    if lenient:
+        passing |= {Standing.TOO_NOISY, Standing.FIRST}
+    return Status.GOOD if all(s.standing in passing for s in own) else Status.CANNOT_JUDGE
+
+
+def at(
+    derivation: Derivation, place: int, incidents: Sequence[Incident]
+) -> Iterable[MetricStanding]:
+    """Yield how every metric stands at a place of the line: first the tasks that fail."""
+    in_force = [i for i in incidents if _holds(derivation, i, place)]
+    for (suite, name), task in derivation.tasks.items():
+        failing = [
+            i
+            for i in in_force
+            if i.is_failure and any(m.key == (suite, name, "") for m in i.metrics)
+        ]
+        if failing:
+            yield MetricStanding(
+                suite, name, "", Standing.WORSE, True, tuple(i.id for i in failing),
+                note=f"{failing[0].kind}: {failing[0].message}",
+            )  # fmt: skip
+        for key, metric in task.metrics.items():
+            own = [
+                i for i in incidents
+                if any(m.key == key for m in i.metrics)
+            ]  # fmt: skip
+            history, values = derivation.histories.get(key), task.measured.get(key)
+            standing = _of_metric(derivation, key, metric, history, values, place, own, in_force)
+            if standing is not None and not (failing and standing.standing is Standing.MISSING):
+                yield standing
+
+
+def _holds(derivation: Derivation, incident: Incident, place: int) -> bool:
+    """Return True if an incident lies wholly at or before a place and was in force there."""
+    last = derivation.place(incident.first_bad[-1])
+    closed = derivation.place(incident.closed_at) if incident.closed_at else -1
+    mended = incident.state == "recovered" and 0 <= closed <= place
+    over = incident.state in ("accepted", "withdrawn") or mended
+    return 0 <= last <= place and not over
+
+
+def _of_metric(
+    derivation: Derivation,
+    key: MetricKey,
+    metric: Metric,
+    history: MetricHistory | None,
+    values: Measurements | None,
+    place: int,
+    own: Sequence[Incident],
+    in_force: Sequence[Incident],
+) -> MetricStanding | None:
+    declared = metric not in TELEMETRY
+    worse = tuple(i.id for i in own if i in in_force)
+    numbers = _numbers(metric, history, values, place)
+    if numbers is None:
+        if not (worse or (declared and history is not None)):
+            return None
+        kind = Standing.WORSE if worse else Standing.MISSING
+        return MetricStanding(
+            *key, kind, declared, worse, unit=metric.unit, note="not measured here"
+        )
+    kind, note = _kind(derivation, key, metric, place, own, numbers)
+    if worse:
+        kind, note = Standing.WORSE, ""
+    return MetricStanding(
+        *key, kind, declared, worse, numbers.level, numbers.value, numbers.low, numbers.high,
+        numbers.smallest, numbers.floor, numbers.trials, metric.unit, note,
+    )  # fmt: skip
+
+
+class _Numbers:
+    """What a commit's own trials tell against the level before it; in the metric's unit, signed
+    as the metric is."""
+
+    def __init__(
+        self, metric: Metric, history: MetricHistory, node: Node, before: Node | None, own: Floats,
+        pairs: Floats, shares_session: bool,
+    ) -> None:  # fmt: skip
+        sign, noise = metric.direction.sign, history.noise
+        self.trials, self.is_first = own.size, before is None
+        self.since = -1 if before is None else before.last
+        mean = float(own.mean()) if own.size else node.level
+        self.value = sign * mean
+        level = before.level if before is not None else math.nan
+        self.level = sign * level
+        floor = metric.floor.at(level) if metric.floor.amount else WITHOUT_FLOOR * abs(level)
+        self.floor = floor
+        size = node.level - level
+        repeats = before is node
+        session = 0.0 if shares_session else noise.session * noise.sd
+        error = math.hypot(node.error, before.error if before is not None else math.nan, session)
+        if repeats:
+            error = 0.0
+        self.low, self.high = sorted(sign * (size + way * 1.959964 * error) for way in (-1, 1))
+        self.smallest = ONE_SIDED_95 * error
+        agree = pairs.size > 0 and float(np.abs(pairs).max()) <= PAIRED * floor
+        self.hides_floor = not agree and size + ONE_SIDED_95 * error > floor
+        known = history.by_seeds or noise.freedom >= FEWEST_REPEATS
+        self.knows_noise = known or agree or repeats
+
+
+def _numbers(
+    metric: Metric, history: MetricHistory | None, values: Measurements | None, place: int
+) -> _Numbers | None:
+    if history is None or values is None:
+        return None
+    here = [n for n in history.nodes if n.first <= place <= n.last]
+    own = np.flatnonzero(values.place == place)
+    if not here or not own.size:
+        return None
+    node = max(here, key=lambda n: n.chain)
+    if node.first < place:  # it repeats an earlier commit bit by bit
+        before: Node | None = node
+    else:
+        earlier = [n for n in history.nodes if n.chain == node.chain and n.last < node.first]
+        before = max(earlier, key=lambda n: n.last, default=None)
+    rows = own[values.chain[own] == node.chain]
+    pairs, shares = np.empty(0), False
+    if before is not None and before.rows:
+        there = np.array(before.rows, dtype=np.int64)
+        mine = np.array(node.rows, dtype=np.int64)
+        common = np.intersect1d(values.seed[there], values.seed[mine])
+        pairs = np.array(
+            [
+                values.value[mine][values.seed[mine] == seed].mean()
+                - values.value[there][values.seed[there] == seed].mean()
+                for seed in common.tolist()
+            ]
+        )
+        shares = not values.has_sessions or bool(
+            np.intersect1d(values.session[there], values.session[mine]).size
+        )
+    if values.has_sessions:
+        pairs = np.empty(0)
+    return _Numbers(metric, history, node, before, values.value[rows], pairs, shares)
+
+
+def _kind(
+    derivation: Derivation,
+    key: MetricKey,
+    metric: Metric,
+    place: int,
+    own: Sequence[Incident],
+    numbers: _Numbers,
+) -> tuple[Standing, str]:
+    """Return how a metric stands that no incident made worse at this place."""
+    if numbers.is_first and any(derivation.place(i.known_good) >= place >= 0 for i in own):
+        return Standing.SAME, "good beside what came later"
+    if numbers.is_first:
+        return Standing.FIRST, "first measurement in this environment: nothing to compare with"
+    inside = [
+        i for i in own
+        if i.in_force
+        and derivation.place(i.first_bad[0]) <= place < derivation.place(i.first_bad[-1])
+    ]  # fmt: skip
+    if inside:
+        return Standing.UNDECIDED, f"among the {len(inside[0].first_bad)} commits of {inside[0].id}"
+    doubts = [
+        step for k, step in derivation.derived.suspected
+        if k == key and step.first <= place and step.size > 0
+    ]  # fmt: skip
+    if doubts:
+        return Standing.UNDECIDED, "seems worse, not settled"
+    if any(k == key and s.last == place and s.first == place and s.size < 0
+           for k, s in derivation.derived.changes):  # fmt: skip
+        return Standing.BETTER, ""
+    settled = [
+        i for i in own
+        if i.state in ("accepted", "withdrawn")
+        and numbers.since < derivation.place(i.first_bad[-1]) <= place
+    ]  # fmt: skip
+    if settled:
+        return Standing.SAME, f"{settled[0].id} is {settled[0].state}"
+    if not numbers.knows_noise:
+        return Standing.TOO_NOISY, "noise unknown: too few repeats of one commit"
+    if numbers.hides_floor:
+        return Standing.TOO_NOISY, "noise hides changes as small as the floor"
+    return Standing.SAME, ""

@@ -1,0 +1,130 @@
+"""The one memory: what is worse on a line, since which commit, and whether it is over.
+
+Derived anew from trials, bisects and people's acts whenever they change (docs/statistics.md).
+Stored are only rows of what was said, on which identity and hysteresis rest, and a cache that may
+be deleted at any time. Every view prints rows of this state; none judges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+from celedger.base.model import BaselineAct
+from celedger.judge import incident_list, standings
+from celedger.judge.derivation import Derivation
+from celedger.judge.incident import Doubt, LevelChange, MetricNoise, PinnedDistance, State
+from celedger.stats.course import MetricHistory, MetricKey
+
+_95 = 1.959964  # standard errors at each side of a 95 % interval
+
+
+def state_of(derivation: Derivation, at: str | None = None) -> State:
+    """Return the state; with `at`, how the metrics stand at that commit instead of the tip."""
+    place = len(derivation.line.commits) - 1 if at is None else derivation.place(at)
+    listed = incident_list.build(derivation)
+    measured = {p for task in derivation.tasks.values() for p in task.ended_well[1].tolist()}
+    everywhere = set(derivation.ledger.commits_with_trials())
+    return State(
+        tip=derivation.line.tip.sha,
+        incidents=listed.incidents,
+        changes=tuple(_changes(derivation)),
+        doubts=tuple(_doubts(derivation)),
+        pinned=tuple(_pinned(derivation)),
+        standings=tuple(standings.at(derivation, place, listed.incidents)),
+        noise=tuple(_noise(derivation)),
+        gone=listed.gone,
+        metrics=len(derivation.histories),
+        commits=len(measured),
+        trials=sum(task.ended_well.shape[1] for task in derivation.tasks.values()),
+        aside=len(everywhere - derivation.line.places.keys()),
+        environments=len({c.environment for t in derivation.tasks.values() for c in t.chains}),
+    )
+
+
+def _changes(derivation: Derivation) -> Iterable[LevelChange]:
+    """Yield improvements, and the offset of each change of environment or definition."""
+    for key, step in derivation.derived.changes:
+        metric, sign = derivation.metric(key), derivation.metric(key).direction.sign
+        low, high = sorted(sign * (step.size + way * _95 * step.error) for way in (-1, 1))
+        yield LevelChange(
+            "improvement", *key, sign * step.before, sign * step.after, low, high, metric.unit,
+            step.probability, derivation.among(step.first, step.last),
+            derivation.sha(step.likeliest),
+            better=step.size < 0, known=derivation.sha(step.known) if step.known >= 0 else "",
+        )  # fmt: skip
+    for key, history in derivation.histories.items():
+        yield from _offsets(derivation, key, history)
+
+
+def _offsets(
+    derivation: Derivation, key: MetricKey, history: MetricHistory
+) -> Iterable[LevelChange]:
+    task, metric = derivation.tasks[key[:2]], derivation.metric(key)
+    by_chain: dict[int, list[int]] = {}
+    for index, node in enumerate(history.nodes):
+        by_chain.setdefault(node.chain, []).append(index)
+    numbers = sorted(by_chain)
+    for old, new in pairwise(numbers):
+        pairs = [
+            (history.nodes[b].last, history.nodes[a], history.nodes[b])
+            for a in by_chain[old]
+            for b in by_chain[new]
+            if history.nodes[a].first <= history.nodes[b].last
+            and history.nodes[b].first <= history.nodes[a].last
+        ]
+        if not pairs:
+            continue
+        place, one, other = max(pairs, key=lambda pair: pair[0])
+        sign = metric.direction.sign
+        size, error = sign * (other.level - one.level), (one.error**2 + other.error**2) ** 0.5
+        chains = task.chains[old], task.chains[new]
+        same = chains[0].environment == chains[1].environment
+        yield LevelChange(
+            "definition" if same else "environment", *key, sign * one.level,
+            sign * other.level, size - _95 * error, size + _95 * error, metric.unit, 1.0,
+            (derivation.sha(place),), derivation.sha(place), better=size * sign < 0,
+            environments=(chains[0].environment, chains[1].environment),
+        )  # fmt: skip
+
+
+def _noise(derivation: Derivation) -> Iterable[MetricNoise]:
+    for key, history in derivation.histories.items():
+        noise = history.noise
+        yield MetricNoise(*key, noise.sd, noise.freedom, noise.is_exact, noise.session)
+
+
+def _doubts(derivation: Derivation) -> Iterable[Doubt]:
+    for key, step in derivation.derived.suspected:
+        metric, sign = derivation.metric(key), derivation.metric(key).direction.sign
+        yield Doubt(
+            *key, derivation.among(step.first, step.last), derivation.sha(step.likeliest),
+            step.probability, sign * step.size, metric.unit, sign * step.before,
+        )  # fmt: skip
+
+
+def _pinned(derivation: Derivation) -> Iterable[PinnedDistance]:
+    """Yield how far each metric lies from its newest pin by now, in the same chain."""
+    pins = [act for act in derivation.acts if act.act is BaselineAct.PIN]
+    for key, history in derivation.histories.items():
+        metric = derivation.metric(key)
+        places = [
+            derivation.place(pin.commit)
+            for pin in pins
+            if pin.suite == key[0] and pin.covers(key[1], key[2])
+        ]
+        pin = next((p for p in reversed(places) if p >= 0), -1)
+        if pin < 0 or not history.nodes:
+            continue
+        newest = max(history.nodes, key=lambda node: (node.chain, node.last))
+        at = [n for n in history.nodes if n.chain == newest.chain and n.first <= pin <= n.last]
+        if not at or at[0] is newest:
+            continue
+        sign = metric.direction.sign
+        size, error = newest.level - at[0].level, (newest.error**2 + at[0].error ** 2) ** 0.5
+        low, high = sorted(sign * (size + way * _95 * error) for way in (-1, 1))
+        level = sign * at[0].level
+        clear = low * high > 0 and abs(size) >= metric.floor.at(level)
+        yield PinnedDistance(
+            *key, derivation.sha(pin), level, sign * size, low, high, metric.unit, size < 0, clear
+        )

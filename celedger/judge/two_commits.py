@@ -1,0 +1,86 @@
+"""What two commits of a line differ by: what the incidents between them did, else what their own
+trials tell at the noise that the state knows.
+
+Pure: a view that shows two commits, or one, asks here and judges nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from celedger.base.model import Metric
+from celedger.judge.incident import Incident, MetricNoise, State
+
+_TWO_SIDED = 1.959964  # standard errors: 95 % of a normal distribution
+_FOUR_IN_FIVE = 0.841621
+"""Standard errors more, so that four cases of five are detected."""
+FEWEST_REPEATS = 4
+"""Degrees of freedom of repeats from which the noise is known (`stats.line_steps`)."""
+
+
+def smallest_change(noise: MetricNoise | None, a: int, b: int) -> float:
+    """Return the smallest change that `a` and `b` trials of two commits tell at 95 %, in four cases
+    of five: 0 where every change is told, infinity where the noise is not known."""
+    return _limit(noise, a, b, _TWO_SIDED + _FOUR_IN_FIVE)
+
+
+def _limit(noise: MetricNoise | None, a: int, b: int, errors: float) -> float:
+    if noise is None or not a or not b:
+        return math.inf
+    if noise.is_exact and noise.freedom < FEWEST_REPEATS:
+        return 0.0
+    if noise.freedom < FEWEST_REPEATS:
+        return math.inf
+    return errors * noise.sd * math.sqrt(1 / a + 1 / b + 2 * noise.session**2)
+
+
+def between(
+    state: State, place: Callable[[str], int], key: tuple[str, str, str], a: str, b: str
+) -> list[Incident]:
+    """Return the incidents of a metric that came between two commits of the line and are in force
+    at the later one; the newest first. `place` is that of a commit on the line, that of the merge
+    for one of a merged branch. Inside a branch none is known but what a bisect named."""
+    old, new = place(a), place(b)
+    own = [i for i in reversed(state.of(*key)) if i.state != "withdrawn"]
+    if 0 <= old == new:
+        return [i for i in own if i.bisect and (i.parent, i.likeliest) == (a, b)]
+    if not 0 <= old < new:
+        return []
+    return [
+        incident
+        for incident in own
+        if old < place(incident.first_bad[0]) and place(incident.first_bad[-1]) <= new
+        and not (incident.state == "recovered" and 0 <= place(incident.closed_at) <= new)
+    ]  # fmt: skip
+
+
+def compare(
+    metric: Metric,
+    noise: MetricNoise | None,
+    incidents: Sequence[Incident],
+    a: tuple[float, int],
+    b: tuple[float, int],
+) -> str:
+    """Return what a metric's change from A to B is, each a mean and its number of trials.
+
+    Returns:
+        `worse` or `better`, where an incident says so or the trials do; `same` (equal values),
+        `within noise`, `small` (below the metric's floor), `unknown` (no repeats to judge by),
+        `not finite`.
+    """
+    delta = b[0] - a[0]
+    if not math.isfinite(delta):
+        return "not finite"
+    if incidents:
+        return "worse"
+    if delta == 0:
+        return "same"
+    limit = _limit(noise, a[1], b[1], _TWO_SIDED)
+    if math.isinf(limit):
+        return "unknown"
+    if abs(delta) < limit:
+        return "within noise"
+    if abs(delta) < metric.floor.at(a[0]):
+        return "small"
+    return "worse" if delta * metric.direction.sign > 0 else "better"

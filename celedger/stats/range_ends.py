@@ -1,0 +1,276 @@
+"""Is the bad end of a range worse than its good end? The question with which a bisect begins.
+
+A metric that repeats exactly is compared exactly. Else a t-test on the noise of the ledger, with
+means that one outlier cannot move, or the e-value of Lehmann's ranks, under one budget over all
+metrics that are compared: of a dozen one always looks worse. What is worse over time is decided in
+`incidents.py`; this must not know of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import numpy as np
+
+from celedger.base.model import Floor
+from celedger.stats.arrays import Bools, Floats
+from celedger.stats.grouped_values import Grouped, Layout
+from celedger.stats.noise import Noise, collapse, fine, pool, smallest_change
+from celedger.stats.tails import t_quantile, t_test
+
+ALPHA = 0.05
+"""False-discovery rate over the metrics of a comparison."""
+BLIND = 20.0
+"""A test that could not tell a change of 20 noise sds tells nothing: undecided, not the same."""
+UNSETTLED = 5
+"""Not told, but a budget so many times larger (that of one metric at most) would have: undecided,
+in at most one comparison of eight in which nothing changed."""
+ROUNDING = 1e-12
+"""Relative difference that another order of additions makes, where a training forgets it. One
+that amplifies rounding ends elsewhere: then the difference is noise, and far larger."""
+WITHOUT_FLOOR = 0.1
+"""Share of the level that must be seen where the suite states no floor."""
+CLIP = 2.0
+"""Noise sds beyond the middle value at which a single value's pull on a mean ends."""
+HEAVY_DOF = 3.0
+"""Degrees of freedom, at most, for one value on its own: nothing but a second trial shows that it
+is no outlier."""
+LONE_DOF = 1.0
+"""The same for the only value of the good end."""
+ODDS = np.array([1.8, 3.2, 11.7, 426.0])
+"""Odds that a value of the bad end exceeds one of the good end: those of half a sd to four sd."""
+CONFIDENCE = 0.95
+
+
+class EndVerdict(StrEnum):
+    SAME = "same"
+    WORSE = "worse"
+    BETTER = "better"
+    UNDECIDED = "undecided"
+    TOO_NOISY = "too-noisy"
+    NOT_FINITE = "not-finite"
+
+
+@dataclass(frozen=True, slots=True)
+class EndsQuestion:
+    """One metric of one task at both ends. `sign` is +1 where larger is worse, -1 where larger is
+    better. Seeds let exact repeats be recognised; `noise` is what the ledger knows (pooled from
+    these values when None)."""
+
+    bad: Sequence[float]
+    good: Sequence[float]
+    sign: int
+    floor: Floor
+    noise: Noise | None
+    bad_seeds: Sequence[int]
+    good_seeds: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class EndsAnswer:
+    """`effect` = bad - good, in the metric's unit."""
+
+    verdict: EndVerdict
+    effect: float = math.nan
+    p_value: float = math.nan
+    e_value: float = math.nan
+
+
+@dataclass(frozen=True, slots=True)
+class _Tested:
+    """A question after its test and before the budget: larger is worse."""
+
+    level: float
+    effect: float
+    half: float  # width of the 95 % interval of the effect
+    p_value: float
+    e_value: float
+    noise: Noise
+    sizes: tuple[int, int]  # trials of the bad end, of the good end
+
+
+def compare_ends(questions: Sequence[EndsQuestion]) -> list[EndsAnswer]:
+    """Return the answers, under one budget: of the changes reported, a share ALPHA at most is false
+    in the mean (e-BH: any dependence between the metrics)."""
+    tested = [_test(question) for question in questions]
+    cases = [case for case in tested if isinstance(case, _Tested)]
+    metrics = max(len(cases), 1)
+    p_values = np.array([case.p_value for case in cases])
+    e_values = np.nan_to_num(np.array([case.e_value for case in cases]), nan=0.0) / 2
+    # A p-value below its limit is worth M / alpha: an e-value too, all or nothing.
+    seemed = p_values <= ALPHA / 2 / metrics
+    changed = iter(_discoveries(e_values + np.where(seemed, metrics / ALPHA, 0.0)).tolist())
+    near = ALPHA * min(1.0, UNSETTLED / metrics)
+    almost = iter(((p_values <= near / 2) | (e_values >= 1 / near)).tolist())
+    confidence = 1 - ALPHA / metrics
+    return [
+        _conclude(case, question, next(changed), next(almost), confidence)
+        if isinstance(case, _Tested)
+        else case
+        for case, question in zip(tested, questions, strict=True)
+    ]
+
+
+def _test(question: EndsQuestion) -> EndsAnswer | _Tested:
+    values = np.asarray(question.bad, dtype=float)
+    if not np.isfinite(values).all():
+        return EndsAnswer(EndVerdict.NOT_FINITE)
+    good = Grouped.of([question.good], [question.good_seeds]).finite()
+    good = good.groups_where(good.sizes > 0).scaled(question.sign)
+    if not len(good):
+        return EndsAnswer(EndVerdict.UNDECIDED)
+    bad = Grouped.of([values], [question.bad_seeds]).scaled(question.sign)
+    noise = question.noise
+    if noise is None or not noise.known:
+        noise = _own_noise(bad, good)
+    exact = _exact(bad, good, noise, question)
+    if exact is not None:
+        return exact
+    if noise.deterministic:
+        if noise.exact:  # its repeats disagree here: it is exact no more
+            noise = replace(_own_noise(bad, good), deterministic=False)
+        else:
+            bad, good = collapse(bad), collapse(good)
+    return _weigh(bad, good, noise)
+
+
+def _own_noise(bad: Grouped, good: Grouped) -> Noise:
+    """Return the noise as these values show it: repeats of the bad end count, the step to it does
+    not."""
+    noise = pool(good)
+    if bad.values.size == 1 or noise.between > 0:
+        return noise
+    return replace(pool(good.followed_by(bad)), between=0.0)
+
+
+def _exact(bad: Grouped, good: Grouped, noise: Noise, question: EndsQuestion) -> EndsAnswer | None:
+    """Return the answer that needs no statistics: equal seed for seed, or different where any
+    difference is real. None where neither holds."""
+    if not noise.deterministic and (bad.seeds is None or not all(map(fine, bad.values.tolist()))):
+        return None  # values may agree by chance
+    sign, own, last = question.sign, _by_seed(bad), _by_seed(good)
+    if len(set(zip(_labels(bad), bad.values.tolist(), strict=True))) > len(own):
+        return None  # repeats of a seed differ
+    common = sorted(own.keys() & last.keys())
+    tolerance = 0.0 if noise.exact else ROUNDING
+    equal = bool(common) and all(
+        math.isclose(own[s], last[s], rel_tol=tolerance, abs_tol=0.0) for s in common
+    )
+    if not noise.exact and not (equal and 2 * len(common) >= len(own)):
+        return None
+    if not common:  # an exact metric does not depend on the seed as far as anyone has seen
+        common, last = sorted(own), dict.fromkeys(own, float(good.split()[-1].mean()))
+    if equal:
+        return EndsAnswer(EndVerdict.SAME, 0.0, 1.0, 0.0)
+    level = float(np.mean([last[s] for s in common])) * sign
+    effect = float(np.mean([own[s] for s in common])) * sign - level
+    if effect == 0 or abs(effect) < question.floor.at(level):
+        return EndsAnswer(EndVerdict.SAME, effect, 0.0, math.inf)
+    verdict = EndVerdict.WORSE if effect * sign > 0 else EndVerdict.BETTER
+    return EndsAnswer(verdict, effect, 0.0, math.inf)
+
+
+def _labels(values: Grouped) -> list[int]:
+    return [0] * values.values.size if values.seeds is None else values.seeds.tolist()
+
+
+def _by_seed(values: Grouped) -> dict[int, float]:
+    """Return the newest value of each seed."""
+    return dict(zip(_labels(values), values.values.tolist(), strict=True))
+
+
+def _weigh(bad: Grouped, good: Grouped, noise: Noise) -> _Tested:
+    """Return the evidence against "nothing changed" in the values of the bad end."""
+    good = Grouped(good.values, Layout(good.sizes))
+    sd = noise.sd if noise.known else math.nan
+    level = robust_mean(good.values, math.hypot(sd, noise.between))
+    effect = robust_mean(bad.values, sd, toward=level) - level
+    sizes = bad.values.size, good.values.size
+    half = p_value = e_value = math.nan
+    if noise.known:
+        of_trials = noise.sd**2 * (1 / sizes[0] + 1 / sizes[1])
+        error = math.sqrt(of_trials + noise.between**2 * (1 + 1 / len(good)))
+        half = t_quantile(0.5 + CONFIDENCE / 2, min(noise.dof, 1e6)) * error
+        # One value carries a side by itself.
+        alone = min(sizes) == 1 or noise.between > 0
+        heavy = HEAVY_DOF if sizes[1] > 1 else LONE_DOF
+        p_value = t_test(effect, error, min(noise.dof, heavy) if alone else noise.dof)
+        own, past = bad.values, good.values
+        if noise.between > 0:  # repeats of a commit share its luck: one value a commit
+            own, past = bad.means(), good.means()
+        e_value = lehmann_e_value(own, past)
+    return _Tested(level, effect, half, p_value, e_value, noise, sizes)
+
+
+def _conclude(
+    case: _Tested, question: EndsQuestion, changed: bool, almost: bool, confidence: float
+) -> EndsAnswer:
+    """Return the answer from the test, the budget and the floor. `almost`: at a budget a few times
+    larger the test would have told the ends apart."""
+    answer = EndsAnswer(
+        EndVerdict.UNDECIDED, case.effect * question.sign, case.p_value, case.e_value
+    )
+    if not math.isfinite(case.p_value):
+        return answer
+    floor = question.floor.at(case.level)
+    small = abs(case.effect) < floor
+    if changed and small:
+        return replace(answer, verdict=EndVerdict.SAME)
+    if changed:
+        verdict = EndVerdict.WORSE if case.effect > 0 else EndVerdict.BETTER
+        return replace(answer, verdict=verdict)
+    smallest = smallest_change(case.noise, *case.sizes, confidence, baseline_commits=1)
+    if smallest > BLIND * math.hypot(case.noise.sd, case.noise.between):
+        return answer
+    # A rank among few or tied values cannot be extreme, however far the value lies; an interval
+    # that excludes every change below the floor by far can (twice its half-width, since nothing
+    # here was held to the budget).
+    beyond = abs(case.effect) - 3 * case.half / 2 > floor
+    if (almost or beyond) and not small:
+        return answer
+    hides = smallest > (floor or WITHOUT_FLOOR * abs(case.level))
+    return replace(answer, verdict=EndVerdict.TOO_NOISY if hides else EndVerdict.SAME)
+
+
+def robust_mean(values: Floats, sd: float, toward: float | None = None) -> float:
+    """Return the mean, where a value's pull ends `CLIP` sds beyond the middle one. With an even
+    number of values the middle is the one of the two nearer to `toward`: doubt favours no
+    change."""
+    if values.size == 1 or not math.isfinite(sd):
+        return float(values.mean())
+    ordered = np.sort(values)
+    low, high = float(ordered[(values.size - 1) // 2]), float(ordered[values.size // 2])
+    if low == high or toward is None:
+        middle = (low + high) / 2
+    else:
+        middle = low if abs(low - toward) < abs(high - toward) else high
+    return float(np.clip(values, middle - CLIP * sd, middle + CLIP * sd).mean())
+
+
+def lehmann_e_value(values: Floats, baseline: Floats) -> float:
+    """Return the e-value of the bad end's ranks among those of the good end: the ratio of their
+    probabilities under the distributions F^odds and 1 - (1 - F)^odds, and under the good end's own
+    F, whatever F is (Savage & Sethuraman 1966). Ties stand in the order of the good end first."""
+    every = np.concatenate((baseline, values))
+    of_bad = np.arange(every.size) >= baseline.size
+    of_bad = of_bad[np.argsort(every, kind="stable")]
+    below = np.cumsum([of_bad, of_bad[::-1]], axis=1)
+    places = np.arange(1, every.size + 1)
+    logs = values.size * np.log(ODDS)
+    logs = logs - np.log1p((ODDS[:, None, None] - 1) * below / places).sum(axis=2).T
+    return float(np.exp(np.minimum(logs, 700)).mean())
+
+
+def _discoveries(e_values: Floats) -> Bools:
+    """Return which of M e-values are discoveries at false-discovery rate ALPHA, under any
+    dependence: the r largest, for the largest r with E_(r) >= M / (alpha r) (Wang & Ramdas
+    2022)."""
+    order = np.sort(e_values)[::-1]
+    enough = order * ALPHA * np.arange(1, order.size + 1) >= order.size
+    if not enough.any():
+        return np.zeros(e_values.shape, dtype=bool)
+    discoveries: Bools = e_values >= order[np.flatnonzero(enough)[-1]]
+    return discoveries

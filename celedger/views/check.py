@@ -1,0 +1,131 @@
+"""`celedger check`: how each metric stands at a commit. What the suite declares comes first, then
+telemetry, then the incidents behind it and what to type."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import ClassVar
+
+from celedger.base.model import Commit
+from celedger.judge.incident import Incident, MetricStanding, Standing, State
+from celedger.views import incidents as words
+from celedger.views.document import Document
+from celedger.views.format import change, measure, percent, plain, short
+from celedger.views.status import state_json
+from celedger.views.tables import Column, table
+
+_COLUMNS = (
+    Column("task"), Column("metric"), Column("stands"), Column("change", right=True),
+    Column("", wrap=True),
+)  # fmt: skip
+_TELEMETRY = "telemetry, which the suite does not declare: never decides the exit status"
+_ORDER = list(Standing)
+TINY = 1e-4
+"""Share of the level below which a change is none for a person: 0.01 %."""
+StandingRows = Sequence[tuple[MetricStanding, tuple[str, ...]]]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckDocument(Document):
+    """`explained` adds the numbers behind each line."""
+
+    SCHEMA: ClassVar[int] = 2
+
+    commit: Commit
+    state: State
+    commits: Mapping[str, Commit]
+    explained: bool = False
+
+    def text(self, width: int = 100) -> str:
+        """Return the worst first, one row a task × metric; then the incidents."""
+        head = f"{short(self.commit.sha)} {plain(self.commit.subject)}"
+        own, telemetry = self.rows()
+        if not own and not telemetry:
+            return f"{head}\nnothing was measured"
+        lines = [head]
+        for title, rows in (("", own), (_TELEMETRY, telemetry)):
+            if rows:
+                text = table(_COLUMNS, [cells for _, cells in rows], width=width)
+                lines += ["", *filter(None, [title]), text]
+        for incident in self.incidents():
+            lines += ["", f"{incident.id} {words.sentence(incident, self.commits)}"]
+            lines += [f"  {typed}" for typed in [incident.next()] if typed]
+        if self.explained:
+            lines += [line for each, _ in (*own, *telemetry) for line in _evidence(each)]
+        return "\n".join(lines)
+
+    def json(self) -> dict[str, object]:
+        return {
+            "commit": self.commit.sha,
+            "standings": [asdict(each) for each in self.state.standings],
+            **state_json(self.state),
+        }
+
+    def incidents(self) -> list[Incident]:
+        """Return the incidents that made this commit worse."""
+        ids = {name for each in self.state.standings for name in each.incidents}
+        return [i for i in self.state.incidents if i.id in ids]
+
+    def rows(self) -> tuple[StandingRows, StandingRows]:
+        """Return what counts and what is telemetry: the worst first, with cells."""
+        every = sorted(
+            self.state.standings, key=lambda s: (_ORDER.index(s.standing), s.task, s.metric)
+        )
+        rows = [(each, self._cells(each)) for each in every]
+        return [r for r in rows if r[0].declared], [r for r in rows if not r[0].declared]
+
+    def _cells(self, each: MetricStanding) -> tuple[str, ...]:
+        moved = ""
+        size = each.value - each.level
+        is_news = each.standing in (Standing.BETTER, Standing.UNDECIDED)
+        if math.isfinite(size) and is_news:
+            relative = size / abs(each.level) if each.level else math.nan
+            moved = (
+                percent(relative)
+                if math.isfinite(relative)
+                else change(size, unit=each.unit, like=each.value)
+            )
+        incidents = {i.id: i for i in self.state.incidents}
+        key = each.suite, each.task, each.metric
+        shares = [m for name in each.incidents for m in incidents[name].metrics if m.key == key]
+        if shares and each.metric:
+            moved = words.moved(shares[0])
+        why = [_since(incidents[name], self.commits) for name in each.incidents]
+        remarks = "; ".join(filter(None, [*why, plain(each.note), _sensitivity(each)]))
+        return (each.task, each.metric or "(whole task)", each.standing.value, moved, remarks)
+
+
+def _since(incident: Incident, commits: Mapping[str, Commit]) -> str:
+    return f"{incident.id} since {words.since(incident, commits)}"
+
+
+def _sensitivity(each: MetricStanding) -> str:
+    """Return what these trials could see."""
+    if each.standing is Standing.SAME and each.smallest <= TINY * abs(each.level):
+        return "any change would have been seen"
+    if each.standing is Standing.SAME and math.isfinite(each.smallest):
+        return f"a change of {_amount(each.smallest, each)} would have been seen"
+    if each.standing is Standing.TOO_NOISY and math.isfinite(each.smallest):
+        return f"cannot tell less than {_amount(each.smallest, each)} from none"
+    return ""
+
+
+def _amount(value: float, each: MetricStanding) -> str:
+    if each.level:
+        return percent(value / abs(each.level), signed=False)
+    return change(value, unit=each.unit, like=each.value, signed=False)
+
+
+def _evidence(each: MetricStanding) -> list[str]:
+    """Return the numbers behind a line."""
+    lines = [f"\n{each.task} {each.metric or '(whole task)'}: {each.standing}"]
+    if math.isfinite(each.level):
+        digits = (each.high - each.low) / 4
+        level, value = (measure(x, digits, unit=each.unit) for x in (each.level, each.value))
+        low, high = (change(x, unit=each.unit, like=each.value) for x in (each.low, each.high))
+        lines.append(f"  level before {level}, here {value} ({each.trials} trials)")
+        lines.append(f"  difference between {low} and {high} (95 %)")
+        lines.append(f"  floor {_amount(each.floor, each)} (docs/statistics.md)")
+    return lines

@@ -1,0 +1,158 @@
+"""Words for the rows of the state: what an incident moved, by how much, since which commit, and
+what to type. Every view that prints an incident takes them from here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from celedger.base.model import Commit
+from celedger.judge.incident import Incident, IncidentMetric, State
+from celedger.views.format import change, count, measure, percent, plain, probability, short
+
+KINDS = {
+    "crash": "fails",
+    "timeout": "runs into its time-out",
+    "missing": "does not report",
+    "not-finite": "is not finite",
+    "drift": "drifts",
+}
+MULTIPLE = 10.0
+"""A change beyond ten times the level is a multiple: "× 2.8e19" can be read, "+2.8e21 %" cannot."""
+
+
+def what(incident: Incident, *, also: bool = True) -> str:
+    """Return `mlp val_loss, also train_loss; also task cnn`."""
+    main = incident.main
+    text = incident.title()
+    if not also:
+        return text
+    metrics = list(dict.fromkeys(
+        m.name for m in incident.metrics[1:] if m.task == main.task and m.name != main.name
+    ))  # fmt: skip
+    tasks = list(dict.fromkeys(m.task for m in incident.metrics if m.task != main.task))
+    parts = [text]
+    if metrics:
+        parts.append(f"also {', '.join(filter(None, metrics))}")
+    if tasks:
+        parts.append(f"also task{'s' * (len(tasks) > 1)} {', '.join(tasks)}")
+    return "; ".join(parts)
+
+
+def by_how_much(incident: Incident) -> str:
+    """Return `+29.8 %`, `+0.02`, or what a failing task does."""
+    if incident.is_failure:
+        return KINDS[incident.kind]
+    return moved(incident.main)
+
+
+def moved(metric: IncidentMetric) -> str:
+    """Return the change of a metric: relative where the level before is not zero."""
+    if not math.isfinite(metric.change):
+        return ""
+    relative = metric.relative
+    if relative is None:
+        return change(metric.change, unit=metric.unit, like=metric.after)
+    if abs(relative) > MULTIPLE and metric.after * metric.before > 0:
+        return f"× {metric.after / metric.before:.3g}"
+    return percent(relative)
+
+
+def interval(metric: IncidentMetric) -> str:
+    """Return `+28.1 % … +31.5 %`: the 95 % interval of the change."""
+    if not metric.before or not math.isfinite(metric.low):
+        return ""
+    low, high = (percent(end / abs(metric.before)) for end in (metric.low, metric.high))
+    return f"{low} … {high}"
+
+
+def levels(metric: IncidentMetric) -> str:
+    """Return `0.3798 → 0.6230 nats`."""
+    digits = (metric.high - metric.low) / 4  # two standard errors to each side
+    return " → ".join(measure(x, digits, unit=metric.unit) for x in (metric.before, metric.after))
+
+
+def since(incident: Incident, commits: Mapping[str, Commit]) -> str:
+    """Return `77ab01e4 subject` for a commit that is known, else the range: `1 of 6 commits up to
+    77ab01e4`."""
+    if len(incident.first_bad) == 1 or incident.bisect:
+        commit = commits.get(incident.likeliest)
+        subject = f" {plain(commit.subject)}" if commit else ""
+        sure = f" ({probability(incident.probability)})" if incident.bisect else ""
+        return f"{short(incident.likeliest)}{subject}{sure}"
+    if incident.kind == "drift":
+        return f"{short(incident.first_bad[0])} … {short(incident.first_bad[-1])}, slowly"
+    return f"one of {len(incident.first_bad)} commits up to {short(incident.first_bad[-1])}"
+
+
+def whose(incident: Incident, commits: Mapping[str, Commit]) -> str:
+    """Return the author of the first bad commit, where it is one."""
+    if len(incident.first_bad) > 1 and not incident.bisect:
+        return ""
+    commit = commits.get(incident.likeliest)
+    return plain(commit.author) if commit else ""
+
+
+def state(incident: Incident) -> str:
+    """Return `open`, `recovered by 3f2a9c1d`, or why it is over."""
+    if incident.state == "withdrawn" and not incident.why:
+        return "withdrawn: was a false alarm"
+    if incident.state in ("recovered", "partly") and incident.closed_at:
+        verb = "recovered by" if incident.state == "recovered" else "partly recovered by"
+        return f"{verb} {short(incident.closed_at)}"
+    text = {"partly": "partly recovered"}.get(incident.state, incident.state)
+    if not incident.is_measured and incident.in_force:
+        text += ", no longer measured"
+    return f"{text} ({plain(incident.why)})" if incident.why else text
+
+
+def sentence(incident: Incident, commits: Mapping[str, Commit]) -> str:
+    """Return one line on an incident, as alerts and the hook print it."""
+    amount = by_how_much(incident)
+    verb = "" if incident.is_failure else " is worse"
+    text = f"{what(incident, also=False)}{verb} {amount}".rstrip()
+    more = len(incident.metrics) - 1
+    also = f" and {count(more, 'metric')} more" if more else ""
+    return f"{text}{also} since {since(incident, commits)}"
+
+
+def at_commit(
+    known: State, sha: str, suite: str, task: str, metric: str | None = None
+) -> list[str]:
+    """Return what the state says of a commit and a task, or one metric of it ("" for a failure):
+    `val_loss worse +8.1 % (5e0c91aa)`, `mends 5e0c91aa`."""
+    phrases = []
+    for incident in known.incidents:
+        own = [
+            m for m in incident.metrics
+            if (m.suite, m.task) == (suite, task) and metric in (None, m.name)
+        ]  # fmt: skip
+        if not own or incident.state == "withdrawn":
+            continue
+        seen = incident.likeliest if incident.bisect else incident.seen_at
+        if sha == seen:
+            phrases.append(_caused(incident, own, named=metric is None))
+        if sha == incident.closed_at and incident.state in ("recovered", "partly"):
+            verb = "mends" if incident.state == "recovered" else "partly mends"
+            phrases.append(f"{verb} {incident.id}")
+    for each in known.changes:
+        if (each.suite, each.task, each.seen_at) != (suite, task, sha):
+            continue
+        if each.kind == "improvement" and metric in (None, each.metric):
+            name = f"{each.metric} " if metric is None else ""
+            amount = percent(each.size / abs(each.before)) if each.before else ""
+            phrases.append(f"{name}better {amount}".rstrip())
+    return phrases
+
+
+def _caused(incident: Incident, own: Sequence[IncidentMetric], *, named: bool) -> str:
+    first = own[0]
+    text = f"{first.name} worse {moved(first)}" if first.name else KINDS[incident.kind]
+    if not named and first.name:
+        text = f"worse {moved(first)}"
+    more = len(own) - 1
+    text += f" (+{more} more)" if more else ""
+    among = len(incident.first_bad)
+    where = f", one of {among} commits" if among > 1 and not incident.bisect else ""
+    return f"{text} ({incident.id}{where})"
