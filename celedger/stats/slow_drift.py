@@ -218,7 +218,8 @@ def _log_likelihoods(chain: _Chain, begin: int, ends: Ints, levels: Ints, sizes:
         rise = np.rint(sizes[:, None] * ramp(node, which) / chain.spacing).astype(np.int64)
         index = np.minimum(levels[:, None, None] + rise, len(chain.points) - 1)
         width = chain.log_fresh.shape[1]
-        return _sums(chain.log_fresh.ravel()[node * width + index], offset) + stays
+        sums: Floats = _sums(chain.log_fresh.ravel()[node * width + index], offset) + stays
+        return sums
     terms = chain.terms
     low, *high = np.searchsorted(terms.node, [begin + 1, *(ends + 1)]).tolist()
     cell, which, offset = _joined(np.full(len(ends), low), np.array(high))
@@ -229,7 +230,9 @@ def _log_likelihoods(chain: _Chain, begin: int, ends: Ints, levels: Ints, sizes:
     index *= 1 / _TABLE_STEP
     np.minimum(index, _TABLE_REACH / _TABLE_STEP, out=index)
     logs = terms.table[index.astype(np.int64) + terms.row[cell]]
-    return _sums(logs, offset) - (terms.total_log_sd[high] - terms.total_log_sd[low]) + stays
+    steps = terms.total_log_sd[high] - terms.total_log_sd[low]
+    result: Floats = _sums(logs, offset) - steps + stays
+    return result
 
 
 def _ends(
