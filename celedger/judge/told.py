@@ -7,6 +7,7 @@ nothing: what is said of an incident is derived in `state.py`.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -129,8 +130,9 @@ def new_rows(
             "failure": incident.is_failure, "sure": incident.was_sure,
             "bisect": incident.bisect, "closed": incident.closed_at,
         }  # fmt: skip
+        finite = [row for row in sizes.get(incident.id, []) if all(map(_is_finite, row[3:]))]
         numbers: dict[str, object] = {
-            "sizes": sizes.get(incident.id, []), "likeliest": incident.likeliest,
+            "sizes": finite, "likeliest": incident.likeliest,
             "probability": incident.probability,
         }  # fmt: skip
         old = known.get(incident.id)
@@ -156,3 +158,7 @@ def new_rows(
         )
         rows.append(row)
     return rows
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, float) and math.isfinite(value)
