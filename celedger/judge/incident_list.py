@@ -13,7 +13,7 @@ from typing import Any
 from celedger.base.model import BaselineAct, BisectRecord, Kind
 from celedger.judge.derivation import Derivation
 from celedger.judge.failures import Failure, worst_first
-from celedger.judge.incident import Incident, IncidentMetric
+from celedger.judge.incident import IN_FORCE, Incident, IncidentMetric
 from celedger.judge.told import Told, Whereabouts, identity
 from celedger.stats.course import IncidentState, StepIncident, StepKind
 from celedger.trial.protocol import TELEMETRY
