@@ -6,24 +6,19 @@ Two parts join if a commit may have made both. What a bisect named is the first 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from celedger.base.model import BaselineAct, BisectRecord, Kind
+from celedger.judge.derivation import Derivation
 from celedger.judge.failures import Failure, worst_first
 from celedger.judge.incident import Incident, IncidentMetric
 from celedger.judge.told import Told, Whereabouts, identity
 from celedger.stats.course import IncidentState, StepIncident, StepKind
 from celedger.trial.protocol import TELEMETRY
 
-if TYPE_CHECKING:
-    from celedger.judge.state import Derivation
-
 _95 = 1.959964  # standard errors at each side of a 95 % interval
-NO_LONGER = 20
-"""Commits at which other tasks of the suite were measured since, from which a task counts as
-measured no more."""
 _NOWHERE = math.nan
 
 
@@ -269,13 +264,3 @@ def _reason(derivation: Derivation, name: str, part: _Part) -> str:
         if act.metric == f"*{name}" or (act.act is BaselineAct.ACCEPT and by_place):
             return f"{act.act.value}ed by {act.who}: {act.why}"
     return ""
-
-
-def match(told: Iterable[Told], failure: Failure) -> Told | None:
-    """Return what was said of a failure before: of its key and kind, at commits that it may be."""
-    own = [
-        each for each in told
-        if failure.key in each.failing and each.is_here
-        and each.steps.first <= failure.last and failure.first <= each.steps.last
-    ]  # fmt: skip
-    return own[0] if own else None

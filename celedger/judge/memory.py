@@ -72,10 +72,11 @@ def read(
 
 
 def _derived(repository: Repository, ledger: Ledger, tip: str, *, every: bool) -> State:
-    from celedger.judge.state import derive  # numpy: not where the cache has the answer
+    from celedger.judge.derivation import derive  # numpy: not where the cache has the answer
+    from celedger.judge.state import state_of
 
     line = line_of(repository, ledger, tip, every=every)
-    return derive(ledger, line, cache=cache_of(repository)).state()
+    return state_of(derive(ledger, line, cache=cache_of(repository)))
 
 
 def record(
@@ -94,16 +95,18 @@ def record(
         now: Seconds since the epoch.
         name: Makes a ULID.
     """
-    from celedger.judge.state import derive
+    from celedger.judge.derivation import derive
+    from celedger.judge.incident_list import build
+    from celedger.judge.state import state_of
     from celedger.judge.told import new_rows
 
     line = line_of(repository, ledger, tip)
     derivation = derive(ledger, line, cache=cache_of(repository))
-    state = derivation.state()
+    state = state_of(derivation)
     moved = {each.id for each in derivation.rebased()}  # nothing new is known of these
     rows = new_rows(
         [each for each in state.incidents if each.id not in moved],
-        derivation.told, derivation.sizes(),
+        derivation.told, build(derivation).sizes,
         revision=tip, job=job, now=now, name=name,
     )  # fmt: skip
     if rows:
@@ -131,11 +134,12 @@ def standings_at(
     names = {(task.suite, task.name) for task in tasks}
     standings = state.standings
     if commit != state.tip:
-        from celedger.judge.state import derive
+        from celedger.judge.derivation import derive
+        from celedger.judge.state import state_of
 
         line = line_of(repository, ledger, state.tip)
         derivation = derive(ledger, line, cache=cache_of(repository))
-        standings = derivation.state(commit).standings
+        standings = state_of(derivation, commit).standings
     own = [
         replace(each, declared=not each.metric or (each.task, each.metric) in judged)
         for each in standings

@@ -6,20 +6,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from celedger.base.errors import Status
 from celedger.base.model import Metric
+from celedger.judge.derivation import Derivation
 from celedger.judge.incident import Incident, MetricStanding, Standing
 from celedger.stats.arrays import Floats
 from celedger.stats.course import Measurements, MetricHistory, MetricKey, Node
 from celedger.stats.line_steps import FEWEST_REPEATS
 from celedger.trial.protocol import TELEMETRY
-
-if TYPE_CHECKING:
-    from celedger.judge.state import Derivation
 
 WITHOUT_FLOOR = 0.10
 """Relative change that must be visible in a metric that declares no floor: ten per cent is the
@@ -149,10 +146,10 @@ class _Numbers:
         if repeats:
             error = 0.0
         self.low, self.high = sorted(sign * (size + way * 1.959964 * error) for way in (-1, 1))
-        self.smallest = max(size, 0.0) + ONE_SIDED_95 * error
+        self.smallest = ONE_SIDED_95 * error
         agree = pairs.size > 0 and float(np.abs(pairs).max()) <= PAIRED * floor
         self.hides_floor = not agree and size + ONE_SIDED_95 * error > floor
-        known = noise.is_exact or noise.freedom >= FEWEST_REPEATS
+        known = history.by_seeds or noise.freedom >= FEWEST_REPEATS
         self.knows_noise = known or agree or repeats
 
 

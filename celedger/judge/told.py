@@ -59,11 +59,7 @@ def identity(suite: str, task: str, metric: str, kind: str, oldest: str) -> str:
 
 def told(ledger: Ledger, line: Line) -> list[Told]:
     """Return each incident as it was last recorded, the oldest first."""
-    last: dict[str, SaidRecord] = {}
-    for row in ledger.said():
-        if not row.address and row.event == _RECORDED:
-            last[row.incident] = row
-    return [_told(row, line) for row in last.values()]
+    return [_told(row, line) for row in ledger.said_last()]
 
 
 def _told(row: SaidRecord, line: Line) -> Told:
@@ -132,10 +128,13 @@ def new_rows(
             "metrics": [[m.suite, m.task, m.name, m.state] for m in incident.metrics],
             "failure": incident.is_failure, "sure": incident.was_sure,
             "bisect": incident.bisect, "closed": incident.closed_at,
-            "sizes": sizes.get(incident.id, []),
+        }  # fmt: skip
+        numbers: dict[str, object] = {
+            "sizes": sizes.get(incident.id, []), "likeliest": incident.likeliest,
+            "probability": incident.probability,
         }  # fmt: skip
         old = known.get(incident.id)
-        same = old is not None and {**old.details, "sizes": 0} == {**details, "sizes": 0}
+        same = old is not None and details.items() <= old.details.items()
         if same and old is not None and (old.state, old.kind) == (incident.state, incident.kind):
             continue
         oldest = old.oldest if old is not None else incident.first_bad[0]
@@ -153,7 +152,7 @@ def new_rows(
             job,
             "",
             now,
-            details,
+            details | numbers,
         )
         rows.append(row)
     return rows

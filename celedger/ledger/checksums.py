@@ -61,10 +61,8 @@ PARTS = {
         "fingerprints": "SELECT epoch, value FROM fingerprints WHERE trial = ? ORDER BY epoch",
         "steps": "SELECT epoch, metric, first, width, series FROM steps WHERE trial = ? "
         "ORDER BY epoch, metric, first",
-        # The key of summaries starts with the metric.
-        "summaries": "SELECT s.metric, s.task, s.value, s.definition FROM trials r "
-        "CROSS JOIN metrics m CROSS JOIN summaries s "
-        "ON (s.metric, s.task, s.trial) = (m.id, r.task, r.id) WHERE r.id = ? ORDER BY m.id",
+        "summaries": "SELECT metric, task, value, definition FROM summaries "
+        "WHERE trial = ? ORDER BY metric",
     },
 }
 # What reading a damaged file can raise, besides what SQLite says: text that is no UTF-8, sizes
