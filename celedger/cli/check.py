@@ -82,7 +82,7 @@ def check(
     from celedger.judge import memory
     from celedger.judge.extra_trials import ExtraTrials
     from celedger.judge.standings import status
-    from celedger.service.notify import announce, note_as_sent
+    from celedger.service.notify import announce
     from celedger.trial.workers import run_all
     from celedger.trial.workplace import lacking
     from celedger.views import ci
@@ -96,6 +96,8 @@ def check(
         repository, ledger = session.repository, session.ledger
         commit = repository.resolve(revision)
         tip = memory.tip_of(repository, commit)
+        if memory.is_older(ledger):
+            record_state(session, tip, "check")  # what this job finds is news
         with set_bench(session, "check", task, why=Why.CHECK, together=True) as (bench, tasks):
             needs = lacking(bench, [commit], tasks)
             line = memory.line_of(repository, ledger, tip)
@@ -104,10 +106,7 @@ def check(
                 ran = run_all(bench, needs, in_company=False)
                 extra.run(ran, most=session.config.max_reruns if budget is None else budget)
             complete = not lacking(bench, [commit], tasks)
-        is_upgrade = memory.is_older(ledger)
         state = record_state(session, tip, "check")
-        if is_upgrade:
-            note_as_sent(ledger, session.config, state)
         standings = memory.standings_at(
             repository, ledger, state, commit.sha, tasks, bench.suite.judged
         )

@@ -268,7 +268,7 @@ def _read(
             continue
         was = rise.was_recovered
         over = was or _standard_errors_over_half(rise, mend, fall) >= MORE_GONE_THAN_LEFT
-        closed = sure_fall >= (OPEN if was else CLOSED)
+        closed = sure_fall >= (KEPT if was else CLOSED)
         if over and closed and mend.gone >= (KEPT if was else GONE):
             mend.state = IncidentState.RECOVERED
             names = ratios.naming((rise.first, rise.last), (fall.first, fall.last))
