@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
-from celedger.stats.arrays import Bools, Floats, Ints
+if TYPE_CHECKING:  # numpy: the state is read without it
+    from celedger.stats.arrays import Bools, Floats, Ints
 
 MetricKey = tuple[str, str, str]
 """Suite, task, metric."""
