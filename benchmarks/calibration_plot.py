@@ -1,9 +1,8 @@
-"""Counts how many answers given at 90, 95 and 99 % were right, of bisects and of verdicts, into
-calibration.json, and draws them.
+"""Counts how many answers of bisects given at 90, 95 and 99 % were right, into calibration.json,
+and draws them.
 
 python benchmarks/bisect_calibration.py --out BISECTS
-python benchmarks/verdict_simulator.py --only "right answers" --calibration VERDICTS
-python benchmarks/calibration_plot.py BISECTS VERDICTS
+python benchmarks/calibration_plot.py BISECTS
 python scripts/make_pictures.py calibration
 """
 
@@ -12,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 
 from bisect_calibration import CONFIDENCES, groups
@@ -20,12 +18,8 @@ from matplotlib.axes import Axes
 from scipy.stats import binomtest
 
 from celedger.views import picture
-from celedger.views.format import count
 
-NOISES = {
-    "gauss": "normal", "normal": "normal", "t3": "Student-3", "outlier": "outlying",
-    "outliers": "outlying",
-}  # fmt: skip
+NOISES = {"gauss": "normal", "t3": "Student-3", "outlier": "outlying"}
 SAID = {"all": "all bisects", **{law: f"{name} noise" for law, name in NOISES.items()}}
 COUNTS = Path(__file__).with_name("calibration.json")
 MARKS = ((picture.BLUE, "o"), (picture.GREEN, "D"), (picture.RED, "s"))  # of the confidences
@@ -43,18 +37,6 @@ def bisects(file: Path) -> Groups:
         ]
         for name, part in groups(rows).items()
     }  # fmt: skip
-
-
-def verdicts(file: Path) -> Groups:
-    rows = [json.loads(line) for line in file.read_text().splitlines()]
-    groups = {
-        f"{NOISES[row['noise']]}, {count(row['commits'], 'commit')} before ({row['cases']})": [
-            [True] * (row["cases"] - wrong) + [False] * wrong for wrong in row["wrong"]
-        ]
-        for row in rows
-    }
-    everything = [list(chain(*parts)) for parts in zip(*groups.values(), strict=True)]
-    return {f"all verdicts ({len(everything[0])})": everything, **groups}
 
 
 def draw(axes: Axes, groups: Counts, title: str) -> None:
@@ -80,27 +62,22 @@ def draw(axes: Axes, groups: Counts, title: str) -> None:
 def save(counts: Mapping[str, Counts], path: Path) -> Path:
     with picture.style():
         figure = picture.sheet("Answers asked for at 90, 95 and 99 %, and how many are right", 6.0)
-        left, right = figure.subplots(1, 2)
-        draw(left, counts["bisects"], "bisect: the right commit was named")
-        draw(right, counts["verdicts"], "verdict: no alarm where nothing changed")
-        picture.finish(figure, left)
+        axes = figure.subplots()
+        draw(axes, counts["bisects"], "bisect: the right commit was named")
+        picture.finish(figure, axes)
         return picture.save(figure, path)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("bisects", type=Path)
-    parser.add_argument("verdicts", type=Path)
     options = parser.parse_args()
     counts = {
-        name: {
+        "bisects": {
             group: [[sum(rights), len(rights)] for rights in answers]
-            for group, answers in read(file).items()
+            for group, answers in bisects(options.bisects).items()
         }
-        for name, read, file in (
-            ("bisects", bisects, options.bisects), ("verdicts", verdicts, options.verdicts),
-        )
-    }  # fmt: skip
+    }
     COUNTS.write_text(json.dumps(counts, indent=1) + "\n")
 
 

@@ -1,5 +1,5 @@
-"""What reporting costs the training: `celedger.child.log` against its targets (research/ledger.md:
-<= 10 µs a step, <= 10 ms in a short run, imports included). Run: python benchmarks/child_log.py"""
+"""What reporting costs the training: `celedger.child.log` against its targets (at most 10 µs a
+step, 10 ms in a short run, imports included). Run: python benchmarks/child_log.py"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 
-VALUES = {f"metric_{i}": 1 / (i + 3) for i in range(4)}  # four metrics a step, as in ledger.md
+VALUES = {f"metric_{i}": 1 / (i + 3) for i in range(4)}  # four metrics a step
 
 IMPORT = """
 import time

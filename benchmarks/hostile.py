@@ -33,6 +33,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from conftest import Done, celedger, make_project  # noqa: E402
+from old_verdicts import record_verdicts  # noqa: E402
 
 from celedger.base.model import (  # noqa: E402
     BaselineAct,
@@ -115,7 +116,7 @@ def fill(ledger: Ledger, commits: list[Commit], seed: int) -> None:
             Trial(ulid.new(clock + number, random), commits[number].sha, trials[0].recipe, "e" * 64,
                   7, Why.RUN, clock + number, "host", "cpu"), evidence, [],
         )  # fmt: skip
-    ledger.record_verdicts([
+    record_verdicts(ledger, [
         Verdict(
             c.sha, "tiny", "fit", "val_loss", VerdictKind.SAME, 1.0, 1.0, 0.0, -0.1, 0.1, 0.5,
             (trials[0].ulid,), (trials[1].ulid,), "rule-1", "a note", trials[0].recipe, "e" * 64,
@@ -296,8 +297,15 @@ ATTACKS: dict[str, Attack] = {
         "UNIQUE REFERENCES jobs(id)) STRICT; INSERT INTO metrics VALUES (1, 'val_loss');"
     ),
     "schema: an older one, with a trigger": sql(
-        "DROP TABLE findings; DELETE FROM _sqlite_migrations WHERE name = '4_findings'; "
-        "DELETE FROM checksums WHERE fact = 'findings'; PRAGMA user_version = 3; "
+        "DROP VIEW latest; DROP VIEW drift; DROP VIEW incidents; DROP INDEX summaries_by_trial; "
+        "CREATE TEMP TABLE kept AS SELECT row_number() OVER "
+        "(ORDER BY id), fact, row, value FROM checksums "
+        "WHERE fact NOT IN ('findings', 'trial_facts', 'said'); DELETE FROM checksums; "
+        "ALTER TABLE checksums DROP COLUMN schema; INSERT INTO checksums SELECT * FROM kept; "
+        "DROP TABLE kept; DROP TABLE findings; DROP TABLE trial_facts; DROP TABLE said; "
+        "ALTER TABLE jobs ADD COLUMN payload TEXT; ALTER TABLE jobs ADD COLUMN lease_until REAL; "
+        "DELETE FROM _sqlite_migrations WHERE name IN ('4_findings', '5_trial_facts'); "
+        "PRAGMA user_version = 3; "
         "CREATE TRIGGER evil AFTER INSERT ON _sqlite_migrations BEGIN INSERT INTO metrics (name) "
         + ENDLESS + " SELECT x FROM t; END;"
     ),
@@ -305,6 +313,8 @@ ATTACKS: dict[str, Attack] = {
 }  # fmt: skip
 # What an honest ledger may have: it is taken in, and nothing of the attack.
 HARMLESS = {"nothing", "schema: a trigger", "schema: an older one, with a trigger"}
+# What is as large as it looks: it may come, in time.
+LARGE = ("volume: trials times metrics",)
 # What only a file beside the ledger does.
 FILES = ("a journal that names a file", "a stamp that is a link")
 
@@ -327,7 +337,7 @@ def poison(path: Path, attack: Attack, outside: Path) -> None:
         ):
             for number, table, row in db.execute("SELECT id, fact, row FROM checksums").fetchall():
                 with contextlib.suppress(sqlite3.Error):
-                    value = checksums.checksum(db, table, row)
+                    value = checksums.checksum(db, table, row, max(checksums.COVERED))
                     db.execute("UPDATE checksums SET value = ? WHERE id = ?", (value, number))
         db.execute("COMMIT")
 
@@ -429,7 +439,8 @@ def trial_of(world: World, name: str, *, merges: bool) -> list[tuple[str, str, s
         done, _ = world.ask(*words)
         harm = world.harm(done)
         is_in = words[0] == "merge" and world.trials() > before and name in ATTACKS
-        if not harm and words[0] == "merge" and name in ATTACKS and is_in == (name not in HARMLESS):
+        may_be_in = name in HARMLESS or name in LARGE
+        if not harm and words[0] == "merge" and name in ATTACKS and is_in != may_be_in:
             harm = "let in" if is_in else "kept out"
         if harm:
             bad.append((words[0], harm, (done.err.strip().splitlines() or [""])[-1]))

@@ -15,7 +15,7 @@ HEAD = """\
 Made by `make docs` from `celedger --help`. stdout is the answer; progress, warnings and errors go
 to stderr. Every reading verb has `--json`, whose documents carry a `schema` number. There, a number
 that is not finite is `null`, and the document's `not_finite` names it by JSON Pointer:
-`{"/tasks/0/metrics/1/delta": "nan"}` (or `inf`, `-inf`).
+`{"/tasks/0/metrics/1/delta": "nan"}` (or `inf`, `-inf`). [JSON](json.md) has the rows of the state.
 
 ## Exit statuses
 
@@ -23,11 +23,11 @@ that is not finite is `null`, and the document's `not_finite` names it by JSON P
 |---|---|
 | 0 | good: no drift, or the commit was named |
 | 1 | the question was answered "bad": something is worse, or failed |
-| 125 | cannot be judged: untestable, killed, undecided, too noisy, no baseline; nothing allowed |
+| 125 | cannot be judged: untestable, killed, undecided, too noisy, first; nothing allowed |
 | 128 | celedger failed |
-| 129 | the command line, configuration or suite cannot be meant |
+| 129 | the command line, configuration or suite is invalid |
 | 130 | interrupted; what was measured is kept |
-| 141 | nobody reads stdout any more |
+| 141 | stdout was closed |
 
 So `git bisect run celedger check` is right, and a fault of celedger's own aborts it instead of
 blaming a commit. During a `git bisect` settings and suites are those of the commit where it
@@ -47,17 +47,29 @@ repository's.
 | `ledger` | the SQLite file | `ledger.db` |
 | `device` | `auto`, `cpu` or `cuda:N` | `auto` |
 | `hook_suite` | what a merge trains | `suite` |
-| `bisect_on_regression` | the worker bisects what a merge made worse | `false` |
+| `bisect_on_regression` | the worker bisects what a merge made worse (`init` switches it on) | `false` |
+| `bisect_budget` | trials that those bisects may run in one job | `50` |
 | `cache_limit` | what kept builds and virtual environments may take on the disk | `20GB` |
+
+These stand in your own file alone:
+
+| key | meaning | default |
+|---|---|---|
+| `max_reruns` | extra trials of a job of `check` or the worker, over all metrics; 0: none | `6` |
+| `notify` | addresses of [alerts](how-to.md#set-it-up) | none |
+| `report` | the [page](report.md) that the worker writes anew after each job | none |
+| `sandbox` | limits [where trainings write](trust.md#the-sandbox) | `false` |
+| `workers` | trials that run at once | one, or one a visible GPU |
+| `engine`, `engine_address` | [where trials run](workers.md): `local`, `ray` or `slurm` | `local` |
 """
 
 VERBS = [
     ["init"], ["allow"], ["run"], ["log"], ["show"], ["diff"], ["drift"], ["report"], ["check"],
-    ["baseline", "pin"], ["baseline", "accept"], ["baseline", "show"], ["plot", "drift"],
-    ["plot", "curves"], ["plot", "steps"], ["plot", "bisect"], ["bisect"], ["explain"], ["watch"],
-    ["profile"], ["preflight"], ["noise"], ["table"], ["hook", "install"], ["hook", "uninstall"],
-    ["hook", "run"], ["hook", "status"], ["status"], ["queue"], ["worker"], ["merge"], ["export"],
-    ["demo"], ["doctor"],
+    ["baseline", "pin"], ["baseline", "accept"], ["baseline", "dismiss"], ["baseline", "void"],
+    ["baseline", "show"], ["plot", "drift"], ["plot", "curves"], ["plot", "steps"],
+    ["plot", "bisect"], ["bisect"], ["explain"], ["watch"], ["profile"], ["preflight"], ["noise"],
+    ["table"], ["hook", "install"], ["hook", "uninstall"], ["hook", "run"], ["hook", "status"],
+    ["status"], ["queue"], ["worker"], ["merge"], ["export"], ["demo"], ["doctor"],
 ]  # fmt: skip
 
 

@@ -34,11 +34,11 @@ from celedger.base.model import (
     OutcomeKind,
     Task,
     Trial,
-    Verdict,
-    VerdictKind,
     Why,
 )
+from celedger.judge.told import identity
 from celedger.ledger import Ledger, ulid
+from celedger.ledger.said import SaidRecord
 
 COMMITS, SEEDS, EPOCHS = 40, (0, 1, 2), 6
 WORSE_LOSS, SLOWER, BROKEN, DIVERGES, NEW_ENVIRONMENT = 17, 26, 9, 31, 34  # numbers of commits
@@ -175,7 +175,8 @@ def end(ledger: Ledger, trial: Trial, number: int, level: Level, random: Random)
 
 
 def conclude(ledger: Ledger, commits: list[Commit], clock: float, random: Random) -> None:
-    """Verdicts on the planted regressions, and the bisect that one of them started."""
+    """The incidents of the planted regressions, and the bisect that one of them started."""
+    said = []
     for number, metric in ((WORSE_LOSS, "val_loss"), (SLOWER, "samples_per_second")):
         for level in LEVELS:
             rows = ledger.summaries(level.name, metric)
@@ -183,17 +184,30 @@ def conclude(ledger: Ledger, commits: list[Commit], clock: float, random: Random
             before = [row for row in rows if row.started < here[0].started]
             base = sum(row.value for row in before) / len(before)
             value = sum(row.value for row in here) / len(here)
-            ledger.record_verdicts([Verdict(
-                commits[number].sha, "example", level.name, metric, VerdictKind.REGRESSED, base,
-                value, value - base, trials=tuple(row.ulid for row in here),
-                baseline=tuple(row.ulid for row in before[-9:]), rule="example",
-                note="planted by scripts/make_example_ledger.py",
-            )])  # fmt: skip
+            said.append(incident(commits, number, level.name, metric, value - base, clock, random))
+    ledger.record_said(said)
     ledger.record_bisect(BisectRecord(
         ulid.new(clock + 60, random), "example", "digits_mlp", "val_loss",
         commits[WORSE_LOSS - 5].sha, commits[WORSE_LOSS + 4].sha, (commits[WORSE_LOSS].sha,), 0.98,
         "found", clock + 90, {"note": "planted by scripts/make_example_ledger.py"},
     ))  # fmt: skip
+
+
+def incident(
+    commits: list[Commit], number: int, task: str, metric: str, change: float, clock: float,
+    random: Random,
+) -> SaidRecord:  # fmt: skip
+    """Return what a job said of a regression at a commit."""
+    sha, name = commits[number].sha, ("example", task, metric)
+    details = {
+        "first": sha, "last": sha, "likeliest": sha, "probability": 0.98, "bisect": "",
+        "closed": "", "failure": False, "sure": True, "metrics": [[*name, "open"]],
+        "sizes": [[*name, change, abs(change) / 10]],
+    }  # fmt: skip
+    return SaidRecord(
+        ulid.new(clock + 50, random), identity(*name, "metric", sha), "open", "state", "metric",
+        *name, sha, commits[-1].sha, "example", "", clock + 50, details,
+    )  # fmt: skip
 
 
 def digest(text: str) -> str:

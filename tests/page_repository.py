@@ -1,5 +1,6 @@
 """A repository whose page shows every state: worse (with its first bad commit, and in a range),
-crashed, undecided, better, steady, never measured. What strangers write in it is full of HTML."""
+crashed, suspected, recovered, better, steady, never measured; and what a new environment moved.
+What strangers write in it is full of HTML."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from random import Random
 
 from golden.repositories import HERE, OLD, Writer, _writer
 
-from celedger.base.model import BaselineAct, BisectRecord, OutcomeKind, Verdict, VerdictKind
+from celedger.base.model import BaselineAct, BisectRecord, Environment, OutcomeKind
 from celedger.ledger.findings import FindingRecord
 from celedger.repo.fast_import import NewCommit
 from celedger.repo.plumbing import tell
@@ -35,15 +36,16 @@ for _name in ("cifar_tiny", "speech_kw", "ner_conll", "graph_cora", "tabular"):
 
 EVIL = '</script><script>window.hacked = 1</script><img src=x onerror="window.hacked=1">'
 EVIL_METRIC = 'gap"><svg onload=window.hacked=2>'
-SUBJECT, NOTE = EVIL, f"two seeds <i>only</i> {EVIL}"
+SUBJECT = EVIL
 LOG = f"epoch 1\n\x1b[31mred\x1b[0m {EVIL}\u2028\nRuntimeError: stack expects equal sizes\n"
 SUBJECTS = (
     "Rework layer norm eps", "Cache the vocabulary", "Bump dropout mask", "Use fused attention",
     "Document the loader", "Split the trainer", "Fix a typo", "Sort the imports",
 )  # fmt: skip
 AUTHORS = ("Mara Petrov", "Tomasz Lind", "Yuki Tanabe", 'Ines "Q" O\'Hara & Co')
-WORSE, AFTER_GAP, CRASH, BETTER, NEW = 45, 46, 50, 30, 10
-GAP = range(39, AFTER_GAP)  # not measured of cifar_tiny
+WORSE, AFTER_GAP, CRASH, BETTER, NEW = 45, 44, 50, 30, 10
+LOST, MENDED, DOUBT = 31, 37, 58  # of tabular, and of ner_conll
+GAP = range(37, AFTER_GAP)  # not measured of cifar_tiny
 UNMEASURED = {17, 18, 27, 28, 29, 48, 49}
 
 
@@ -51,7 +53,7 @@ def make(root: Path, *, bad: bool = True) -> None:
     """Make the repository and its ledger; without `bad`, nothing in it needs attention."""
     commits = [
         NewCommit(
-            f"c{i}", f"{SUBJECT if i == WORSE else SUBJECTS[i % len(SUBJECTS)]} (#{2200 + i})",
+            f"c{i}", _subject(i),
             {"model.py": f"NUMBER = {i}\n"}, author=AUTHORS[i % len(AUTHORS)],
             time=START + i * 12_000, tag={20: "v2.2", BETTER: "v2.3"}.get(i),
         )
@@ -63,8 +65,9 @@ def make(root: Path, *, bad: bool = True) -> None:
             if i not in UNMEASURED:
                 for task in writer.tasks:
                     _measure(writer, draw, i, task, bad=bad)
+                    if i == NEW - 1:  # the anchor
+                        _measure(writer, draw, i, task, bad=bad, environment=HERE)
         writer.baseline(BaselineAct.PIN, "c20", "tabular", "", "the paper <b>reports</b> it")
-        _judge(writer, bad=bad)
         if bad:
             _search(writer)
     if bad:
@@ -75,15 +78,29 @@ def make(root: Path, *, bad: bool = True) -> None:
     tell(root, "config", "remote.origin.url", "https://me:secret@github.com/tinylab/main.git")
 
 
+def _subject(i: int) -> str:
+    if i == MENDED:
+        return f'Revert "{_subject(LOST)}"'
+    return f"{SUBJECT if i == WORSE else SUBJECTS[i % len(SUBJECTS)]} (#{2200 + i})"
+
+
 def _failed(writer: Writer) -> Iterator[str]:
     for number in range(1, writer.count + 1):
         yield f"01K{number:023d}"
 
 
-def _measure(writer: Writer, draw: Random, i: int, task: str, *, bad: bool) -> None:
+def _measure(
+    writer: Writer,
+    draw: Random,
+    i: int,
+    task: str,
+    *,
+    bad: bool,
+    environment: Environment | None = None,
+) -> None:
     if task == "cifar_tiny" and i in GAP:
         return
-    environment = OLD if i < NEW else HERE
+    environment = environment or (OLD if i < NEW else HERE)
     if task == "speech_kw" and i >= CRASH and bad:
         writer.trial(
             f"c{i}", task, {}, environment=environment, kind=OutcomeKind.FAILED,
@@ -91,11 +108,15 @@ def _measure(writer: Writer, draw: Random, i: int, task: str, *, bad: bool) -> N
         )  # fmt: skip
         return
     loss = 0.726 + 0.2 * list(writer.tasks).index(task)
-    step = 0.0149
+    step = 0.0149 if environment is OLD else 0.0158
     if bad and task == "char_lm" and i >= WORSE:
         loss *= 1.085
     if bad and task == "cifar_tiny" and i >= AFTER_GAP:
-        step *= 1.148
+        step *= 1.3
+    if bad and task == "tabular" and LOST <= i < MENDED:
+        loss *= 1.06
+    if bad and task == "ner_conll" and i >= DOUBT:
+        loss *= 1.02
     if task == "graph_cora" and i >= BETTER:
         loss *= 0.96
     for seed in range(3 if task == "char_lm" else 2):
@@ -117,24 +138,6 @@ def _measure(writer: Writer, draw: Random, i: int, task: str, *, bad: bool) -> N
             f"c{i}", task, values, seed=seed, environment=environment,
             curves=curves if i >= COMMITS - 25 else None,
         )  # fmt: skip
-
-
-def _judge(writer: Writer, *, bad: bool) -> None:
-    verdicts = []
-    for task, metric, kind, level, value in (
-        ("char_lm", "val_loss", VerdictKind.REGRESSED, 0.726, 0.788),
-        ("char_lm", "val_accuracy", VerdictKind.REGRESSED, 0.801, 0.767),
-        ("ner_conll", "val_accuracy", VerdictKind.UNDECIDED, 0.471, 0.466),
-        ("tabular", "val_loss", VerdictKind.SAME, 1.726, 1.727),
-    ):
-        effect = value - level
-        verdicts.append(Verdict(
-            writer.commits[f"c{COMMITS - 1}"].sha, "lab", task, metric,
-            kind if bad else VerdictKind.SAME, level, value, effect, effect - 0.004, effect + 0.004,
-            0.001, rule="e-BH/1", note=NOTE if bad else "",
-            recipe=writer.tasks[task].recipe, environment=HERE.fingerprint,
-        ))  # fmt: skip
-    writer.ledger.record_verdicts(verdicts)
 
 
 def _search(writer: Writer) -> None:

@@ -37,6 +37,36 @@ def test_links_between_pages_lead_somewhere(page: str) -> None:
     assert broken == []
 
 
+def test_comments_point_to_documents_of_the_tree() -> None:
+    broken = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in sorted((ROOT / "celedger").rglob("*.py"))
+        for name in re.findall(r"[\w./-]+\.md\b", path.read_text())
+        if "/" in name or name[0].islower()  # `CHANGELOG.md` may be the user's
+        if not (ROOT / name).exists() and not (ROOT / "docs" / name).exists()
+    ]
+    assert broken == []
+
+
+def test_the_page_of_statistics_names_modules_that_exist() -> None:
+    page = (ROOT / "docs" / "statistics.md").read_text()
+    names = re.findall(r"`([a-z_*]+\.py)`", page)
+    assert len(names) > 10
+    stats = ROOT / "celedger" / "stats"
+    assert [name for name in names if not list(stats.glob(name))] == []
+
+
+def test_the_constants_of_the_figures_are_those_of_the_code() -> None:
+    page = (ROOT / "benchmarks" / "statistics.md").read_text()
+    rows = page.partition("### Where the constants come from")[2].partition("###")[0]
+    names = {
+        n for row in re.findall(r"^\| `.*?\|", rows, re.M) for n in re.findall("[A-Z_]{3,}", row)
+    }
+    assert len(names) > 40
+    code = "\n".join(p.read_text() for p in (ROOT / "celedger" / "stats").glob("*.py"))
+    assert sorted(n for n in names if not re.search(rf"^[A-Z_, ]*\b{n}\b.*=", code, re.M)) == []
+
+
 def test_the_readme_names_only_commands_that_exist() -> None:
     text = (ROOT / "README.md").read_text()
     makefile = (ROOT / "Makefile").read_text()

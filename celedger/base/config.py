@@ -35,7 +35,8 @@ class Config:
     suites: Path  # the folder whose subfolders are suites
     suite: str | None = None  # the one meant when none is named
     device: str = "auto"  # auto, cpu or cuda:N
-    bisect_on_regression: bool = False  # the worker bisects what it finds regressed
+    bisect_on_regression: bool = False  # the worker bisects what it finds worse
+    bisect_budget: int = 50  # trials that bisects of one job of the worker may run
     hook_suite: str | None = None  # what a merge runs; default: `suite`
     cache_limit: Bytes = 20 * 10**9  # kept builds and environments; one torch is 1 to 6 GB
     sandbox: bool = False  # trainings and builds write only where they are meant to
@@ -288,6 +289,7 @@ _RULES: dict[str, Callable[[object, Path], object]] = {
     "suite": _name,
     "device": _device,
     "bisect_on_regression": _switch,
+    "bisect_budget": _count,
     "hook_suite": _name,
     "cache_limit": _size,
 }
@@ -306,6 +308,8 @@ assert [*_OWN_RULES, "merged", "files"] == [field.name for field in fields(Confi
 
 
 def _from_text(key: str, text: str) -> object:
+    if _OWN_RULES[key] is _count and text.isdecimal():
+        return int(text)
     return _WORDS.get(text.lower(), text) if _OWN_RULES[key] is _switch else text
 
 

@@ -34,6 +34,7 @@ _MODULES = {
     "plot": "plot", "hook": "service", "merge": "merge",
     "export": "export",
 }  # fmt: skip
+_HIDDEN = {"void": "check"}  # another name of `baseline void`
 _COMPLETE = "_CELEDGER_COMPLETE"  # set by the completion of a shell
 
 
@@ -76,18 +77,19 @@ def _program(verb: str, *, complete: bool = False) -> TyperGroup:
     app = typer.Typer(
         name="celedger",
         no_args_is_help=True,
-        add_completion=complete or verb not in _MODULES,
+        add_completion=complete or verb not in _MODULES | _HIDDEN,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
         callback=_options,
     )
-    for name in [verb] if verb in _MODULES else _MODULES:
-        own = getattr(import_module(f"celedger.cli.{_MODULES[name]}"), name)
+    modules = _MODULES | _HIDDEN
+    for name in [verb] if verb in modules else modules:
+        own = getattr(import_module(f"celedger.cli.{modules[name]}"), name)
         if isinstance(own, typer.Typer):
             app.add_typer(own, name=name)
         else:
-            app.command()(own)
+            app.command(hidden=name in _HIDDEN)(own)
     command = typer.main.get_command(app)
     assert isinstance(command, TyperGroup)
     return command

@@ -30,6 +30,8 @@ def demo(
     from celedger.cli.demo_play import play, set_stage
     from celedger.cli.progress import Progress
     from celedger.cli.session import Options, keep_out_of_git, note
+    from celedger.judge import memory
+    from celedger.judge.derivation import derive
     from celedger.ledger import Ledger
     from celedger.views.demo import DemoResult, draw
 
@@ -39,7 +41,8 @@ def demo(
     with Ledger.open(stage.settings.ledger, create=True) as ledger:
         with Progress() as progress:
             answers = play(stage, ledger, progress, progress.say)
-        pictures = draw(ledger, stage.repository.log("HEAD", limit=10_000)[::-1], answers)
+        line = memory.line_of(stage.repository, ledger, stage.repository.resolve("HEAD").sha)
+        pictures = draw(derive(ledger, line), answers)
     options.answer(DemoResult(answers), json)
     if not json:
         print(f"\nledger    {stage.settings.ledger}")

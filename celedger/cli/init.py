@@ -19,7 +19,8 @@ _CONFIGURATION = """\
 suite = "{suite}"             # what `celedger run` trains
 # ledger = "ledger.db"        # the SQLite file that keeps every trial
 # device = "auto"             # auto, cpu or cuda:N
-# bisect_on_regression = true # after a merge that made something worse, find the commit
+bisect_on_regression = true   # after a merge that made something worse, find the commit
+bisect_budget = 50            # with at most so many trials a job
 """
 
 

@@ -11,11 +11,12 @@ import typer
 
 from celedger.base.errors import CeledgerError, Status, UnknownRevision, UsageError, command
 from celedger.cli import options
-from celedger.cli.reading import measured, true_axis
+from celedger.cli.reading import line_with_trials
 from celedger.cli.session import Session, reading
 
 if TYPE_CHECKING:
     from celedger.base.model import BisectRecord
+    from celedger.judge.incident import State
     from celedger.ledger import Ledger
     from celedger.repo import Repository
 
@@ -28,21 +29,43 @@ def drift(
     revision: options.History = "HEAD",
     task: options.TaskName = None,
     metric: options.Metric = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Take commits of merged branches, too.")
+    ] = False,
     output: options.Output = None,
 ) -> int:
     """Draw a metric over commits.
 
-    With every trial, and what was found bad.
+    With every trial, the levels, and what made it worse or mended it. Without --task it is the
+    metric of the first incident that `celedger status` lists.
     """
+    from celedger.judge import memory
     from celedger.views import drift_picture, picture
 
-    with _drawing(context, output, "drift", task, *filter(None, [metric])) as request:
-        session, (suite, name), path = request
-        commits, lineage = measured(session, revision)
-        axis = true_axis(commits, lineage)
-        figure = drift_picture.draw(session.ledger, name, metric, suite, axis, lineage)
-        print(picture.save(figure, path))
+    with reading(context.obj) as session:
+        tip = session.repository.resolve(revision.rpartition("..")[2] or "HEAD").sha
+        state = memory.read(session.repository, session.ledger, tip, every=every)
+        title, chosen = _subject(session.ledger, state, task, metric)
+        path = _path(session, output, "drift", title[1], *filter(None, [metric]))
+        derivation, axis = line_with_trials(
+            session, revision, every=every, suite=title[0], task=title[1]
+        )
+        print(picture.save(drift_picture.draw(derivation, state, title, chosen, axis), path))
     return Status.GOOD
+
+
+def _subject(
+    ledger: Ledger, state: State, task: str | None, metric: str | None
+) -> tuple[tuple[str, str], str | None]:
+    """Return (suite, task) and the metric to draw, None for the task's main one: those of the first
+    incident, unless a task is named."""
+    from celedger.views.samples import find_task
+
+    moved = () if task is not None else (m for i in state.incidents for m in i.metrics)
+    for each in moved:
+        if metric in (None, each.name):
+            return (each.suite, each.task), each.name or None
+    return find_task(ledger, task), metric
 
 
 @plot.command()
@@ -149,13 +172,18 @@ def _drawing(
     context: typer.Context, output: Path | None, kind: str, task: str | None, *metrics: str
 ) -> Iterator[tuple[Session, tuple[str, str], Path]]:
     """Yield a session, the (suite, task), and where to draw, before anything is computed."""
-    from celedger.views.picture import check_suffix
     from celedger.views.samples import find_task
 
     with reading(context.obj) as session:
         title = find_task(session.ledger, task)
-        name = "-".join((kind, title[1], *metrics))
-        safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
-        path = output or session.ledger.folder / ".celedger" / "plots" / f"{safe}.png"
-        check_suffix(path)
-        yield session, title, path
+        yield session, title, _path(session, output, kind, title[1], *metrics)
+
+
+def _path(session: Session, output: Path | None, kind: str, *names: str) -> Path:
+    """Return where to draw."""
+    from celedger.views.picture import check_suffix
+
+    safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in "-".join((kind, *names)))
+    path = output or session.ledger.folder / ".celedger" / "plots" / f"{safe}.png"
+    check_suffix(path)
+    return path

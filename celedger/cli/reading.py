@@ -13,6 +13,7 @@ from celedger.cli.session import Session, note, reading, warn
 
 if TYPE_CHECKING:
     from celedger.base.model import Commit
+    from celedger.judge.derivation import Derivation
     from celedger.judge.incident import State
 
 
@@ -57,9 +58,9 @@ def show(
 ) -> int:
     """Show all that is known of a commit, or how a task varies.
 
-    Of a commit: values with their spread, verdicts, failures and their logs, the environment,
-    and the smallest change that so many trials can tell. Of a task: the noise of its metrics,
-    and the smallest change that one, three and ten trials can tell.
+    Of a commit: values with their spread, what it made worse or better, failures and their logs,
+    the environment, and the smallest change that so many trials can tell. Of a task: the noise of
+    its metrics, and the smallest change that one, three and ten trials can tell.
     """
     from celedger.judge import memory
     from celedger.views.document import Document
@@ -90,14 +91,14 @@ def diff(
     json: options.Json = False,
 ) -> int:
     """Compare two commits, metric by metric."""
+    from celedger.judge import memory
     from celedger.views.diff import Diff
 
     with reading(context.obj) as session:
         a, b = session.repository.ends(commits)
         state = _state_with(session, b.sha)
-        log = session.repository.log(state.tip, limit=100_000, first_parent=True)
-        places = {commit.sha: place for place, commit in enumerate(reversed(log))}
-        document = Diff.of(session.ledger, a.sha, b.sha, state, places)
+        line = memory.line_of(session.repository, session.ledger, state.tip)
+        document = Diff.of(session.ledger, a.sha, b.sha, state, line.place)
         options.answer(document, json)
     return Status.GOOD
 
@@ -125,7 +126,7 @@ def drift(
     ] = False,
     json: options.Json = False,
 ) -> int:
-    """Show where in the history a metric changed, and where a task failed.
+    """Show where a metric changed or a task failed.
 
     The history is the main line: the first parents of the commit. Every change comes with its
     probability and the number of commits among which it lies with 95 %; commits that were not
@@ -236,11 +237,36 @@ def measured(session: Session, revision: str) -> tuple[list[Commit], list[Commit
     return series, whole
 
 
-def true_axis(series: list[Commit], whole: list[Commit]) -> list[Commit]:
-    """Return the commits of an axis on which these measured ones stand, measured or not: the main
-    line of the whole history, from the first of them on."""
-    from celedger.repo.commits import main_line
+def line_with_trials(
+    session: Session,
+    revision: str,
+    *,
+    every: bool = False,
+    suite: str | None = None,
+    task: str | None = None,
+) -> tuple[Derivation, list[Commit]]:
+    """Return what is known along the line of a revision, or of the end of a range, and the commits
+    of that line that are asked for: from the first measured one on, oldest first. Raises
+    CeledgerError where the ledger has trials, but none of these commits."""
+    from celedger.judge import memory
+    from celedger.judge.derivation import derive
 
-    line = main_line(whole)
-    axis = line if {c.sha for c in series} <= {c.sha for c in line} else whole
-    return axis[next(i for i, c in enumerate(axis) if c.sha == series[0].sha) :]
+    repository, ledger = session.repository, session.ledger
+    start, dots, end = revision.partition("..")
+    tip = repository.resolve((end or "HEAD") if dots else revision).sha
+    line = memory.line_of(repository, ledger, tip, every=every)
+    derivation = derive(ledger, line, suite=suite, task=task, cache=memory.cache_of(repository))
+    measured = [
+        p for sha in ledger.commits_with_trials() if (p := line.places.get(sha)) is not None
+    ]
+    first = min(measured, default=len(line.commits))
+    axis = list(line.commits[first:])
+    if dots:
+        inside = {c.sha for c in repository.commits(revision)} | {repository.resolve(start).sha}
+        axis = [commit for commit in axis if commit.sha in inside]
+    places = {line.places[commit.sha] for commit in axis}
+    if not places.intersection(measured) and ledger.commits_with_trials():
+        raise CeledgerError(
+            f"the ledger holds no trial of {revision}", f"type {command('run', revision)}"
+        )
+    return derivation, axis

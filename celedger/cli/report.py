@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from celedger.base.errors import MachineError, Status
 from celedger.cli import options
-from celedger.cli.reading import measured, true_axis
+from celedger.cli.reading import line_with_trials
 from celedger.cli.session import Session, note, reading, replacing
-
-if TYPE_CHECKING:
-    from celedger.base.model import Commit
-    from celedger.views.report.series import Scope
 
 _POLL = 1.0  # seconds between two looks at the ledger with --watch
 
@@ -22,6 +18,9 @@ _POLL = 1.0  # seconds between two looks at the ledger with --watch
 def report(
     context: typer.Context,
     revision: options.History = "HEAD",
+    every: Annotated[
+        bool, typer.Option("--all", help="Take commits of merged branches, too.")
+    ] = False,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -46,49 +45,40 @@ def report(
     with reading(context.obj) as session:
         path = output or session.ledger.folder / ".celedger" / "report.html"
         seen = session.ledger.facts()
-        print(write_page(session, revision, path), flush=True)
+        print(write_page(session, revision, path, every=every), flush=True)
         try:
             while watch:
                 time.sleep(_POLL)
                 if (facts := session.ledger.facts()) != seen:
                     seen = facts
-                    note(f"written anew: {write_page(session, revision, path)}")
+                    note(f"written anew: {write_page(session, revision, path, every=every)}")
         except KeyboardInterrupt:
             pass
     return Status.GOOD
 
 
-def write_page(session: Session, revision: str, path: Path) -> Path:
+def write_page(session: Session, revision: str, path: Path, *, every: bool = False) -> Path:
     """Write the page of a history, whole or not at all. Raises CeledgerError."""
-    from celedger.judge.drift.level_changes import segment_cache
-    from celedger.views.report.page import build
-
-    scope = _scope(session, revision)
-    with segment_cache(session.repository.state_dir / "drift") as cache:
-        html = build(session.ledger, scope, cache, session.ledger.findings())
-    _replace(path, html)
-    return path
-
-
-def _scope(session: Session, revision: str) -> Scope:
-    """Return what the page is of: the main line of a history or range, from its first measured
-    commit on."""
     import time
 
+    from celedger.judge.state import state_of
+    from celedger.views.drift import within
+    from celedger.views.report.page import build
     from celedger.views.report.series import Scope
 
-    repository, aside = session.repository, 0
-    commits: list[Commit] = []
-    whole, axis = commits, commits
-    trained = set(session.ledger.commits_with_trials())
-    if trained:  # else the page says what to type first
-        commits, whole = measured(session, revision)
-        aside = sum(c.sha in trained for c in whole) - len(commits)
-        axis = true_axis(commits, whole)
-    return Scope(
-        repository.root.name, revision, axis, commits, whole, repository.tags(),
-        repository.remote_url(), aside, time.time(),
+    repository, ledger = session.repository, session.ledger
+    derivation, axis = line_with_trials(session, revision, every=every)
+    measured = {sha for sha in ledger.commits_with_trials() if sha in derivation.line.places}
+    newest = max(measured, key=derivation.place, default=None)
+    state = state_of(derivation, newest)  # of a tip that nobody measured nothing could be told
+    if ".." in revision:
+        state = within(state, [commit.sha for commit in axis])
+    scope = Scope(
+        repository.root.name, revision, axis, repository.tags(), repository.remote_url(),
+        time.time(),
     )  # fmt: skip
+    _replace(path, build(derivation, state, scope, ledger.findings()))
+    return path
 
 
 def _replace(path: Path, html: str) -> None:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from celedger.base.model import Commit, Task, TrialRecord
+from celedger.judge.derivation import Derivation, derive
 from celedger.judge.line import Line
 from celedger.judge.measured import Chain
-from celedger.judge.state import Derivation, derive
 from celedger.stats.course import MetricHistory, MetricKey, Step
 from celedger.stats.line_steps import FEWEST_REPEATS
 from celedger.stats.next_trial import Job, Wanted, Why, needs_anchor, next_trial
@@ -94,7 +94,7 @@ class _Settling:
         few repeats tell it for good."""
         for key, history in histories.items():
             noise = history.noise
-            if history.nodes and not noise.is_exact and noise.freedom < FEWEST_REPEATS:
+            if history.nodes and not history.by_seeds and noise.freedom < FEWEST_REPEATS:
                 return Wanted(plan.head, key, Why.REPEAT)
         return None
 

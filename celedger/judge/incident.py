@@ -11,11 +11,14 @@ from typing import Any
 
 from celedger.base.errors import command
 from celedger.base.model import Kind
-from celedger.stats.course import IncidentState
+from celedger.stats.incident_state import IncidentState
 
 TYPED = 12
 """Digits of a hash in a command: enough for a large repository."""
 IN_FORCE = (IncidentState.OPEN, IncidentState.PARTLY)
+DRIFT = "drift"  # the kind of a slow one
+FEWEST_REPEATS = 4
+"""Degrees of freedom of repeats from which the noise is known (`stats.line_steps`)."""
 FAILURES = ("crash", "timeout", "missing", "not-finite")
 
 
@@ -110,7 +113,7 @@ class Incident:
         """Return True if a bisect can tell more: several commits may be the first bad one."""
         return (
             self.in_force and self.is_measured and len(self.first_bad) > 1 and not self.bisect
-            and bool(self.known_good)
+            and bool(self.known_good) and self.kind != DRIFT
         )  # fmt: skip
 
     def title(self) -> str:
@@ -123,10 +126,14 @@ class Incident:
             return ""
         if self.is_searchable:
             return command("bisect", self.id).strip("`")
-        if not self.parent:
-            return ""
+        if self.kind == DRIFT:
+            main = self.main
+            names = {"suite": main.suite, "task": main.task, "metric": main.name}
+            return command("plot", "drift", **names).strip("`")
         if self.is_failure:
             return command("show", self.likeliest[:TYPED]).strip("`")
+        if not self.parent:
+            return ""
         verb = "explain" if self.main.kind in (Kind.QUALITY, Kind.COUNT) else "profile"
         words = ["--memory"] if self.main.kind == Kind.MEMORY else []
         ends = f"{self.parent[:TYPED]}..{self.likeliest[:TYPED]}"
@@ -219,6 +226,11 @@ class MetricNoise:
     freedom: int
     is_exact: bool
     session: float
+
+    @property
+    def is_known(self) -> bool:
+        """Return True if repeats of the same code, or equal bits, tell it."""
+        return self.is_exact or self.freedom >= FEWEST_REPEATS
 
 
 class Standing(StrEnum):

@@ -6,24 +6,19 @@ Two parts join if a commit may have made both. What a bisect named is the first 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import Any
 
 from celedger.base.model import BaselineAct, BisectRecord, Kind
+from celedger.judge.derivation import Derivation
 from celedger.judge.failures import Failure, worst_first
-from celedger.judge.incident import IN_FORCE, Incident, IncidentMetric
-from celedger.judge.told import Told, identity
+from celedger.judge.incident import Incident, IncidentMetric
+from celedger.judge.told import Told, Whereabouts, identity
 from celedger.stats.course import IncidentState, StepIncident, StepKind
 from celedger.trial.protocol import TELEMETRY
 
-if TYPE_CHECKING:
-    from celedger.judge.state import Derivation
-
 _95 = 1.959964  # standard errors at each side of a 95 % interval
-NO_LONGER = 20
-"""Commits at which other tasks of the suite were measured since, from which a task counts as
-measured no more."""
 _NOWHERE = math.nan
 
 
@@ -60,9 +55,17 @@ class _Part:
 
 def build(derivation: Derivation) -> ListedIncidents:
     """Return the list."""
-    parts = [_of_steps(derivation, each) for each in derivation.derived.incidents]
+    elsewhere = {t.id for t in derivation.told if t.where is Whereabouts.MERGED}
+    dismissed = derivation.acts_by_place.dismissed_ids
+    parts = [
+        _of_steps(derivation, each)
+        for each in derivation.derived.incidents
+        # What a branch mended before it was merged never was on the line.
+        if each.state is not IncidentState.WITHDRAWN or each.id not in elsewhere - dismissed
+    ]
     for failure in derivation.failures:
         parts = _joined(parts, _of_failure(derivation, failure))
+    parts += [_as_recorded(derivation, each) for each in derivation.rebased()]
     incidents, sizes = [], {}
     for part in parts:
         incident = _named(derivation, part)
@@ -72,7 +75,7 @@ def build(derivation: Derivation) -> ListedIncidents:
     gone = tuple(
         each.id
         for each in derivation.told
-        if each.gone and each.id not in listed and each.record.state in IN_FORCE
+        if each.where is Whereabouts.GONE and each.id not in listed
     )
     return ListedIncidents(tuple(sorted(incidents, key=_order)), gone, sizes)
 
@@ -104,7 +107,7 @@ def _of_steps(derivation: Derivation, incident: StepIncident) -> _Part:
             abs(step.size) / floor if floor else abs(step.size) / step.unit,
         )
         rows.append(row)
-        sizes.append([*key, step.size, step.error])
+        sizes.append([*key, step.size, step.error, step.before])
     rows.sort(key=lambda row: (not row.declared, -row.floors))
     steps = [share.step for share in incident.shares.values()]
     return _Part(
@@ -113,6 +116,34 @@ def _of_steps(derivation: Derivation, incident: StepIncident) -> _Part:
         min((step.likeliest for step in steps), default=incident.last),
         min((step.known for step in steps), default=-1), incident.closed, (), incident.was_sure,
         f"a part of {incident.joined}" if incident.joined else "", sizes,
+    )  # fmt: skip
+
+
+def _as_recorded(derivation: Derivation, told: Told) -> _Part:
+    """Return an incident whose commits a rebase moved, as long as nothing is measured there."""
+    details: Mapping[str, Any] = told.record.details
+    state = IncidentState(told.record.state)
+    recorded: list[list[Any]] = details.get("sizes", [])
+    sizes = {tuple(row[:3]): row[3:] for row in recorded}
+    rows = []
+    for suite, task, name, own in details["metrics"]:
+        key = (suite, task, name)
+        metric = derivation.find_metric(key)
+        size, error, before = sizes.get(key, (_NOWHERE,) * 3)
+        sign = metric.direction.sign if metric is not None else 1
+        low, high = sorted(sign * (size + way * _95 * error) for way in (-1, 1))
+        rows.append(
+            IncidentMetric(
+                *key, sign * before, sign * (before + size), sign * size, low, high,
+                metric.unit if metric is not None else "",
+                metric.kind.value if metric is not None else Kind.QUALITY.value, own,
+                metric not in TELEMETRY,
+            )
+        )  # fmt: skip
+    first, last = told.steps.first, told.steps.last
+    return _Part(
+        first, last, last, 1 / (last - first + 1), state, told.kind, tuple(rows), told.id, last,
+        first - 1, None, (), told.steps.was_sure, "", recorded,
     )  # fmt: skip
 
 
@@ -186,6 +217,7 @@ def _joined(parts: Sequence[_Part], new: _Part) -> list[_Part]:
 def _named(derivation: Derivation, part: _Part) -> Incident:
     main = part.metrics[0]
     among = derivation.among(part.first, part.last)
+    oldest = among[0]
     likeliest, probability = derivation.sha(part.likeliest), part.probability
     bisect = _bisect(derivation, part)
     if bisect is not None:
@@ -194,9 +226,7 @@ def _named(derivation: Derivation, part: _Part) -> Incident:
             sha for sha in bisect.culprits if part.first <= derivation.place(sha) <= part.last
         ]
         among = tuple(sorted(inside, key=derivation.place)) or (likeliest,)
-    name = part.id or identity(
-        main.suite, main.task, main.name, part.kind, derivation.sha(max(0, part.first))
-    )
+    name = part.id or identity(main.suite, main.task, main.name, part.kind, oldest)
     failure = part.failures[0] if part.failures else None
     return Incident(
         name, part.kind, part.state.value, part.metrics, among, likeliest, probability,
@@ -234,13 +264,3 @@ def _reason(derivation: Derivation, name: str, part: _Part) -> str:
         if act.metric == f"*{name}" or (act.act is BaselineAct.ACCEPT and by_place):
             return f"{act.act.value}ed by {act.who}: {act.why}"
     return ""
-
-
-def match(told: Iterable[Told], failure: Failure) -> Told | None:
-    """Return what was said of a failure before: of its key and kind, at commits that it may be."""
-    own = [
-        each for each in told
-        if failure.key in each.failing and not each.gone
-        and each.steps.first <= failure.last and failure.first <= each.steps.last
-    ]  # fmt: skip
-    return own[0] if own else None

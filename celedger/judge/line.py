@@ -70,6 +70,9 @@ class Line:
         if sha in self.places:
             return self.places[sha]
         if sha not in self._merged:
+            if not self.repository.has_any([sha]):
+                self._merged[sha] = None  # another clone's, or removed since
+                return None
             low, high = 0, len(self.commits)  # the answer lies in low..high; high: nowhere
             while low < high:
                 middle = (low + high) // 2
@@ -79,6 +82,35 @@ class Line:
                     low = middle + 1
             self._merged[sha] = low if low < len(self.commits) else None
         return self._merged[sha]
+
+    def place(self, sha: str) -> int:
+        """Return the place of a commit, of one of a merged branch that of the merge; else -1."""
+        place = self.holding(sha) if sha else None
+        return -1 if place is None else place
+
+    def among(self, first: int, last: int) -> tuple[str, ...]:
+        """Return the commits (hashes) of some places, each merge after those that it brought."""
+        shas: list[str] = []
+        for commit in self.commits[max(0, first) : last + 1]:
+            if len(commit.parents) > 1:
+                if commit.sha not in self._brought:
+                    brought = self.repository.commits(f"{commit.parents[0]}..{commit.sha}")
+                    self._brought[commit.sha] = [each.sha for each in brought[:-1]]
+                shas += self._brought[commit.sha]
+            shas.append(commit.sha)
+        return tuple(shas)
+
+    def rebased(self, sha: str) -> int | None:
+        """Return the place of the commit that makes the same change as one that no branch has any
+        more. None where there is none, or where a branch has it still."""
+        if not self.has_lost(sha):
+            return None
+        equal = self.repository.equal_patches(sha, self.tip.sha)
+        return next((self.places[other] for other in equal if other in self.places), None)
+
+    def has_lost(self, sha: str) -> bool:
+        """Return True if neither the line nor any branch has a commit."""
+        return self.holding(sha) is None and not self.repository.is_on_a_branch(sha)
 
     def parent(self, sha: str) -> str:
         """Return the first parent of a commit, "" where it has none."""
@@ -130,6 +162,10 @@ class Line:
 
     @cached_property
     def _changed(self) -> dict[int, frozenset[bytes]]:
+        return {}
+
+    @cached_property
+    def _brought(self) -> dict[str, list[str]]:
         return {}
 
     @cached_property

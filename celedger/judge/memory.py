@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from celedger.base import VERSION, files
 from celedger.base.errors import CeledgerError
 from celedger.base.model import Commit, Task
 from celedger.judge.history_cache import HistoryCache
-from celedger.judge.incident import MetricStanding, State
+from celedger.judge.incident import MetricStanding, Standing, State
 from celedger.judge.line import LONGEST, Line
 from celedger.ledger import Ledger
 from celedger.repo import Repository, bisecting
@@ -70,10 +72,11 @@ def read(
 
 
 def _derived(repository: Repository, ledger: Ledger, tip: str, *, every: bool) -> State:
-    from celedger.judge.state import derive  # numpy: not where the cache has the answer
+    from celedger.judge.derivation import derive  # numpy: not where the cache has the answer
+    from celedger.judge.state import state_of
 
     line = line_of(repository, ledger, tip, every=every)
-    return derive(ledger, line, cache=cache_of(repository)).state()
+    return state_of(derive(ledger, line, cache=cache_of(repository)))
 
 
 def record(
@@ -92,14 +95,18 @@ def record(
         now: Seconds since the epoch.
         name: Makes a ULID.
     """
-    from celedger.judge.state import derive
+    from celedger.judge.derivation import derive
+    from celedger.judge.incident_list import build
+    from celedger.judge.state import state_of
     from celedger.judge.told import new_rows
 
     line = line_of(repository, ledger, tip)
     derivation = derive(ledger, line, cache=cache_of(repository))
-    state = derivation.state()
+    state = state_of(derivation)
+    moved = {each.id for each in derivation.rebased()}  # nothing new is known of these
     rows = new_rows(
-        state.incidents, derivation.told, derivation.sizes(),
+        [each for each in state.incidents if each.id not in moved],
+        derivation.told, build(derivation).sizes,
         revision=tip, job=job, now=now, name=name,
     )  # fmt: skip
     if rows:
@@ -120,23 +127,51 @@ def standings_at(
     state: State,
     commit: str,
     tasks: Sequence[Task],
+    judged: Collection[tuple[str, str]],
 ) -> tuple[MetricStanding, ...]:
-    """Return how the metrics of some tasks stand at a commit (a hash) of the line of a state."""
+    """Return how the metrics of some tasks stand at a commit (a hash) of the line of a state.
+    `judged`: task and metric that the suite declares now; telemetry too may be among them."""
     names = {(task.suite, task.name) for task in tasks}
     standings = state.standings
     if commit != state.tip:
-        from celedger.judge.state import derive
+        from celedger.judge.derivation import derive
+        from celedger.judge.state import state_of
 
         line = line_of(repository, ledger, state.tip)
         derivation = derive(ledger, line, cache=cache_of(repository))
-        standings = derivation.state(commit).standings
-    return tuple(each for each in standings if (each.suite, each.task) in names)
+        standings = state_of(derivation, commit).standings
+    own = [
+        replace(each, declared=not each.metric or (each.task, each.metric) in judged)
+        for each in standings
+        if (each.suite, each.task) in names
+    ]
+    return tuple(_explained(ledger, commit, tasks, own))
+
+
+def _explained(
+    ledger: Ledger, commit: str, tasks: Sequence[Task], standings: Sequence[MetricStanding]
+) -> Iterator[MetricStanding]:
+    """Yield standings with the reason why a task was not measured, where its last trial has one."""
+    known = {(each.suite, each.task) for each in standings}
+    reasons: dict[tuple[str, str], str] = {}
+    for task in tasks:
+        trials = ledger.trials(commit=commit, suite=task.suite, task=task.name, recipe=task.recipe)
+        ended = [r for r in trials if r.outcome is not None]
+        if ended and not ended[-1].ok and ended[-1].outcome is not None:
+            reasons[task.suite, task.name] = ended[-1].outcome.message
+    for each in standings:
+        reason = reasons.get((each.suite, each.task), "")
+        is_missing = each.standing is Standing.MISSING
+        yield replace(each, note=reason) if reason and is_missing else each
+    for (suite, task_name), reason in reasons.items():
+        if (suite, task_name) not in known:
+            yield MetricStanding(suite, task_name, "", Standing.MISSING, True, note=reason)
 
 
 def _key(ledger: Ledger, tip: str, *, every: bool) -> str:
     """Return the name of a state in the cache: a hash of all that it is derived from."""
     text = f"{VERSION} {RULES} {ledger.path.resolve()} {ledger.facts()} {tip} {every}"
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
+    return hashlib.sha256(os.fsencode(text)).hexdigest()[:32]
 
 
 def cache_of(repository: Repository) -> HistoryCache:

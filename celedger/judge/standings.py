@@ -6,20 +6,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from celedger.base.errors import Status
 from celedger.base.model import Metric
+from celedger.judge.derivation import Derivation
 from celedger.judge.incident import Incident, MetricStanding, Standing
 from celedger.stats.arrays import Floats
 from celedger.stats.course import Measurements, MetricHistory, MetricKey, Node
 from celedger.stats.line_steps import FEWEST_REPEATS
 from celedger.trial.protocol import TELEMETRY
-
-if TYPE_CHECKING:
-    from celedger.judge.state import Derivation
 
 WITHOUT_FLOOR = 0.10
 """Relative change that must be visible in a metric that declares no floor: ten per cent is the
@@ -50,7 +47,7 @@ def status(
         return Status.BAD
     if not complete:
         return Status.CANNOT_JUDGE
-    if not own or all(each.standing is Standing.MISSING for each in own):
+    if (own or gate) and all(each.standing is Standing.MISSING for each in own):
         return Status.CANNOT_JUDGE
     if not gate:
         return Status.GOOD
@@ -91,7 +88,8 @@ def _holds(derivation: Derivation, incident: Incident, place: int) -> bool:
     """Return True if an incident lies wholly at or before a place and was in force there."""
     last = derivation.place(incident.first_bad[-1])
     closed = derivation.place(incident.closed_at) if incident.closed_at else -1
-    over = incident.state in ("accepted", "withdrawn") or 0 <= closed <= place
+    mended = incident.state == "recovered" and 0 <= closed <= place
+    over = incident.state in ("accepted", "withdrawn") or mended
     return 0 <= last <= place and not over
 
 
@@ -134,6 +132,7 @@ class _Numbers:
     ) -> None:  # fmt: skip
         sign, noise = metric.direction.sign, history.noise
         self.trials, self.is_first = own.size, before is None
+        self.since = -1 if before is None else before.last
         mean = float(own.mean()) if own.size else node.level
         self.value = sign * mean
         level = before.level if before is not None else math.nan
@@ -141,13 +140,17 @@ class _Numbers:
         floor = metric.floor.at(level) if metric.floor.amount else WITHOUT_FLOOR * abs(level)
         self.floor = floor
         size = node.level - level
+        repeats = before is node
         session = 0.0 if shares_session else noise.session * noise.sd
         error = math.hypot(node.error, before.error if before is not None else math.nan, session)
+        if repeats:
+            error = 0.0
         self.low, self.high = sorted(sign * (size + way * 1.959964 * error) for way in (-1, 1))
-        self.smallest = max(size, 0.0) + ONE_SIDED_95 * error
+        self.smallest = ONE_SIDED_95 * error
         agree = pairs.size > 0 and float(np.abs(pairs).max()) <= PAIRED * floor
         self.hides_floor = not agree and size + ONE_SIDED_95 * error > floor
-        self.knows_noise = noise.is_exact or noise.freedom >= FEWEST_REPEATS or agree
+        known = history.by_seeds or noise.freedom >= FEWEST_REPEATS
+        self.knows_noise = known or agree or repeats
 
 
 def _numbers(
@@ -160,8 +163,11 @@ def _numbers(
     if not here or not own.size:
         return None
     node = max(here, key=lambda n: n.chain)
-    earlier = [n for n in history.nodes if n.chain == node.chain and n.last < node.first]
-    before = max(earlier, key=lambda n: n.last, default=None)
+    if node.first < place:  # it repeats an earlier commit bit by bit
+        before: Node | None = node
+    else:
+        earlier = [n for n in history.nodes if n.chain == node.chain and n.last < node.first]
+        before = max(earlier, key=lambda n: n.last, default=None)
     rows = own[values.chain[own] == node.chain]
     pairs, shares = np.empty(0), False
     if before is not None and before.rows:
@@ -192,6 +198,8 @@ def _kind(
     numbers: _Numbers,
 ) -> tuple[Standing, str]:
     """Return how a metric stands that no incident made worse at this place."""
+    if numbers.is_first and any(derivation.place(i.known_good) >= place >= 0 for i in own):
+        return Standing.SAME, "good beside what came later"
     if numbers.is_first:
         return Standing.FIRST, "first measurement in this environment: nothing to compare with"
     inside = [
@@ -210,6 +218,13 @@ def _kind(
     if any(k == key and s.last == place and s.first == place and s.size < 0
            for k, s in derivation.derived.changes):  # fmt: skip
         return Standing.BETTER, ""
+    settled = [
+        i for i in own
+        if i.state in ("accepted", "withdrawn")
+        and numbers.since < derivation.place(i.first_bad[-1]) <= place
+    ]  # fmt: skip
+    if settled:
+        return Standing.SAME, f"{settled[0].id} is {settled[0].state}"
     if not numbers.knows_noise:
         return Standing.TOO_NOISY, "noise unknown: too few repeats of one commit"
     if numbers.hides_floor:

@@ -7,11 +7,12 @@ nothing: what is said of an incident is derived in `state.py`.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
-from celedger.judge.incident import Incident
+from celedger.judge.incident import IN_FORCE, Incident
 from celedger.judge.line import Line
 from celedger.ledger import Ledger
 from celedger.ledger.said import SaidRecord
@@ -19,6 +20,16 @@ from celedger.stats.course import IncidentState, MetricKey, StepKind, ToldIncide
 
 _RECORDED = "state"
 _ID_DIGITS = 8
+
+
+class Whereabouts(StrEnum):
+    """Where the commits of an incident are, as seen from a line."""
+
+    LINE = "line"
+    MERGED = "merged"  # on a branch that was merged: the merge is its place
+    REBASED = "rebased"  # the line has commits that make the same changes, in other trees
+    BRANCH = "branch"  # on a branch that was not merged: no matter of this line
+    GONE = "gone"  # on no branch
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +42,12 @@ class Told:
     steps: ToldIncident
     failing: tuple[MetricKey, ...]
     record: SaidRecord
-    gone: bool = False  # its commits are not on the line
+    where: Whereabouts = Whereabouts.LINE
+
+    @property
+    def is_here(self) -> bool:
+        """Return True if its commits have places on the line."""
+        return self.steps.first >= 0
 
 
 def identity(suite: str, task: str, metric: str, kind: str, oldest: str) -> str:
@@ -43,16 +59,15 @@ def identity(suite: str, task: str, metric: str, kind: str, oldest: str) -> str:
 
 def told(ledger: Ledger, line: Line) -> list[Told]:
     """Return each incident as it was last recorded, the oldest first."""
-    last: dict[str, SaidRecord] = {}
-    for row in ledger.said():
-        if not row.address and row.event == _RECORDED:
-            last[row.incident] = row
-    return [_told(row, line) for row in last.values()]
+    return [_told(row, line) for row in ledger.said_last()]
 
 
 def _told(row: SaidRecord, line: Line) -> Told:
     details: Mapping[str, Any] = row.details
-    first, last = (line.places.get(str(details.get(end, "")), -1) for end in ("first", "last"))
+    ends = [str(details.get(end, "")) for end in ("first", "last")]
+    first, last, where = _whereabouts(line, ends, IncidentState(row.state))
+    if where is Whereabouts.MERGED and (details.get("bisect") or ends[-1] in line.places):
+        where = Whereabouts.LINE  # said of this line, which has the merge
     states, failing = {}, []
     for suite, task, metric, state in details.get("metrics", ()):
         if details.get("failure"):
@@ -61,14 +76,35 @@ def _told(row: SaidRecord, line: Line) -> Told:
             states[suite, task, metric] = IncidentState(state)
     sizes = {
         (suite, task, metric): (size, error)
-        for suite, task, metric, size, error in details.get("sizes", ())
+        for suite, task, metric, size, error, *_ in details.get("sizes", ())
     }
     kind = StepKind.DRIFT if row.kind == StepKind.DRIFT.value else StepKind.STEP
     steps = ToldIncident(
         row.incident, first, last, IncidentState(row.state), states, kind,
         bool(details.get("sure")), sizes,
     )  # fmt: skip
-    return Told(row.incident, row.kind, steps, tuple(failing), row, first < 0 or last < 0)
+    return Told(row.incident, row.kind, steps, tuple(failing), row, where)
+
+
+def _whereabouts(
+    line: Line, ends: Sequence[str], state: IncidentState
+) -> tuple[int, int, Whereabouts]:
+    """Return the places of the oldest and the newest commit of an incident's set, -1 where the line
+    has none, and where these commits are."""
+    here = [line.places.get(sha, -1) for sha in ends]
+    if min(here) >= 0:
+        return here[0], here[1], Whereabouts.LINE
+    if state not in IN_FORCE:  # over where it was: no matter of this line
+        return -1, -1, Whereabouts.BRANCH
+    if any(line.has_lost(sha) for sha in ends):
+        moved = [p if p >= 0 else line.rebased(sha) for p, sha in zip(here, ends, strict=True)]
+        if moved[0] is None or moved[1] is None:
+            return -1, -1, Whereabouts.GONE
+        return min(moved[0], moved[1]), max(moved[0], moved[1]), Whereabouts.REBASED
+    merged = [line.holding(sha) for sha in ends]
+    if merged[0] is None or merged[1] is None:
+        return -1, -1, Whereabouts.BRANCH
+    return merged[0], merged[1], Whereabouts.MERGED
 
 
 def new_rows(
@@ -92,10 +128,13 @@ def new_rows(
             "metrics": [[m.suite, m.task, m.name, m.state] for m in incident.metrics],
             "failure": incident.is_failure, "sure": incident.was_sure,
             "bisect": incident.bisect, "closed": incident.closed_at,
-            "sizes": sizes.get(incident.id, []),
+        }  # fmt: skip
+        numbers: dict[str, object] = {
+            "sizes": sizes.get(incident.id, []), "likeliest": incident.likeliest,
+            "probability": incident.probability,
         }  # fmt: skip
         old = known.get(incident.id)
-        same = old is not None and {**old.details, "sizes": 0} == {**details, "sizes": 0}
+        same = old is not None and details.items() <= old.details.items()
         if same and old is not None and (old.state, old.kind) == (incident.state, incident.kind):
             continue
         oldest = old.oldest if old is not None else incident.first_bad[0]
@@ -113,7 +152,7 @@ def new_rows(
             job,
             "",
             now,
-            details,
+            details | numbers,
         )
         rows.append(row)
     return rows

@@ -7,16 +7,14 @@ Pure: a view that shows two commits, or one, asks here and judges nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from celedger.base.model import Metric
-from celedger.judge.incident import Incident, MetricNoise, State
+from celedger.judge.incident import FEWEST_REPEATS, Incident, MetricNoise, State
 
 _TWO_SIDED = 1.959964  # standard errors: 95 % of a normal distribution
 _FOUR_IN_FIVE = 0.841621
 """Standard errors more, so that four cases of five are detected."""
-FEWEST_REPEATS = 4
-"""Degrees of freedom of repeats from which the noise is known (`stats.line_steps`)."""
 
 
 def smallest_change(noise: MetricNoise | None, a: int, b: int) -> float:
@@ -36,21 +34,23 @@ def _limit(noise: MetricNoise | None, a: int, b: int, errors: float) -> float:
 
 
 def between(
-    state: State, places: Mapping[str, int], key: tuple[str, str, str], a: str, b: str
+    state: State, place: Callable[[str], int], key: tuple[str, str, str], a: str, b: str
 ) -> list[Incident]:
     """Return the incidents of a metric that came between two commits of the line and are in force
-    at the later one; the newest first. None are known of commits that the line does not have."""
-    old, new = places.get(a, -1), places.get(b, -1)
+    at the later one; the newest first. `place` is that of a commit on the line, that of the merge
+    for one of a merged branch. Inside a branch none is known but what a bisect named."""
+    old, new = place(a), place(b)
+    own = [i for i in reversed(state.of(*key)) if i.state != "withdrawn"]
+    if 0 <= old == new:
+        return [i for i in own if i.bisect and (i.parent, i.likeliest) == (a, b)]
     if not 0 <= old < new:
         return []
     return [
         incident
-        for incident in reversed(state.of(*key))
-        if old < places.get(incident.first_bad[-1], -1) <= new
-        and places.get(incident.first_bad[0], -1) > old
-        and incident.state != "withdrawn"
-        and not 0 <= places.get(incident.closed_at, -1) <= new
-    ]
+        for incident in own
+        if old < place(incident.first_bad[0]) and place(incident.first_bad[-1]) <= new
+        and not (incident.state == "recovered" and 0 <= place(incident.closed_at) <= new)
+    ]  # fmt: skip
 
 
 def compare(

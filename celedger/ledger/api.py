@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from celedger.base.model import BisectRecord, Commit, Metric, TrialRecord, Verdict
 from celedger.ledger.read import Reader
+from celedger.ledger.said import SaidIncident, SaidRows
 
 if TYPE_CHECKING:
     import pandas
@@ -57,10 +58,14 @@ class SummaryArrays(_Arrays):
     value: NDArray[np.float64]  # in the metric's own unit
 
 
+class _Reader(Reader, SaidRows):
+    """All that can be asked without git."""
+
+
 class OpenLedger:
     """A ledger opened for reading. Close it, or use it in a `with` statement. Hashes are whole."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: _Reader) -> None:
         self._reader = reader
 
     def __enter__(self) -> Self:
@@ -122,8 +127,13 @@ class OpenLedger:
         return self._reader.metrics()
 
     def verdicts(self, *, commit: str | None = None, task: str | None = None) -> list[Verdict]:
-        """Return the latest verdict on each commit, task and metric."""
+        """Return the latest verdict on each commit, task and metric, as celedger judged before it
+        kept incidents. None is added any more."""
         return self._reader.verdicts(commit=commit, task=task)
+
+    def incidents(self) -> list[SaidIncident]:
+        """Return each incident as it was said last, the oldest first."""
+        return self._reader.incidents()
 
     def bisects(self) -> list[BisectRecord]:
         """Return what was searched, the oldest first."""
@@ -132,7 +142,7 @@ class OpenLedger:
 
 def open(path: str | Path = "ledger.db") -> OpenLedger:  # noqa: A001 -- `celedger.open`
     """Open a ledger for reading. Raises LedgerError with one sentence where it cannot be."""
-    reader = Reader.open(Path(path), readonly=True)
+    reader = _Reader.open(Path(path), readonly=True)
     if lines := reader.left_out():
         more = f" and {len(lines) - 1} more" * (len(lines) > 1)
         warnings.warn(f"{path}: {lines[0]}{more}: left out", stacklevel=2)

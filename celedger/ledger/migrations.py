@@ -120,7 +120,7 @@ def findings(db: Database) -> None:
 def trial_facts(db: Database) -> None:
     """Add facts of a trial beyond its columns, and what was said about incidents. Drop the columns
     that nothing reads, and the list of acts of `baselines`: the code knows them. A checksum names
-    the schema whose columns it covers."""
+    the schema whose columns it covers. What views call a verdict is what was said."""
     sound = [
         row for row, value in db.conn.execute(_LATEST_OF_FOOTPRINTS).fetchall()
         if _crc(db, "footprints", row) == value
@@ -162,6 +162,8 @@ WHERE id IN (SELECT max(id) FROM checksums WHERE fact = 'footprints' GROUP BY ro
 """
 
 _TRIAL_FACTS = """
+DROP VIEW IF EXISTS drift;
+DROP VIEW IF EXISTS latest;
 ALTER TABLE checksums ADD COLUMN schema INTEGER NOT NULL DEFAULT 5;
 CREATE TABLE trial_facts (       -- what is known of a trial beyond its columns
   id INTEGER PRIMARY KEY,
@@ -203,8 +205,67 @@ INSERT INTO baselines_5 SELECT id, ulid, act, revision, suite, task, metric, who
   FROM baselines;
 DROP TABLE baselines;
 ALTER TABLE baselines_5 RENAME TO baselines;
+CREATE INDEX summaries_by_trial ON summaries (trial);
 ALTER TABLE jobs DROP COLUMN payload;
 ALTER TABLE jobs DROP COLUMN lease_until;
+CREATE VIEW incidents AS         -- a metric of an incident, as it was said last
+SELECT s.incident, s.kind,
+       ifnull((SELECT value FROM json_each(m.value) WHERE key = 0), s.suite) AS suite,
+       ifnull((SELECT value FROM json_each(m.value) WHERE key = 1), s.task) AS task,
+       ifnull((SELECT value FROM json_each(m.value) WHERE key = 2), s.metric) AS metric,
+       ifnull((SELECT value FROM json_each(m.value) WHERE key = 3), s.state) AS state,
+       s.oldest, s.revision,
+       strftime('%Y-%m-%dT%H:%M:%SZ', s.at, 'unixepoch') AS said, s.id AS said_id
+FROM said s
+LEFT JOIN json_each(s.details, '$.metrics') m  -- untrusted, SQLite runs no other function of JSON
+WHERE s.id IN (SELECT max(id) FROM said WHERE address = '' GROUP BY incident);
+CREATE VIEW drift AS
+SELECT t.suite, t.name AS task, m.name AS metric, c.sha, c.subject, c.author,
+       strftime('%Y-%m-%dT%H:%M:%SZ', c.commit_time, 'unixepoch') AS committed,
+       count(*) AS trials, avg(s.value) AS mean, min(s.value) AS lowest, max(s.value) AS highest,
+       count(*) - count(s.value) AS nan, e.fingerprint AS environment,
+       i.state AS verdict
+FROM metrics m
+CROSS JOIN tasks t
+CROSS JOIN summaries s ON s.metric = m.id AND s.task = t.id
+JOIN trials r ON r.id = s.trial
+JOIN outcomes o ON o.trial = s.trial AND o.kind = 'ok'
+JOIN commits c ON c.id = r.revision
+JOIN environments e ON e.id = r.environment
+LEFT JOIN (SELECT suite, task, metric, state, max(said_id) FROM incidents
+  GROUP BY suite, task, metric) i ON (i.suite, i.task, i.metric) = (t.suite, t.name, m.name)
+GROUP BY m.name, t.suite, t.name, r.revision, e.fingerprint;
+CREATE VIEW latest AS            -- of commits of one second: a child, then by author_time and sha
+WITH ran AS (
+  SELECT DISTINCT t.suite, t.name AS task, c.id, c.sha, c.commit_time, c.author_time
+  FROM trials r
+  JOIN outcomes o ON o.trial = r.id AND o.kind = 'ok'
+  JOIN tasks t ON t.id = r.task
+  JOIN commits c ON c.id = r.revision
+), with_child AS (
+  SELECT n.suite, n.task, p.sha FROM ran n
+  JOIN parents p ON p.revision = n.id
+  JOIN commits c ON c.sha = p.sha AND c.commit_time = n.commit_time
+), newest AS (
+  SELECT suite, task, id, row_number() OVER (
+    PARTITION BY suite, task ORDER BY commit_time DESC,
+    (suite, task, sha) IN (SELECT * FROM with_child), author_time DESC, sha DESC
+  ) AS place FROM ran
+)
+SELECT n.suite, n.task, m.name AS metric, avg(s.value) AS mean, count(*) AS trials,
+       i.state AS verdict,
+       c.sha, c.subject, strftime('%Y-%m-%dT%H:%M:%SZ', c.commit_time, 'unixepoch') AS committed
+FROM newest n
+CROSS JOIN trials r ON r.revision = n.id
+CROSS JOIN tasks t ON t.id = r.task AND t.suite = n.suite AND t.name = n.task
+CROSS JOIN outcomes o ON o.trial = r.id AND o.kind = 'ok'
+CROSS JOIN metrics m
+CROSS JOIN summaries s ON s.metric = m.id AND s.task = r.task AND s.trial = r.id
+JOIN commits c ON c.id = n.id
+LEFT JOIN (SELECT suite, task, metric, state, max(said_id) FROM incidents
+  GROUP BY suite, task, metric) i ON (i.suite, i.task, i.metric) = (n.suite, n.task, m.name)
+WHERE n.place = 1
+GROUP BY n.suite, n.task, m.name;
 """
 
 _CHECKSUMS = """

@@ -29,7 +29,6 @@ from celedger.base.model import (
     Trial,
     TrialRecord,
     Verdict,
-    VerdictKind,
     usual_unit,
 )
 from celedger.ledger.step_blobs import unpack
@@ -313,50 +312,6 @@ class Reader(Store):
             f"{_VERDICTS} GROUP BY v.revision, suite, task"
         )
 
-    def verdict_kinds(
-        self, *, suite: str, task: str, recipe: str, environment: str
-    ) -> dict[tuple[str, str], VerdictKind]:
-        """Return what was concluded of each (commit, metric) with this recipe in this
-        environment."""
-        rows = self._rows(
-            f"SELECT c.sha, metric, kind, max(v.id) {_VERDICTS} "
-            "WHERE (suite, task, recipe, environment) = (?, ?, ?, ?) GROUP BY v.revision, metric",
-            (suite, task, recipe, environment),
-        )
-        return {(sha, metric): VerdictKind(kind) for sha, metric, kind, _ in rows}
-
-    def judged_last(
-        self, commit: str, *, suite: str, task: str, recipe: str, environment: str
-    ) -> bool:
-        """Return True if all that a verdict rests on was there when the commit was last judged:
-        no trial, baseline or definition of a metric was recorded after its newest verdict."""
-        ((newest,),) = self._rows(
-            "SELECT ifnull((SELECT id FROM checksums WHERE fact IN "
-            "('trials', 'baselines', 'definitions') ORDER BY id DESC LIMIT 1), 0)"
-        )
-        later = self._rows(
-            f"SELECT 1 {_VERDICTS} JOIN checksums s ON s.fact = 'verdicts' AND s.row = v.id "
-            "WHERE s.id > ? AND (c.sha, suite, task, recipe, environment) = (?, ?, ?, ?, ?) "
-            "LIMIT 1",
-            (newest, commit, suite, task, recipe, environment),
-        )
-        return bool(later)
-
-    def judged_before(
-        self, commit: str, *, suite: str, task: str, recipe: str, environment: str
-    ) -> dict[str, set[tuple[str, ...]]]:
-        """Return by metric the different sets of this commit's trials that it was ever judged
-        from."""
-        looks: dict[str, set[tuple[str, ...]]] = {}
-        for metric, ulids in self._rows(
-            f"SELECT DISTINCT metric, own.ulids {_VERDICTS} "
-            "JOIN trial_sets own ON own.id = v.trials "
-            "WHERE (c.sha, suite, task, recipe, environment) = (?, ?, ?, ?, ?)",
-            (commit, suite, task, recipe, environment),
-        ):
-            looks.setdefault(metric, set()).add(tuple(json.loads(ulids)))
-        return looks
-
     def baselines(self, *, suite: str | None = None) -> list[BaselineRecord]:
         """Return what people pinned and accepted, the oldest first."""
         where, values = _where({"b.suite = ?": suite})
@@ -419,10 +374,9 @@ class Reader(Store):
         )
         summaries: dict[int, dict[str, float]] = {}
         rules: dict[int, dict[str, str]] = {}
-        # Every metric is looked up for every trial: the key starts with the metric, for drift.
         for key, name, value, rule in self._rows(
-            f"SELECT r.id, m.name, s.value, d.summary {_TRIALS} CROSS JOIN metrics m "
-            "CROSS JOIN summaries s ON s.metric = m.id AND s.task = r.task AND s.trial = r.id "
+            f"SELECT r.id, m.name, s.value, d.summary {_TRIALS} "
+            "CROSS JOIN summaries s ON s.trial = r.id JOIN metrics m ON m.id = s.metric "
             f"LEFT JOIN definitions d ON d.id = s.definition {where} "
             "ORDER BY r.id, m.id",
             values,

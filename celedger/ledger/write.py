@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from celedger.base.errors import LedgerError
@@ -25,7 +25,6 @@ from celedger.base.model import (
     ReusableTrial,
     Task,
     Trial,
-    Verdict,
 )
 from celedger.ledger import opening
 from celedger.ledger.step_blobs import pack
@@ -169,18 +168,6 @@ class Writer(Store):
             self._seal("trials", trial)
             return True
 
-    def record_verdicts(self, verdicts: Iterable[Verdict]) -> None:
-        """Record verdicts. One that says what the latest on its commit, task and metric said adds
-        nothing."""
-        with self.transaction():
-            for verdict in verdicts:
-                row = columns_of(verdict)
-                row["trials"] = self._trial_set(verdict.trials)
-                row["baseline"] = self._trial_set(verdict.baseline)
-                revision = self._id("commits", "sha", row.pop("commit"))
-                subject = {"revision": revision, **{k: row.pop(k) for k in _JUDGED}}
-                self._record_change("verdicts", subject, row)
-
     def record_bisect(self, bisect: BisectRecord) -> None:
         with self.transaction():
             self._record("bisects", **columns_of(bisect))
@@ -277,13 +264,6 @@ class Writer(Store):
         row["floor_is_relative"] = int(metric.floor.relative)
         self._record_change("definitions", subject, row)
 
-    def _trial_set(self, ulids: Sequence[str]) -> int:
-        """Return the key of these trials' row, made where it is not there."""
-        text = encoded(tuple(ulids))
-        digest = hashlib.sha256(text.encode()).digest()
-        key = self._record("trial_sets", digest=digest, ulids=text)
-        return key if key is not None else self._id("trial_sets", "digest", digest)
-
     def _id(self, table: str, column: str, value: object) -> int:
         """Return the key of a row that must be there."""
         rows = self._rows(f"SELECT id FROM {table} WHERE {column} = ?", (value,))
@@ -305,9 +285,6 @@ class Writer(Store):
             self._record("metrics", name=clean)
             self._metric_ids[name] = self._id("metrics", "name", clean)
         return self._metric_ids[name]
-
-
-_JUDGED = ("suite", "task", "metric")  # of a commit: what a verdict is on
 
 
 def _packed(paths: Iterable[bytes]) -> bytes:

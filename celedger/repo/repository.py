@@ -153,6 +153,17 @@ class Repository:
         apart = ask(self.worktree, *words, stdin="\n".join([*present, "^HEAD\n"]).encode())
         return apart.status != 0 or not {*present} <= {*apart.text.split()}
 
+    def is_on_a_branch(self, sha: str) -> bool:
+        """Return True if a branch, a tag or another ref has a commit (a hash) in its history."""
+        return bool(ask(self.worktree, "for-each-ref", "--count=1", f"--contains={sha}").text)
+
+    def equal_patches(self, sha: str, tip: str) -> list[str]:
+        """Return the commits in the history of `tip` that change what a commit (a hash) changes
+        which is not there: into these a rebase turned it."""
+        words = ("--cherry-mark", "--right-only", "--no-merges", f"{sha}...{tip}", f"^{sha}^@")
+        lines = ask(self.worktree, "rev-list", *words).text.split()
+        return [line.removeprefix("=") for line in lines if line.startswith("=")]
+
     def _between(self, good: Commit, bad: Commit, first_parent: bool) -> list[Commit]:
         mode = ["--first-parent"] if first_parent else []
         order = ["--topo-order", "--reverse", *mode]

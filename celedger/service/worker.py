@@ -13,7 +13,7 @@ import signal
 import socket
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from celedger.base.config import Config
 from celedger.base.errors import CeledgerError, LedgerError, LedgerGone
-from celedger.base.model import Commit, Task, Why
+from celedger.base.model import Commit, OutcomeKind, Task, TrialRecord, Why
 from celedger.judge.incident import Incident, Standing, State
 from celedger.ledger import Ledger
 from celedger.ledger.job_record import Job, JobState
@@ -209,6 +209,7 @@ class Worker:
         from celedger import suite as suites
         from celedger.judge import memory
         from celedger.judge.extra_trials import ExtraTrials
+        from celedger.service.notify import announce, note_as_sent
         from celedger.trial.engines.dispatch import set_bench
         from celedger.trial.workers import run_all
         from celedger.trial.workplace import choose_tasks, lacking
@@ -226,47 +227,66 @@ class Worker:
             extra = ExtraTrials(bench, line, commit, tasks, self.say)
             ran = run_all(bench, lacking(bench, [commit], tasks), in_company=False)
             extra.run(ran, most=settings.max_reruns)
-            state = self._record(repository, settings, commit)
-            words = [_unjudged(state)]
-            if settings.bisect_on_regression:
-                searched = [
-                    _bisect(repository, bench, tasks, incident)
-                    for incident in state.in_force
-                    if incident.is_searchable and incident.declared
-                ]
-                if searched:
-                    state = self._record(repository, settings, commit)
-                    words += searched
+            is_upgrade = memory.is_older(self.ledger)
+            state = self._record(repository, commit)
+            if is_upgrade:
+                note_as_sent(self.ledger, settings, state)
+            words = [_unjudged(ran, state)]
+            try:
+                if settings.bisect_on_regression and not is_upgrade:
+                    words += self._search(repository, bench, tasks, state, settings.bisect_budget)
+                    state = self._record(repository, commit) if len(words) > 1 else state
+            finally:  # one alert tells what was opened and named, and none waits for the next job
+                log = repository.log(commit.sha, limit=memory.RECENT)
+                announce(repository, self.ledger, settings, state, log, self.say, self.draw)
             return "; ".join(filter(None, [_known(state), *words]))
 
-    def _record(self, repository: Repository, settings: Config, commit: Commit) -> State:
-        """Record the state of a commit's line, and send what is new in it."""
+    def _record(self, repository: Repository, commit: Commit) -> State:
+        """Bring the state of a commit's line up to date."""
         from celedger.judge import memory
         from celedger.ledger import ulid
-        from celedger.service.notify import announce, note_as_sent
 
         now = self.now()
-        is_upgrade = memory.is_older(self.ledger)
-        state = memory.record(
+        return memory.record(
             repository, self.ledger, commit.sha, job=commit.sha, now=now,
             name=lambda: ulid.new(now, SystemRandom()),
         )  # fmt: skip
-        if is_upgrade:
-            note_as_sent(self.ledger, settings, state)
-        log = repository.log(commit.sha, limit=memory.RECENT)
-        announce(repository, self.ledger, settings, state, log, self.say, self.draw)
-        return state
+
+    def _search(
+        self, repository: Repository, bench: Bench, tasks: Sequence[Task], state: State, budget: int
+    ) -> list[str]:
+        """Bisect each incident of several commits that no bisect searched yet, within one budget of
+        trials; the answer of each in a line."""
+        searched = {(b.suite, b.task, b.metric, b.good, b.bad) for b in self.ledger.bisects()}
+        answers, left = [], budget
+        for incident in state.in_force:
+            ends = (incident.known_good, incident.first_bad[-1])
+            if not incident.is_searchable or not incident.declared:
+                continue
+            if (*incident.main.key, *ends) in searched:
+                continue
+            if left <= 0:
+                answers.append(f"bisect_budget of {budget} trials is spent")
+                break
+            answer, spent = _bisect(repository, bench, tasks, incident, left)
+            answers.append(answer)
+            left -= spent
+        return [answer for answer in answers if answer]
 
 
 def _known(state: State) -> str:
     """Return what is worse by now, of this and earlier merges."""
     declared = [incident for incident in state.in_force if incident.declared]
     if not declared:
-        return "nothing is worse"
+        doubts = [s for s in state.standings if s.declared and s.standing is Standing.UNDECIDED]
+        names = ", ".join(f"{s.task} {s.metric}" for s in doubts)
+        return f"suspected, not settled: {names}" if doubts else "nothing is worse"
     first = declared[0]
     relative = first.main.relative
     amount = f" {100 * relative:+.1f} %" if relative is not None else ""
-    what = f"{first.title()} fails" if first.is_failure else f"{first.title()} is worse{amount}"
+    what = f"{first.title()} is worse{amount}"
+    if first.is_failure:
+        what = f"{first.title()} fails ({first.message or first.kind})"
     where = first.likeliest[:10]
     if len(first.first_bad) > 1 and not first.bisect:
         where = f"one of {len(first.first_bad)} commits up to {first.first_bad[-1][:10]}"
@@ -274,32 +294,39 @@ def _known(state: State) -> str:
     return f"{what} since {where}{more}"
 
 
-def _unjudged(state: State) -> str:
+def _unjudged(ran: Iterable[TrialRecord], state: State) -> str:
     """Return which tasks could not be judged at the tip, and why."""
     missing = {
         each.task: each.note
         for each in state.standings
         if each.declared and each.standing is Standing.MISSING
     }
+    for record in ran:
+        if record.outcome is not None and record.outcome.kind is OutcomeKind.UNTESTABLE:
+            missing[record.task] = record.outcome.message
     return "; ".join(f"{task} not judged: {note}" for task, note in missing.items())
 
 
-def _bisect(repository: Repository, bench: Bench, tasks: Sequence[Task], incident: Incident) -> str:
-    """Search the first bad commit of an incident; the answer in a line."""
+def _bisect(
+    repository: Repository, bench: Bench, tasks: Sequence[Task], incident: Incident, budget: int
+) -> tuple[str, int]:
+    """Search the first bad commit of an incident; the answer in a line, and how many trials ran."""
     from celedger.judge import bisection
 
     task = next((t for t in tasks if t.name == incident.main.task), None)
     if task is None:
-        return ""
+        return "", 0
     good = repository.commit(incident.known_good)
     try:
         history = repository.history(good.sha, incident.first_bad[-1])
-        report = bisection.bisect(bench, history, good, [task], incident.main.name or None)
+        limits = bisection.Limits(budget=budget)
+        name = incident.main.name or None
+        report = bisection.bisect(bench, history, good, [task], name, limits)
     except NotAllowed:
         raise
     except CeledgerError as error:
-        return f"{task.name}: bisect: {error}"
-    return report.sentence()
+        return f"{task.name}: bisect: {error}", 0
+    return report.sentence(), report.trials
 
 
 def _lock_path(ledger: Path) -> Path:

@@ -42,7 +42,7 @@ CONFIRMING = 4.0
 
 CLEAR = 0.6
 """Bits of one trial at the median from which a trial under way may be ended, about 2.3 sd. At 2 sd
-ending saves nothing (parallel.md)."""
+ending saved nothing in simulations."""
 USELESS = 0.2
 """A trial under way is ended if it tells less than this part of what the best other one would. With
 0, 0.1 and 0.2 a search of 1,024 commits at 4 sd takes 5.7, 5.2 and 5.1 with 4 workers and 3.3, 3.0

@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # numpy: the state is read without it
-    from celedger.stats.arrays import Bools, Floats, Ints
+from celedger.stats.arrays import Bools, Floats, Ints
+from celedger.stats.incident_state import IncidentState as IncidentState
 
 MetricKey = tuple[str, str, str]
 """Suite, task, metric."""
@@ -149,14 +148,6 @@ class MetricHistory:
     nodes: tuple[Node, ...]
     steps: tuple[Step, ...]
     by_seeds: bool = False
-
-
-class IncidentState(StrEnum):
-    OPEN = "open"
-    PARTLY = "partly"
-    RECOVERED = "recovered"
-    ACCEPTED = "accepted"
-    WITHDRAWN = "withdrawn"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,7 @@
 way to split them.
 
 A crash is mostly sure and a sound commit mostly never crashes, but either may be flaky: the priors
-are mixtures of beta distributions, cut to good < bad (../shared/research/hard-worlds.md, section
-5)."""
+are mixtures of beta distributions, cut to good < bad (docs/statistics.md, "Bisects")."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ BETTER_PRIOR = 0.02
 FLAKY_CONFIDENCE = 0.85
 """What a crash's answer must have if bad commits crash only now and then: with 64 commits a crash
 that comes three times in ten is then laid on another commit in 5 % (7 % at 0), and a sure one takes
-10.4 trials (8.9 at 0; hard-worlds.md, section 5)."""
+10.4 trials (8.9 at 0)."""
 FEWEST_GOOD, FEWEST_BAD = 2, 1
 """Readings at the ends before anything else is asked."""
 

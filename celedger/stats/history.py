@@ -45,7 +45,7 @@ from celedger.stats.trial_noise import NoisePosterior
 
 HAZARD = 1 / 400
 """Prior probability that a commit changes a metric, for one metric. A false step of probability
-.95 then comes at most .13 times in 1,000 commits (`research/lives.md`, section 4)."""
+.95 then comes at most .13 times in 1,000 commits (docs/statistics.md, "The bound")."""
 METRICS_OF_HAZARD = 10.0
 """The hazard is a budget of the task: of M metrics, each has 1 / (1 + M / 10) of it."""
 WARM_UP_STEP = 0.1  # deviations by which the warm-up moves before values are corrected anew

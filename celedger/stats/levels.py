@@ -3,7 +3,7 @@
 Each side has a level, a scale and a share of outliers of its own, integrated out on small grids
 (`nodes`) under the prior of a change (`shifts`). `No change` is one level, scale and share for all.
 Nothing here knows what a commit is: positions arrive as a table of splits, answers leave as
-evidences and predictions (../shared/research/hard-worlds.md, section 2).
+evidences and predictions (docs/statistics.md, "Bisects").
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 Readings come grouped by position (`Sites`), unknowns as nodes of level, scale and share of
 outliers. Knows neither commits nor what is done with the likelihoods.
 
-Model of a reading x at a side with level m, scale s and share of outliers w
-(../shared/research/hard-worlds.md, section 2):
+Model of a reading x at a side with level m, scale s and share of outliers w:
 
     (1 - w) N(x; m, s) + w q(x)
     plain      q = 1/2 N(x; m, 3 s) + 1/4 Cauchy(x; median, 4 s0) + 1/4 K(x)
@@ -27,7 +26,7 @@ from celedger.stats.arrays import Floats, Ints
 
 OUTLYING = np.array((0.004, 0.05, 0.2, 0.5, 0.85))
 OUTLYING_PRIOR = np.array((0.40, 0.20, 0.16, 0.14, 0.10))
-"""Nodes and prior of the share of outliers at a side (hard-worlds.md, section 2)."""
+"""Nodes and prior of the share of outliers at a side: chosen on simulated ranges of 64 commits."""
 COLLAPSE_PRIOR = 0.4
 """Prior probability that outliers lie in a second mode, where one of them was seen."""
 ROUNDING = 1e-9

@@ -154,6 +154,8 @@ def _at_start(histories: Mapping[MetricKey, MetricHistory], job: Job) -> Wanted 
         if at_head < ANCHOR_TRIALS:
             return Wanted(job.head, None, Why.ANCHOR, previous)
         return None
+    if not job.own:  # the ledger held HEAD's trials
+        return None
     if job.earlier < FIRST_JOBS and at_head < ANCHOR_TRIALS:
         return Wanted(job.head, None, Why.REPEAT)
     sessions = {k: histories[k].noise.session for k in sorted(job.has_sessions) if k in histories}

@@ -37,7 +37,7 @@ BETWEEN_ABOVE = 1e-3
 "yes" turns three seeds into one observation."""
 RUNS_FOR_NOISE = 8
 """A deterministic metric that has been redrawn so often shows its noise; with fewer distinct
-values in a row every change counts as exact (drift.md, step 0)."""
+values in a row every change counts as exact."""
 AGREEING = 3
 """So many neighbours with equal values are no chance."""
 COARSE = 6

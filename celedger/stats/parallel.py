@@ -4,7 +4,7 @@ of chances in, bits out; knows no commits.
 Trials under way cut the candidates into cells. What they will tell together is estimated by how
 far each pair of cells is apart: - sum_i w_i ln sum_j w_j r^d(i, j), where d counts the trials on
 which two cells differ and r is what a trial leaves of the likeness of two levels
-(../shared/research/parallel.md).
+(docs/statistics.md, "Bisects").
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ and scales, and of their shares of outliers.
 The shift bad - good is positive and, in scales of the good side, a mixture of lognormals; the bad
 side's scale is the good one's or lognormal around it; the shares of outliers are equal or
 independent. Where a second mode was seen, a change may also be one of its share alone
-(../shared/research/hard-worlds.md, sections 2 and 4).
+(docs/statistics.md, "Bisects").
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The distribution of one trial around its level, in units of its standard deviation.
 
 Lives here: a t core, far outliers, and a one-sided second mode for trainings that sometimes
-collapse. It knows no data. `research/lives.md` and `lives-more.md` measured the constants.
+collapse. It knows no data. benchmarks/statistics.md, "The state", says what was measured.
 """
 
 from __future__ import annotations

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from celedger.base.model import Commit
 from celedger.judge.bisection import Report
-from celedger.ledger.read import Reader
-from celedger.views import drift_picture, picture, posterior
+from celedger.judge.derivation import Derivation
+from celedger.judge.state import state_of
+from celedger.views import drift_picture, picture, posterior, samples
 from celedger.views.document import Document, pick
 from celedger.views.format import percent, plain, short
 from celedger.views.tables import Column, table
@@ -88,15 +89,17 @@ class DemoResult(Document):
         }
 
 
-def draw(ledger: Reader, commits: Sequence[Commit], answers: Sequence[DemoAnswer]) -> list[Path]:
+def draw(derivation: Derivation, answers: Sequence[DemoAnswer]) -> list[Path]:
     """Draw the history of every metric with a planted change, and each bisect's posterior."""
+    ledger, state = derivation.ledger, state_of(derivation)
     folder = ledger.folder / ".celedger" / "plots"
     metrics = {m.name: m for m in ledger.metrics()}
     pictures = []
     for answer in answers:
         if answer.metric:
             path = folder / f"drift-{answer.kind}.png"
-            figure = drift_picture.draw(ledger, answer.task, answer.metric, commits=commits)
+            title = samples.find_task(ledger, answer.task)
+            figure = drift_picture.draw(derivation, state, title, answer.metric)
             pictures.append(picture.save(figure, path))
         if answer.report is not None and answer.report.posterior:
             path = folder / f"bisect-{answer.kind}.png"

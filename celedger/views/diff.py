@@ -5,7 +5,7 @@ environment; if two commits share none, it shows both and judges nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from celedger.base.model import Commit, Direction, Metric
@@ -125,11 +125,11 @@ class Diff(Document):
     environments: Mapping[tuple[str, str], Sequence[Difference]]  # by the pair that differs
 
     @classmethod
-    def of(cls, ledger: Reader, a: str, b: str, state: State, places: Mapping[str, int]) -> Diff:
-        """Compare two commits, by their full hashes; `places` are those of the commits of the
-        state's line. Raises CeledgerError if one end has no trials."""
+    def of(cls, ledger: Reader, a: str, b: str, state: State, place: Callable[[str], int]) -> Diff:
+        """Compare two commits, by their full hashes; `place` is that of a commit on the state's
+        line. Raises CeledgerError if one end has no trials."""
         (old, of_a), (new, of_b) = samples.measured(ledger, a), samples.measured(ledger, b)
-        known = _Known(ledger, state, places, a, b)
+        known = _Known(ledger, state, place, a, b)
         tasks = tuple(
             _task_diff(
                 known, key, [x for x in of_a if (x.suite, x.task) == key],
@@ -178,7 +178,7 @@ class _Known:
 
     ledger: Reader
     state: State
-    places: Mapping[str, int]
+    place: Callable[[str], int]
     a: str
     b: str
 
@@ -187,7 +187,7 @@ class _Known:
         if metric.direction is Direction.INFO or not a.n or not b.n:
             return change
         noise = self.state.noise_of(suite, task, metric.name)
-        came = between(self.state, self.places, (suite, task, metric.name), self.a, self.b)
+        came = between(self.state, self.place, (suite, task, metric.name), self.a, self.b)
         return replace(
             change,
             judgement=compare(metric, noise, came, (a.mean, a.n), (b.mean, b.n)),

@@ -84,14 +84,18 @@ class DriftDocument(Document):
             f"over {count(state.commits, 'commit')}, {count(state.trials, 'trial')}, "
             f"{count(state.metrics, 'metric')}"
         )
-        if not rows and state.aside > state.commits:
+        is_blind = state.noise and not any(noise.is_known for noise in state.noise)
+        if not rows and (state.aside > state.commits or is_blind):
             verb = "nothing to tell"
         lines.append(f"{verb} {amount}")
         if state.aside:
             aside = count(state.aside, "measured commit")
             lines.append(f"{aside} beside this line: `celedger drift --all` takes them too")
-        lines += [line for each in state.pinned for line in wrap(_pinned(each), width, 4)]
-        lines += [line for text in self._offsets() for line in wrap(text, width, 4)]
+        if unknown := words.unknown_noise(state):
+            lines += wrap(unknown, width, 4)
+        lines += [line for each in state.pinned for line in wrap(pinned_text(each), width, 4)]
+        offsets = offset_texts(self.state, self.environments)
+        lines += [line for text in offsets for line in wrap(text, width, 4)]
         return "\n".join(lines)
 
     def json(self) -> dict[str, object]:
@@ -177,34 +181,6 @@ class DriftDocument(Document):
                 )
         return ranges
 
-    def _offsets(self) -> list[str]:
-        """Return a line for each change of environment or definition: what it moved, at a commit
-        that was measured in both. The code is the same there."""
-        by_change: dict[tuple[str, str, str, tuple[str, str]], list[LevelChange]] = {}
-        for each in self.state.changes:
-            if each.kind != "improvement":
-                key = (each.suite, each.task, each.kind, each.environments)
-                by_change.setdefault(key, []).append(each)
-        lines = []
-        for (suite, task, kind, (old, new)), changes in by_change.items():
-            clear = [c for c in changes if c.low * c.high > 0]
-            moved = ", ".join(
-                f"{c.metric} {percent(c.size / abs(c.before))}" for c in clear if c.before
-            )
-            what = "the edited suite"
-            if kind == "environment":
-                what = self._environment(old, new)
-            at = short(changes[0].seen_at)
-            lines.append(f"{suite}/{task}: {what}: {moved or 'nothing'}; the code: nothing ({at})")
-        return lines
-
-    def _environment(self, old: str, new: str) -> str:
-        differences = environment_changes(self.environments.get(old), self.environments.get(new))
-        named = [f"{key} {a or 'none'} → {b or 'none'}" for key, a, b in differences[:3]]
-        more = len(differences) - 3
-        text = ", ".join(named) + f" and {more} more" * (more > 0)
-        return plain(text) or "another environment"
-
     def _commit(self, sha: str) -> Commit | None:
         return next((commit for commit in self.commits if commit.sha == sha), None)
 
@@ -231,6 +207,7 @@ def narrowed(
         changes=tuple(c for c in state.changes if fits(c.suite, c.task, c.metric)),
         doubts=tuple(d for d in state.doubts if fits(d.suite, d.task, d.metric)),
         pinned=tuple(p for p in state.pinned if fits(p.suite, p.task, p.metric)),
+        noise=tuple(n for n in state.noise if fits(n.suite, n.task, n.metric)),
     )  # fmt: skip
 
 
@@ -245,7 +222,44 @@ def within(state: State, commits: Sequence[str]) -> State:
     )
 
 
-def _pinned(each: PinnedDistance) -> str:
+def offset_texts(state: State, environments: Mapping[str, Environment]) -> list[str]:
+    """Return a line for each change of environment or definition: what it moved, at a commit that
+    was measured in both. The code is the same there."""
+    by_change: dict[tuple[str, str, str, tuple[str, str]], list[LevelChange]] = {}
+    for each in state.changes:
+        if each.kind != "improvement":
+            key = (each.suite, each.task, each.kind, each.environments)
+            by_change.setdefault(key, []).append(each)
+    lines = []
+    for (suite, task, kind, (old, new)), changes in by_change.items():
+        clear = [f"{c.metric} {text}" for c in changes if (text := offset(c))]
+        moved = ", ".join(clear) or "nothing clear"
+        what = "the edited suite"
+        if kind == "environment":
+            what = environment_text(environments.get(old), environments.get(new))
+        at = short(changes[0].seen_at)
+        lines.append(f"{suite}/{task}: {what}: {moved}; the code: nothing ({at})")
+    return lines
+
+
+def offset(each: LevelChange) -> str:
+    """Return `+3.0 %`: how far a change of environment or definition moved a metric; "" where
+    that may be nothing."""
+    clear = each.low * each.high > 0 and each.before
+    return percent(each.size / abs(each.before)) if clear else ""
+
+
+def environment_text(old: Environment | None, new: Environment | None) -> str:
+    """Return `torch 2.12.0 → 2.13.0`: how an environment differs from the one before."""
+    differences = environment_changes(old, new)
+    named = [f"{key} {a or 'none'} → {b or 'none'}" for key, a, b in differences[:3]]
+    more = len(differences) - 3
+    text = ", ".join(named) + f" and {more} more" * (more > 0)
+    return plain(text) or "another environment"
+
+
+def pinned_text(each: PinnedDistance) -> str:
+    """Return how far a metric lies from its pinned commit by now."""
     amounts = [
         percent(x / abs(each.level)) if each.level
         else measure(x, unit=each.unit)

@@ -34,7 +34,10 @@ CYCLE = (BLUE, RED, GREEN, PURPLE, ORANGE, SKY, INK)
 SHAPES = ("o", "s", "D", "^", "v", "P", "X")  # beside CYCLE
 MUTED, FAINT = "#66707c", "#e7eaee"
 # Colour and shape of a mark: a reader who sees no colour tells them apart, too.
-STATES = {"unchanged": (BLUE, "o"), "worse": (RED, "s"), "better": (GREEN, "D")}
+STATES = {
+    "unchanged": (BLUE, "o"), "worse": (RED, "s"), "better": (GREEN, "D"),
+    "undecided": (PURPLE, "v"), "accepted": (SKY, "P"),
+}  # fmt: skip
 
 SUFFIXES = (".png", ".svg")
 WIDTH = 9.0  # inches: a README shows them on about 6

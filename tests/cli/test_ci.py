@@ -26,11 +26,11 @@ def test_a_workflow_gets_a_summary_and_annotations(
     done = project.run("check", "--markdown", env=github)
     assert done.status == 1
     assert done.out.startswith("### celedger: 1 metric worse\n")
-    assert "| ❌ | fit | val\\_loss | regressed | +3" in done.out
+    assert "| ❌ | fit | val\\_loss | worse | +3" in done.out
     assert "make it &lt;b&gt;worse&lt;/b&gt; \\| &#64;all \\`x\\`" in done.out
     assert summary.read_text() == "what was there\n" + done.out.rstrip("\n") + "\n"
     (error,) = [line for line in done.err.splitlines() if line.startswith("::")]
-    assert error.startswith("::error title=fit val_loss%3A regressed +3")
+    assert error.startswith("::error title=fit val_loss%3A worse +3")
 
 
 def test_outside_of_a_workflow_nothing_is_added(project: ScriptedProject) -> None:

@@ -48,7 +48,7 @@ def test_a_module_that_the_interpreter_lacks_is_no_commits_fault(tmp_path: Path)
     assert project.run("check", fine).status != 1
     checked = project.run("check", lacking, "--json")
     assert checked.status == 125
-    assert said in json.loads(checked.out)["verdicts"][0]["note"]
+    assert said in json.loads(checked.out)["standings"][0]["note"]
     searched = project.run("bisect", f"{fine}..{lacking}")
     assert searched.status == 125
     assert said in searched.err

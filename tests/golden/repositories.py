@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
+from old_verdicts import record_verdicts
+
 from celedger import suite
 from celedger.base import config
 from celedger.base.model import (
@@ -352,7 +354,7 @@ def exact(root: Path) -> None:
                         else None,
                         reads=[b"model.py"],
                     )
-        writer.ledger.record_verdicts(_every_verdict(writer))
+        record_verdicts(writer.ledger, _every_verdict(writer))
 
 
 def _every_verdict(writer: Writer) -> list[Verdict]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from old_verdicts import record_verdicts
 
 from celedger.base.model import (
     BaselineAct,
@@ -114,7 +115,7 @@ class Facts:
                 ])  # fmt: skip
                 assert ledger.finish_trial(trial.ulid, Outcome(OutcomeKind.OK, 2.0), {"loss": 0.5})
                 trials.append(trial)
-            ledger.record_verdicts([
+            record_verdicts(ledger, [
                 Verdict(commit.sha, "core", "mlp", "loss", VerdictKind.SAME, trials=(trial.ulid,))
             ])  # fmt: skip
         footprint = Footprint((b"model.py",), inputs=("*.txt",))
@@ -159,7 +160,7 @@ class Facts:
             )
         )
         ledger.record_trial_facts(trials[0].ulid, {"session": "s1", "place": "2"})
-        ledger.record_said([self.said("01S", commit)])
+        ledger.record_said([self.said(f"{5:026}", commit)])
         return trials
 
     def said(self, ulid: str, commit: Commit) -> SaidRecord:

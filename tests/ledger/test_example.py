@@ -18,7 +18,7 @@ EXAMPLE = ROOT / "ledger.db.example"
 
 def questions(ledger: Ledger) -> list[object]:
     return [ledger.commits(), ledger.tasks(), ledger.metrics(), ledger.environments(),
-            ledger.trials(), ledger.verdicts(), ledger.bisects(), ledger.jobs()]  # fmt: skip
+            ledger.trials(), ledger.said(), ledger.bisects(), ledger.jobs()]  # fmt: skip
 
 
 def test_todays_code_opens_the_example_and_changes_no_byte() -> None:
@@ -69,6 +69,7 @@ def test_the_script_makes_the_same_rows_from_the_same_seed(tmp_path: Path) -> No
 def test_a_person_finds_the_planted_regression_in_the_example() -> None:
     with Ledger.open(EXAMPLE, readonly=True) as ledger:
         found = ledger._rows(
-            "SELECT subject FROM drift WHERE verdict = 'regressed' AND metric = 'val_loss'"
+            "SELECT DISTINCT d.subject, i.state FROM incidents i "
+            "JOIN drift d ON d.sha = i.oldest AND d.verdict = i.state WHERE i.metric = 'val_loss'"
         )
-    assert found == [("Refactor the schedule",)] * 3
+    assert found == [("Refactor the schedule", "open")]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from old_verdicts import record_verdicts
 
 from celedger.base.errors import LedgerDamaged
 from celedger.base.model import OutcomeKind, Verdict, VerdictKind
@@ -170,7 +171,7 @@ def test_the_newest_verdict_counts_whichever_ledger_had_it(
             verdict = Verdict("", "core", "mlp", "loss", kind)
             commit = facts.commit(5)
             ledger.record_commits([commit])
-            ledger.record_verdicts([replace(verdict, commit=commit.sha)])
+            record_verdicts(ledger, [replace(verdict, commit=commit.sha)])
         with closing(sqlite3.connect(path)) as connection:  # as if it were another day
             connection.execute("DROP TRIGGER verdicts_never_changed")
             connection.execute("UPDATE verdicts SET recorded = ?", (f"2026-01-{at}T00:00:00Z",))

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+import celedger
 from celedger.base.errors import LedgerError
 from celedger.base.model import (
     Direction,
@@ -17,8 +19,6 @@ from celedger.base.model import (
     Metric,
     Outcome,
     OutcomeKind,
-    Verdict,
-    VerdictKind,
 )
 from celedger.ledger import Ledger
 
@@ -172,7 +172,10 @@ def test_a_person_can_read_the_views_with_no_plugin(ledger: Ledger, facts: Any) 
         for seed, value in enumerate(values):
             facts.finished(ledger, value, commit=commit, seed=seed)
     facts.finished(ledger, 9.0, OutcomeKind.FAILED, commit=new)
-    ledger.record_verdicts([Verdict(new.sha, "core", "mlp", "loss", VerdictKind.REGRESSED)])
+    said = facts.said("01A", new)
+    metrics = [["core", "cnn", "loss", "open"], ["core", "mlp", "loss", "recovered"]]
+    ledger.record_said([said, replace(said, ulid="01B", task="cnn", details={"metrics": metrics})])
+    ledger.record_said([replace(said, ulid="01C", state="open", address="an address")])
     with closing(sqlite3.connect(ledger.path)) as person:
         person.row_factory = sqlite3.Row
 
@@ -181,13 +184,13 @@ def test_a_person_can_read_the_views_with_no_plugin(ledger: Ledger, facts: Any) 
 
         assert ask("SELECT * FROM latest") == [
             {"suite": "core", "task": "mlp", "metric": "loss", "mean": 1.0, "trials": 2,
-             "verdict": "regressed", "sha": new.sha, "subject": "new",
+             "verdict": "recovered", "sha": new.sha, "subject": "new",
              "committed": "2020-09-13T12:28:22Z"}
         ]  # fmt: skip
         drift = ask("SELECT * FROM drift WHERE task = 'mlp' AND metric = 'loss' ORDER BY committed")
         assert [row["mean"] for row in drift] == [0.5, 1.0]
         assert [row["trials"] for row in drift] == [2, 2]
-        assert [row["verdict"] for row in drift] == [None, "regressed"]
+        assert [row["verdict"] for row in drift] == ["recovered", "recovered"]
         assert (drift[1]["lowest"], drift[1]["highest"]) == (0.75, 1.25)
         epochs = ask("SELECT * FROM epoch_metrics")
         assert len(epochs) == 5
@@ -195,3 +198,38 @@ def test_a_person_can_read_the_views_with_no_plugin(ledger: Ledger, facts: Any) 
         assert epochs[0]["started"] == "2023-11-14T22:13:21Z"
         assert {row["outcome"] for row in epochs} == {"ok", "failed"}
         assert ask("SELECT direction FROM metric_definitions") == [{"direction": "lower"}]
+
+
+def test_of_commits_of_one_second_the_child_is_the_newest(ledger: Ledger, facts: Any) -> None:
+    first = replace(facts.commit(1), commit_time=9)
+    second = replace(facts.commit(2, first), commit_time=9)
+    for commits in ((second, first), (first, second)):
+        for commit in commits:
+            facts.finished(ledger, 1.0, commit=commit)
+        assert ledger._rows("SELECT sha FROM latest") == [(second.sha,)]
+
+
+def test_what_was_said_last_of_each_incident_is_read_without_git(
+    ledger: Ledger, facts: Any
+) -> None:
+    old, new = facts.commit(1), facts.commit(2)
+    said = facts.said("01A", old)
+    details = {
+        "first": old.sha, "last": new.sha, "likeliest": new.sha, "probability": 0.9,
+        "bisect": "01X", "closed": "", "metrics": [["core", "mlp", "loss", "partly"]],
+        "sizes": [["core", "mlp", "loss", 0.5, 0.1]],
+    }  # fmt: skip
+    ledger.record_said([
+        said, replace(said, ulid="01B", state="partly", details=details),
+        replace(said, ulid="01C", state="recovered", address="an address"),
+        replace(said, ulid="01D", incident="00000001"),
+    ])  # fmt: skip
+    with celedger.open(ledger.path) as opened:
+        first, second = opened.incidents()
+    assert (first.id, first.kind, first.state) == ("5e0c91aa", "metric", "partly")
+    assert (first.first, first.last, first.likeliest) == (old.sha, new.sha, new.sha)
+    assert (first.probability, first.bisect, first.closed_at) == (0.9, "01X", "")
+    (metric,) = first.metrics
+    assert (metric.name, metric.state, metric.change, metric.error) == ("loss", "partly", 0.5, 0.1)
+    assert (second.first, second.probability) == (old.sha, None)
+    assert (second.metrics[0].name, second.metrics[0].change) == ("loss", None)

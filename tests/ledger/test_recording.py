@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from old_verdicts import record_verdicts
 
 from celedger.base.errors import LedgerError
 from celedger.base.model import (
@@ -216,29 +217,23 @@ def test_a_verdict_is_added_when_it_says_something_new(ledger: Ledger, facts: Fa
         0.01, ("a", "b"), ("c",), "e-value 1", "why",
     )  # fmt: skip
     for verdict in (same_, same_, worse, worse, same_, worse):
-        ledger.record_verdicts([verdict])
+        record_verdicts(ledger, [verdict])
     assert ledger._rows("SELECT count(*) FROM verdicts") == [(4,)]
     assert ledger.verdicts() == [worse]
     assert ledger.verdicts(commit=commit.sha, suite="core", task="mlp") == [worse]
     assert ledger.verdicts(task="other") == []
 
 
-def test_the_trials_of_all_metrics_are_kept_once_and_each_look_is_known(
-    ledger: Ledger, facts: Facts
-) -> None:
+def test_the_trials_of_all_metrics_are_kept_once(ledger: Ledger, facts: Facts) -> None:
     commit = facts.commit(1)
     ledger.record_commits([commit])
     base = tuple(f"01BASE{i}" for i in range(90))
     for own in (("a",), ("a", "b"), ("a", "b")):
-        ledger.record_verdicts(
-            Verdict(commit.sha, "core", "mlp", metric, VerdictKind.SAME, trials=own, baseline=base)
-            for metric in ("loss", "speed")
+        verdict = Verdict(
+            commit.sha, "core", "mlp", "", VerdictKind.SAME, trials=own, baseline=base
         )
+        record_verdicts(ledger, [replace(verdict, metric=name) for name in ("loss", "speed")])
     assert ledger._rows("SELECT count(*) FROM trial_sets") == [(3,)]
-    key = {"suite": "core", "task": "mlp", "recipe": "", "environment": ""}
-    looks = {("a",), ("a", "b")}
-    assert ledger.judged_before(commit.sha, **key) == {"loss": looks, "speed": looks}
-    assert ledger.judged_before(commit.sha, **{**key, "recipe": "other"}) == {}
 
 
 def test_a_bisect_comes_back_as_it_was_recorded(ledger: Ledger) -> None:
@@ -282,7 +277,7 @@ def test_no_row_is_ever_changed_or_deleted_but_in_the_queue(ledger: Ledger, fact
     ledger.append(trial.ulid, 1, {"loss": 1.0}, "f1")
     ledger.append_epochs(trial.ulid, [EpochReport(1, {}, steps={"loss": StepValues(0, (1.0,))})])
     assert ledger.finish_trial(trial.ulid, Outcome(OutcomeKind.OK, 1.0), {"loss": 1.0})
-    ledger.record_verdicts([Verdict(commit.sha, "core", "mlp", "loss", VerdictKind.SAME)])
+    record_verdicts(ledger, [Verdict(commit.sha, "core", "mlp", "loss", VerdictKind.SAME)])
     footprint = Footprint((b"", b"model.py"), (b"docs",), ("*.c",))
     ledger.record_footprint(trial.ulid, footprint, "around")
     (evidence,) = ledger.reusable_trials(recipe=trial.recipe, environment=trial.environment)

@@ -143,7 +143,7 @@ def test_a_fact_without_its_checksum_is_damage(filled: Path, which: str) -> None
         last = "WHERE id >= (SELECT max(id) FROM checksums WHERE fact = 'trials' AND row = 16)"
         person.execute(f"DELETE FROM checksums {'' if which == 'all' else last}")
     damage = damage_of(filled)
-    assert any(line.startswith("trial 01") and "no checksum" in line for line in damage)
+    assert any(line.startswith("trial ") and "no checksum" in line for line in damage)
 
 
 def test_a_change_with_a_right_checksum_is_seen_beside_the_archive(

@@ -235,7 +235,7 @@ def test_what_a_merge_brought_waits_until_a_person_allows_it(
     git(world.victim.root, "pull", "-q")
     world.note()
     assert world.work().status == 0
-    assert world.jobs()[-1] == (JobState.DONE, "nothing regressed")
+    assert world.jobs()[-1] == (JobState.DONE, "nothing is worse")
     assert world.clean()
 
 
@@ -246,7 +246,7 @@ def test_the_code_under_test_and_what_an_allowed_build_reads_of_it_may_change(
     world.merge({"model.py": "LEVEL = 1.5\n", "setup.py": world.payload, "README.md": "x",
                  "suites/tiny/README.md": "words"})  # fmt: skip
     world.work()
-    assert world.jobs() == [(JobState.DONE, "nothing regressed")]
+    assert world.jobs() == [(JobState.DONE, "nothing is worse")]
     assert world.pwned.exists()
 
 
@@ -268,7 +268,7 @@ def test_files_that_git_and_python_obey_elsewhere_start_nothing(world: World) ->
     # As the hook starts it: the program of other tests has its modules by now.
     words = [sys.executable, "-P", "-m", "celedger", "worker"]
     subprocess.run(words, cwd=world.victim.root, check=True)
-    assert world.jobs() == [(JobState.DONE, "nothing regressed")]
+    assert world.jobs() == [(JobState.DONE, "nothing is worse")]
     assert world.clean()
 
 
@@ -496,12 +496,12 @@ def test_what_a_build_made_is_not_brought_back_through_a_link(world: World) -> N
     })  # fmt: skip
     world.note()
     assert world.work().status == 0
-    assert world.jobs() == [(JobState.DONE, "nothing regressed")]
+    assert world.jobs() == [(JobState.DONE, "nothing is worse")]
     assert len(list((world.victim.root / ".git" / "celedger" / "builds").iterdir())) == 1
     link(world, "lib", world.outside)
     world.merge({"model.py": "LEVEL = 2.0 - 1.0\n"})
     world.work()
-    assert world.jobs()[-1] == (JobState.DONE, "nothing regressed")
+    assert world.jobs()[-1] == (JobState.DONE, "nothing is worse")
     assert world.clean()
 
 

@@ -113,7 +113,7 @@ def test_a_process_with_one_byte_changed_waits(
     crew = Crew(project)
     crew.note()
     assert crew.worker().drain() == 1  # what was allowed is all that it takes
-    assert crew.states() == [(JobState.DONE, "nothing regressed")]
+    assert crew.states() == [(JobState.DONE, "nothing is worse")]
     assert started
     folder = project.root if file == "r.txt" else project.root / "suites" / "tiny"
     path, (before, after) = folder / file, change

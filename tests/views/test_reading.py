@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from celedger.judge.drift.level_changes import courses
+from old_verdicts import record_verdicts
 
 from celedger.base.errors import CeledgerError, UsageError
 from celedger.base.model import (
@@ -50,8 +51,7 @@ def story(history: Any, make_commits: Commits) -> list[Commit]:
         made[4], {}, kind=OutcomeKind.FAILED, message="exit status 1: ValueError:\x1b[31m no"
     )
     history.trial(made[5], {"val_loss": math.nan, "duration": 40.0}, marks=(Mark.DISTURBED,))
-    history.ledger.record_verdicts(
-        [
+    record_verdicts(history.ledger, [
             Verdict(
                 made[3].sha, "core", "mlp_digits", "val_loss", VerdictKind.REGRESSED,
                 0.411, 0.461, 0.05, 0.048, 0.052, 1e-6, rule="r1", recipe=history.task.recipe,

@@ -76,7 +76,7 @@ def measure_ends(
         seeds = [need.seed for need in running if (need.commit, need.task) == lack[0]]
         seed = next_seed(bench, *lack[0], under_way=seeds)
         # What could be re-used would be in the ledger already.
-        return Proposal(Need(*lack[0], seed, reuse=False), Aim.CONFIRM)
+        return Proposal(Need(*lack[0], seed, reuse=False, role="bisect"), Aim.CONFIRM)
 
     def hear(proposal: Proposal, future: Future[TrialRecord]) -> None:
         nonlocal killed

@@ -2,7 +2,7 @@
 that is worse than both, which a search from end to end cannot find.
 
 Each side is a range of its own, with its own trials, and is asked the same question as the whole
-was (../shared/research/hard-worlds.md, section 3). Runs nothing."""
+was (docs/statistics.md, "Bisects"). Runs nothing."""
 
 from __future__ import annotations
 

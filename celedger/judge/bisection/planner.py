@@ -172,7 +172,9 @@ class _Search:
         for track in self.tracks:
             if (unrun := track.unrun(self._unreachable | running)) is not None:
                 at, seed = unrun
-                need = Need(track.commit(at), self._task, seed, reuse=self._reuse([track]))
+                need = Need(
+                    track.commit(at), self._task, seed, reuse=self._reuse([track]), role="bisect"
+                )
                 return Proposal(need, Aim.NAMED, [track])
         return None
 
@@ -210,7 +212,9 @@ class _Search:
             },
         )  # fmt: skip
         until = None if whole else self._until(wanting, seed)
-        need = Need(commit, self._task, seed, reuse=self._reuse(wanting), until=until)
+        need = Need(
+            commit, self._task, seed, reuse=self._reuse(wanting), until=until, role="bisect"
+        )
         return Proposal(need, aim, wanting)
 
     def _position(self, proposal: Proposal) -> int:

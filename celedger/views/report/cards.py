@@ -1,19 +1,20 @@
-"""What needs attention, worst first: one card for each change, crash or open question, in words.
-Figures are those of `celedger drift`, `check` and `bisect`.
+"""What needs attention: one card for each cause that the state has in force, then what it suspects
+and what got better; and a line for each cause that is over. All of it are rows of the state.
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from shlex import quote
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
 
-from celedger.base.model import BisectRecord, Commit, Verdict
-from celedger.judge.drift.level_changes import LevelStep
-from celedger.views.drift import bisect_command, range_text
+from celedger.base.errors import command
+from celedger.base.model import BisectRecord, Commit
+from celedger.judge.incident import TYPED, Doubt, Incident, LevelChange
+from celedger.views import incidents as words
 from celedger.views.format import (
+    change,
     count,
     iso_date,
     measure,
@@ -23,19 +24,18 @@ from celedger.views.format import (
     short,
     sure,
 )
-from celedger.views.report import links
+from celedger.views.report import health, links
+from celedger.views.report.health import RECENT, Health
 from celedger.views.report.series import Measured
-from celedger.views.report.states import Crash, Finding, Health, TaskState
-from celedger.views.show import effect_text
 
 GLYPHS = {
     Health.CRASHED: "✕", Health.WORSE: "▲", Health.UNDECIDED: "?", Health.BETTER: "▼",
     Health.STEADY: "✓", Health.UNMEASURED: "–", Health.UNJUDGED: "",
 }  # fmt: skip
-WORDS = {Health.CRASHED: "Crashes", Health.WORSE: "Worse", Health.UNDECIDED: "Undecided",
-         Health.BETTER: "Better"}  # fmt: skip
-_NAMED = 3  # metrics that a card names before it counts them
-_TYPED = 12  # digits of a hash in a command
+_WORDS = {"crash": "Crashes", "timeout": "Times out", "missing": "Not reported",
+          "not-finite": "Not finite", "drift": "Slow drift"}  # fmt: skip
+_TELEMETRY = "Telemetry, which the suite does not declare: it never fails a check."
+_OVER = {"recovered": Health.STEADY, "accepted": Health.STEADY, "withdrawn": Health.UNMEASURED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +63,18 @@ class CommitLine:
 @dataclass(frozen=True, slots=True)
 class Card:
     """`levels` and `change` are its figures, `remarks` sentences below them. Either `culprit` is
-    known, or `among` says in which range it is and `command` what to type."""
+    known, or `among` says in which range it is and `command` what to type. `counts` says if it is
+    an incident that the suite's declared metrics or tasks have."""
 
-    state: Health
+    health: Health
+    word: str
     key: str  # of the task, in addresses
     task: str
     metric: str
     href: str
+    id: str = ""
+    status: str = ""
+    counts: bool = False
     telemetry: bool = False  # which never decides anything
     levels: str = ""
     change: str = ""
@@ -79,7 +84,7 @@ class Card:
     among: str = ""
     compare: str = ""  # address of the range on the web host
     command: str = ""
-    order: tuple[float, ...] = field(default=(), compare=False)
+    commit: str = ""  # at which it shows
 
     @property
     def title(self) -> str:
@@ -87,242 +92,184 @@ class Card:
 
     @property
     def glyph(self) -> str:
-        return GLYPHS[self.state]
-
-    @property
-    def word(self) -> str:
-        return "Telemetry" if self.telemetry else WORDS[self.state]
+        return GLYPHS[self.health]
 
     @property
     def phrase(self) -> str:
         """`mlp: val_loss +8.4 %`, as the verdict at the top of the page says it."""
-        what = self.change or (self.levels[:1].lower() + self.levels[1:])
-        return f"{self.task}: {' '.join(filter(None, (self.metric, what)))}"
+        return f"{self.task}: {' '.join(filter(None, (self.metric, self.change)))}"
 
 
-def cards(
-    history: Measured,
-    states: Sequence[TaskState],
-    bisects: Sequence[BisectRecord],
-    host: links.Host,
-) -> list[Card]:
-    """Return the cards, worst first. Tasks that are not measured any more have none."""
-    writer = _Writer(history, bisects, host)
-    made = [card for state in states if state.is_live for card in writer.of_task(state)]
-    return sorted(made, key=lambda card: (card.telemetry, card.state.rank, card.order))
+_Row = TypeVar("_Row", Doubt, LevelChange)
 
 
-class _Writer:
+class CardWriter:
+    """Writes the cards of a page. `commits` are all that are known, by hash."""
+
     def __init__(
-        self, history: Measured, bisects: Sequence[BisectRecord], host: links.Host
+        self,
+        history: Measured,
+        bisects: Sequence[BisectRecord],
+        commits: Mapping[str, Commit],
+        host: links.Host,
     ) -> None:
-        self._history, self._host = history, host
-        self._named = [b for b in bisects if b.status == "found"]
-        suites = {task.suite for task in history.tasks}
-        self._one_suite = len(suites) == 1
+        self._history, self._commits, self._host = history, commits, host
+        self._bisects = {record.ulid: record for record in bisects}
+        self._one_suite = len({task.suite for task in history.tasks}) == 1
 
-    def of_task(self, state: TaskState) -> list[Card]:
-        made = [self._crash(state, state.crash)] if state.crash is not None else []
-        made += [self._whole(state, state.whole)] if state.whole is not None else []
-        groups: dict[tuple[object, ...], list[Finding]] = defaultdict(list)
-        for finding in state.findings:
-            telemetry, step = finding.series.is_telemetry, finding.step
-            shown = (
-                (Health.WORSE,) if telemetry else (Health.WORSE, Health.UNDECIDED, Health.BETTER)
-            )
-            if finding.state in shown:
-                why = (step.seen_at.sha, step.among) if step else (finding.lost, finding.few)
-                groups[finding.state, telemetry, why, bool(finding.away)].append(finding)
-        return made + [self._change(group) for group in groups.values()]
+    def attention(self) -> list[Card]:
+        """Return the cards, worst first: incidents in force, as the state sorts them, those of
+        telemetry alone after the suspected rises, then improvements."""
+        state = self._history.state
+        measured = [self._incident(i) for i in state.in_force if i.is_measured]
+        own = [card for card in measured if card.counts]
+        telemetry = [card for card in measured if not card.counts]
+        doubts = _by_commits(sorted(state.doubts, key=lambda d: -d.probability))
+        better = _by_commits(health.improvements(self._history))
+        return [
+            *own, *(self._doubt(group) for group in doubts), *telemetry,
+            *(self._better(group) for group in better),
+        ]  # fmt: skip
 
-    def _whole(self, state: TaskState, verdict: Verdict) -> Card:
-        task = state.task
+    def over(self) -> list[Card]:
+        """Return what was worse and is over, or is measured no more, the newest first."""
+        first = max(0, len(self._history.scope.axis) - RECENT)
+        ended = [
+            (self._ended(i), i) for i in self._history.state.incidents
+            if not i.in_force or not i.is_measured
+        ]  # fmt: skip
+        recent = [(at, i) for at, i in ended if at >= first or i.in_force]
+        recent.sort(key=lambda pair: -pair[0])
+        return [self._incident(incident) for _, incident in recent]
+
+    def _ended(self, incident: Incident) -> int:
+        return self._history.at(incident.closed_at or incident.seen_at)
+
+    def _incident(self, incident: Incident) -> Card:
+        main = incident.main
+        telemetry = not incident.declared
+        crashes = incident.kind in ("crash", "timeout")
+        state = Health.CRASHED if crashes else Health.WORSE
+        word = _WORDS.get(incident.kind, "Telemetry" if telemetry else "Worse")
+        if not incident.in_force:
+            state, word = _OVER[incident.state], incident.state.capitalize()
+        also = words.what(incident).partition("; ")[2]
+        remarks = [
+            f"{also.capitalize()}." if also else "",
+            plain(incident.message),
+            _TELEMETRY if telemetry else "",
+        ]
+        label, among, compare = self._where(incident)
+        known = len(incident.first_bad) == 1 or bool(incident.bisect)
+        seen = incident.likeliest if incident.bisect else incident.seen_at
+        alone = len([i for i in self._history.state.in_force if i.main.key == main.key]) == 1
+        commit = "" if main.name and incident.in_force and alone else seen[:TYPED]
+        key = f"{main.suite}/{main.task}"
+        typed = incident.next()
         return Card(
-            Health.WORSE if verdict.kind.bad else Health.UNDECIDED, task.title,
-            self._name(task.suite, task.name), "",
-            links.view(task.title, "", verdict.commit[:_TYPED]),
-            levels=verdict.kind.value.capitalize(),
-            remarks=tuple(filter(None, [plain(verdict.note), f"At {short(verdict.commit)}."])),
+            state, word, key, self._name(main.suite, main.task), main.name,
+            links.view(key, main.name, commit), incident.id, words.state(incident),
+            incident.in_force and not telemetry, telemetry,
+            words.levels(main) if math.isfinite(main.change) else "",
+            words.by_how_much(incident), tuple(filter(None, remarks)), label,
+            self._line(incident.likeliest) if known else None, among, compare,
+            typed, seen[:TYPED],
         )  # fmt: skip
 
-    def _change(self, group: Sequence[Finding]) -> Card:
+    def _where(self, incident: Incident) -> tuple[str, str, str]:
+        """Return a label, how sure its commits are, and the address of their range."""
+        bisect = self._bisects.get(incident.bisect)
+        if bisect is not None:
+            trials = bisect.report.get("readings")
+            amount = f", from {count(len(trials), 'trial')}" if isinstance(trials, list) else ""
+            text = f"Named by a bisect: {sure(bisect.probability)} sure{amount}."
+            return "First bad commit", text, ""
+        if len(incident.first_bad) == 1:
+            is_next = incident.known_good and incident.known_good == incident.parent
+            text = "The commit before it was measured too." if is_next else ""
+            return "First bad commit", text, ""
+        first, last = incident.first_bad[0], incident.first_bad[-1]
+        if incident.kind == "drift":
+            return f"Over {count(len(incident.first_bad), 'commit')}", (
+                f"Slowly, from {short(first)} to {short(last)}."
+            ), self._host.comparison(first, last)  # fmt: skip
+        label = f"One of {count(len(incident.first_bad), 'commit')}"
+        if not incident.known_good:
+            return label, f"Up to {short(last)}.", ""
+        return label, f"Between {short(incident.known_good)} and {short(last)}.", (
+            self._host.comparison(incident.known_good, last)
+        )  # fmt: skip
+
+    def _doubt(self, group: Sequence[Doubt]) -> Card:
         first = group[0]
-        series, step, verdict = first.series, first.step, first.verdict
-        telemetry = all(f.series.is_telemetry for f in group)
-        remarks = [self._others(group)] if len(group) > 1 else []
-        base = {
-            "state": first.state,
-            "telemetry": telemetry,
-            "key": f"{series.suite}/{series.task}",
-            "task": self._name(series.suite, series.task),
-            "metric": series.metric.name,
-            "href": links.view(f"{series.suite}/{series.task}", series.metric.name),
-            "order": (-max(abs(f.relative) for f in group),),
-        }
-        if step is not None:
-            levels, change = _figures(first)
-            remarks += self._step_remarks(first)
-            base |= self._where(group, step)
-        else:
-            levels, change = _figures(first)
-            remarks += self._remarks(first)
-        if telemetry:
-            remarks.append("Telemetry, which the suite does not declare: it never fails a check.")
-        if first.state is Health.UNDECIDED and verdict is not None:
-            at = verdict.commit[:_TYPED]
-            base["command"] = (
-                f"celedger check {at} --suite {quote(series.suite)} --task {quote(series.task)}"
-            )
-        return Card(levels=levels, change=change, remarks=tuple(remarks), **base)  # type: ignore[arg-type]
-
-    def _others(self, group: Sequence[Finding]) -> str:
-        texts = []
-        for finding in group[1 : _NAMED + 1]:
-            change = _figures(finding)[1]
-            texts.append(f"{finding.series.metric.name} {change}".strip())
-        more = len(group) - 1 - len(texts)
-        tail = f" and {count(more, 'more metric')}" if more else ""
-        same = ", from the same commit" if group[0].step else ""
-        return f"Also {', '.join(texts)}{tail}{same}."
-
-    def _step_remarks(self, finding: Finding) -> list[str]:
-        step, course = finding.step, finding.course
-        assert step is not None and course is not None
-        remarks = []
-        if math.isfinite(course.sd) and course.sd > 0:
-            times = abs(step.after - step.before) / course.sd
-            remarks.append(f"{times:.1f} times the usual spread of a commit.")
-        elif course.exact:
-            remarks.append("This metric repeats exactly, so any change is real.")
-        if finding.state is Health.UNDECIDED:
-            remarks.append(f"Only {probability(step.probability)} sure; more trials would tell.")
-        verdict = finding.verdict
-        if verdict is not None:
-            effect = effect_text(verdict, finding.series.metric.unit)
-            where = short(verdict.commit)
-            remarks.append(f"{verdict.kind.value.capitalize()} at {where}: {effect}".rstrip(": "))
-        return remarks
-
-    def _remarks(self, finding: Finding) -> list[str]:
-        """Say what decided, where it is no change of the course."""
-        verdict, away = finding.verdict, finding.away
-        if finding.lost:
-            return ["The newest value is not a finite number."]
-        if finding.few:
-            return ["Too few commits are measured in this environment to tell a change."]
-        if away is not None:
-            return [f"Away from {short(away.pinned.sha)}, which is pinned."]
-        assert verdict is not None
-        effect = effect_text(verdict, finding.series.metric.unit)
-        judged = f"Judged {verdict.kind.value} at {short(verdict.commit)}"
-        if behind := self._behind(verdict):
-            judged += f", {count(behind, 'commit')} ago"
-        return [*filter(None, [effect, plain(verdict.note)]), f"{judged}."]
-
-    def _behind(self, verdict: Verdict) -> int:
-        """Return how many measured commits are newer than the judged one."""
-        position = self._history.position
-        judged = position[verdict.commit]
-        return sum(position[c.sha] > judged for c in self._history.scope.measured)
-
-    def _where(self, group: Sequence[Finding], step: LevelStep) -> dict[str, object]:
-        series = group[0].series
-        metrics = [finding.series.metric.name for finding in group]
-        noun = "better" if step.better else "bad"
-        among = {commit.sha for commit in step.among}
-        for record in reversed(self._named):
-            same = (record.suite, record.task) == (series.suite, series.task)
-            if same and record.metric in metrics and record.culprits[0] in among:
-                return {
-                    "label": f"First {noun} commit",
-                    "culprit": self._line(record.culprits[0]),
-                    "among": f"Confirmed by a bisect: {sure(record.probability)} sure"
-                    f"{_evidence(record)}.",
-                }
-        if len(step.among) == 1:
-            return {
-                "label": f"First {noun} commit", "culprit": self._line(step.among[0].sha),
-                "among": f"{probability(step.probability).capitalize()} sure; the commit before it "
-                "was measured too.",
-            }  # fmt: skip
-        compare = self._host.comparison(step.start.sha, step.end.sha) if step.start else ""
-        return {
-            "label": f"One of {count(len(step.among), 'commit')}",
-            "among": range_text(step).capitalize() + ".",
-            "compare": compare,
-            "command": bisect_command(step, series.suite, series.task, metrics),
-        }
-
-    def _crash(self, state: TaskState, crash: Crash) -> Card:
-        task, outcome = state.task, crash.last.outcome
-        assert outcome is not None
-        first = self._history.commit(crash.since[0])
-        levels = f"No result for {count(len(crash.since), 'measured commit')}"
-        if crash.some:
-            levels = "Fails at its newest commit, with some seeds"
-        remarks = (plain(outcome.message) or outcome.kind.value,)
-        card = Card(
-            Health.CRASHED, task.title, self._name(task.suite, task.name), "",
-            links.view(task.title, "", first.sha[:_TYPED]), False, levels, "", remarks,
-            order=(-len(crash.since),),
+        key = f"{first.suite}/{first.task}"
+        typed = command("check", first.seen_at[:TYPED], suite=first.suite, task=first.task)
+        return Card(
+            Health.UNDECIDED, "Suspected", key, self._name(first.suite, first.task), first.metric,
+            links.view(key, first.metric),
+            levels=_levels(first.before, first.before + first.change, math.nan, first.unit),
+            change=_amount(first.change, first.before, first.unit),
+            remarks=tuple(filter(None, [
+                _others([(d.metric, d.change, d.before, d.unit) for d in group]),
+                f"Only {probability(first.probability)} sure: more trials would tell.",
+            ])),
+            label=f"Seen at {short(first.seen_at)}",
+            culprit=self._line(first.seen_at) if len(first.among) == 1 else None,
+            among="" if len(first.among) == 1 else f"One of {count(len(first.among), 'commit')}.",
+            command=typed.strip("`"),
         )  # fmt: skip
-        where = self._crash_range(state, crash, first)
-        return replace(card, **where)  # type: ignore[arg-type]
 
-    def _crash_range(self, state: TaskState, crash: Crash, first: Commit) -> dict[str, object]:
-        task = state.task
-        for record in reversed(self._named):
-            same = (record.suite, record.task, record.metric) == (task.suite, task.name, "")
-            if same and self._history.position.get(record.culprits[0], -1) <= crash.since[0]:
-                return {
-                    "label": "First bad commit", "culprit": self._line(record.culprits[0]),
-                    "among": f"Confirmed by a bisect: {sure(record.probability)} sure.",
-                }  # fmt: skip
-        if crash.some or crash.good is None or crash.since[0] - crash.good == 1:
-            known = crash.good is not None and not crash.some
-            among = "It ran at the commit before." if known else ""
-            return {"label": "First crash", "culprit": self._line(first.sha), "among": among}
-        good = self._history.commit(crash.good)
-        return {
-            "label": f"One of {count(crash.since[0] - crash.good, 'commit')}",
-            "among": f"It ran at {short(good.sha)} and fails from {short(first.sha)} on.",
-            "compare": self._host.comparison(good.sha, first.sha),
-            "command": f"celedger bisect {good.sha[:_TYPED]}..{first.sha[:_TYPED]} "
-            f"--suite {quote(task.suite)} --task {quote(task.name)}",
-        }
+    def _better(self, group: Sequence[LevelChange]) -> Card:
+        first = group[0]
+        key = f"{first.suite}/{first.task}"
+        one = len(first.among) == 1
+        typed = "" if one or not first.known else command(
+            "bisect", f"{first.known[:TYPED]}..{first.among[-1][:TYPED]}", suite=first.suite,
+            task=first.task, metric=first.metric, find="improved",
+        ).strip("`")  # fmt: skip
+        noise = (first.high - first.low) / 4  # two standard errors to each side
+        others = _others([(c.metric, c.size, c.before, c.unit) for c in group])
+        return Card(
+            Health.BETTER, "Better", key, self._name(first.suite, first.task), first.metric,
+            links.view(key, first.metric),
+            levels=_levels(first.before, first.after, noise, first.unit),
+            change=_amount(first.size, first.before, first.unit),
+            remarks=(others,) if others else (),
+            label="First better commit" if one else f"One of {count(len(first.among), 'commit')}",
+            culprit=self._line(first.seen_at) if one else None,
+            among=f"Between {short(first.known)} and {short(first.among[-1])}." if typed else "",
+            compare=self._host.comparison(first.known, first.among[-1]) if typed else "",
+            command=typed,
+        )  # fmt: skip
 
     def _line(self, sha: str) -> CommitLine | None:
-        scope = self._history.scope
-        commit = next((c for c in scope.lineage if c.sha == sha), None)
+        commit = self._commits.get(sha)
         return CommitLine.of(commit, self._host) if commit is not None else None
 
     def _name(self, suite: str, task: str) -> str:
         return task if self._one_suite else f"{suite}/{task}"
 
 
-def _evidence(record: BisectRecord) -> str:
-    readings = record.report.get("readings")
-    return f", from {count(len(readings), 'trial')}" if isinstance(readings, list) else ""
+def _by_commits(rows: Sequence[_Row]) -> list[list[_Row]]:
+    """Group rows of one task at one commit: one cause, as far as is known."""
+    groups: dict[tuple[str, str, str], list[_Row]] = {}
+    for row in rows:
+        groups.setdefault((row.suite, row.task, row.seen_at), []).append(row)
+    return list(groups.values())
 
 
-def _figures(finding: Finding) -> tuple[str, str]:
-    """Return the levels before and after and their relative change: those that `celedger drift`
-    prints of a step, `celedger check` of a verdict."""
-    unit, course = finding.series.metric.unit, finding.course
-    noise = course.sd if course is not None else math.nan
-    if finding.step is not None:
-        before, after = finding.step.before, finding.step.after
-    elif finding.lost:
-        return "Not finite", ""
-    elif finding.verdict is not None and math.isfinite(finding.verdict.effect):
-        verdict = finding.verdict
-        before, after, noise = verdict.level, verdict.value, (verdict.high - verdict.low) / 4
-    elif finding.verdict is not None:
-        return finding.verdict.kind.value.replace("-", " ").capitalize(), ""
-    elif finding.away is not None:
-        before, after = finding.away.level, finding.away.level + finding.away.effect
-    else:
-        return "Nothing to compare with yet", ""
-    levels = " → ".join(measure(x, noise, unit=unit) for x in (before, after))
-    relative = (after - before) / abs(before) if before else math.nan
-    return levels, percent(relative) if math.isfinite(relative) else ""
+def _others(rows: Sequence[tuple[str, float, float, str]]) -> str:
+    """Return `Also val_accuracy -4.3 %.`: of all rows (metric, change, before, unit) but the
+    first."""
+    texts = [f"{name} {_amount(size, before, unit)}" for name, size, before, unit in rows[1:]]
+    return f"Also {', '.join(texts)}." if texts else ""
+
+
+def _levels(before: float, after: float, noise: float, unit: str) -> str:
+    return " → ".join(measure(x, noise, unit=unit) for x in (before, after))
+
+
+def _amount(size: float, before: float, unit: str) -> str:
+    if before:
+        return percent(size / abs(before))
+    return change(size, unit=unit, like=before + size)

@@ -7,32 +7,36 @@ import base64
 import hashlib
 import math
 import re
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
 from celedger.base.model import BaselineAct
+from celedger.judge.derivation import Derivation
+from celedger.judge.incident import State
 from celedger.ledger.findings import FindingRecord
-from celedger.ledger.read import Reader
-from celedger.stats.long_history import Settled
-from celedger.views.format import count, iso_date, iso_time, measure, percent, short
-from celedger.views.report import payload, sparkline
+from celedger.views import incidents as words
+from celedger.views.drift import offset_texts, pinned_text
+from celedger.views.format import count, iso_date, iso_time, measure, short
+from celedger.views.report import health, payload, sparkline
 from celedger.views.report.bisect_section import bisects
-from celedger.views.report.cards import GLYPHS, Card, CommitLine, cards
+from celedger.views.report.cards import GLYPHS, Card, CardWriter, CommitLine
+from celedger.views.report.health import (
+    RECENT,
+    Health,
+    SeriesHealth,
+    TaskHealth,
+    improvements,
+    of_tasks,
+)
 from celedger.views.report.links import Host, view
 from celedger.views.report.series import Measured, Scope, Series, read
-from celedger.views.report.states import RECENT, Finding, Health, TaskState, judge
 
 MOST_CARDS, MOST_FOLDED = 8, 32
 """Cards that are open, and below them folded; the table has the rest."""
 _SCRIPTS = ("page", "address", "chart", "pointer", "commit", "table", "start")
 _WAYS = {"lower": "lower is better", "higher": "higher is better", "info": "not judged"}
-_TAGS = {
-    Health.WORSE: "worse",
-    Health.UNDECIDED: "undecided",
-    Health.BETTER: "better",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,45 +75,58 @@ class TableRow:
     name: str
     state: Health
     note: str
+    changed: bool
     cells: Sequence[TableCell | None]
 
 
 def build(
-    ledger: Reader,
+    derivation: Derivation,
+    state: State,
     scope: Scope,
-    cache: MutableMapping[str, Settled] | None = None,
     findings: Sequence[FindingRecord] = (),
 ) -> str:
-    """Return the page as HTML. `cache` as in `celedger.judge.drift.courses`."""
-    history = read(ledger, scope, cache)
-    states = judge(history)
+    """Return the page as HTML. `state` is that of the derivation, or a part of it."""
+    ledger = derivation.ledger
+    history = read(ledger, derivation, state, scope)
+    tasks = of_tasks(history)
     host = Host.of(scope.remote)
     records = ledger.bisects()
-    attention = cards(history, states, records, host)
-    known = {c.sha: c for c in ledger.commits()} | {c.sha: c for c in scope.lineage}
+    known = {c.sha: c for c in (*ledger.commits(), *derivation.line.commits)}
+    writer = CardWriter(history, records, known, host)
+    attention, over = writer.attention(), writer.over()
     chunks = {
-        state.task.title: payload.packed(
-            payload.task(ledger, history, state, payload.epoch_commits(history, state), findings)
+        each.task.title: payload.packed(
+            payload.task(ledger, history, each, payload.epoch_commits(history, each), findings)
         )
-        for state in states
+        for each in tasks
     }
-    columns, rows = _table(history, states)
+    columns, rows = _table(history, tasks)
     first = next(iter(attention), None)
     index = {
-        "tasks": {s.task.title: [x.metric.name for x in s.task.series] for s in states},
-        "first": _first(states, first),
+        "tasks": {t.task.title: [x.metric.name for x in t.task.series] for t in tasks},
+        "first": _first(tasks, first),
         "commit": host.commit("*"),
     }
     return _render(
-        scope=scope, verdict=_verdict(states, attention), facts=_facts(history),
+        scope=scope, verdict=_headline(history, tasks, first), facts=_facts(history),
         newest=CommitLine.of(scope.axis[-1], host) if scope.axis else None,
         cards=attention[:MOST_CARDS], folded=attention[MOST_CARDS:][:MOST_FOLDED],
-        left_out=max(0, len(attention) - MOST_CARDS - MOST_FOLDED), calm=_calm(states),
-        columns=columns, rows=rows, changed=sum(r.state.rank <= Health.BETTER.rank for r in rows),
+        left_out=max(0, len(attention) - MOST_CARDS - MOST_FOLDED), calm=_calm(history),
+        over=over[:MOST_FOLDED], notes=_notes(history),
+        columns=columns, rows=rows, changed=sum(r.changed for r in rows),
         bisects=bisects(records, known, host), every_bisect=len(records),
         index=payload.in_script(index), commits=payload.packed(payload.commits(history)),
         chunks=chunks, sparkline=sparkline, recent=RECENT,
     )  # fmt: skip
+
+
+def _notes(history: Measured) -> list[str]:
+    """Return a line for each change of environment or suite, each clear distance from a pin, and
+    what lies on commits that are gone."""
+    state = history.state
+    pinned = [pinned_text(each) for each in state.pinned if each.is_clear]
+    gone = [f"{name}: on commits that are gone" for name in state.gone]
+    return [*offset_texts(state, history.environments), *pinned, *gone]
 
 
 def _render(**content: Any) -> str:
@@ -137,131 +154,138 @@ def _digest(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _verdict(states: Sequence[TaskState], attention: Sequence[Card]) -> Headline:
-    """Return the sentence at the top of the page, which is its title too."""
-    live = [state for state in states if state.is_live]
-    tasks = {each: [s for s in live if s.state is each] for each in Health}
-    crashed, worse, undecided, better = (
-        len(tasks[s]) for s in (Health.CRASHED, Health.WORSE, Health.UNDECIDED, Health.BETTER)
-    )
-    steady = len(tasks[Health.STEADY])
-    rest = []
-    if steady:
-        rest.append(f"{count(steady, 'task')} {'is' if steady == 1 else 'are'} steady")
-    if undecided and (crashed or worse):
-        rest.append(f"{undecided} {'is' if undecided == 1 else 'are'} undecided")
-    if better and (crashed or worse or undecided):
-        rest.append(f"{better} got better")
-    tail = f"{', '.join(rest)}." if rest else ""
-    if not states:
+def _headline(history: Measured, tasks: Sequence[TaskHealth], first: Card | None) -> Headline:
+    """Return the sentence at the top of the page, which is its title too. It counts causes."""
+    state = history.state
+    causes = [i for i in state.in_force if i.declared and i.is_measured]
+    rest = _rest(history, tasks)
+    if not tasks:
         return Headline(Health.UNMEASURED, "Nothing is measured yet", None, "")
-    if crashed or worse:
-        parts = [f"{count(worse, 'task')} got worse"] if worse else []
-        noun = "" if worse else " task" if crashed == 1 else " tasks"
-        parts += [f"{crashed}{noun} crash{'es' if crashed == 1 else ''}"] if crashed else []
-        state = Health.WORSE if worse else Health.CRASHED
-        return Headline(state, ", ".join(parts), attention[0], tail)
-    if undecided and not steady and not better:
-        return Headline(Health.UNDECIDED, "Nothing can be judged yet", None, "")
-    if undecided:
-        sentence = f"Nothing got worse, {count(undecided, 'task')} cannot be judged"
-        return Headline(Health.UNDECIDED, sentence, None, tail)
+    if causes:
+        drifts = sum(i.kind == "drift" for i in causes)
+        failing = sum(i.is_failure for i in causes)
+        worse = len(causes) - failing - drifts
+        parts = [f"{count(worse, 'commit')} made something worse"] if worse else []
+        parts += [count(drifts, "slow drift")] if drifts else []
+        noun = "" if parts else " commit" if failing == 1 else " commits"
+        verb = "crash" if any(i.kind == "crash" for i in causes) else "fail"
+        plural = {"crash": "es", "fail": "s"}[verb] if failing == 1 else ""
+        parts += [f"{failing}{noun} {verb}{plural}"] if failing else []
+        worst = Health.WORSE if worse or drifts else Health.CRASHED
+        return Headline(worst, "; ".join(parts), first, rest)
+    live = [t for t in tasks if t.task.is_live]
+    if state.doubts:
+        sentence = f"{count(len(state.doubts), 'rise')} suspected, not settled"
+        return Headline(Health.UNDECIDED, sentence, None, rest)
+    if state.in_force:
+        own = any(i.declared for i in state.in_force)
+        sentence = "What is worse is measured no more" if own else "Only telemetry is worse"
+        return Headline(Health.UNDECIDED, sentence, None, rest)
+    tags = {s.tag for t in live for s in t.series if s.health is Health.UNDECIDED}
+    clear = any(t.health in (Health.STEADY, Health.BETTER) for t in live)
+    if not clear and tags <= {health.FIRST}:
+        return Headline(Health.UNDECIDED, "Nothing can be judged yet", None, rest)
+    sentence = "Nothing is worse now" if state.incidents else "Nothing got worse"
+    better = {(c.suite, c.task) for c in improvements(history)}
     if better:
-        sentence = f"Nothing got worse, {count(better, 'task')} got better"
-        return Headline(Health.BETTER, sentence, None, f"{tail} {_checked(live)}".strip())
-    if not steady:
-        return Headline(Health.UNMEASURED, "Nothing can be judged yet", None, _checked(live))
-    return Headline(Health.STEADY, "Nothing got worse", None, _checked(live))
+        sentence += f", {count(len(better), 'task')} got better"
+    return Headline(
+        Health.UNDECIDED if not clear else Health.BETTER if better else Health.STEADY,
+        sentence, None, rest,
+    )  # fmt: skip
 
 
-def _checked(states: Sequence[TaskState]) -> str:
-    """Say how many series were looked at, and how many were never measured."""
-    judged = [f for s in states for f in s.findings if f.series.metric.direction.sign]
-    own = [f for f in judged if not f.series.is_telemetry]
-    unmeasured = sum(f.state is Health.UNMEASURED for f in own)
-    text = f"{len(own) - unmeasured} of {len(own)} series were measured"
-    if not unmeasured:
-        return f"{text}, and none is worse than before."
-    return f"{text}, and none is worse than before; {unmeasured} never were."
+def _rest(history: Measured, tasks: Sequence[TaskHealth]) -> str:
+    """Say what else there is: what is over, and how the other tasks stand."""
+    live = [t for t in tasks if t.task.is_live]
+    over = sum(i.state in ("recovered", "accepted") for i in history.state.incidents)
+    texts = {
+        Health.STEADY: "steady", Health.UNDECIDED: "undecided",
+        Health.BETTER: "better",
+        Health.UNMEASURED: "not measured",
+    }  # fmt: skip
+    parts: list[str] = []
+    for each, text in texts.items():
+        if number := sum(t.health is each for t in live):
+            verb = "is" if number == 1 else "are"
+            parts.append(f"{count(number, 'task') if not parts else number} {verb} {text}")
+    sentences = [", ".join(parts)] if parts else []
+    if over:
+        sentences.append(f"{over} that {'was' if over == 1 else 'were'} worse "
+                         f"{'is' if over == 1 else 'are'} over")  # fmt: skip
+    return " ".join(f"{sentence}." for sentence in sentences)
 
 
-def _calm(states: Sequence[TaskState]) -> str:
-    """Say what changed last, where nothing needs attention."""
-    steps = [
-        (step.seen_at.commit_time, state.task.name, finding, step)
-        for state in states if state.is_live
-        for finding in state.findings
-        if finding.course is not None for step in finding.course.steps[-1:]
-    ]  # fmt: skip
-    if not steps:
-        return "No metric ever changed."
-    _, task, finding, step = max(steps, key=lambda item: item[0])
-    change = percent((step.after - step.before) / abs(step.before)) if step.before else "changed"
-    way = "better" if step.better else "worse, which was accepted"
-    return f"Last change: {task} {finding.series.metric.name} {change} ({way}) at " + short(
-        step.seen_at.sha
+def _calm(history: Measured) -> str:
+    """Say what the state knows, where nothing needs attention."""
+    over = history.state.incidents
+    if over:
+        newest = max(over, key=lambda i: history.at(i.closed_at or i.seen_at))
+        return f"Last: {words.what(newest)} {words.by_how_much(newest)}, {words.state(newest)}."
+    state = history.state
+    return (
+        f"No change for the worse in {count(state.metrics, 'metric')} over "
+        f"{count(state.commits, 'measured commit')}."
     )
 
 
 def _facts(history: Measured) -> list[str]:
     scope = history.scope
-    facts = [f"{count(len(scope.axis), 'commit')}, {len(scope.measured)} measured"]
+    measured = len({position for task in history.tasks for position in task.tried})
+    facts = [f"{count(len(scope.axis), 'commit')}, {measured} measured"]
     pins = [r for r in history.baselines if r.act is BaselineAct.PIN]
     if pins:
         facts.append(f"pinned at {short(pins[-1].commit)}")
     if history.running:
         facts.append(f"{count(len(history.running), 'trial')} running")
-    if scope.aside:
-        facts.append(f"{scope.aside} measured on merged branches left out")
+    if aside := history.state.aside:
+        facts.append(f"{count(aside, 'measured commit')} beside this line left out")
     return [*facts, f"built {iso_time(scope.built)} UTC"]
 
 
-def _first(states: Sequence[TaskState], card: Card | None) -> list[str]:
-    """Return the task and metric whose chart is open at first: of the worst card, or else the first
+def _first(tasks: Sequence[TaskHealth], card: Card | None) -> list[str]:
+    """Return the task and metric whose chart is open at first: of the first card, or else the first
     that was measured; "" for a task that reported none."""
     measured = {
-        state.task.title: next((s.metric.name for s in state.task.series if s.stretches), "")
-        for state in states
+        t.task.title: next((s.metric.name for s in t.task.series if s.stretches), "") for t in tasks
     }
-    if card is not None:
+    if card is not None and card.key in measured:
         return [card.key, card.metric or measured[card.key]]
     return next(map(list, sorted(measured.items(), key=lambda item: not item[1])), [])
 
 
 def _table(
-    history: Measured, states: Sequence[TaskState]
+    history: Measured, tasks: Sequence[TaskHealth]
 ) -> tuple[list[tuple[str, str]], list[TableRow]]:
     """Return the columns, each a metric and which way it gets better, and the rows."""
-    every = [s for state in states for s in state.task.series]
+    every = [s for t in tasks for s in t.task.series]
     ordered = sorted(every, key=lambda s: s.is_telemetry)
     ways = {s.metric.name: _WAYS[s.metric.direction.value] for s in reversed(ordered)}
     names = list(dict.fromkeys(s.metric.name for s in ordered))
-    one_suite = len({state.task.suite for state in states}) == 1
+    one_suite = len({t.task.suite for t in tasks}) == 1
     rows = []
-    for state in states:
-        own = {f.series.metric.name: _cell(history, state, f) for f in state.findings}
-        note = "crashes" if state.crash is not None else ""
-        if not state.is_live:
-            last = history.commit(state.task.tried[-1]) if state.task.tried else None
-            note = f"last measured {iso_date(last.commit_time)}" if last else "never measured"
+    for each in tasks:
+        task = each.task
+        own = {s.series.metric.name: _cell(history, task.title, s) for s in each.series}
+        note = words.KINDS.get(each.failing.kind, "") if each.failing is not None else ""
+        if not task.is_live:
+            note = f"last measured {iso_date(history.commit(task.tried[-1]).commit_time)}"
         rows.append(TableRow(
-            state.task.title, state.task.name if one_suite else state.task.title,
-            state.state if state.is_live else Health.UNMEASURED, note,
+            task.title, task.name if one_suite else task.title,
+            each.health if task.is_live else Health.UNMEASURED, note, task.is_live and each.changed,
             [own.get(name) for name in names],
         ))  # fmt: skip
     return [(name, ways[name]) for name in names], rows
 
 
-def _cell(history: Measured, state: TaskState, finding: Finding) -> TableCell:
-    series = finding.series
-    metric, key = series.metric, state.task.title
-    value = _value(series)
-    tag = _TAGS.get(finding.state, "")
-    if tag and finding.relative:
-        tag = f"{percent(finding.relative)} {tag}"
+def _cell(history: Measured, key: str, stands: SeriesHealth) -> TableCell:
+    series = stands.series
+    metric = series.metric
     line = sparkline.path(series, len(history.scope.axis))
     way = _WAYS[metric.direction.value]
-    return TableCell(finding.state, metric.name, way, view(key, metric.name), line, value, tag)
+    return TableCell(
+        stands.health, metric.name, way, view(key, metric.name), line, _value(series), stands.tag
+    )
 
 
 def _value(series: Series) -> str:
@@ -269,9 +293,7 @@ def _value(series: Series) -> str:
     stretch = series.latest
     if stretch is None:
         return ""
-    course = stretch.course
-    sd = course.sd if course is not None and course.sd > 0 else stretch.noise
-    mean = float(stretch.means[-1])
-    if series.metric.direction.sign == 0 or not math.isfinite(sd):
-        return measure(mean, unit=series.metric.unit)
-    return measure(mean, sd, unit=series.metric.unit)
+    mean, unit = float(stretch.means[-1]), series.metric.unit
+    if series.metric.direction.sign == 0 or not math.isfinite(stretch.noise):
+        return measure(mean, unit=unit)
+    return measure(mean, stretch.noise, unit=unit)

@@ -15,17 +15,17 @@ from typing import Any
 
 import numpy as np
 
-from celedger.base.model import TrialRecord, Verdict, VerdictKind
+from celedger.base.model import TrialRecord
 from celedger.base.text import escaped, without_sequences
-from celedger.judge.drift.level_changes import LevelStep
+from celedger.judge.incident import IN_FORCE, Incident, IncidentMetric
 from celedger.ledger.findings import FindingRecord
 from celedger.ledger.read import Reader
 from celedger.stats.arrays import Floats
-from celedger.views import samples
-from celedger.views.format import Scale, iso_date, measure, percent, plain, probability, short
-from celedger.views.report import states
+from celedger.views import incidents as words
+from celedger.views.drift import environment_text, offset
+from celedger.views.format import Scale, iso_date, percent, plain, probability
+from celedger.views.report.health import SeriesHealth, TaskHealth, crashes, untestable
 from celedger.views.report.series import Measured, Series, Stretch, TaskSeries
-from celedger.views.show import effect_text
 
 EPOCHS = 50
 """Newest measured commits whose epochs are on the page, beside those of open changes."""
@@ -34,7 +34,6 @@ _DETAILED = 5000
 _MOST_EPOCHS = 100_000
 """From the first to the last epoch of a curve; a longer one is not on the page."""
 _LOGS, _LOG_LINES, _LOG_LETTERS = 20, 12, 1500
-_NAMED_VERDICTS = frozenset(VerdictKind) - {VerdictKind.SAME, VerdictKind.TOO_NOISY}
 
 
 def packed(content: object) -> str:
@@ -53,8 +52,8 @@ def commits(history: Measured) -> dict[str, Any]:
     """Return the axis: hash, time, author and subject of each commit; tags, baselines and
     environments by position."""
     axis, scope = history.scope.axis, history.scope
-    measured = {c.sha for c in scope.measured}
-    shown = [len(axis) <= _DETAILED or c.sha in measured for c in axis]
+    measured = {position for own in history.tasks for position in own.tried}
+    shown = [len(axis) <= _DETAILED or position in measured for position in range(len(axis))]
     names = [plain(c.author) if own else "" for c, own in zip(axis, shown, strict=True)]
     authors = list(dict.fromkeys(names))
     number = {name: i for i, name in enumerate(authors)}
@@ -79,118 +78,148 @@ def commits(history: Measured) -> dict[str, Any]:
 def task(
     ledger: Reader,
     history: Measured,
-    state: states.TaskState,
+    stands: TaskHealth,
     shas: Sequence[str],
     findings: Sequence[FindingRecord],
 ) -> dict[str, Any]:
     """Return all that the charts and the commit panel show of a task; `shas` are the commits whose
     epochs are wanted."""
-    own = state.task
-    environments = list(dict.fromkeys(x.environment for s in own.series for x in s.stretches))
+    own = stands.task
     return {
-        "metrics": [_metric(history, s, f, environments)
-                    for s, f in zip(own.series, state.findings, strict=True)],
-        "environments": _environments(history, environments),
-        "crashed": sorted(states.crashes(own)),
-        "untestable": sorted(states.untestable(own)),
-        "crash": state.crash.since[0] if state.crash is not None else -1,
-        "failures": _failures(ledger.folder, state),
-        "verdicts": _verdicts(history, own),
+        "metrics": [_metric(history, each) for each in stands.series],
+        "crashed": sorted(crashes(own)),
+        "untestable": sorted(untestable(own)),
+        "marks": marks(history, (own.suite, own.name, "")),
+        "failures": _failures(ledger.folder, stands, history),
+        "news": _news(history, own),
         "findings": [
             [history.position[f.commit], f.verb, iso_date(f.started), plain(f.headline), f.command]
             for f in findings if (f.suite, f.task) == (own.suite, own.name)
             and f.commit in history.position
         ],
         "epochs": _epochs(ledger, history, own, shas),
-        "replaced": own.replaced,
     }  # fmt: skip
 
 
-def epoch_commits(history: Measured, state: states.TaskState) -> list[str]:
-    """Return the commits whose epochs the page shows of a task: the newest, and both sides of what
-    changed and is open."""
-    axis = history.scope.axis
-    positions = set(state.task.tried[-EPOCHS:])
-    for finding in state.findings:
-        if finding.step is not None and finding.series.latest is not None:
-            at = history.position[finding.step.seen_at.sha]
-            before = finding.series.latest.positions
-            positions |= {at, *before[before < at][-1:].tolist()}
-    if state.crash is not None:
-        positions |= {state.crash.since[0], *([state.crash.good] if state.crash.good else [])}
-    return [axis[p].sha for p in sorted(positions)]
+def epoch_commits(history: Measured, stands: TaskHealth) -> list[str]:
+    """Return the commits whose epochs the page shows of a task: the newest, and both sides of every
+    incident in force."""
+    own = stands.task
+    positions = set(own.tried[-EPOCHS:])
+    for incident in history.state.in_force:
+        if any((m.suite, m.task) == (own.suite, own.name) for m in incident.metrics):
+            ends = (incident.seen_at, incident.likeliest, incident.known_good)
+            positions |= {at for sha in ends if (at := history.at(sha)) in own.tried}
+    return [history.scope.axis[p].sha for p in sorted(positions)]
 
 
-def _metric(
-    history: Measured, series: Series, finding: states.Finding, environments: Sequence[str]
-) -> dict[str, Any]:
+def _metric(history: Measured, stands: SeriesHealth) -> dict[str, Any]:
+    series = stands.series
     metric, latest = series.metric, series.latest
     values = latest.means[np.isfinite(latest.means)] if latest is not None else np.array([])
     scale = Scale.of(metric.unit, float(np.median(values)) if values.size else 0.0)
+    stretches = series.stretches
     return {
         "name": metric.name,
         "unit": scale.unit,
         "divisor": scale.divisor,
         "direction": metric.direction.value,
-        "state": finding.state.value,
-        "stretches": [_stretch(history, s, metric.unit, environments) for s in series.stretches],
+        "state": stands.health.value,
+        "marks": marks(history, series.key),
+        "stretches": [
+            _stretch(series, s, _change(history, series, before, s))
+            for before, s in zip([None, *stretches], stretches, strict=False)
+        ],
     }
 
 
-def _stretch(
-    history: Measured, stretch: Stretch, unit: str, environments: Sequence[str]
-) -> dict[str, Any]:
-    course, noise = stretch.course, stretch.noise
-    steps = course.steps if course is not None else ()
-    exact = course is not None and (course.exact or course.sd == 0)
+def _stretch(series: Series, stretch: Stretch, change: str) -> dict[str, Any]:
+    noise = stretch.noise
+    levels: list[list[float | int | None]] = []
+    values = np.array([level for _, level in stretch.levels])
+    for (at, _), level in zip(stretch.levels, _rounded(values, 10 * noise), strict=True):
+        if not levels or level != levels[-1][1]:
+            levels.append([at, level])
     return {
-        "environment": environments.index(stretch.environment),
+        "change": change,
         "at": _differences(stretch.positions.tolist()),
-        "mean": _rounded(stretch.means, math.nan if exact else noise),
+        "mean": _rounded(stretch.means, math.nan if series.is_exact else noise),
         "sd": _rounded(stretch.sds, 10 * noise),  # two digits of it
         "trials": stretch.counts.tolist(),
-        "spread": _significant(course.sd, 3) if course is not None else None,
-        "steps": [_step(history, s, course.sd if course else math.nan, unit) for s in steps],
+        "levels": levels,
+    }
+
+
+def marks(history: Measured, key: tuple[str, str, str]) -> list[dict[str, Any]]:
+    """Return what the state says happened to a metric (suite, task, metric), or to a task as a
+    whole (metric ""), oldest first; nothing of what was withdrawn."""
+    made = [
+        _incident(history, incident, metric)
+        for incident in history.state.incidents if incident.state != "withdrawn"
+        for metric in incident.metrics if metric.key == key
+    ]  # fmt: skip
+    for doubt in history.state.doubts:
+        if (doubt.suite, doubt.task, doubt.metric) == key:
+            text = percent(doubt.change / abs(doubt.before)) if doubt.before else "worse"
+            sure = probability(doubt.probability)
+            made.append(_mark(history, doubt.seen_at, doubt.among, "doubt", f"? {text}", sure))
+    for each in history.state.changes:
+        if each.kind == "improvement" and (each.suite, each.task, each.metric) == key:
+            text = f"▼ {percent(each.size / abs(each.before))}" if each.before else "▼ better"
+            sure = probability(each.probability)
+            made.append(_mark(history, each.seen_at, each.among, "good", text, sure))
+    return sorted((m for m in made if m["at"] >= 0), key=lambda m: int(m["at"]))
+
+
+def _incident(history: Measured, incident: Incident, metric: IncidentMetric) -> dict[str, Any]:
+    seen = incident.likeliest if incident.bisect else incident.seen_at
+    glyph = "▲" if metric.name else "✕"
+    moved = words.moved(metric) or words.KINDS.get(incident.kind, "")
+    sure = probability(incident.probability)
+    return {
+        **_mark(history, seen, incident.first_bad, "bad", f"{glyph} {moved}", sure),
+        "id": incident.id,
+        "open": metric.state in IN_FORCE,
+        "named": bool(incident.bisect),
+        "levels": words.levels(metric) if math.isfinite(metric.change) else "",
+        "state": words.state(incident),
+        "accepted": incident.state == "accepted",
+        "closed": history.at(incident.closed_at) if incident.closed_at else -1,
+    }
+
+
+def _mark(
+    history: Measured, seen: str, among: Sequence[str], way: str, text: str, sure: str
+) -> dict[str, Any]:
+    at = history.at(seen)
+    members = sorted(p for sha in among if (p := history.at(sha)) >= 0)
+    return {
+        "at": at, "members": _runs(members or [at]), "among": len(among), "way": way,
+        "text": text, "sure": sure,
     }  # fmt: skip
 
 
-def _step(history: Measured, step: LevelStep, sd: float, unit: str) -> dict[str, Any]:
-    among = sorted(history.position[c.sha] for c in step.among if c.sha in history.position)
-    change = percent((step.after - step.before) / abs(step.before)) if step.before else ""
-    if not change:
-        change = measure(step.after - step.before, sd, unit=unit, signed=True)
-    seen = history.position[step.seen_at.sha]
-    return {
-        "at": seen,
-        "members": _runs(among or [seen]),
-        "among": len(step.among),
-        "better": step.better,
-        "before": step.before,
-        "after": step.after,
-        "was": measure(step.before, sd, unit=unit),
-        "now": measure(step.after, sd, unit=unit),
-        "change": change,
-        "sure": probability(step.probability),
-    }
+def _change(history: Measured, series: Series, old: Stretch | None, new: Stretch) -> str:
+    """Return how a stretch's environment or definition differs from the one before, and what that
+    moved where a commit was measured in both: `torch 2.12.0 → 2.13.0: +3 %; the code: nothing`."""
+    if old is None:
+        return ""
+    same = old.environment == new.environment
+    what = "the suite was edited" if same else environment_text(
+        history.environments.get(old.environment), history.environments.get(new.environment)
+    )  # fmt: skip
+    pair = (old.environment, new.environment)
+    for each in history.state.changes:
+        own = (each.suite, each.task, each.metric) == series.key and each.environments == pair
+        if own and each.kind == ("definition" if same else "environment"):
+            return f"{what}: {offset(each) or 'nothing clear'}; the code: nothing"
+    return what
 
 
-def _environments(history: Measured, fingerprints: Sequence[str]) -> list[dict[str, Any]]:
-    """Return each environment's name, and how it differs from the one before it."""
-    known = [history.environments.get(fingerprint) for fingerprint in fingerprints]
-    described = []
-    for fingerprint, before, environment in zip(fingerprints, [None, *known], known, strict=False):
-        text = ""
-        if before is not None:
-            changes = samples.environment_changes(before, environment)
-            text = ", ".join(f"{key} {a or 'none'} → {b or 'none'}" for key, a, b in changes)
-        described.append({"name": short(fingerprint), "change": plain(text)})
-    return described
-
-
-def _failures(folder: Path, state: states.TaskState) -> list[dict[str, Any]]:
-    """Return the trials that failed, the newest and those of the first crash with the end of their
-    logs."""
-    own, first = state.task, state.crash.since[0] if state.crash is not None else -1
+def _failures(folder: Path, stands: TaskHealth, history: Measured) -> list[dict[str, Any]]:
+    """Return the trials that failed, the newest and those of the first bad commit with the end of
+    their logs."""
+    own, first = stands.task, history.at(stands.failing.seen_at) if stands.failing else -1
     records = [(p, r) for p in sorted(own.failures, reverse=True) for r in own.failures[p]]
     return [
         {
@@ -224,22 +253,21 @@ def _log_tail(folder: Path, record: TrialRecord) -> str:
     return "\n".join(map(escaped, lines))[-_LOG_LETTERS:]
 
 
-def _verdicts(history: Measured, own: TaskSeries) -> list[list[Any]]:
-    """Return [position, metric, verdict, effect, note] of what is not plainly the same, and of all
-    that was judged at the newest commits."""
-    recent = own.tried[-EPOCHS] if len(own.tried) > EPOCHS else 0
-    units = {series.metric.name: series.metric.unit for series in own.series}
-
-    def row(verdict: Verdict) -> list[Any]:
-        effect = effect_text(verdict, units.get(verdict.metric, ""))
-        at = history.position[verdict.commit]
-        return [at, verdict.metric, verdict.kind.value, effect, plain(verdict.note)]
-
-    return [
-        row(verdict)
-        for verdict in own.verdicts
-        if verdict.kind in _NAMED_VERDICTS or history.position[verdict.commit] >= recent
-    ]
+def _news(history: Measured, own: TaskSeries) -> list[list[Any]]:
+    """Return [position, metric, what the state says of it there, whether that is bad]; the metric
+    is "" of a task as a whole."""
+    state = history.state
+    here = [i for i in state.incidents
+            if any((m.suite, m.task) == (own.suite, own.name) for m in i.metrics)]  # fmt: skip
+    shas = {s for i in here for s in (i.likeliest, i.seen_at, i.closed_at)}
+    shas |= {c.seen_at for c in state.changes if (c.suite, c.task) == (own.suite, own.name)}
+    rows = []
+    for sha in shas & history.position.keys():
+        for metric in ("", *(series.metric.name for series in own.series)):
+            for text in words.at_commit(state, sha, own.suite, own.name, metric):
+                bad = not text.startswith(("mends", "partly mends", "better"))
+                rows.append([history.position[sha], metric, text, bad])
+    return sorted(rows)
 
 
 def _epochs(
@@ -250,14 +278,17 @@ def _epochs(
     well: dict[tuple[str, int], bool] = {}
     curves: dict[tuple[str, int], dict[int, float]] = defaultdict(dict)
     newest = {s.metric.name: s.latest.environment for s in own.series if s.latest is not None}
-    for sha, environment, ok, name, epoch, value in ledger.epoch_means(own.recipe, shas):
-        key = name, history.position[sha]
-        if (name in newest and environment != newest[name]) or ok < well.get(key, False):
-            continue
-        if ok > well.get(key, ok):
-            curves[key].clear()
-        well[key] = ok
-        curves[key][epoch] = value
+    for recipe in reversed(own.recipes):  # of a commit only what its newest definition reported
+        earlier = set(curves)
+        for sha, environment, ok, name, epoch, value in ledger.epoch_means(recipe, shas):
+            key = name, history.position[sha]
+            other = name in newest and environment != newest[name]
+            if other or key in earlier or ok < well.get(key, False):
+                continue
+            if ok > well.get(key, ok):
+                curves[key].clear()
+            well[key] = ok
+            curves[key][epoch] = value
     by_metric: dict[str, Any] = {}
     for (name, position), curve in curves.items():
         first, last = min(curve), max(curve)

@@ -1,25 +1,26 @@
-"""The values of every task × metric over the commits of the page, by environment, beside what
-`celedger drift` and `celedger check` concluded of them. Knows no HTML, and judges nothing.
+"""The values of every task × metric over the commits of the page, chain by chain, beside the levels
+of the state. Knows no HTML, and judges nothing.
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from celedger.base.model import BaselineRecord, Commit, Environment, Metric, TrialRecord, Verdict
-from celedger.judge.drift.level_changes import Course, courses
-from celedger.judge.values import CommitValues, TaskValues
+from celedger.base.model import BaselineRecord, Commit, Environment, Metric, TrialRecord
+from celedger.judge.derivation import Derivation
+from celedger.judge.incident import State
 from celedger.ledger.read import Reader
 from celedger.stats.arrays import Floats, Ints
-from celedger.stats.long_history import Settled
 from celedger.trial.protocol import TELEMETRY
 from celedger.views import samples
+from celedger.views.metric_values import ChainValues, TaskOnLine
+
+_ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,57 +28,57 @@ class Scope:
     """What the page is of, as the repository tells it; a view opens none.
 
     Attributes:
-        axis: The commits of the main line, oldest first, measured or not.
-        measured: Those of them that have trials.
-        lineage: Every commit that may have made a change, oldest first.
+        axis: The commits of the line, oldest first, measured or not.
         tags: Their names, by commit (a hash).
         remote: The address of the remote, "" where there is none.
-        aside: How many measured commits of merged branches the axis leaves out.
         built: When, in seconds since the epoch.
     """
 
     name: str
     revision: str
     axis: Sequence[Commit]
-    measured: Sequence[Commit]
-    lineage: Sequence[Commit]
     tags: Mapping[str, Sequence[str]]
     remote: str
-    aside: int
     built: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stretch:
-    """The values of a metric in one environment: of each commit its position on the axis, mean,
-    standard deviation (NaN with fewer than two trials) and number of trials. `course` is None
-    where the metric is not judged."""
+    """The values of a metric in one chain: of each commit its position on the axis, mean (adjusted
+    for seeds), standard deviation (NaN with fewer than two trials) and number of trials; and the
+    levels: the positions at which each begins, and its value."""
 
     environment: str
+    recipe: str
     positions: Ints
     means: Floats
     sds: Floats
     counts: Ints
-    course: Course | None
+    levels: Sequence[tuple[int, float]]
 
     @property
     def noise(self) -> float:
         """Return the standard deviation that decides how many digits are shown; NaN if not
         known."""
-        sds = self.sds[np.isfinite(self.sds) & (self.sds > 0)]
+        least = _ROUNDING * np.abs(self.means)  # equal values may differ in the last bit
+        sds = self.sds[np.isfinite(self.sds) & (self.sds > least)]
         return float(np.median(sds)) if sds.size else math.nan
 
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """One metric of a task. The stretch that was measured last comes last; `verdict` is that of
-    the newest judged commit."""
+    """One metric of a task. The stretch that was measured last comes last. `is_exact` says that a
+    seed repeats bit by bit."""
 
     suite: str
     task: str
     metric: Metric
     stretches: tuple[Stretch, ...]
-    verdict: Verdict | None
+    is_exact: bool
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return self.suite, self.task, self.metric.name
 
     @property
     def is_telemetry(self) -> bool:
@@ -91,19 +92,18 @@ class Series:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TaskSeries:
-    """A task by its newest definition. `tried` are the positions of the commits with a trial that
-    ended, `ran` of those where one ended well; `failures` the trials that did not, by position.
-    `replaced` says if an earlier definition has values, which are left out."""
+    """A task. `tried` are the positions of the commits with a trial that ended, `ran` of those
+    where one ended well; `failures` the trials that did not, by position. `is_live` is False for a
+    task that is measured no more; `recipes` are its definitions, the newest last."""
 
     suite: str
     name: str
-    recipe: str
+    recipes: Sequence[str]
     series: tuple[Series, ...]
     tried: tuple[int, ...]
     ran: frozenset[int]
     failures: Mapping[int, Sequence[TrialRecord]]
-    verdicts: Sequence[Verdict]
-    replaced: bool
+    is_live: bool
 
     @property
     def title(self) -> str:
@@ -112,11 +112,12 @@ class TaskSeries:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Measured:
-    """All that the page shows, before anything is derived from it."""
+    """All that the page shows: the values, and the state that says what they mean."""
 
     scope: Scope
+    state: State
     tasks: tuple[TaskSeries, ...]
-    position: Mapping[str, int]  # on the axis, by commit (a hash)
+    position: Mapping[str, int]  # on the axis, by commit (a hash), of merged branches too
     environments: Mapping[str, Environment]
     baselines: Sequence[BaselineRecord]
     running: Sequence[TrialRecord]
@@ -124,92 +125,68 @@ class Measured:
     def commit(self, position: int) -> Commit:
         return self.scope.axis[position]
 
+    def at(self, sha: str) -> int:
+        """Return the position of a commit, -1 where the axis has none."""
+        return self.position.get(sha, -1)
 
-def read(
-    ledger: Reader, scope: Scope, cache: MutableMapping[str, Settled] | None = None
-) -> Measured:
-    """Read what the ledger holds of the commits in scope. `cache` as in `celedger.judge.drift`."""
-    position = {commit.sha: index for index, commit in enumerate(scope.axis)}
-    values: dict[str, TaskValues] = {}
-    by_series: dict[tuple[str, str, str], list[Course]] = defaultdict(list)
-    for course in courses(ledger, scope.measured, lineage=scope.lineage, cache=cache, read=values):
-        by_series[course.suite, course.task, course.metric.name].append(course)
-    verdicts: dict[tuple[str, str], list[Verdict]] = defaultdict(list)
-    for verdict in ledger.verdicts():
-        if verdict.commit in position and verdict.recipe in values:
-            verdicts[verdict.suite, verdict.task].append(verdict)
-    records = ledger.tasks()
+
+def read(ledger: Reader, derivation: Derivation, state: State, scope: Scope) -> Measured:
+    """Read what the ledger holds of the commits in scope; `derivation` is of their line."""
+    places = derivation.line.places
+    start = places[scope.axis[0].sha] if scope.axis else 0
     tasks = []
-    for record in records:
-        if record.recipe not in values or not scope.measured:
-            continue  # an earlier definition, or an empty ledger
-        own = verdicts[record.suite, record.name]
-        own.sort(key=lambda v: position[v.commit])
-        newest = {verdict.metric: verdict for verdict in own}
-        series = tuple(
-            Series(
-                record.suite, record.name, metric,
-                _stretches(
-                    values[record.recipe].by_environment(metric, reused=True), position,
-                    by_series[record.suite, record.name, metric.name],
-                ),
-                newest.get(metric.name),
-            )
-            for metric in samples.in_order(ledger.metrics(record.recipe))
-        )  # fmt: skip
-        failures: dict[int, list[TrialRecord]] = defaultdict(list)
-        for trial in ledger.trials(recipe=record.recipe, failed_only=True):
-            if trial.trial.commit in position:
-                failures[position[trial.trial.commit]].append(trial)
-        tried, ran = (
-            sorted(position[sha] for sha in shas if sha in position)
-            for shas in (values[record.recipe].tried, values[record.recipe].ran)
-        )
-        replaced = any(
-            (r.suite, r.name) == (record.suite, record.name) and r.recipe not in values
-            for r in records
-        )
+    for suite, name in dict.fromkeys((t.suite, t.name) for t in ledger.tasks()):
+        own = TaskOnLine(derivation, suite, name)
+        tried = [place - start for place in own.tried() if place >= start]
+        if not tried:
+            continue
+        metrics = samples.in_order(ledger.metrics(own.recipe))
+        series = (_series(own, metric, start) for metric in metrics)
         tasks.append(TaskSeries(
-            record.suite, record.name, record.recipe, _telemetry_last(series), tuple(tried),
-            frozenset(ran), failures, own, replaced,
+            suite, name, own.recipes, _telemetry_last(series), tuple(tried),
+            frozenset(place - start for place in own.ran()),
+            {p - start: records for p, records in own.failures().items() if p >= start},
+            derivation.is_measured(suite, name),
         ))  # fmt: skip
+    position = {sha: place - start for sha, place in places.items() if place >= start}
+    for sha in _named(state):
+        if sha not in position and (place := derivation.place(sha)) >= start:
+            position[sha] = place - start
     return Measured(
-        scope, tuple(tasks), position, {e.fingerprint: e for e in ledger.environments()},
+        scope, state, tuple(tasks), position, {e.fingerprint: e for e in ledger.environments()},
         ledger.baselines(), ledger.trials(open_only=True),
     )  # fmt: skip
 
 
-def _telemetry_last(series: Sequence[Series]) -> tuple[Series, ...]:
+def _named(state: State) -> set[str]:
+    """Return the first bad commits, of which a bisect may have named one of a merged branch."""
+    return {incident.likeliest for incident in state.incidents}
+
+
+def _telemetry_last(series: Iterable[Series]) -> tuple[Series, ...]:
     """Sort, without the telemetry that this machine does not have."""
     measured = [s for s in series if s.stretches or not s.is_telemetry]
     return tuple(sorted(measured, key=lambda s: s.is_telemetry))
 
 
-def _stretches(
-    by_environment: Mapping[str, CommitValues],
-    position: Mapping[str, int],
-    own: Sequence[Course],
-) -> tuple[Stretch, ...]:
-    of = {course.environment: course for course in own}
-    stretches = [
-        Stretch(
-            environment,
-            np.array([position[sha] for sha in values.commits], dtype=np.int64),
-            values.grouped.means(),
-            _deviations(values),
-            values.grouped.sizes,
-            of.get(environment),
-        )
-        for environment, values in by_environment.items()
-        if values.commits
+def _series(task: TaskOnLine, metric: Metric, start: int) -> Series:
+    chains = task.chains(metric)
+    stretches = [s for s in (_stretch(chain, start) for chain in chains) if s.positions.size]
+    stretches.sort(key=lambda s: int(s.positions[-1]))
+    exact = any(chain.is_exact for chain in chains)
+    return Series(task.suite, task.name, metric, tuple(stretches), exact)
+
+
+def _stretch(chain: ChainValues, start: int) -> Stretch:
+    places, groups, means = chain.by_place()
+    here = places >= start
+    sizes = np.array([group.size for group in groups], dtype=np.int64)
+    with np.errstate(invalid="ignore"):
+        sds = np.array([g.std(ddof=1) if g.size > 1 else math.nan for g in groups])
+    levels = [
+        (max(0, first - start), level) for first, last, level in chain.levels() if last >= start
     ]
-    return tuple(sorted(stretches, key=lambda s: int(s.positions[-1])))
-
-
-def _deviations(values: CommitValues) -> Floats:
-    """Return the standard deviation of each commit's values; NaN with fewer than two, or where one
-    is not finite."""
-    grouped = values.grouped
-    dof = grouped.sizes - 1
-    squares = np.where(dof > 0, grouped.squares(), math.nan)
-    return np.asarray(np.sqrt(squares / np.maximum(dof, 1)))
+    return Stretch(
+        chain.chain.environment, chain.chain.recipe, places[here] - start, means[here], sds[here],
+        sizes[here], levels,
+    )  # fmt: skip

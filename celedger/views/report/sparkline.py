@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from celedger.views.report.health import RECENT
 from celedger.views.report.series import Series
-from celedger.views.report.states import RECENT
 
 WIDTH, HEIGHT = 100, 22
 _FLATTEST = 0.05  # of the level: a range narrower than this is not stretched to the full height

@@ -22,7 +22,7 @@ function read() {
     span: isRange ? 0 : span,
     low: isRange ? ends[0] : Math.max(0, last - Math.min(span, last + 1) + 1),
     high: isRange ? ends[1] : last,
-    given: given.has("c") || given.has("r"),
+    given: given.has("r"),
   };
 }
 
@@ -39,7 +39,14 @@ function go(change) {
 }
 
 // Of a task that crashed before it reported anything.
-const NO_METRIC = { name: "no metric", direction: "info", divisor: 1, unit: "", stretches: [] };
+const NO_METRIC = {
+  name: "no metric",
+  direction: "info",
+  divisor: 1,
+  unit: "",
+  stretches: [],
+  marks: [],
+};
 
 async function show() {
   const asked = read();
@@ -47,39 +54,46 @@ async function show() {
   const task = await taskData(state.task);
   if (asked !== state) return; // somebody went on meanwhile
   const metric = task.metrics.find((each) => each.name === state.metric) ?? NO_METRIC;
-  widen(metric);
+  widen(task, metric);
   drawChart(task, metric);
   drawCommit(task, metric);
   markCurrent(task, metric);
 }
 
 // Without a range of its own, a view begins early enough to show the open change.
-function widen(metric) {
+function widen(task, metric) {
   if (state.given || state.span !== SPANS[0]) return;
   const stretch = metric.stretches.at(-1);
-  if (!stretch) return;
-  const step = stretch.steps.at(-1);
-  const isOpen = step && (metric.state === "worse" || metric.state === "undecided");
-  const newest = stretch.at.at(-1);
-  const wanted = isOpen ? Math.min(step.members[0][0], step.at) : newest;
-  if (wanted >= state.low + 10) return;
+  const open = openMark(task, metric);
+  if (!stretch && !open) return;
+  const change = open ? Math.min(open.members[0][0], open.at) : stretch.at.at(-1);
+  const wanted = state.commit >= 0 ? state.commit : change;
+  if (state.low === 0 || wanted >= state.low + 10) return;
   const margin = Math.max(30, Math.round(0.3 * (state.high - wanted)));
   state.low = Math.max(0, wanted - margin);
   state.span = 0;
 }
 
+// What the state says happened to a metric, and to its task as a whole, oldest first.
+const marksOf = (task, metric) => [...task.marks, ...metric.marks].sort((a, b) => a.at - b.at);
+const openMark = (task, metric) =>
+  task.marks.findLast((mark) => mark.open) ?? metric.marks.findLast((mark) => mark.open);
+
 const nameOf = (link) => find(".name", link).textContent;
 
 function markCurrent(task, metric) {
-  const isCrash = task.crash >= 0 && chosen(task, metric) === task.crash;
+  const failing = task.marks.find((mark) => mark.open);
+  const isCrash = failing && chosen(task, metric) === failing.at;
   for (const link of every("td a"))
     link.classList.toggle(
       "current",
       nameOf(link) === state.metric && link.closest("tr").dataset.task === state.task,
     );
-  for (const card of every(".card"))
-    card.classList.toggle(
-      "current",
-      card.dataset.task === state.task && card.dataset.metric === (isCrash ? "" : state.metric),
-    );
+  const name = isCrash ? "" : state.metric;
+  const own = every(".card").filter(
+    (card) => card.dataset.task === state.task && card.dataset.metric === name,
+  );
+  // A metric may have several incidents: the one of the commit that is looked at, else the first.
+  const here = own.find((card) => position(card.dataset.commit) === chosen(task, metric)) ?? own[0];
+  for (const card of every(".card")) card.classList.toggle("current", card === here);
 }

@@ -40,10 +40,10 @@ function drawChart(task, metric) {
   drawGrid(bottom, top, metric);
   stretches.forEach(drawStretch);
   drawLevels(metric);
-  drawEnvironments(task, stretches);
+  drawEnvironments(stretches);
   drawMarks();
   drawCrosses(task, points);
-  drawSteps(metric);
+  drawSteps(task, metric);
   draw("g", { class: "over" });
   chart.replaceChildren(picture);
   listen(picture);
@@ -71,10 +71,10 @@ function extent(points, metric) {
     high = Math.min(Number.MAX_VALUE / 4, Math.max(high, p.mean + (p.sd || 0)));
   }
   for (const stretch of metric.stretches)
-    for (const step of stretch.steps)
-      if (isVisible(step.at)) {
-        low = Math.min(low, step.before, step.after);
-        high = Math.max(high, step.before, step.after);
+    for (const [at, level] of stretch.levels)
+      if (isVisible(at) && level !== null) {
+        low = Math.min(low, level);
+        high = Math.max(high, level);
       }
   if (low > high) return [0, 1];
   const margin = 0.08 * (high - low) || Math.abs(high) * 0.05 || 1;
@@ -169,49 +169,59 @@ function drawStretch(points) {
   }
   for (const [name, d] of Object.entries(paths))
     if (d) draw("path", { class: name, d, ...(name === "dot" && { "stroke-width": 2 * radius }) });
-  for (const [position, name, verdict] of shown.task.verdicts) {
-    const p = name === shown.metric.name && points.find((each) => each.at === position);
-    if (!p || p.mean === null || !["regressed", "improved"].includes(verdict)) continue;
-    const way = verdict === "regressed" ? "bad" : "good";
-    draw("circle", { class: `dot ${way}`, cx: x(p.at), cy: y(p.mean), r: radius + 1.6 });
-  }
 }
 
-// The level of each segment, the number that `celedger drift` prints.
+// How a metric stands at a commit: "bad" from the first bad commit to the one that mended it.
+function wayAt(at) {
+  const is = (mark) => at >= mark.at && !(mark.closed >= 0 && at >= mark.closed);
+  const { marks } = shown.metric;
+  if (marks.some((mark) => mark.way === "bad" && !mark.accepted && is(mark))) return "bad";
+  return marks.some((mark) => mark.way === "doubt" && is(mark)) ? "doubt" : "";
+}
+
+// The levels of the state, which are adjusted for seeds.
 function drawLevels(metric) {
   const { edge, y } = shown;
   for (const stretch of metric.stretches) {
-    const ends = [stretch.at[0], ...stretch.steps.map((s) => s.at), stretch.at.at(-1) + 1];
-    ends.slice(1).forEach((end, i) => {
-      const step = stretch.steps[i - 1];
-      const value = step ? step.after : stretch.steps[0]?.before;
-      const low = Math.max(ends[i], state.low);
-      const high = Math.min(end - 1, state.high);
-      if (value === undefined || low > high) return;
-      const isLast = i === ends.length - 2;
-      const isBad = isLast && step && metric.state === "worse" && !step.better;
-      const name = isBad ? "level bad" : "level";
-      draw("line", { class: name, x1: edge(low), x2: edge(high + 1), y1: y(value), y2: y(value) });
+    const last = stretch.at.at(-1) + 1;
+    stretch.levels.forEach(([begin, level], i) => {
+      const end = stretch.levels[i + 1]?.[0] ?? last;
+      const turns = shown.metric.marks.flatMap((mark) => [mark.at, mark.closed ?? -1]);
+      const inside = turns.filter((at) => at > begin && at < end).sort((a, b) => a - b);
+      const cuts = [begin, ...inside, end];
+      cuts.slice(1).forEach((cut, k) => {
+        const low = Math.max(cuts[k], state.low);
+        const high = Math.min(cut - 1, state.high);
+        if (level === null || low > high) return;
+        const ends = { x1: edge(low), x2: edge(high + 1), y1: y(level), y2: y(level) };
+        draw("line", { class: `level ${wayAt(low)}`, ...ends });
+      });
     });
   }
 }
 
-function drawSteps(metric) {
+const whereOf = (mark) => {
+  if (mark.among > 1 && !mark.named) return `one of ${mark.among}`;
+  return `${mark.named ? "first bad" : "at"} ${hash(mark.at).slice(0, 8)}`;
+};
+
+function drawSteps(task, metric) {
   const { edge, picture, width } = shown;
-  const steps = metric.stretches.flatMap((s) => s.steps);
   const free = [Infinity, Infinity]; // the left edge of what stands on the two lines of labels
-  for (const step of steps.reverse()) {
-    const way = step.better ? "good" : "bad";
-    for (const [first, last] of step.members) {
+  const labels = [];
+  for (const mark of marksOf(task, metric)) {
+    for (const [first, last] of mark.members) {
       const low = Math.max(first, state.low);
       const high = Math.min(last, state.high);
-      if (low <= high) picture.append(strip(`set ${way}`, edge(low), edge(high + 1)));
+      if (low <= high) picture.append(strip(`set ${mark.way}`, edge(low), edge(high + 1)));
     }
-    if (!isVisible(step.at)) continue;
-    const at = edge(step.at); // beside the commit's own dot, which it must not hide
+    labels.push([mark.at, mark.way, `${mark.text} ${whereOf(mark)}`]);
+    if (mark.closed >= 0) labels.push([mark.closed, "good", `✓ ${mark.state.split(" by ")[0]}`]);
+  }
+  for (const [position, way, text] of labels.sort((a, b) => b[0] - a[0])) {
+    if (!isVisible(position)) continue;
+    const at = edge(position); // beside the commit's own dot, which it must not hide
     picture.append(vertical(`change ${way}`, at, MARGIN.top - 4));
-    const where = step.among > 1 ? `one of ${step.among}` : `at ${hash(step.at).slice(0, 8)}`;
-    const text = `${step.better ? "▼" : "▲"} ${step.change} ${where}`;
     const size = 7.4 * text.length;
     const middle = Math.min(Math.max(at, MARGIN.left + size / 2), width - size / 2);
     const row = free.findIndex((left) => middle + size / 2 < left);
@@ -222,14 +232,16 @@ function drawSteps(metric) {
   }
 }
 
-function drawEnvironments(task, stretches) {
+function drawEnvironments(stretches) {
   stretches.forEach((points, i) => {
     const whole = shown.metric.stretches[i];
     if (i === 0 || !points.length || points[0].at !== whole.at[0]) return;
     const at = shown.edge(points[0].at);
     shown.picture.append(vertical("environment", at));
-    const change = task.environments[whole.environment].change || "environment changed";
-    draw("text", { x: at + 5, y: BOTTOM - 20 }, clip(change, 60));
+    const change = clip(whole.change || "environment changed", 70);
+    const isRight = at + 7 * change.length > shown.width;
+    const anchor = isRight ? "end" : "start";
+    draw("text", { x: at + (isRight ? -5 : 5), y: BOTTOM - 20, "text-anchor": anchor }, change);
   });
 }
 
@@ -267,20 +279,26 @@ function drawCrosses(task, points) {
   }
 }
 
+function told(mark) {
+  const name = mark.id ? `${mark.id}, ${mark.state}: ` : "";
+  const levels = mark.levels ? ` (${mark.levels})` : "";
+  const sure = mark.among > 1 && !mark.named ? " commits" : `, ${mark.sure} sure`;
+  return `${name}${mark.text.slice(2)}${levels}, ${whereOf(mark)}${sure}.`;
+}
+
 function headline(task, metric, points) {
   find("#drift-title").textContent =
     `${state.task.slice(state.task.indexOf("/") + 1)} · ${metric.name}`;
   const stretch = metric.stretches.at(-1);
-  const step = stretch?.steps.at(-1);
-  const isJudged = metric.direction !== "info";
   const size = state.high - state.low + 1;
   const ways = { lower: "Lower is better.", higher: "Higher is better.", info: "Not judged." };
+  const mark = openMark(task, metric) ?? marksOf(task, metric).at(-1);
   let course = "";
-  if (!stretch) course = "Not measured.";
-  else if (step)
-    course = `Level ${step.now} since ${date(step.at)}, was ${step.was}, ${step.change} (${step.sure} sure).`;
-  else if (isJudged && stretch.at.length < 3) course = "Too few measured commits to show a change.";
-  else if (isJudged) course = `Steady over ${stretch.at.length} measured commits.`;
+  if (mark) course = told(mark);
+  else if (!stretch) course = "Not measured.";
+  else if (metric.state === "steady")
+    course = `No change seen over ${stretch.at.length} measured commits.`;
+  else if (metric.state === "undecided") course = "Too noisy, or measured too seldom, to tell.";
   const parts = [
     course,
     ways[metric.direction],
@@ -288,8 +306,8 @@ function headline(task, metric, points) {
     points.length && "The axis does not start at 0.",
     points.length < size && `Hatched: ${size - points.length} of ${size} commits are not measured.`,
     task.crashed.some(isVisible) && "✕: a trial failed.",
-    metric.stretches.length > 1 && "Dashed: the environment changed.",
-    task.replaced && "Values of an earlier definition of the task are left out.",
+    metric.stretches.length > 1 && "Dashed: the environment or the suite changed.",
+    stretch?.levels.length && "Lines: the level, adjusted for seeds.",
   ];
   find("#drift-caption").textContent = parts.filter(Boolean).join(" ");
   find(".keys").hidden = false;

@@ -1,21 +1,18 @@
-// The commit that is selected: its verdicts, logs and epochs.
+// The commit that is selected: what happened there, logs and epochs.
 
 // What a commit is held against: the last one with the level before the open change, or else the
 // measured commit before it.
 function baseOf(metric, at) {
   const stretch = metric.stretches.find((s) => s.at.includes(at)) || metric.stretches.at(-1);
   if (!stretch) return -1;
-  const step = stretch.steps.findLast((s) => s.at <= at);
-  const limit = step && !step.better && stretch.steps.at(-1) === step ? step.at : at;
+  const open = metric.marks.findLast((mark) => mark.open && mark.at <= at);
+  const limit = open ? open.at : at;
   return stretch.at.findLast((each) => each < limit) ?? -1;
 }
 
 function chosen(task, metric) {
   if (state.commit >= 0) return state.commit;
-  if (task.crash >= 0) return task.crash;
-  const step = metric.stretches.at(-1)?.steps.at(-1);
-  if (step && ["worse", "undecided"].includes(metric.state)) return step.at;
-  return metric.stretches.at(-1)?.at.at(-1) ?? -1;
+  return openMark(task, metric)?.at ?? metric.stretches.at(-1)?.at.at(-1) ?? -1;
 }
 
 function drawCommit(task, metric) {
@@ -45,18 +42,12 @@ function notes(task, at) {
       const name = act === "pin" ? "Pinned" : "Accepted";
       made.push(remark(`${name}${what ? ` for ${what}` : ""} by ${who}: ${why}`));
     }
-  const verdicts = task.verdicts.filter((v) => v[0] === at);
-  const news = verdicts.filter((v) => !["same", "too-noisy"].includes(v[2]));
-  const list = news.map(([, metric, kind, effect, note]) =>
-    element(
-      "li",
-      { class: ["regressed", "failed", "missing", "not-finite"].includes(kind) ? "bad" : "" },
-      [metric || "whole task", kind, effect, note].filter(Boolean).join(" · "),
-    ),
-  );
-  const same = verdicts.length - news.length;
-  if (same) list.push(element("li", {}, `${same} metric${same === 1 ? "" : "s"} without a change`));
-  if (list.length) made.push(element("ul", { "aria-label": "Verdicts" }, ...list));
+  const list = task.news
+    .filter((each) => each[0] === at)
+    .map(([, metric, text, isBad]) =>
+      element("li", { class: isBad ? "bad" : "" }, `${metric || "task"} ${text}`),
+    );
+  if (list.length) made.push(element("ul", { "aria-label": "What happened here" }, ...list));
   for (const [where, verb, when, headline, command] of task.findings)
     if (where === at) {
       const title = element("b", {}, `${verb}, ${when}`);
@@ -125,8 +116,7 @@ function figure(task, name, at, base) {
     const relative = (ends[1] - ends[0]) / Math.abs(ends[0]);
     change = `${relative > 0 ? "+" : ""}${(100 * relative).toFixed(1)} %`;
     const isWorse = { lower: relative > 0, higher: relative < 0 }[metric.direction];
-    const step = metric.stretches?.at(-1)?.steps.at(-1);
-    const isOpen = metric.state === "worse" && step && base < step.at && step.at <= at;
+    const isOpen = metric.marks.some((mark) => mark.open && base < mark.at && mark.at <= at);
     if (isWorse && isOpen) {
       change += ", worse";
       way = " bad";

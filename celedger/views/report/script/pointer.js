@@ -59,7 +59,7 @@ function keyed(picture, event) {
   const points = shown.points;
   const here = points.findIndex((p) => p.at === cursor);
   const current = here < 0 ? points.length : here;
-  const changes = shown.metric.stretches.flatMap((s) => s.steps.map((step) => step.at));
+  const changes = marksOf(shown.task, shown.metric).flatMap((mark) => [mark.at, mark.closed]);
   const moves = {
     ArrowLeft: () => points[Math.max(0, current - 1)],
     ArrowRight: () => points[Math.min(points.length - 1, here + 1)],
@@ -97,7 +97,8 @@ function hover(picture, point) {
   if (point.mean !== null)
     parts.push(svg("circle", { class: "cursor-dot", cx: x(point.at), cy: y(point.mean), r: 5 }));
   find(".over", picture).replaceChildren(...parts);
-  const verdict = shown.task.verdicts.find((v) => v[0] === point.at && v[1] === metric.name);
+  const news = shown.task.news.filter((n) => n[0] === point.at && ["", metric.name].includes(n[1]));
+  const said = news.map((n) => n[2]).join(", ");
   const value = number(point.mean, metric);
   const spread = point.sd ? ` ± ${number(point.sd, metric)}` : "";
   const trials = `${point.trials} trial${point.trials === 1 ? "" : "s"}`;
@@ -107,7 +108,7 @@ function hover(picture, point) {
     element("p", {}, element("span", { class: "sha" }, sha), ` ${axis.subject[point.at]}`),
     element("p", {}, `${author(point.at)}, ${date(point.at)}`),
   ];
-  if (verdict) lines.push(element("p", {}, `Verdict: ${verdict[2]} ${verdict[3]}`));
+  if (said) lines.push(element("p", {}, said));
   const tags = axis.tags[point.at];
   if (tags) lines.push(element("p", {}, tags.join(", ")));
   const tip = find(".tip", chart) || element("div", { class: "tip" });
@@ -119,7 +120,7 @@ function hover(picture, point) {
   picture.setAttribute("aria-valuenow", point.at);
   picture.setAttribute(
     "aria-valuetext",
-    `${value}, ${date(point.at)}, ${sha} ${axis.subject[point.at]}, ${author(point.at)}${verdict ? ", " + verdict[2] : ""}`,
+    `${value}, ${date(point.at)}, ${sha} ${axis.subject[point.at]}, ${author(point.at)}${said && ", " + said}`,
   );
 }
 

@@ -1,0 +1,308 @@
+"""What is derived along a line: noise, levels and steps of every metric, failures, incidents.
+
+Reads trials, bisects, people's acts and what was said before, and asks the models of `stats`. The
+state is read from it (`state.py`), and the planner of extra trials asks it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from celedger.base.model import (
+    BY_ID,
+    ENVIRONMENTS,
+    BaselineAct,
+    BaselineRecord,
+    BisectRecord,
+    Metric,
+    TaskRecord,
+)
+from celedger.judge import told as tellings
+from celedger.judge.failures import Failure, failures
+from celedger.judge.line import Line
+from celedger.judge.measured import TaskMeasurements, measurements
+from celedger.ledger import Ledger
+from celedger.stats import incidents as step_incidents
+from celedger.stats.controls import Contrast, contrasts
+from celedger.stats.course import Acts, MetricHistory, MetricKey, StepKind
+from celedger.stats.history import trace
+from celedger.stats.incidents import CommitEvidence, Derived
+
+_A_STEP = 0.5
+"""Probability of a step from which it is taken for one (an incident below it is withdrawn)."""
+NO_LONGER = 20
+"""Commits at which other tasks of the suite were measured since, from which a task counts as
+measured no more."""
+
+
+@dataclass(frozen=True, eq=False)
+class Derivation:
+    """All that was derived along a line: what the state is read from, and what the planner of extra
+    trials asks."""
+
+    ledger: Ledger
+    line: Line
+    tasks: Mapping[tuple[str, str], TaskMeasurements]
+    histories: Mapping[MetricKey, MetricHistory]
+    failures: Sequence[Failure]
+    derived: Derived
+    acts: Sequence[BaselineRecord]
+    acts_by_place: Acts
+    bisects: Sequence[BisectRecord]
+    told: Sequence[tellings.Told]
+    equal: Mapping[str, str]  # environments that a person declared equal
+
+    def metric(self, key: MetricKey) -> Metric:
+        return self.tasks[key[:2]].metrics[key]
+
+    def find_metric(self, key: MetricKey) -> Metric | None:
+        task = self.tasks.get(key[:2])
+        return None if task is None else task.metrics.get(key)
+
+    def rebased(self) -> list[tellings.Told]:
+        """Return the incidents that a rebase moved to commits that were not measured yet."""
+        return [
+            each for each in self.told
+            if each.where is tellings.Whereabouts.REBASED
+            and is_as_recorded(each, self.histories)
+            and not any(match([each], failure) for failure in self.failures)
+        ]  # fmt: skip
+
+    def place(self, sha: str) -> int:
+        return self.line.place(sha)
+
+    def sha(self, place: int) -> str:
+        return self.line.commits[place].sha
+
+    def among(self, first: int, last: int) -> tuple[str, ...]:
+        return self.line.among(first, last)
+
+    def told_failure(self, failure: Failure) -> tellings.Told | None:
+        return match(self.told, failure)
+
+    def is_measured(self, suite: str, task: str) -> bool:
+        """Return True if a task is measured still: other tasks of the suite were not measured at
+        many later commits."""
+        newest = {name: own.ended_well[1].max(initial=-1) for name, own in self._suite(suite)}
+        later = {
+            place
+            for name, own in self._suite(suite)
+            if name != task
+            for place in own.ended_well[1].tolist()
+            if place > newest.get(task, -1)
+        }
+        return task in newest and len(later) <= NO_LONGER
+
+    def _suite(self, suite: str) -> list[tuple[str, TaskMeasurements]]:
+        return [(name, own) for (its, name), own in self.tasks.items() if its == suite]
+
+
+def derive(
+    ledger: Ledger,
+    line: Line,
+    *,
+    suite: str | None = None,
+    task: str | None = None,
+    cache: MutableMapping[str, Any] | None = None,
+) -> Derivation:
+    """Derive everything that is known along a line, of all tasks or of some."""
+    by_task: dict[tuple[str, str], list[TaskRecord]] = {}
+    for record in ledger.tasks():
+        if suite in (None, record.suite) and task in (None, record.name):
+            by_task.setdefault((record.suite, record.name), []).append(record)
+    acts = ledger.baselines()
+    bisects = [b for b in ledger.bisects() if b.status == "found" and not b.report.get("improved")]
+    equal = _equal_environments(ledger, acts)
+    void = ledger.trial_ids(voided(acts))
+    told = tellings.told(ledger, line)
+    tasks = {
+        name: own
+        for name, records in by_task.items()
+        if (own := measurements(ledger, line, records, equal=equal, void=void)).chains
+    }
+    failed = [failure for own in tasks.values() for failure in failures(ledger, line, own)]
+    by_place = _acts(line, acts, bisects, told, tasks)
+    histories: dict[MetricKey, MetricHistory] = {}
+    for own in tasks.values():
+        histories |= _traced(own, told, cache)
+    derived = _incidents(line, tasks, histories, told, by_place)
+    if derived.disturbed:
+        tasks = {name: _without(own, derived.disturbed) for name, own in tasks.items()}
+        for key in {contrast.key for contrast in derived.disturbed}:
+            histories |= _traced(tasks[key[:2]], told, cache)
+        derived = _incidents(line, tasks, histories, told, by_place)
+    return Derivation(
+        ledger, line, tasks, histories, failed, derived, acts, by_place, bisects, told, equal
+    )
+
+
+def _traced(
+    own: TaskMeasurements,
+    told: Sequence[tellings.Told],
+    cache: MutableMapping[str, Any] | None,
+) -> dict[MetricKey, MetricHistory]:
+    """Return the histories of a task's metrics."""
+    drifts: dict[MetricKey, list[tuple[int, int]]] = {}
+    for each in told:
+        if each.steps.kind is StepKind.DRIFT:
+            for key in each.steps.states:
+                drifts.setdefault(key, []).append((each.steps.first, each.steps.last))
+    return trace(own.measured, told_drifts=drifts, pinned=_controls(own), cache=cache)
+
+
+def _incidents(
+    line: Line,
+    tasks: Mapping[tuple[str, str], TaskMeasurements],
+    histories: Mapping[MetricKey, MetricHistory],
+    told: Sequence[tellings.Told],
+    acts: Acts,
+) -> Derived:
+    metrics = {key: metric for own in tasks.values() for key, metric in own.metrics.items()}
+    asked = {key for each in told for key in each.steps.states}
+    beside: list[Contrast] = []
+    for key, history in histories.items():
+        own = tasks[key[:2]]
+        if key in asked or any(s.probability >= _A_STEP for s in history.steps):
+            beside += contrasts(key, own.measured[key], history, own.controls[key])
+    return step_incidents.derive(
+        histories,
+        [each.steps for each in told if each.is_here and not is_as_recorded(each, histories)],
+        floors={key: metric.floor.at for key, metric in metrics.items()},
+        acts=acts,
+        evidence=_evidence(line, histories),
+        contrasts=beside,
+    )
+
+
+def is_as_recorded(each: tellings.Told, histories: Mapping[MetricKey, MetricHistory]) -> bool:
+    """Return True if an incident is what was recorded of it: a rebase moved it, and nothing was
+    measured there or later."""
+    if each.where is not tellings.Whereabouts.REBASED:
+        return not each.steps.states.keys() & histories.keys()
+    return not any(
+        node.last >= each.steps.first
+        for key in each.steps.states.keys() & histories.keys()
+        for node in histories[key].nodes
+    )
+
+
+def _without(own: TaskMeasurements, disturbed: Sequence[Contrast]) -> TaskMeasurements:
+    """Return a task's measurements without the sessions in which controls showed a commit to have
+    been disturbed."""
+    measured = dict(own.measured)
+    for each in disturbed:
+        values = measured.get(each.key)
+        if values is not None:
+            bad = (values.place == each.old) & np.isin(values.session, each.high_sessions)
+            measured[each.key] = values.where(~bad)
+    return replace(own, measured=measured)
+
+
+def voided(acts: Iterable[BaselineRecord]) -> frozenset[str]:
+    """Return the trials (ulids) that people declared void, and did not take back."""
+    void: set[str] = set()
+    for act in acts:
+        if act.act is BaselineAct.VOID:
+            void.add(act.metric.removeprefix(BY_ID))
+        elif act.act is BaselineAct.RESTORE:
+            void.discard(act.metric.removeprefix(BY_ID))
+    return frozenset(void)
+
+
+def _controls(task: TaskMeasurements) -> dict[int, int]:
+    """Return the place of each chain's control, by chain: the oldest measured commit there."""
+    controls: dict[int, int] = {}
+    for _, place, chain, *_ in task.ended_well.T.tolist():
+        controls[chain] = min(place, controls.get(chain, place))
+    return controls
+
+
+def _equal_environments(ledger: Ledger, acts: Sequence[BaselineRecord]) -> dict[str, str]:
+    """Return the environments that a person declared equal, each with the one that stands for
+    them: those in which the act's commit was measured."""
+    equal: dict[str, str] = {}
+    for act in acts:
+        if act.metric == ENVIRONMENTS:
+            trials = ledger.trials(commit=act.commit, suite=act.suite, task=act.task or None)
+            group = list(dict.fromkeys(r.trial.environment for r in trials if r.ok))
+            stands = next((equal[e] for e in group if e in equal), group[0] if group else "")
+            equal |= dict.fromkeys(group, stands)
+    return equal
+
+
+def _acts(
+    line: Line,
+    acts: Sequence[BaselineRecord],
+    bisects: Sequence[BisectRecord],
+    told: Sequence[tellings.Told],
+    tasks: Mapping[tuple[str, str], TaskMeasurements],
+) -> Acts:
+    """Return what people and bisects said that still holds, by place."""
+    accepted: dict[MetricKey, set[int]] = {}
+    by_id: dict[BaselineAct, set[str]] = {BaselineAct.ACCEPT: set(), BaselineAct.DISMISS: set()}
+    for act in acts:
+        if act.metric.startswith(BY_ID) and act.act in by_id and act.metric != ENVIRONMENTS:
+            own = next((t for t in told if t.id == act.metric.removeprefix(BY_ID)), None)
+            is_past = act.act is BaselineAct.DISMISS and own and _is_measured_since(own, act, tasks)
+            if not is_past:
+                by_id[act.act].add(act.metric.removeprefix(BY_ID))
+        elif act.act is BaselineAct.ACCEPT and act.metric != ENVIRONMENTS:
+            place = line.places.get(act.commit)
+            if place is not None:
+                accepted.setdefault((act.suite, act.task, act.metric), set()).add(place)
+    named: dict[MetricKey, dict[int, float]] = {}
+    for bisect in bisects:
+        place = line.holding(bisect.culprits[0])
+        if place is not None:
+            key = (bisect.suite, bisect.task, bisect.metric)
+            named.setdefault(key, {})[place] = bisect.probability
+    return Acts(
+        {key: frozenset(places) for key, places in accepted.items()},
+        frozenset(by_id[BaselineAct.ACCEPT]), frozenset(by_id[BaselineAct.DISMISS]), named,
+    )  # fmt: skip
+
+
+def _is_measured_since(
+    own: tellings.Told, act: BaselineRecord, tasks: Mapping[tuple[str, str], TaskMeasurements]
+) -> bool:
+    """Return True if one of an incident's tasks was trained after an act at a commit that may have
+    it: what was dismissed may open again."""
+    for key in own.steps.states:
+        task = tasks.get(key[:2])
+        if task is not None:
+            _, place, _, _, started = task.ended_well
+            if (started[place >= own.steps.first] > act.at).any():
+                return True
+    return False
+
+
+def _evidence(line: Line, histories: Mapping[MetricKey, MetricHistory]) -> CommitEvidence | None:
+    """Return what commits say of each other; None where nothing fell that they could have mended,
+    since git is asked for it."""
+    falls = any(
+        step.size < 0 and step.probability >= _A_STEP
+        for history in histories.values()
+        for step in history.steps
+    )
+    if not falls:
+        return None
+    names = {
+        place: named
+        for place in range(len(line.commits))
+        if (named := line.names(place)) is not None
+    }
+    return CommitEvidence(names, line.touches, line.foreign())
+
+
+def match(told: Iterable[tellings.Told], failure: Failure) -> tellings.Told | None:
+    """Return what was said of a failure before: of its key and kind, at commits that it may be."""
+    own = [
+        each for each in told
+        if failure.key in each.failing and each.is_here
+        and each.steps.first <= failure.last and failure.first <= each.steps.last
+    ]  # fmt: skip
+    return own[0] if own else None

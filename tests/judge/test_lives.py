@@ -1,0 +1,528 @@
+"""Lives of repositories, through the program: after every job the list is right, and no view or
+alert contradicts it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable
+
+import pytest
+from conftest import git
+
+from .conftest import SUITE, Life
+
+Live = Callable[..., Life]
+
+
+def test_three_stacked_steps_are_three_incidents(live: Live) -> None:
+    life = live()
+    shas = life.project.history([1, 1, 1.04, 1.04, 1.08, 1.08, 1.155, 1.155])
+    for revision in (shas[0], "HEAD", f"{shas[0]}..HEAD"):
+        life.say("run", revision)
+    assert life.check() == 1
+    rows = life.listed()
+    assert sorted(row["first_bad"] for row in rows) == sorted([shas[n]] for n in (2, 4, 6))
+    assert life.listed("recovered", "withdrawn") == []
+
+
+def test_the_first_week(live: Live) -> None:
+    life = live(0.015)
+    good = life.commit(1)
+    life.check()
+    bad = life.commit(1.3)
+    assert life.check() == 1
+    first = life.only()
+    assert first["first_bad"] == [bad]
+    life.say("bisect", f"{good}..{bad}")
+    life.compare()
+    life.revert(bad)
+    life.check()
+    life.check()  # where the first job's extra trials could not settle it
+    assert life.only("recovered")["id"] == first["id"]
+    assert life.only("recovered")["closed_at"] == life.head()
+    worse = life.commit(1.348)
+    assert life.check() == 1
+    assert life.only()["first_bad"] == [worse]
+    assert life.only()["id"] != first["id"]
+
+
+def test_an_upgrade_mends_nothing(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    life = live(0.01)
+    shas = [life.commit(level) for level in (0.25, 0.25)]
+    for sha in shas:
+        life.check(sha)
+    bad = life.commit(0.88)
+    assert life.check() == 1
+    life.upgrade(monkeypatch)
+    for _ in range(3):
+        life.commit(0.88)
+        assert life.check() == 1
+        assert life.only()["first_bad"] == [bad]
+    life.commit(0.25, 'Revert "number 3"')
+    assert life.check() != 1
+    assert life.only("recovered")["closed_at"] == life.head()
+
+
+def test_each_of_a_stack_has_its_own_share(live: Live) -> None:
+    life = live(0.01)
+    life.commit(1)
+    life.check()
+    life.commit(1)
+    life.check()
+    levels = [1, 1.298, 1.298 * 1.382, 1.298 * 1.382 * 1.94]
+    for before, after in itertools.pairwise(levels):
+        sha = life.commit(after)
+        assert life.check() == 1
+        row = next(r for r in life.listed() if r["first_bad"] == [sha])
+        (metric,) = row["metrics"]
+        assert metric["change"] == pytest.approx(after - before, rel=0.2)
+    assert len(life.listed()) == 3
+    assert [sorted(events) for events in life.alerts.values()] == [["opened"]] * 3
+
+
+def test_an_exact_revert_and_a_second_regression(live: Live) -> None:
+    life = live(0.01)
+    for _ in range(2):
+        life.commit(1)
+        life.check()
+    first = life.commit(1.3)
+    life.check()
+    life.revert(first)
+    assert life.check() != 1
+    assert [row["first_bad"] for row in life.listed("recovered")] == [[first]]
+    second = life.commit(1.5)
+    assert life.check() == 1
+    assert life.only()["first_bad"] == [second]
+    assert not [c for c in life.json("drift")["changes"] if c["better"]]
+
+
+def test_a_comment_changes_nothing(live: Live) -> None:
+    life = live(0.02, exact=True)
+    for number in range(12):
+        life.commit(1, text=f"# {number}\n")
+        life.say("run", *(["HEAD"] if number != 5 else ["HEAD", "--seed", "0"]))
+    bad = life.commit(1.2)
+    life.check()
+    life.revert(bad)
+    life.check()
+    again = life.commit(1.35)
+    assert life.check() == 1
+    assert life.only()["first_bad"] == [again]
+    assert life.only("recovered")["first_bad"] == [bad]
+    assert len(life.rows()) == 2
+    assert life.json("drift")["changes"] == []
+
+
+def test_the_bad_commit_was_measured_first(live: Live) -> None:
+    life = live(0.01)
+    shas = life.project.history([1, 1, 1, 1.4, 1.4])
+    life.check()
+    life.say("run", f"{shas[0]}..HEAD")
+    life.say("run", shas[0])
+    assert life.check() == 1
+    assert life.only()["first_bad"] == [shas[3]]
+    life.commit(1, 'Revert "level 1.4, number 3"')
+    assert life.check() == 0
+    assert life.only("recovered")["closed_at"] == life.head()
+
+
+def test_a_long_regression_and_its_end(live: Live) -> None:
+    life = live(0.01)
+    for _ in range(4):
+        life.commit(1)
+        life.say("run")
+    bad = life.commit(1.4)
+    life.say("run")
+    for _ in range(12):
+        life.commit(1.4)
+        life.say("run")
+    life.check()
+    assert life.only()["first_bad"] == [bad]
+    life.commit(1)
+    life.check()
+    for _ in range(3):
+        life.commit(1)
+        life.say("run")
+    life.check()
+    assert life.only("recovered")["first_bad"] == [bad]
+    text = life.say("drift").out
+    assert "no change seen" not in text
+
+
+def test_a_better_commit_is_better_everywhere(live: Live) -> None:
+    life = live(0.01)
+    for _ in range(3):
+        parent = life.commit(1)
+        life.check()
+    better = life.commit(0.93)
+    life.say("run", "HEAD", *itertools.chain(*(["--seed", str(n)] for n in range(10))))
+    assert life.check() == 0
+    assert life.rows() == []
+    (change,) = life.json("drift")["changes"]
+    assert change["better"]
+    assert change["among"] == [better]
+    assert "better" in life.say("show").out
+    assert "worse" not in life.say("show").out
+    (metric,) = [
+        m for t in life.json("diff", f"{parent}..HEAD")["tasks"] for m in t["metrics"]
+        if m["metric"] == "val_loss"
+    ]  # fmt: skip
+    assert metric["said"] == "better"
+
+
+CRASH = "raise ValueError('the shapes differ')\n"
+ENDS = {
+    "crash": CRASH,
+    "not-finite": "LEVEL = float('nan')\n",
+    "missing": "DROPPED = ['val_loss']\n",
+}
+
+
+@pytest.mark.parametrize("kind", ENDS)
+def test_a_failure_and_its_end(live: Live, kind: str) -> None:
+    life = live()
+    life.commit(1)
+    life.check()
+    life.commit(1)
+    life.check()
+    bad = life.commit(1, text=ENDS[kind])
+    assert life.check() == 1
+    row = life.only()
+    assert (row["kind"], row["first_bad"]) == (kind, [bad])
+    life.commit(1, text=ENDS[kind])
+    assert life.check() == 1
+    assert [r["id"] for r in life.listed()] == [row["id"]]
+    life.commit(1)
+    assert life.check() == 0
+    assert life.only("recovered")["closed_at"] == life.head()
+    assert sorted(life.alerts[row["id"]]) == ["opened", "recovered"]
+
+
+def test_a_crash_beside_an_open_one(live: Live) -> None:
+    life = live(0.01)
+    for _ in range(2):
+        life.commit(1)
+        life.check()
+    slow = life.commit(1.65)
+    assert life.check() == 1
+    crash = life.commit(1.65, text=CRASH)
+    assert life.check() == 1
+    assert [(r["kind"], r["first_bad"]) for r in life.listed()] == [
+        ("crash", [crash]), ("metric", [slow])
+    ]  # fmt: skip
+    life.commit(1.65)
+    assert life.check() == 1
+    assert life.only()["first_bad"] == [slow]
+
+
+def test_an_incident_is_accepted_by_its_id(live: Live) -> None:
+    life = live()
+    for level in (1, 1, 1.3):
+        life.commit(level)
+        life.check()
+    name = life.only()["id"]
+    assert life.say("baseline", "accept", name, "--why", "more regular").status == 0
+    life.compare()
+    assert life.only("accepted")["id"] == name
+    assert life.check() == 0
+    bad = life.commit(1.6)
+    assert life.check() == 1
+    assert life.only()["first_bad"] == [bad]
+    assert "recovered" not in life.alerts[name]
+
+
+def test_a_commit_is_accepted(live: Live) -> None:
+    life = live()
+    for level in (1, 1, 1.3):
+        sha = life.commit(level)
+        life.check()
+    name = life.only()["id"]
+    assert life.say("baseline", "accept", sha, "--why", "more regular").status == 0
+    assert life.only("accepted")["id"] == name
+    assert life.check() == 0
+
+
+def test_what_was_dismissed_opens_again_on_newer_trials_alone(live: Live) -> None:
+    life = live()
+    for level in (1, 1, 1.3):
+        life.commit(level)
+        life.check()
+    name = life.only()["id"]
+    assert life.say("baseline", "dismiss", name, "--why", "a broken data set").status == 0
+    assert life.only("withdrawn")["id"] == name
+    assert life.say("check").status != 1
+    life.compare()
+    assert life.only("withdrawn")["id"] == name
+    life.commit(1.3)
+    assert life.check() == 1
+    assert life.only()["id"] == name
+
+
+def test_void_trials_count_no_more_until_they_are_taken_back(live: Live) -> None:
+    life = live()
+    for level in (1, 1):
+        life.commit(level)
+        life.check()
+    sha = life.commit(1.3)
+    assert life.check() == 1
+    name = life.only()["id"]
+    ids = [t["ulid"] for task in life.json("show", sha)["tasks"] for t in task["trials"]]
+    assert life.say("baseline", "void", *ids, "--why", "the fan was broken").status == 0
+    assert life.listed() == []
+    assert life.say("baseline", "void", *ids, "--why", "it was not", "--undo").status == 0
+    assert life.only()["id"] == name
+    life.compare()
+
+
+def test_a_merged_branch_is_one_place(live: Live) -> None:
+    life = live()
+    for _ in range(3):
+        life.commit(1)
+        life.check()
+    root = life.project.root
+    git(root, "checkout", "-q", "-b", "feature")
+    life.commit(1)
+    tip = life.commit(1.4)
+    life.say("run", tip)
+    git(root, "checkout", "-q", "main")
+    life.compare()
+    assert life.rows() == []
+    git(root, "merge", "-q", "--no-ff", "-m", "merge feature", "feature")
+    assert life.check() == 1
+    assert life.only()["first_bad"][-2:] == [tip, life.head()]
+
+
+def test_a_rebase_keeps_the_incident(live: Live) -> None:
+    life = live()
+    for _ in range(3):
+        life.commit(1)
+        life.check()
+    bad = life.commit(1.4)
+    assert life.check() == 1
+    name = life.only()["id"]
+    git(life.project.root, "commit", "--amend", "-q", "-m", "another subject")
+    assert life.head() != bad
+    assert life.only()["id"] == name
+    assert life.only()["first_bad"] == [life.head()]
+    assert life.check() == 1
+    git(life.project.root, "reset", "-q", "--hard", "HEAD^")
+    life.commit(1)
+    life.check()
+    status = life.json("status")
+    assert status["gone"] == [name]
+    assert "recovered" not in life.alerts[name]
+
+
+def test_a_shallow_clone_knows_what_it_has(live: Live) -> None:
+    life = live()
+    for level in (1, 1, 1, 1.4, 1.4):
+        life.commit(level)
+        life.check()
+    root = life.project.root
+    parent = git(root, "rev-parse", "HEAD~2")
+    (root / ".git" / "shallow").write_text(f"{parent}\n")
+    life.compare()
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
+def test_the_order_of_measuring_decides_nothing(live: Live, order: tuple[int, ...]) -> None:
+    life = live(0.01, exact=True)
+    shas = life.project.history([1, 1, 1.4, 1.4])
+    for index in order:
+        life.say("run", shas[index], "--repeat", "2")
+    life.check()
+    assert life.only()["first_bad"] == [shas[2]]
+
+
+def test_one_seed_a_commit(live: Live) -> None:
+    life = live(0.01, suite=SUITE.replace("[0, 1]", "[0]"))
+    for _ in range(5):
+        life.commit(1)
+        life.check()
+    assert life.rows() == []
+    bad = life.commit(1.3)
+    assert life.check() == 1
+    assert life.only()["first_bad"] == [bad]
+    life.revert(bad)
+    life.check()
+    life.commit(1)
+    life.check()
+    assert life.only("recovered")["first_bad"] == [bad]
+
+
+MANY = """
+[metrics.accuracy]
+direction = "higher"
+kind = "quality"
+[[task]]
+name = "other"
+command = "{python} {suite}/fit.py --seed {seed}"
+seeds = [0, 1]
+"""
+
+
+def test_one_cause_is_one_incident(live: Live) -> None:
+    suite = SUITE.replace("[[task]]", MANY.split("[[task]]")[0] + "[[task]]", 1)
+    suite += "[[task]]" + MANY.split("[[task]]")[1]
+    life = live(suite=suite)
+    for _ in range(3):
+        life.commit(1, text="OTHERS = {'accuracy': .9}\n")
+        life.check()
+    bad = life.commit(1.3, text="OTHERS = {'accuracy': .7}\n")
+    assert life.check() == 1
+    row = life.only()
+    assert row["first_bad"] == [bad]
+    assert len(row["metrics"]) == 4
+    assert len(life.alerts) == 1
+
+
+def test_an_edited_suite_mends_nothing(live: Live) -> None:
+    life = live()
+    for _ in range(3):
+        life.commit(1)
+        life.check()
+    bad = life.commit(1.3)
+    assert life.check() == 1
+    file = life.project.root / "suites" / "tiny" / "suite.toml"
+    file.write_text(file.read_text().replace("--seed {seed}", "--seed {seed} --wide"))
+    life.commit(1.3)
+    assert life.check() == 1
+    assert life.only()["first_bad"] == [bad]
+    life.commit(1, 'Revert "number 4"')
+    life.check()
+    assert life.only("recovered")["first_bad"] == [bad]
+
+
+def test_a_task_that_was_removed_is_listed_as_such(live: Live) -> None:
+    suite = SUITE + "[[task]]" + MANY.split("[[task]]")[1]
+    life = live(suite=suite)
+    for _ in range(3):
+        life.commit(1)
+        life.check()
+    life.commit(1.3)
+    assert life.check() == 1
+
+
+def test_a_job_that_measures_nothing_asks_for_nothing(live: Live) -> None:
+    life = live()
+    for _ in range(2):
+        life.commit(1)
+        life.say("check")
+    before = life.trials()
+    life.say("check")
+    assert life.trials() == before
+
+
+def test_what_is_worse_on_another_branch_is_not_listed(live: Live) -> None:
+    life = live()
+    for _ in range(3):
+        life.commit(1)
+        life.check()
+    git(life.project.root, "checkout", "-q", "-b", "feature")
+    life.commit(1.4)
+    assert life.check() == 1
+    git(life.project.root, "checkout", "-q", "main")
+    assert life.rows() == []
+    assert life.json("status")["gone"] == []
+
+
+def test_a_rebase_onto_other_work_keeps_the_incident_open(live: Live) -> None:
+    life = live()
+    for _ in range(3):
+        life.commit(1)
+        life.check()
+    root = life.project.root
+    git(root, "checkout", "-q", "-b", "feature")
+    life.commit(1.4)
+    assert life.check() == 1
+    name = life.only()["id"]
+    git(root, "checkout", "-q", "main")
+    life.project.commit("beside", {"notes.txt": "one\n"})
+    git(root, "checkout", "-q", "feature")
+    git(root, "rebase", "-q", "main")
+    row = life.only()
+    assert (row["id"], row["first_bad"]) == (name, [life.head()])
+    (metric,) = row["metrics"]
+    assert metric["change"] == pytest.approx(0.4, abs=0.02)
+    assert life.check() == 1
+    assert life.only()["id"] == name
+    assert life.only()["first_bad"][-1] == life.head()  # the commit before was not measured
+
+
+def test_a_bisect_searches_inside_a_merge_and_diff_tells_what_it_found(live: Live) -> None:
+    life = live(exact=True)
+    for _ in range(3):
+        life.commit(1)
+        life.check()
+    root = life.project.root
+    git(root, "checkout", "-q", "-b", "feature")
+    parent = life.commit(1)
+    bad = life.commit(1.4)
+    life.commit(1.4)
+    git(root, "checkout", "-q", "main")
+    git(root, "merge", "-q", "--no-ff", "-m", "merge feature", "feature")
+    assert life.check() == 1
+    row = life.only()
+    assert len(row["first_bad"]) == 4
+    assert row["next"] == f"celedger bisect {row['id']}"
+    assert life.say("bisect", row["id"]).status == 0
+    life.compare()
+    named = life.only()
+    assert (named["id"], named["first_bad"]) == (row["id"], [bad])
+    assert sorted(life.alerts[row["id"]]) == ["named", "opened"]
+    (task,) = life.json("diff", f"{parent}..{bad}")["tasks"]
+    (metric,) = [m for m in task["metrics"] if m["metric"] == "val_loss"]
+    assert (metric["said"], metric["incidents"]) == ("worse", [row["id"]])
+    life.commit(1.4)
+    assert life.check() == 1
+    assert life.only()["id"] == row["id"]
+
+
+@pytest.fixture
+def drain(live: Live) -> Callable[[Life], str]:
+    """Runs the worker on HEAD, as a hook has it started, and returns the hook's next line."""
+
+    def work(life: Life) -> str:
+        root = life.project.root
+        note = root / ".git" / "celedger" / "queue" / "1.moved"
+        note.parent.mkdir(parents=True, exist_ok=True)
+        note.write_bytes(os.fsencode(root))
+        done = life.say("worker", "--from-hook")
+        assert done.status == 0, done.err
+        life.compare()
+        return (root / ".git" / "celedger" / "last-job").read_text()
+
+    return work
+
+
+def test_the_worker_names_the_commit_inside_a_bad_merge_in_one_alert(
+    live: Live, drain: Callable[[Life], str]
+) -> None:
+    life = live(exact=True)
+    life.project.commit("configure", {"celedger.toml": "bisect_on_regression = true\n"})
+    life.commit(1)
+    life.project.allow()
+    for _ in range(3):
+        assert "nothing is worse" in drain(life)
+        life.commit(1)
+    drain(life)
+    root = life.project.root
+    git(root, "checkout", "-q", "-b", "feature")
+    life.commit(1)
+    bad = life.commit(1.4)
+    life.commit(1.4)
+    git(root, "checkout", "-q", "main")
+    git(root, "merge", "-q", "--no-ff", "-m", "merge feature", "feature")
+    line = drain(life)
+    assert "fit val_loss is worse +" in line
+    assert f"since {bad[:10]}" in line
+    row = life.only()
+    assert row["first_bad"] == [bad]
+    assert life.alerts == {row["id"]: ["opened"]}
+    assert any(bad[:10] in text for text in life.texts)
+    ran = life.trials()
+    life.project.commit("comment", {"notes.txt": "one\n"})
+    assert f"since {bad[:10]}" in drain(life)
+    assert life.trials() - ran <= 3
+    assert life.alerts == {row["id"]: ["opened"]}
