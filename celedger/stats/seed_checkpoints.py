@@ -54,18 +54,14 @@ class Checkpoints:
         is_current = facts["content"] == _content(table, places, content, stop)
         if not is_current or any(0 <= to < stop for to in table.returns[stop:]):
             return None
-        numbers = self.kept.arrays[f"{name} numbers"]
-        arrays = {each: self.kept.arrays[f"{name} {each}"] for each in _ARRAYS}
-        paths = [tuple(path) for path in facts["paths"]]
+        arrays = self.kept.arrays
+        base, square, share, draws, moves, commits, log_evidence = arrays[f"{name} numbers"]
+        mean, covariance, kinds, drawn = (arrays[f"{name} {each}"] for each in _ARRAYS)
         path = np.array(facts["path"], dtype=np.int64)
         beam = Beam(
-            **dict(zip(_FLOATS, numbers, strict=True)),
-            **arrays,
-            path=path,
-            paths=paths,
-            first=facts["first"],
-            resumed=stop,
-        )
+            base, square, mean, covariance, share, path, drawn, draws, moves, commits,
+            log_evidence, kinds, facts["first"], list(map(tuple, facts["paths"])), stop,
+        )  # fmt: skip
         return Checkpoint(beam, settled.restored(facts["steps"]), facts["settled"])
 
     def put(

@@ -122,7 +122,7 @@ class Beam:
     @property
     def stop(self) -> int:
         """Return the number of nodes that were seen."""
-        return self.first + self.kinds.shape[1]
+        return self.first + int(self.kinds.shape[1])
 
     def forget(self, first: int) -> None:
         """Forget what happened to the seeds before node `first`."""

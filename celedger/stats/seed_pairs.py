@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from fractions import Fraction
 from itertools import pairwise
 
 import numpy as np
@@ -21,6 +20,7 @@ from celedger.stats.course import Measurements, Node, Step, TrialNoise
 from celedger.stats.seed_checkpoints import EVERY, Checkpoint, Checkpoints
 from celedger.stats.seed_histories import RELATIVE_SD, Beam, SeedTable, advanced, started
 from celedger.stats.seed_levels import Levels, levels
+from celedger.stats.value_resolution import resolution
 
 EXACT_SHARE = 1 - 1e-6
 """The seed's share of the variance where bits repeat: rounding leaves a thousandth of the sd."""
@@ -50,17 +50,11 @@ EXPLAINED = 6
 DOUBTFUL, EXACT_DOUBTFUL, SETTLED = 0.03, 0.003, 0.95
 """A step is worth a pair of trials between these probabilities. Bits seldom change: where they
 repeat, a smaller doubt costs few trials."""
-DIGITS = 6
-"""Significant digits that a rounded value, or a share of a data set, may have."""
-MOST_SAMPLES = 20_000
-"""Size of a data set up to which a share of it is recognised."""
 MOST_CHANGE = 100.0
 """For the evidence a value is at most so many levels away: how far a loss diverged does not tell
 how much trials differ."""
 LARGEST = 1e100
 """Values beyond have no squares to sum."""
-TIES = 0.75
-"""With fewer distinct values than this share of the draws, the smallest gap is their resolution."""
 
 
 Mean = dict[int, tuple[float, int]]
@@ -210,7 +204,7 @@ def seed_table(
     passing = 1 + len(followed)
     pairs = [pair for pair in zip(members, means, strict=True) if not dropped.issuperset(pair[1])]
     members, means = [at for at, _ in pairs], [mean for _, mean in pairs]
-    rounding = _resolution(means) / math.sqrt(12)
+    rounding = resolution(means) / math.sqrt(12)
     returns, known = _returns(measured, [nodes[at] for at in members], means, rounding == 0)
     gaps, quiet, width = [], [], passing
     flat: list[tuple[int, float, float]] = []
@@ -232,19 +226,19 @@ def seed_table(
         gaps.append(max(1, node.first - newest))
         quiet.append(len({node.first, node.last, *(place[row] for row in node.rows)}) - 1)
         newest = node.last
-    column, value, count = np.array(flat).reshape(-1, 3).T
-    column = column.astype(np.int64)
+    rows = np.array(flat).reshape(-1, 3)
     ranges = [slice(a, b) for a, b in pairwise(offset)]
-    columns, values, counts = (tuple(x[r] for r in ranges) for x in (column, value, count))
+    column = rows[:, 0].astype(np.int64)
+    values, counts = (tuple(rows[r, i] for r in ranges) for i in (1, 2))
     centre = float(np.median(values[0]))
-    level = abs(centre) or float(np.median(np.abs(value))) or 1.0
-    tamed = np.clip(value, centre - MOST_CHANGE * level, centre + MOST_CHANGE * level)
+    level = abs(centre) or float(np.median(np.abs(rows[:, 1]))) or 1.0
+    tamed = np.clip(rows[:, 1], centre - MOST_CHANGE * level, centre + MOST_CHANGE * level)
     return SeedTable(
         nodes=tuple(members),
         gaps=np.array(gaps),
         quiet=np.array(quiet),
         returns=returns,
-        columns=columns,
+        columns=tuple(column[r] for r in ranges),
         values=values,
         tamed=tuple(tamed[r] for r in ranges),
         counts=counts,
@@ -355,37 +349,6 @@ def _rounded(table: SeedTable, shares: tuple[float, ...]) -> tuple[float, ...]:
     seen = math.sqrt(squares / freedom) if freedom else RELATIVE_SD[0] * table.level
     ratio = _steady((table.rounding / max(seen, table.rounding)) ** 2)
     return tuple(share / (1 + ratio) for share in shares)
-
-
-def _resolution(nodes: Sequence[Mapping[int, tuple[float, int]]]) -> float:
-    """Return the distance of possible values; 0 where they are as fine as floating point.
-
-    Where values are coarse (counts, shares of a small data set), two seeds move alike by chance.
-
-    Args:
-        nodes: Value of each seed at each node.
-    """
-    distinct = np.unique([value for node in nodes for value, _ in node.values()])
-    with np.errstate(over="ignore"):
-        is_single = bool(np.all(distinct == distinct.astype(np.float32)))
-    some = distinct[:: max(1, len(distinct) // 8)].tolist()
-    digits = [np.format_float_positional(np.float32(y) if is_single else y) for y in some]
-    if max(len(text.replace(".", "").strip("-0")) for text in digits) <= DIGITS:
-        return float(10.0 ** -max(len(text.partition(".")[2]) for text in digits))
-    shares = [Fraction(y).limit_denominator(MOST_SAMPLES) for y in some]
-    tolerance = 1e-7 if is_single else 1e-12
-    if all(abs(float(s) - y) <= tolerance * abs(y) for s, y in zip(shares, some, strict=True)):
-        samples = math.lcm(*(share.denominator for share in shares))
-        if samples <= MOST_SAMPLES:
-            return 1 / samples
-    seen: set[tuple[int, float]] = set()
-    drawn = 0  # a seed that returns to a value is no new draw, nor are seeds of no effect
-    for node in nodes:
-        new = {(seed, value) for seed, (value, _) in node.items()} - seen
-        drawn += len({value for _, value in new})
-        seen |= new
-    tied = 1 < len(distinct) <= TIES * drawn
-    return float(np.diff(distinct).min()) if tied else 0.0
 
 
 # What the histories say
