@@ -66,19 +66,15 @@ def _structure(table: SeedTable, beam: Beam, which: int) -> _Structure:
     share, first = float(beam.share[which]), beam.first
     kinds = beam.kinds[which].tolist()
     of_node, source, number = [0], [-1], 1
-    older: dict[int, int] = {}  # levels of nodes before the first, by node
     for k in range(first + 1, beam.stop):
         to = table.returns[k]
         before = (to if to >= 0 else k - 1) - first
-        if before < 0:
-            level = older.setdefault(to, number)
-            number += level == number
-        elif to < 0 and k in steps:
+        if to < 0 and k in steps:
             level, number = number, number + 1
         else:
             level = of_node[before]
         of_node.append(level)
-        source.append(-1 if kinds[k - first] == DRAWN else max(-1, before))
+        source.append(-1 if kinds[k - first] == DRAWN else before)
     moved = np.where(np.array(source) < 0, share, np.append(OWN_VARIANCES, share)[kinds])
     spread = moved.copy()
     for k, before in enumerate(source):

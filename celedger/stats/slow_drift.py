@@ -222,9 +222,9 @@ def _log_likelihoods(chain: _Chain, begin: int, ends: Ints, levels: Ints, sizes:
     index *= 1 / TABLE_STEP
     np.minimum(index, TABLE_REACH / TABLE_STEP, out=index)
     logs = terms.table[index.astype(np.int64) + terms.row[cell]]
-    log_sd: Floats = terms.total_log_sd[high] - terms.total_log_sd[low]
-    likelihood = _sums(logs, offset) - log_sd + stays
-    return likelihood
+    log_sd = terms.total_log_sd[high] - terms.total_log_sd[low]
+    of_cells: Floats = _sums(logs, offset) - log_sd + stays
+    return of_cells
 
 
 def _ends(
