@@ -101,12 +101,19 @@ def check(
         with set_bench(session, "check", task, why=Why.CHECK, together=True) as (bench, tasks):
             needs = lacking(bench, [commit], tasks)
             line = memory.line_of(repository, ledger, tip)
-            extra = ExtraTrials(bench, line, commit, tasks, note)
-            with Progress(bench, needs):
-                ran = run_all(bench, needs, in_company=False)
-                extra.run(ran, most=session.config.max_reruns if budget is None else budget)
+            asked = (tip, commit.sha, *(each.recipe for each in tasks))
+            if needs or not memory.is_settled(repository, ledger, asked):
+                extra = ExtraTrials(bench, line, commit, tasks, note, lacks=bool(needs))
+                with Progress(bench, needs):
+                    ran = run_all(bench, needs, in_company=False)
+                    extra.run(ran, most=session.config.max_reruns if budget is None else budget)
+                is_settled = extra.is_settled
+            else:
+                is_settled = True
             complete = not lacking(bench, [commit], tasks)
         state = record_state(session, tip, "check")
+        if is_settled:
+            memory.note_settled(repository, ledger, asked)
         standings = memory.standings_at(
             repository, ledger, state, commit.sha, tasks, bench.suite.judged
         )

@@ -205,7 +205,7 @@ class _Filter:
         kept = self.weights >= NEGLIGIBLE
         before, taken, prior = [], [], []
         for left, weight in zip(self.states[kept], self.weights[kept], strict=True):
-            takes, log = _hypotheses(tuple(left.tolist()))
+            takes, log = _hypotheses(left)
             entire = (takes == left) & (takes > 0)
             before.append(np.tile(left, (len(takes), 1)))
             taken.append(takes)
@@ -319,29 +319,37 @@ class _Sum:
         return self.total / math.sqrt(self.variance) if self.variance else 0.0
 
 
-@lru_cache(maxsize=4096)
-def _hypotheses(left: tuple[int, ...]) -> tuple[Ints, Floats]:
+def _hypotheses(left: Ints) -> tuple[Ints, Floats]:
     """Return the quarters that a fall may take from each rise, a row a hypothesis, and the log
     prior of each."""
-    rest = [k for k, quarters in enumerate(left) if quarters > 0][-MOST_OPEN:]
-    n = len(rest)
+    rest = np.flatnonzero(left)[-MOST_OPEN:]
+    taken, log_prior = _of_newest(tuple(left[rest].tolist()))
+    rows = np.zeros((len(taken), len(left)), np.int64)
+    rows[:, rest] = taken
+    return rows, log_prior
+
+
+@lru_cache(maxsize=4096)
+def _of_newest(left: tuple[int, ...]) -> tuple[Ints, Floats]:
+    """Return the hypotheses about the newest rises of which something is left."""
+    n = len(left)
     taken: list[list[int]] = []
     prior: list[float] = []
-    begun = [k for k in rest if left[k] < QUARTERS]
-    likeliest = (begun or rest or [-1])[-1]
+    begun = [k for k in range(n) if left[k] < QUARTERS]
+    likeliest = (begun or [n - 1])[-1]
     for code in range(1, 2**n):
-        mended = [rest[b] for b in range(n) if code >> b & 1]
+        mended = [b for b in range(n) if code >> b & 1]
         if len(mended) == 1:
             p = ONE / n + LIKELIEST * (mended[0] == likeliest)
         else:
-            p = SEVERAL / (2**n - 1 - n) + NEWEST / n * (mended == rest[-len(mended) :])
+            p = SEVERAL / (2**n - 1 - n) + NEWEST / n * (mended[0] == n - len(mended))
         taken.append([quarters if k in mended else 0 for k, quarters in enumerate(left)])
         prior.append(p)
-    for k in rest:
+    for k in range(n):
         for part in range(1, left[k]):
-            taken.append([part if i == k else 0 for i in range(len(left))])
+            taken.append([part if i == k else 0 for i in range(n)])
             prior.append(PART / n)
-    rows = np.array(taken, np.int64).reshape(len(taken), len(left))
+    rows = np.array(taken, np.int64).reshape(len(taken), n)
     return rows, np.log(np.array(prior))
 
 

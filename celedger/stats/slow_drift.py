@@ -10,7 +10,6 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from celedger.stats import level_likelihood
 from celedger.stats.arrays import Floats, Ints
 from celedger.stats.commit_nodes import CommitNodes
 from celedger.stats.course import Step, StepKind
+from celedger.stats.level_likelihood import TABLE_REACH, TABLE_STEP
 from celedger.stats.metric_passes import Passed, Prepared
 
 FINDS_DRIFTS = True  # a test switches it off
@@ -62,7 +62,6 @@ _SCREEN = 6.0
 """The coarse search is at most so many nats too low."""
 _NEGLIGIBLE = 12.0
 """Nats below the likeliest, or below what matters at all, at which nothing is looked at closely."""
-_TABLE_REACH, _TABLE_STEP = 64.0, 0.01  # of the log density by deviations
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -139,19 +138,11 @@ def _session_terms(metric: Prepared, row: int, first: int) -> _SessionTerms | No
     mean[linked] -= kappa[linked] * cells.mean[row, i[linked]]
     sd = np.sqrt(variance)
     distinct, at = np.unique(trials, return_inverse=True)
-    table = _density_table(metric.rows.outliers, tuple(distinct.tolist()))
+    table = level_likelihood.density_table(metric.rows.outliers, tuple(distinct.tolist()))
     return _SessionTerms(
         cells.node[kept] - first, mean, kappa, sd, at.ravel() * table.shape[1], table.ravel(),
         np.append(0.0, np.cumsum(np.log(sd))),
     )  # fmt: skip
-
-
-@lru_cache(maxsize=64)
-def _density_table(outliers: float, trials: tuple[int, ...]) -> Floats:
-    """Return the log density of a mean of so many trials at each distance, in deviations."""
-    z = np.arange(0.0, _TABLE_REACH + _TABLE_STEP, _TABLE_STEP)
-    numbers = np.array(trials)[:, None]
-    return level_likelihood.mean_density(z, np.ones(1), outliers, numbers)
 
 
 def _chain(metric: Prepared, passed: Passed, level: float, log_prior: float) -> _Chain:
@@ -211,15 +202,16 @@ def _log_likelihoods(chain: _Chain, begin: int, ends: Ints, levels: Ints, sizes:
         """Return the share of the drift that nodes have."""
         end = ends[which]
         share = (0.5 * (chain.first[node] + chain.last[node]) - start) / (chain.first[end] - start)
-        return np.where(node == end, 1.0, np.where(node == begin, 0.0, share))
+        result: Floats = np.where(node == end, 1.0, np.where(node == begin, 0.0, share))
+        return result
 
     if chain.terms is None:
         node, which, offset = _joined(np.full(len(ends), begin + 1), ends + 1)
         rise = np.rint(sizes[:, None] * ramp(node, which) / chain.spacing).astype(np.int64)
         index = np.minimum(levels[:, None, None] + rise, len(chain.points) - 1)
         width = chain.log_fresh.shape[1]
-        sums: Floats = _sums(chain.log_fresh.ravel()[node * width + index], offset) + stays
-        return sums
+        likelihood: Floats = _sums(chain.log_fresh.ravel()[node * width + index], offset) + stays
+        return likelihood
     terms = chain.terms
     low, *high = np.searchsorted(terms.node, [begin + 1, *(ends + 1)]).tolist()
     cell, which, offset = _joined(np.full(len(ends), low), np.array(high))
@@ -227,12 +219,12 @@ def _log_likelihoods(chain: _Chain, begin: int, ends: Ints, levels: Ints, sizes:
     level = (1 - kappa) * chain.points[levels][:, None]
     moved = sizes[:, None] * ((ramp(k, which) - kappa * ramp(k - 1, which)) / sd)
     index = np.abs(((terms.mean[cell] - level) / sd)[:, None] - moved)
-    index *= 1 / _TABLE_STEP
-    np.minimum(index, _TABLE_REACH / _TABLE_STEP, out=index)
+    index *= 1 / TABLE_STEP
+    np.minimum(index, TABLE_REACH / TABLE_STEP, out=index)
     logs = terms.table[index.astype(np.int64) + terms.row[cell]]
-    steps = terms.total_log_sd[high] - terms.total_log_sd[low]
-    result: Floats = _sums(logs, offset) - steps + stays
-    return result
+    log_sd = terms.total_log_sd[high] - terms.total_log_sd[low]
+    of_cells: Floats = _sums(logs, offset) - log_sd + stays
+    return of_cells
 
 
 def _ends(
