@@ -190,7 +190,7 @@ _REPORT = _object(
 _TOLD = _object(
     first=_sha, last=_sha, metrics=_list(_told_metric), sizes=_list(_told_size),
     failure=_some(bool), sure=_some(bool), bisect=_text, closed=_text,
-    likeliest=_text, probability=_number,
+    likeliest=_text, probability=_number, joined=_text,
 )  # fmt: skip
 
 # --- the rules
