@@ -152,7 +152,7 @@ def report() -> None:
         print("report.png stays: there is no Chromium (apt-get install chromium)")  # noqa: T201
         return
     page_repository.EVIL, page_repository.EVIL_METRIC = "", "grad_norm"
-    page_repository.SUBJECT, page_repository.NOTE = "Rework layer norm eps", "one seed only"
+    page_repository.SUBJECT = "Rework layer norm eps"
     page_repository.make(scratch() / "tinylab")
     celedger(scratch() / "tinylab", "report")
     browser = Browser(1280)

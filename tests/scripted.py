@@ -12,8 +12,10 @@ import io
 import json
 import os
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -24,10 +26,11 @@ from conftest import SUITE, Done, Project, git, make_project
 
 from celedger.base.model import Commit, Environment, OutcomeKind
 from celedger.cli.app import run as run_program
-from celedger.system import environment, process
+from celedger.system import environment, process, session
 from celedger.system.process_tree import Usage
 from celedger.trial.bench import Workbench
 
+_sessions = count()
 ENVIRONMENT = Environment("e" * 64, {"python": "CPython 3.11", "device": "cpu"})
 Report = Mapping[str, object]
 # What a training reports, epoch by epoch, given the names of `model.py` at its commit and its
@@ -46,7 +49,11 @@ def descend(model: Mapping[str, Any], seed: int) -> Iterator[Report]:
 def typed(words: Sequence[str], cwd: Path, env: Mapping[str, str] | None = None) -> Done:
     """Run one command line in this process."""
     out, err = io.StringIO(), io.StringIO()
+    own = f"session {next(_sessions)}"
     with pytest.MonkeyPatch.context() as patch:
+        # A command is a process of its own, and so is a session of trials.
+        patch.setattr(session, "_of_process", lambda _: own)
+        patch.setattr(session, "_ranks", Counter())
         patch.chdir(cwd)
         for name, value in {"COLUMNS": "100", **(env or {})}.items():
             patch.setenv(name, value)

@@ -108,7 +108,9 @@ def check(
         state = record_state(session, tip, "check")
         if is_upgrade:
             note_as_sent(ledger, session.config, state)
-        standings = memory.standings_at(repository, ledger, state, commit.sha, tasks)
+        standings = memory.standings_at(
+            repository, ledger, state, commit.sha, tasks, bench.suite.judged
+        )
         state = replace(state, standings=standings)
         commits = {each.sha: each for each in line.commits}
         document = CheckDocument(commit, state, commits, explain)

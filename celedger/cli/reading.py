@@ -126,7 +126,7 @@ def drift(
     ] = False,
     json: options.Json = False,
 ) -> int:
-    """Show where in the history a metric changed, and where a task failed.
+    """Show where a metric changed or a task failed.
 
     The history is the main line: the first parents of the commit. Every change comes with its
     probability and the number of commits among which it lies with 95 %; commits that were not

@@ -76,7 +76,9 @@ def run(
             if not needs:
                 note("celedger: the ledger holds every trial asked for; --force runs them again")
         state = record_state(session, memory.tip_of(repository, newest), "run")
-        standings = memory.standings_at(repository, ledger, state, newest.sha, tasks)
+        standings = memory.standings_at(
+            repository, ledger, state, newest.sha, tasks, bench.suite.judged
+        )
         options.answer(CommitRows.of(ledger, newest.sha, state), json=False)
     own = [
         record

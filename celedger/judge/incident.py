@@ -11,12 +11,14 @@ from typing import Any
 
 from celedger.base.errors import command
 from celedger.base.model import Kind
-from celedger.stats.course import IncidentState
+from celedger.stats.incident_state import IncidentState
 
 TYPED = 12
 """Digits of a hash in a command: enough for a large repository."""
 IN_FORCE = (IncidentState.OPEN, IncidentState.PARTLY)
 DRIFT = "drift"  # the kind of a slow one
+FEWEST_REPEATS = 4
+"""Degrees of freedom of repeats from which the noise is known (`stats.line_steps`)."""
 FAILURES = ("crash", "timeout", "missing", "not-finite")
 
 
@@ -230,6 +232,11 @@ class MetricNoise:
     freedom: int
     is_exact: bool
     session: float
+
+    @property
+    def is_known(self) -> bool:
+        """Return True if repeats of the same code, or equal bits, tell it."""
+        return self.is_exact or self.freedom >= FEWEST_REPEATS
 
 
 class Standing(StrEnum):

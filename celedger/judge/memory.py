@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -127,8 +127,10 @@ def standings_at(
     state: State,
     commit: str,
     tasks: Sequence[Task],
+    judged: Collection[tuple[str, str]],
 ) -> tuple[MetricStanding, ...]:
-    """Return how the metrics of some tasks stand at a commit (a hash) of the line of a state."""
+    """Return how the metrics of some tasks stand at a commit (a hash) of the line of a state.
+    `judged`: task and metric that the suite declares now; telemetry too may be among them."""
     names = {(task.suite, task.name) for task in tasks}
     standings = state.standings
     if commit != state.tip:
@@ -138,7 +140,11 @@ def standings_at(
         line = line_of(repository, ledger, state.tip)
         derivation = derive(ledger, line, cache=cache_of(repository))
         standings = state_of(derivation, commit).standings
-    own = [each for each in standings if (each.suite, each.task) in names]
+    own = [
+        replace(each, declared=not each.metric or (each.task, each.metric) in judged)
+        for each in standings
+        if (each.suite, each.task) in names
+    ]
     return tuple(_explained(ledger, commit, tasks, own))
 
 

@@ -10,13 +10,11 @@ import math
 from collections.abc import Callable, Sequence
 
 from celedger.base.model import Metric
-from celedger.judge.incident import Incident, MetricNoise, State
+from celedger.judge.incident import FEWEST_REPEATS, Incident, MetricNoise, State
 
 _TWO_SIDED = 1.959964  # standard errors: 95 % of a normal distribution
 _FOUR_IN_FIVE = 0.841621
 """Standard errors more, so that four cases of five are detected."""
-FEWEST_REPEATS = 4
-"""Degrees of freedom of repeats from which the noise is known (`stats.line_steps`)."""
 
 
 def smallest_change(noise: MetricNoise | None, a: int, b: int) -> float:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from celedger.stats.arrays import Bools, Floats, Ints
+from celedger.stats.incident_state import IncidentState as IncidentState
 
 MetricKey = tuple[str, str, str]
 """Suite, task, metric."""
@@ -147,14 +148,6 @@ class MetricHistory:
     nodes: tuple[Node, ...]
     steps: tuple[Step, ...]
     by_seeds: bool = False
-
-
-class IncidentState(StrEnum):
-    OPEN = "open"
-    PARTLY = "partly"
-    RECOVERED = "recovered"
-    ACCEPTED = "accepted"
-    WITHDRAWN = "withdrawn"
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,12 +84,15 @@ class DriftDocument(Document):
             f"over {count(state.commits, 'commit')}, {count(state.trials, 'trial')}, "
             f"{count(state.metrics, 'metric')}"
         )
-        if not rows and state.aside > state.commits:
+        is_blind = state.noise and not any(noise.is_known for noise in state.noise)
+        if not rows and (state.aside > state.commits or is_blind):
             verb = "nothing to tell"
         lines.append(f"{verb} {amount}")
         if state.aside:
             aside = count(state.aside, "measured commit")
             lines.append(f"{aside} beside this line: `celedger drift --all` takes them too")
+        if unknown := words.unknown_noise(state):
+            lines += wrap(unknown, width, 4)
         lines += [line for each in state.pinned for line in wrap(pinned_text(each), width, 4)]
         offsets = offset_texts(self.state, self.environments)
         lines += [line for text in offsets for line in wrap(text, width, 4)]
@@ -204,6 +207,7 @@ def narrowed(
         changes=tuple(c for c in state.changes if fits(c.suite, c.task, c.metric)),
         doubts=tuple(d for d in state.doubts if fits(d.suite, d.task, d.metric)),
         pinned=tuple(p for p in state.pinned if fits(p.suite, p.task, p.metric)),
+        noise=tuple(n for n in state.noise if fits(n.suite, n.task, n.metric)),
     )  # fmt: skip
 
 

@@ -161,25 +161,26 @@ def _states(drawn: Drawn) -> dict[int, str]:
     states = dict.fromkeys(
         range(len(drawn.axis)), "unchanged" if drawn.knows_noise else "undecided"
     )
-    for each in drawn.state.changes:
-        if each.kind == "improvement" and each.seen_at in drawn.position:
-            states |= dict.fromkeys(range(drawn.position[each.seen_at], len(drawn.axis)), "better")
-    for doubt in drawn.state.doubts:
-        if doubt.seen_at in drawn.position:
-            first = drawn.position[doubt.seen_at]
-            states |= dict.fromkeys(range(first, len(drawn.axis)), "undecided")
-    for incident in sorted(drawn.state.incidents, key=lambda i: i.in_force):
-        own = [m for m in incident.metrics if m.name]
-        if not own or incident.state == "withdrawn":
+    end = len(drawn.axis)
+    steps = [
+        (drawn.position[each.seen_at], "better") for each in drawn.state.changes
+        if each.kind == "improvement" and each.seen_at in drawn.position
+    ]  # fmt: skip
+    known = [i for i in drawn.state.incidents if i.state != "withdrawn" and i.main.name]
+    steps += [(drawn.at(i), "accepted") for i in known if i.state == "accepted"]
+    steps += [(drawn.position.get(doubt.seen_at, end), "undecided") for doubt in drawn.state.doubts]
+    for at, name in sorted(steps):  # the newer of two accepted or better levels counts
+        states |= dict.fromkeys(range(max(at, 0), end), name)
+    for incident in sorted(known, key=lambda i: i.in_force):
+        if incident.state == "accepted":
             continue
-        at = drawn.at(incident)
-        end = drawn.position.get(incident.closed_at, len(drawn.axis))
-        if own[0].state in ("open", "partly"):
-            end = len(drawn.axis)
-        name = "accepted" if incident.state == "accepted" else "worse"
+        at, closed = drawn.at(incident), drawn.position.get(incident.closed_at, end)
         among = [p for sha in incident.first_bad if (p := drawn.position.get(sha, -1)) >= 0]
         states |= dict.fromkeys((p for p in among if p < at), "undecided")
-        states |= dict.fromkeys(range(max(at, 0), end), name) if at >= 0 or not among else {}
+        if at >= 0 or not among:
+            states |= dict.fromkeys(
+                range(max(at, 0), end if incident.in_force else closed), "worse"
+            )
     return states
 
 
@@ -273,7 +274,7 @@ def _labels(drawn: Drawn) -> Iterator[tuple[float, str, str]]:
             yield at, f"{where} {moved} ({incident.id})", colour
         if (closed := drawn.position.get(incident.closed_at, -1)) >= 0:
             partly = "partly " if incident.state == "partly" else ""
-            yield closed, f"{short(incident.closed_at)} {partly}mends {incident.id}", GREEN
+            yield closed, f"{partly}mends {incident.id}", GREEN
     for each in drawn.state.changes:
         if each.kind == "improvement" and each.seen_at in drawn.position:
             yield drawn.position[each.seen_at], _better(each), GREEN

@@ -117,6 +117,16 @@ def sentence(incident: Incident, commits: Mapping[str, Commit]) -> str:
     return f"{text}{also} since {since(incident, commits)}"
 
 
+def unknown_noise(known: State) -> str:
+    """Return of which metrics nothing can be told yet, "" where there is none."""
+    names: dict[str, list[str]] = {}
+    for each in known.noise:
+        if not each.is_known:
+            names.setdefault(each.task, []).append(each.metric)
+    text = "; ".join(f"{task} {', '.join(metrics)}" for task, metrics in names.items())
+    return f"noise unknown: {text} (`celedger noise` measures it)" if text else ""
+
+
 def at_commit(
     known: State, sha: str, suite: str, task: str, metric: str | None = None
 ) -> list[str]:

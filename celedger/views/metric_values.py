@@ -15,10 +15,13 @@ from celedger.judge.measured import Chain
 from celedger.judge.values import TaskValues
 from celedger.ledger.read import Reader
 from celedger.stats.arrays import Floats, Ints
-from celedger.stats.course import Node
+from celedger.stats.course import MetricHistory, Node
 
 _OTHERS = 2
-"""What a seed adds is believed from its other commits as n / (n + 2): one of them tells little."""
+"""What a seed adds is believed from n commits as n / (n + 2): one of them tells little."""
+_A_STEP = 0.5
+"""Probability from which the state takes a step for one."""
+_ROUNDS = 4  # in which the means of commits and what seeds add are fitted in turns
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,21 +60,35 @@ class ChainValues:
         return [(node.first, node.last, self.sign * node.level) for node in self.nodes]
 
     def adjusted(self) -> Floats:
-        """Return the values less what their seeds add to the level: a commit that was measured with
-        other seeds than its neighbours lies no higher for it."""
-        if not self.nodes:
-            return self.value
-        first, last, levels = map(np.array, zip(*self.levels(), strict=True))
-        node = np.maximum(np.searchsorted(first, self.place, side="right") - 1, 0)
-        rest = self.value - levels[node]
-        known = np.isfinite(rest) & (first[node] <= self.place) & (self.place <= last[node])
-        _, seed = np.unique(self.seed, return_inverse=True)
-        rest = np.where(known, rest, 0.0)
-        sums, sizes = np.bincount(seed, rest)[seed], np.bincount(seed, known)[seed]
+        """Return the values less what their seeds add: a commit that was measured with other seeds
+        than its neighbours lies no higher for it. Where bits repeat, a commit that shares no seed
+        with another is taken to lie at its level."""
+        rows = np.flatnonzero(np.isfinite(self.value))
+        result = self.value.copy()
+        if not self.nodes or not rows.size:
+            return result
+        places, place = np.unique(self.place[rows], return_inverse=True)
+        seeds, seed, number = np.unique(self.seed[rows], return_inverse=True, return_counts=True)
+        if rows.size == places.size * seeds.size and (number == places.size).all():
+            return result  # all commits have the same seeds
+        trials = np.bincount(place)
+        share = number / (number + (0 if self.is_exact else _OTHERS))
+        effect = np.zeros(seeds.size)
+        for _ in range(_ROUNDS):
+            mean = np.bincount(place, self.value[rows] - effect[seed]) / trials
+            effect = share * _medians(self.value[rows] - mean[place], seed, number)
+            effect -= np.average(effect, weights=number)
+        result[rows] -= effect[seed]
         if self.is_exact:
-            return np.asarray(self.value - sums / np.maximum(sizes, 1))
-        others = np.where(known, sizes - 1, sizes)
-        return np.asarray(self.value - (sums - rest) / (others + _OTHERS))
+            alone = np.bincount(place, number[seed] == 1) == trials
+            result[rows] = np.where(alone[place], self._level(self.place[rows]), result[rows])
+        return result
+
+    def _level(self, place: Ints) -> Floats:
+        """Return the level at each of some places."""
+        first, _, levels = map(np.array, zip(*self.levels(), strict=True))
+        node = np.maximum(np.searchsorted(first, place, side="right") - 1, 0)
+        return np.asarray(levels[node])
 
     def by_place(self) -> tuple[Ints, list[Floats], Floats]:
         """Return the places, the values at each, and the mean of those, adjusted for seeds."""
@@ -79,10 +96,31 @@ class ChainValues:
         sizes = np.diff(starts, append=self.place.size)
         if not places.size:
             return places, [], np.empty(0)
-        return (
-            places, np.split(self.value, starts[1:]),
-            np.add.reduceat(self.adjusted(), starts) / sizes,
-        )  # fmt: skip
+        with np.errstate(invalid="ignore"):  # inf - inf
+            means = np.add.reduceat(self.adjusted(), starts) / sizes
+        return places, np.split(self.value, starts[1:]), means
+
+
+def _nodes(history: MetricHistory, chain: int) -> list[Node]:
+    """Return the nodes of a chain. Where bits repeat, steps are told by equal seeds, and the levels
+    are those between the steps: the nodes' own are of values whose seeds are noise."""
+    nodes = [node for node in history.nodes if node.chain == chain]
+    steps = [s for s in history.steps if s.chain == chain and s.probability >= _A_STEP]
+    if not history.noise.is_exact or not steps:
+        return nodes
+    ends = [step.likeliest for step in steps]
+    levels = [steps[0].before, *(step.after for step in steps)]
+    return [
+        replace(node, level=levels[int(np.searchsorted(ends, node.first, side="right"))])
+        for node in nodes
+    ]
+
+
+def _medians(values: Floats, group: Ints, sizes: Ints) -> Floats:
+    """Return the median of each group: one trial that diverged does not move it."""
+    ordered = values[np.lexsort((values, group))]
+    starts = np.cumsum(sizes) - sizes
+    return np.asarray((ordered[starts + (sizes - 1) // 2] + ordered[starts + sizes // 2]) / 2)
 
 
 class TaskOnLine:
@@ -148,7 +186,7 @@ class TaskOnLine:
             place, seed, value = map(np.concatenate, zip(*groups, strict=True))
             order = np.argsort(place, kind="stable")
             number = numbers.get(chain, len(numbers))
-            nodes = [n for n in history.nodes if n.chain == number] if history else []
+            nodes = _nodes(history, number) if history is not None else []
             chains.append(ChainValues(
                 number, chain, place[order], seed[order], value[order], nodes,
                 bool(history and history.noise.is_exact), metric.direction.sign or 1,

@@ -14,7 +14,7 @@ import numpy as np
 from celedger.base.errors import CeledgerError, command
 from celedger.base.model import Direction, Environment, Metric
 from celedger.judge.incident import MetricNoise, State
-from celedger.judge.two_commits import FEWEST_REPEATS, smallest_change
+from celedger.judge.two_commits import smallest_change
 from celedger.judge.values import TaskValues
 from celedger.ledger.read import Reader
 from celedger.stats.grouped_values import Grouped
@@ -52,7 +52,7 @@ class NoiseRow:
     @property
     def is_known(self) -> bool:
         spread = self.spread
-        return spread is not None and (spread.is_exact or spread.freedom >= FEWEST_REPEATS)
+        return spread is not None and spread.is_known
 
     @property
     def sd(self) -> float:

@@ -59,6 +59,7 @@ class StatusDocument(Document):
         others = {
             "over": [self._over(i) for i in self._news_of_the_past()],
             "suspected": [self._doubt(each) for each in self.state.doubts],
+            "unknown": list(filter(None, [words.unknown_noise(self.state)])),
             "gone": [f"{name}: on commits that are gone" for name in self.state.gone],
         }
         rows = []

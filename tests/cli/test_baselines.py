@@ -64,14 +64,15 @@ def test_an_improvement_is_what_later_commits_are_held_to(project: Project) -> N
 def test_the_distance_from_a_pinned_commit_is_shown_however_slow_the_drift(
     tmp_path: Path,
 ) -> None:
-    project = scripted(tmp_path / "slow", SUITE.replace("3%", "6.5%"))
+    project = scripted(tmp_path / "slow", SUITE.replace("3%", "4%"))
     shas = project.history([1.0 + 0.02 * i for i in range(6)])
     project.run("run", shas[0], "--repeat", "2")
     assert project.run("baseline", "pin", shas[0], "--why", "release").status == 0
     for sha in shas[1:]:
         project.run("check", sha)
-    (pinned,) = json.loads(project.run("status", "--json").out)["pinned"]
-    assert (pinned["metric"], pinned["pinned"]) == ("val_loss", shas[0])
+    rows = json.loads(project.run("status", "--json").out)["pinned"]
+    (pinned,) = [row for row in rows if row["metric"] == "val_loss"]
+    assert pinned["pinned"] == shas[0]
     assert pinned["low"] < 0.1 < pinned["high"]
     assert f"(worse) from the pinned {shas[0][:8]}" in project.run("drift").out
 

@@ -4,6 +4,7 @@ alert contradicts it."""
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable
 
 import pytest
@@ -476,3 +477,52 @@ def test_a_bisect_searches_inside_a_merge_and_diff_tells_what_it_found(live: Liv
     life.commit(1.4)
     assert life.check() == 1
     assert life.only()["id"] == row["id"]
+
+
+@pytest.fixture
+def drain(live: Live) -> Callable[[Life], str]:
+    """Runs the worker on HEAD, as a hook has it started, and returns the hook's next line."""
+
+    def work(life: Life) -> str:
+        root = life.project.root
+        note = root / ".git" / "celedger" / "queue" / "1.moved"
+        note.parent.mkdir(parents=True, exist_ok=True)
+        note.write_bytes(os.fsencode(root))
+        done = life.say("worker", "--from-hook")
+        assert done.status == 0, done.err
+        life.compare()
+        return (root / ".git" / "celedger" / "last-job").read_text()
+
+    return work
+
+
+def test_the_worker_names_the_commit_inside_a_bad_merge_in_one_alert(
+    live: Live, drain: Callable[[Life], str]
+) -> None:
+    life = live(exact=True)
+    life.project.commit("configure", {"celedger.toml": "bisect_on_regression = true\n"})
+    life.commit(1)
+    life.project.allow()
+    for _ in range(3):
+        assert "nothing is worse" in drain(life)
+        life.commit(1)
+    drain(life)
+    root = life.project.root
+    git(root, "checkout", "-q", "-b", "feature")
+    life.commit(1)
+    bad = life.commit(1.4)
+    life.commit(1.4)
+    git(root, "checkout", "-q", "main")
+    git(root, "merge", "-q", "--no-ff", "-m", "merge feature", "feature")
+    line = drain(life)
+    assert "fit val_loss is worse +" in line
+    assert f"since {bad[:10]}" in line
+    row = life.only()
+    assert row["first_bad"] == [bad]
+    assert life.alerts == {row["id"]: ["opened"]}
+    assert any(bad[:10] in text for text in life.texts)
+    ran = life.trials()
+    life.project.commit("comment", {"notes.txt": "one\n"})
+    assert f"since {bad[:10]}" in drain(life)
+    assert life.trials() - ran <= 3
+    assert life.alerts == {row["id"]: ["opened"]}

@@ -204,8 +204,8 @@ def test_the_worker_sends_what_it_opened_and_named_in_one_alert(crew: Crew, inbo
     crew.configure = configured  # type: ignore[method-assign]
     assert crew.worker(attended=True).drain() == 1
     (post,) = inbox.posts
-    assert f"first bad commit (> 99 %): {shas[3][:10]}" in post["message"]
-    assert inbox.take() == [WORSE]
+    assert f": {shas[3][:10]} level 1.5, number 3 (Ada)" in post["message"]
+    assert len(inbox.take()) == 1
 
 
 def test_a_repository_cannot_send_alerts(tmp_path: Path) -> None:

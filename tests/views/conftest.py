@@ -27,6 +27,8 @@ from celedger.base.model import (
     Trial,
     Why,
 )  # fmt: skip
+from celedger.judge.line import Line
+from celedger.judge.state import Derivation, derive
 from celedger.ledger import Ledger
 
 START = 1_772_000_000  # 2026-02-25
@@ -171,6 +173,25 @@ class History:
                     if len(made) <= 40
                     else None,
                 )
+
+
+class LineWithoutRepository(Line):
+    """A line of commits that no repository has: nothing is known of their files."""
+
+    def holding(self, sha: str) -> int | None:
+        return self.places.get(sha)
+
+    def touches(self, place: int, other: int) -> bool:
+        return False
+
+    def foreign(self) -> float:
+        return 0.08
+
+
+def derivation(ledger: Ledger, commits: Sequence[Commit], **aliases: int) -> Derivation:
+    """Return what the ledger says along a line of made-up commits; `aliases` are places of hashes
+    that are not on it."""
+    return derive(ledger, LineWithoutRepository(None, tuple(commits), aliases, True))  # type: ignore[arg-type]
 
 
 @pytest.fixture

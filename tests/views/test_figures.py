@@ -6,6 +6,7 @@ import itertools
 import math
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ from conftest import matrix_after
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
-from old_verdicts import record_verdicts
 from readable import assert_readable
+from views.conftest import derivation
 
 from celedger.base.errors import CeledgerError, MachineError, UsageError
 from celedger.base.model import (
@@ -26,20 +27,34 @@ from celedger.base.model import (
     Commit,
     Direction,
     EpochReport,
+    Footprint,
     Kind,
     Mark,
     Metric,
     Outcome,
     OutcomeKind,
     StepValues,
-    Verdict,
-    VerdictKind,
+    Trial,
+    Why,
 )  # fmt: skip
 from celedger.judge.bisection import Report
 from celedger.views import curves, drift_picture, picture, posterior
 
 Commits = Callable[..., list[Commit]]
 TASK = ("core", "mlp_digits")
+
+
+def draw(
+    history: Any,
+    made: list[Commit] | None = None,
+    metric: str | None = None,
+    axis: list[Commit] | None = None,
+    title: tuple[str, str] = TASK,
+) -> Figure:
+    """Draw the drift of a made-up ledger along the line of some commits [default: all]."""
+    line = history.ledger.commits() if made is None else made
+    known = derivation(history.ledger, line)
+    return drift_picture.draw(known, known.state(), title, metric, axis)
 
 
 def lines(axes: Axes, label: str) -> list[Any]:
@@ -64,7 +79,7 @@ def test_tick_labels_never_overlap(history: Any, make_commits: Commits, n: int) 
     made = history.commits(make_commits(n))
     for commit in made[:: max(1, n // 20)]:
         history.trial(commit, {"val_loss": 0.4})
-    figure = drift_picture.draw(history.ledger, "mlp_digits", commits=made)
+    figure = draw(history, made)
     assert_readable(figure)
     ticks = figure.axes[0].get_xticks()
     assert ticks[0] == 0
@@ -74,23 +89,13 @@ def test_tick_labels_never_overlap(history: Any, make_commits: Commits, n: int) 
 def test_drift_marks_all_there_is_to_know(history: Any, make_commits: Commits) -> None:
     made = history.commits(make_commits(12))
     history.walk(made, step=7, change=4, failing=(9,), untestable=(2,))
-    record_verdicts(
-        history.ledger,
-        [
-            Verdict(
-                c.sha, "core", "mlp_digits", "val_loss", VerdictKind.REGRESSED, 0.39, 0.44, 0.05
-            )
-            for c in made[7:]
-        ]
-        + [Verdict(made[5].sha, "core", "mlp_digits", "val_loss", VerdictKind.IMPROVED)],
-    )
     history.ledger.record_bisect(
         BisectRecord(
             "01KB", "core", "mlp_digits", "val_loss", made[0].sha, made[11].sha, (made[7].sha,),
             0.97, "found", 1.0,
         )
     )  # fmt: skip
-    figure = drift_picture.draw(history.ledger, "core/mlp_digits")
+    figure = draw(history, made)
     (axes,) = figure.axes
     assert axes.get_ylabel() == "val_loss\n← lower is better"
     assert figure.get_suptitle() == "core/mlp_digits · val_loss"
@@ -102,8 +107,7 @@ def test_drift_marks_all_there_is_to_know(history: Any, make_commits: Commits) -
     assert [list(line.get_xdata()) for line in lines(axes, "failed or not finite")] == [[9]]
     assert [list(line.get_xdata()) for line in lines(axes, "untestable")] == [[2]]
     assert marked(axes, "worse") == [7, 8, 9, 10, 11]
-    assert marked(axes, "better") == [5]
-    assert marked(axes, "unchanged") == [0, 1, 3, 4, 6]
+    assert marked(axes, "unchanged") == [0, 1, 3, 4, 5, 6]
     named = [t.get_text() for t in axes.texts]
     assert f"{made[7].sha[:8]} first bad (97 %)" in named
     assert "torch 2.12.0 → 2.13.0" in named
@@ -116,7 +120,7 @@ def test_the_axis_is_that_of_history_and_unmeasured_commits_are_gaps(
     made = history.commits(make_commits(10))
     for position in (1, 2, 7):
         history.trial(made[position], {"val_loss": 0.4})
-    (axes,) = drift_picture.draw(history.ledger, "mlp_digits", commits=made).axes
+    (axes,) = draw(history, made).axes
     assert axes.get_xticks()[-1] == 8  # nothing is known of the first commit
     assert [list(line.get_xdata()) for line in lines(axes, "mean")] == [[0, 1], [6]]
     (shaded,) = [c for c in axes.collections if c.get_label() == "not measured"]
@@ -129,25 +133,92 @@ def test_the_axis_is_that_of_history_and_unmeasured_commits_are_gaps(
 
 @pytest.mark.parametrize(
     ("levels", "worse", "better"),
-    [([0.4, 0.5, 0.4], range(8, 16), ()), ([0.4, 0.3, 0.4], (), range(8, 16)),
-     ([0.4, 0.5, 0.47], range(8, 24), ())],
+    [([0.4, 0.5, 0.4], range(8, 16), ()), ([0.5, 0.4, 0.4], (), range(8, 24)),
+     ([0.4, 0.5, 0.5], range(8, 24), ())],
 )  # fmt: skip
-def test_the_colour_says_what_is_bad_though_nobody_judged_it(
+def test_the_colour_says_what_the_state_says(
     history: Any, make_commits: Commits, levels: list[float], worse: range, better: range
 ) -> None:
-    made, draw = history.commits(make_commits(24)), random.Random(1)
+    made, draw_value = history.commits(make_commits(24)), random.Random(1)
     for i, commit in enumerate(made):
         for seed in range(3):
-            history.trial(commit, {"val_loss": draw.gauss(levels[i // 8], 0.002)}, seed=seed)
-    (axes,) = drift_picture.draw(history.ledger, "mlp_digits", commits=made).axes
+            value = draw_value.gauss(levels[i // 8], 0.002)
+            history.trial(commit, {"val_loss": value}, seed=seed)
+    (axes,) = draw(history, made).axes
     assert marked(axes, "worse") == list(worse)
     assert marked(axes, "better") == list(better)
-    assert len(lines(axes, "level")) == 3
+    rest = set(range(24)) - {*worse, *better}
+    assert marked(axes, "unchanged") == sorted(rest)
+    known = derivation(history.ledger, made).state()
+    named = " ".join(text.get_text() for text in axes.texts)
+    for incident in known.incidents:
+        assert incident.id in named
+        assert (f"mends {incident.id}" in named) == (levels[2] < levels[1])
     history.ledger.record_baseline(BaselineRecord(
-        "01KP", BaselineAct.ACCEPT, made[-1].sha, "core", "", "", "Ada", "meant so", 1.0
+        "01KP", BaselineAct.ACCEPT, made[8].sha, "core", "", "", "Ada", "meant so", 1.0
     ))  # fmt: skip
-    (axes,) = drift_picture.draw(history.ledger, "mlp_digits", commits=made).axes
-    assert marked(axes, "unchanged") == list(range(24))
+    (axes,) = draw(history, made).axes
+    assert marked(axes, "worse") == []
+    lost = [*range(8, 16), *(range(16, 24) if levels[2] == 0.5 else ())]
+    assert marked(axes, "accepted") == (lost if levels[0] < levels[1] else [])
+
+
+def test_without_repeats_nothing_is_called_unchanged(history: Any, make_commits: Commits) -> None:
+    made = history.commits(make_commits(4))
+    for commit, value in zip(made, (0.4, 0.41, 0.39, 0.4), strict=True):
+        history.trial(commit, {"val_loss": value})
+    (axes,) = draw(history, made).axes
+    assert marked(axes, "undecided") == [0, 1, 2, 3]
+    assert marked(axes, "unchanged") == []
+
+
+def test_a_commit_with_one_seed_does_not_fall_to_that_seed(
+    history: Any, make_commits: Commits
+) -> None:
+    """Seeds repeat bit by bit and differ by a tenth: commit 4, with seed 1 alone, is no better."""
+    made = history.commits(make_commits(8))
+    own = {0: 0.441237, 1: 0.361238, 2: 0.401239}
+    for i, commit in enumerate(made):
+        for seed in (1,) if i == 4 else (0, 1, 2, 0):
+            history.trial(commit, {"val_loss": own[seed]}, seed=seed)
+    (axes,) = draw(history, made).axes
+    (mean,) = lines(axes, "mean")
+    mean_of_seeds = [mean.get_ydata()[i] for i in range(8)]
+    assert max(mean_of_seeds) - min(mean_of_seeds) < 0.011  # seed 1 alone lies .04 lower
+    (level,) = lines(axes, "level")
+    values = [y for y in level.get_ydata() if not math.isnan(y)]
+    assert max(values) - min(values) < 0.005
+    assert marked(axes, "unchanged") == list(range(8))
+
+
+def test_where_bits_repeat_the_level_is_that_of_the_steps(
+    history: Any, make_commits: Commits
+) -> None:
+    """A rise of one commit, thrice the level, is no outlier where equal seeds tell it."""
+    made = history.commits(make_commits(6))
+    own = {0: 0.401237, 1: 0.400238, 2: 0.400939}
+    for i, commit in enumerate(made):
+        for seed in (0, 1, 2, 0):
+            history.trial(commit, {"val_loss": own[seed] * (3 if i == 3 else 1)}, seed=seed)
+    (axes,) = draw(history, made).axes
+    assert marked(axes, "worse") == [3]
+    (level,) = lines(axes, "level")
+    assert max(y for y in level.get_ydata() if not math.isnan(y)) == pytest.approx(1.2, rel=0.05)
+
+
+def test_a_new_environment_says_what_it_moved(history: Any, make_commits: Commits) -> None:
+    made, draw_value = history.commits(make_commits(16)), random.Random(1)
+    old, new = history.ledger.environments()
+    for i, commit in enumerate(made):
+        for environment, level in ((old, 0.4), (new, 0.412)):
+            if (environment is old and i < 8) or (environment is new and i >= 7):
+                for seed in range(4):
+                    value = draw_value.gauss(level, 0.0008)
+                    history.trial(commit, {"val_loss": value}, seed=seed, environment=environment)
+    (axes,) = draw(history, made).axes
+    (text,) = [t.get_text() for t in axes.texts if "torch" in t.get_text()]
+    assert text.startswith("torch 2.12.0 → 2.13.0: +")
+    assert marked(axes, "worse") == []
 
 
 def test_environments_used_in_turns_have_a_whole_line_each(
@@ -158,7 +229,7 @@ def test_environments_used_in_turns_have_a_whole_line_each(
     for i, commit in enumerate(made):
         if i != 6:
             history.trial(commit, {"val_loss": 0.4}, environment=other if i % 2 else one)
-    figure = drift_picture.draw(history.ledger, "mlp_digits", commits=made)
+    figure = draw(history, made)
     (axes,) = figure.axes
     means = {
         name: [list(line.get_xdata()) for line in lines(axes, f"mean, {name}")]
@@ -170,12 +241,12 @@ def test_environments_used_in_turns_have_a_whole_line_each(
 
 
 def test_labels_lie_over_no_line(history: Any, make_commits: Commits) -> None:
-    made, draw, level = history.commits(make_commits(60)), random.Random(2), 0.4
+    made, own, level = history.commits(make_commits(60)), random.Random(2), 0.4
     for i, commit in enumerate(made):
         level *= 1.0 if i % 6 else 1.2 if i // 6 % 2 else 1 / 1.1
         for seed in range(3):
-            history.trial(commit, {"val_loss": draw.gauss(level, 0.002)}, seed=seed)
-    figure = drift_picture.draw(history.ledger, "mlp_digits", commits=made)
+            history.trial(commit, {"val_loss": own.gauss(level, 0.002)}, seed=seed)
+    figure = draw(history, made)
     assert_readable(figure)
     (axes,) = figure.axes
     labels = [text for text in axes.texts if text.get_text()]
@@ -189,11 +260,30 @@ def test_labels_lie_over_no_line(history: Any, make_commits: Commits) -> None:
             assert not arrow.get_window_extent(renderer).overlaps(box), label.get_text()
 
 
+def test_results_that_were_reused_are_drawn_and_are_no_trials(
+    history: Any, make_commits: Commits
+) -> None:
+    """Commit 1 repeats 0."""
+    made = history.commits(make_commits(3))
+    for commit, value in ((made[0], 0.4), (made[2], 0.5)):
+        for seed in range(3):
+            history.trial(commit, {"val_loss": value}, seed=seed)
+    recipe, environment = history.task.recipe, history.ledger.environments()[0].fingerprint
+    for record in history.ledger.trials():
+        history.ledger.record_footprint(record.trial.ulid, Footprint((b"model.py",)), "0" * 64)
+    reusable = history.ledger.reusable_trials(recipe=recipe, environment=environment, seed=0)
+    source = next(trial for trial in reusable if trial.commit == made[0].sha)
+    trial = Trial(f"01KD{1:022d}", made[1].sha, recipe, environment, 0, Why.RUN, 9.0, "")
+    history.ledger.reuse_trial(trial, source, [])
+    (axes,) = draw(history, made, "val_loss").axes
+    assert axes.get_title("left") == "3 commits, 6 trials"
+
+
 def test_bytes_are_shown_in_mebibytes(history: Any, make_commits: Commits) -> None:
     made = history.commits(make_commits(3))
     for commit in made:
         history.trial(commit, {"peak_rss": 300 * 2.0**20})
-    (axes,) = drift_picture.draw(history.ledger, "mlp_digits", "peak_rss").axes
+    (axes,) = draw(history, metric="peak_rss").axes
     assert "peak_rss (MiB)" in axes.get_ylabel()
     assert list(lines(axes, "mean")[0].get_ydata()) == [300, 300, 300]
 
@@ -204,7 +294,7 @@ def test_hindered_trials_do_not_count_for_speed(history: Any, make_commits: Comm
         history.trial(commit, {"duration": 10.0, "val_loss": 1.0})
     history.trial(made[1], {"duration": 90.0, "val_loss": 1.0}, marks=(Mark.THROTTLED,))
     for metric, values in (("duration", [10.0, 10.0]), ("val_loss", [1.0] * 3)):
-        (axes,) = drift_picture.draw(history.ledger, "mlp_digits", metric).axes
+        (axes,) = draw(history, metric=metric).axes
         assert trials(axes) == values
 
 
@@ -215,7 +305,7 @@ def test_values_that_are_not_finite_stand_with_the_failures(
     history.trial(made[0], {"val_loss": math.inf})
     history.trial(made[1], {}, kind=OutcomeKind.OOM)
     history.trial(made[1], {}, seed=1, kind=OutcomeKind.INTERRUPTED)
-    (axes,) = drift_picture.draw(history.ledger, "mlp_digits").axes
+    (axes,) = draw(history).axes
     assert [list(x.get_xdata()) for x in lines(axes, "failed or not finite")] == [[0, 1]]
 
 
@@ -224,23 +314,22 @@ def test_a_diverged_commit_does_not_flatten_the_rest(history: Any, make_commits:
     for i, commit in enumerate(made):
         for seed in range(2):
             history.trial(commit, {"val_loss": (7e5 if i == 3 else 0.4) + seed / 100}, seed=seed)
-    figure = drift_picture.draw(history.ledger, "mlp_digits")
+    figure = draw(history)
     assert figure.axes[0].get_yscale() == "log"
     assert_readable(figure)
 
 
-def test_only_the_newest_recipe_is_one_history(history: Any, make_commits: Commits) -> None:
-    from dataclasses import replace
-
+def test_an_edited_suite_begins_a_level_of_its_own(history: Any, make_commits: Commits) -> None:
     made = history.commits(make_commits(3))
     history.trial(made[0], {"val_loss": 9.0})
     other = replace(history.task, files="edited")
     history.ledger.record_task(other)
     for commit in made:
         history.trial(commit, {"val_loss": 0.4}, task=other)
-    (axes,) = drift_picture.draw(history.ledger, "mlp_digits").axes
-    assert trials(axes) == [0.4] * 3
-    assert "1 trial of an earlier suite left out" in axes.get_title("left")
+    (axes,) = draw(history, made).axes
+    assert trials(axes) == [9.0, 0.4, 0.4, 0.4]
+    assert len(lines(axes, "level")) == 2
+    assert any("the suite was edited" in text.get_text() for text in axes.texts)
 
 
 def test_curves_are_small_multiples(history: Any, make_commits: Commits) -> None:
@@ -281,8 +370,6 @@ def test_the_spread_of_few_epochs_is_seen_whole(
 
 
 def test_the_longest_names_still_fit(history: Any, make_commits: Commits) -> None:
-    from dataclasses import replace
-
     names = [f"{letter * 24}/{letter * 39}" for letter in "abc"]
     metrics = tuple(Metric(name, "B", Direction.LOWER, Kind.MEMORY) for name in names)
     task = replace(history.task, name="t" * 60, metrics=metrics)
@@ -292,7 +379,7 @@ def test_the_longest_names_still_fit(history: Any, make_commits: Commits) -> Non
     )
     series = {name: [3e8, 3.1e8, 3.2e8] for name in names}
     history.trial(commit, dict.fromkeys(names, 300000000.0), curves=series, task=task)
-    assert_readable(drift_picture.draw(history.ledger, task.name, names[0]))
+    assert_readable(draw(history, metric=names[0], title=("core", task.name)))
     chart = curves.read_chart(history.ledger, (task.suite, task.name), [commit.sha])
     assert len(chart.panels) == 3
     assert_readable(curves.draw(chart))
@@ -414,8 +501,7 @@ def test_a_svg_is_the_same_bytes_each_time(
     made = history.commits(make_commits(6))
     history.walk(made, step=3, change=2)
     one, two = (
-        picture.save(drift_picture.draw(history.ledger, "mlp_digits"), tmp_path / name).read_bytes()
-        for name in ("a.svg", "b.svg")
+        picture.save(draw(history), tmp_path / name).read_bytes() for name in ("a.svg", "b.svg")
     )
     assert one == two
     assert b"<dc:date>" not in one
@@ -428,7 +514,7 @@ def test_a_picture_leaves_the_users_settings_alone(
     history.trial(commit, {"val_loss": 0.4})
     before = dict(matplotlib.rcParams)
     with matplotlib.rc_context({"font.size": 40.0, "text.usetex": True}):
-        drawn = drift_picture.draw(history.ledger, "mlp_digits")
+        drawn = draw(history)
         picture.save(drawn, tmp_path / "new" / "a.PNG")
         assert matplotlib.rcParams["font.size"] == 40.0
     assert dict(matplotlib.rcParams) == before
@@ -439,20 +525,17 @@ def test_a_picture_leaves_the_users_settings_alone(
 def test_what_cannot_be_drawn_is_said_in_a_sentence(
     history: Any, make_commits: Commits, tmp_path: Path
 ) -> None:
-    ledger = history.ledger
     with pytest.raises(UsageError, match=r"PNG or SVG.*a\.png"):
         picture.check_suffix(tmp_path / "a.jpeg")
-    with pytest.raises(CeledgerError, match="celedger run"):
-        drift_picture.draw(ledger, "mlp_digits")
     (commit,) = history.commits(make_commits(1))
     with pytest.raises(CeledgerError, match="celedger run"):
-        drift_picture.draw(ledger, "mlp_digits")
+        draw(history)
     history.trial(commit, {"val_loss": 0.4})
     with pytest.raises(CeledgerError, match="measured peak_rss"):
-        drift_picture.draw(ledger, "mlp_digits", "peak_rss")
+        draw(history, metric="peak_rss")
     (tmp_path / "file").write_text("")
     with pytest.raises(MachineError, match="cannot write"):
-        picture.save(drift_picture.draw(ledger, "mlp_digits"), tmp_path / "file" / "a.png")
+        picture.save(draw(history), tmp_path / "file" / "a.png")
 
 
 def test_steps_are_joined_over_epochs(history: Any, make_commits: Commits, tmp_path: Path) -> None:

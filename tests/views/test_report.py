@@ -18,7 +18,7 @@ from typing import Any
 import page_repository
 import pytest
 from golden.repositories import _commits, _writer, broken
-from page_repository import AFTER_GAP, COMMITS, EVIL, EVIL_METRIC, WORSE
+from page_repository import AFTER_GAP, COMMITS, EVIL, EVIL_METRIC, LOST, MENDED, WORSE
 from scripted import typed
 
 from celedger.views.report.links import Host
@@ -95,22 +95,59 @@ def page(repository: Path) -> Page:
     return write(repository)
 
 
-def test_the_page_begins_with_what_got_worse(page: Page) -> None:
-    assert page.title == "2 tasks got worse, 1 crashes · tinylab · celedger"
+def test_the_page_begins_with_the_causes_of_what_is_worse(repository: Path, page: Page) -> None:
+    known = answer(repository, "status")["incidents"]
+    ids = {(i["task"], i["metrics"][0]["name"]): i["id"] for i in known}
+    assert page.title == "2 commits made something worse; 1 crashes · tinylab · celedger"
     text = page.text
-    assert "1 task is steady, 1 is undecided, 1 got better." in text
+    assert "1 that was worse is over." in text
     sha = page.commits()["sha"]
-    assert "char_lm · val_loss ▲ Worse 0.7267 → 0.7881 +8.4 %" in text
-    assert "Also val_accuracy -4.3 %, from the same commit." in text
+    assert "char_lm · val_loss ▲ Worse 0.72702 → 0.78782 +8.4 % Also val_accuracy." in text
     assert f"First bad commit {sha[WORSE][:8]}" in text
-    assert "Confirmed by a bisect: 98.5 % sure, from 17 trials." in text
-    ends = f"{sha[38]}..{sha[AFTER_GAP]}"
-    assert f"celedger bisect {ends} --suite lab --task cifar_tiny --metric step_time" in text
-    assert "One of 8 commits" in text
-    assert "speech_kw ✕ Crashes No result for 10 measured commits" in text
-    assert "ner_conll · val_accuracy ? Undecided" in text
-    assert "graph_cora · val_loss ▼ Better" in text
+    assert "Named by a bisect: 98.5 % sure, from 17 trials." in text
+    assert f"{ids['char_lm', 'val_loss']} open" in text
+    assert "cifar_tiny · step_time ▲ Worse" in text
+    where = f"Between {sha[36][:8]} and {sha[AFTER_GAP][:8]}. Compare"
+    assert f"One of 8 commits {where}" in text
+    assert f"celedger bisect {ids['cifar_tiny', 'step_time']}" in text
+    assert "speech_kw ✕ Crashes fails" in text
+    assert f"celedger bisect {ids['speech_kw', '']}" in text
+    assert "ner_conll · val_loss ? Suspected" in text
+    assert "graph_cora · val_accuracy ▼ Better" in text
     assert text.count("f1 not measured") == 6
+
+
+def test_a_card_is_a_cause_and_each_incident_has_one(repository: Path, page: Page) -> None:
+    known = answer(repository, "status")
+    cards = [own for tag, own in page.elements if tag == "article" and "card" in own["class"]]
+    in_force = [i for i in known["incidents"] if i["state"] in ("open", "partly")]
+    assert [(c["data-task"], c["data-metric"]) for c in cards[: len(in_force)]] == [
+        (f"{i['suite']}/{i['task']}", i["metrics"][0]["name"]) for i in in_force
+    ]
+    first = cards[0]
+    index = json.loads(next(text for own, text in page.scripts if own.get("id") == "index"))
+    assert index["first"] == [first["data-task"], first["data-metric"] or "val_loss"]
+
+
+def test_what_is_over_stands_below_with_what_mended_it(repository: Path, page: Page) -> None:
+    (over,) = (i for i in answer(repository, "status")["incidents"] if i["state"] == "recovered")
+    sha = page.commits()["sha"]
+    assert over["closed_at"].startswith(sha[MENDED])
+    told = f"{over['id']} recovered by {sha[MENDED][:8]}"
+    assert told in page.text.partition("Over (1)")[2]
+    task = page.task("lab/tabular")
+    (mark,) = next(m for m in task["metrics"] if m["name"] == "val_loss")["marks"]
+    assert (mark["at"], mark["closed"], mark["open"]) == (LOST, MENDED, False)
+    assert [MENDED, "val_loss", f"mends {over['id']}", False] in task["news"]
+
+
+def test_a_new_environment_says_what_it_moved(page: Page) -> None:
+    assert re.search(r"lab/char_lm: torch 2\.12\.0 → 2\.13\.0: \S.*?; the code: nothing", page.text)
+    task = page.task("lab/char_lm")
+    old, new = next(m for m in task["metrics"] if m["name"] == "val_loss")["stretches"]
+    assert old["change"] == ""
+    assert new["change"].startswith("torch 2.12.0 → 2.13.0: ")
+    assert new["change"].endswith("; the code: nothing")
 
 
 def test_tags_and_baselines_stand_on_the_axis(page: Page) -> None:
@@ -167,39 +204,41 @@ def test_json_may_stand_in_a_script() -> None:
     assert not set("<>&\u2028") & set(text)
 
 
-def test_levels_are_those_of_drift(repository: Path, page: Page) -> None:
+def test_marks_and_levels_are_those_of_drift(repository: Path, page: Page) -> None:
     sha = page.commits()["sha"]
-    courses = answer(repository, "drift")["courses"]
     compared = 0
-    for course in courses:
-        task = page.task(f"{course['suite']}/{course['task']}")
-        metric = next(m for m in task["metrics"] if m["name"] == course["metric"])
-        environment = [e["name"] for e in task["environments"]].index(course["environment"][:8])
-        (stretch,) = (s for s in metric["stretches"] if s["environment"] == environment)
-        for drawn, step in zip(stretch["steps"], course["steps"], strict=True):
-            assert step["seen_at"].startswith(sha[drawn["at"]])
-            assert (drawn["before"], drawn["after"]) == (step["before"], step["after"])
-            assert drawn["among"] == len(step["among"])
+    for incident in answer(repository, "drift")["incidents"]:
+        for moved in incident["metrics"]:
+            task = page.task(f"{moved['suite']}/{moved['task']}")
+            own = next((m for m in task["metrics"] if m["name"] == moved["name"]), task)
+            (mark,) = (m for m in own["marks"] if m.get("id") == incident["id"])
+            assert mark["among"] == len(incident["among"])
+            assert mark["members"][-1][1] == sha.index(incident["among"][-1][:12])
+            if not moved["name"]:
+                continue
+            levels = own["stretches"][-1]["levels"]
+            after = [level for at, level in levels if at <= mark["at"]][-1]
+            before = [level for at, level in levels if at < mark["members"][0][0]][-1]
+            assert after == pytest.approx(moved["after"], rel=0.02)
+            assert before == pytest.approx(moved["before"], rel=0.02)
             compared += 1
     assert compared >= 4
 
 
-def test_values_and_verdicts_are_those_of_show(repository: Path, page: Page) -> None:
+def test_values_are_those_of_show(repository: Path, page: Page) -> None:
     newest = COMMITS - 1
     shown = answer(repository, "show", "HEAD")
     compared = 0
     for batch in shown["tasks"]:
         task = page.task(f"{batch['suite']}/{batch['task']}")
-        verdicts = {v[1]: v for v in task["verdicts"] if v[0] == newest}
         for row in batch["metrics"]:
             metric = next(m for m in task["metrics"] if m["name"] == row["metric"])
             stretch = metric["stretches"][-1]
             assert sum(stretch["at"]) == newest
-            assert stretch["mean"][-1] == pytest.approx(row["mean"], abs=0.02 * row["sd"])
-            assert stretch["sd"][-1] == pytest.approx(row["sd"], rel=0.1)
+            # What the seeds add is small here: they are drawn anew at each commit.
+            assert stretch["mean"][-1] == pytest.approx(row["mean"], abs=row["sd"])
+            assert stretch["sd"][-1] == pytest.approx(row["sd"], rel=0.3)  # two digits of noise
             assert stretch["trials"][-1] == row["n"]
-            if row["verdict"] is not None:
-                assert verdicts[row["metric"]][2] == row["verdict"]["kind"]
             compared += 1
     assert compared == 5 * 6  # speech_kw has none
 
@@ -211,7 +250,7 @@ def test_epochs_are_the_means_of_the_trials(repository: Path, page: Page) -> Non
     stretch = next(m for m in task["metrics"] if m["name"] == "val_loss")["stretches"][-1]
     positions = [sum(stretch["at"][: i + 1]) for i in range(len(stretch["at"]))]
     mean = stretch["mean"][positions.index(WORSE)]
-    assert points[-1] == pytest.approx(mean * (1 + 1.6 * math.exp(-5)), rel=1e-3)
+    assert points[-1] == pytest.approx(mean * (1 + 1.6 * math.exp(-5)), rel=5e-3)
 
 
 def test_a_range_bounds_the_page(repository: Path) -> None:
@@ -224,9 +263,7 @@ def test_nothing_wrong_and_nothing_measured_say_so(tmp_path: Path) -> None:
     page_repository.make(tmp_path / "calm", bad=False)
     page = write(tmp_path / "calm")
     assert page.title.startswith("Nothing got worse, 1 task got better")
-    assert (
-        "18 of 24 series were measured, and none is worse than before; 6 never were." in page.text
-    )
+    assert "too noisy" in page.text
     with _writer(tmp_path / "empty", _commits(3), page_repository.SUITE):
         pass
     page = write(tmp_path / "empty")
@@ -235,12 +272,27 @@ def test_nothing_wrong_and_nothing_measured_say_so(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_compared_is_not_called_steady(tmp_path: Path) -> None:
-    broken(tmp_path / "broken")  # one commit in its newest environment
-    page = write(tmp_path / "broken")
+    suite = page_repository.SUITE.partition('[[task]]\nname = "cifar')[0]
+    with _writer(tmp_path / "first", _commits(1), suite) as writer:
+        for seed in range(3):
+            writer.trial("c0", "char_lm", {"val_loss": 0.5 + seed / 100}, seed=seed)
+    page = write(tmp_path / "first")
     assert page.title.startswith("Nothing can be judged yet")
-    assert "Too few commits are measured in this environment to tell a change." in page.text
+    assert "nothing to compare with" in page.text
+    assert "task is steady" not in page.text
+
+
+def test_where_incidents_are_over_the_page_never_says_that_nothing_was(tmp_path: Path) -> None:
+    broken(tmp_path / "broken")
+    page = write(tmp_path / "broken")
+    assert page.title.startswith("Nothing is worse now")
+    assert "Over (" in page.text
+    assert not re.search("Nothing got worse|No change|ever changed", page.text)
     page = write(tmp_path / "broken", "HEAD~3", "-o", "older.html")
-    assert "val_loss ▲ Worse Not finite" in page.text
+    assert page.title.startswith("1 commit fails")
+    assert "val_loss nan runs into its time-out" in page.text
+    assert "step_time 12.00 ms" in page.text
+    assert "val_accuracy 10 %" in page.text
 
 
 def test_an_accepted_change_needs_no_attention(repository: Path, tmp_path: Path) -> None:
@@ -249,8 +301,22 @@ def test_an_accepted_change_needs_no_attention(repository: Path, tmp_path: Path)
     words = ["baseline", "accept", f"HEAD~{COMMITS - 1 - AFTER_GAP}", "--why", "a better clock"]
     assert typed([*words, "--task", "cifar_tiny"], copy).status == 0
     page = write(copy)
-    assert page.title.startswith("1 task got worse, 1 crashes")
-    assert "cifar_tiny · step_time" not in page.text
+    assert page.title.startswith("1 commit made something worse; 1 crashes")
+    assert "cifar_tiny · step_time" not in page.text.partition("Over (2)")[0]
+    assert "a better clock" in page.text.partition("Over (2)")[2]
+
+
+def test_the_page_takes_the_main_line_unless_told_otherwise(tmp_path: Path) -> None:
+    """Where most of what was measured lies on merged branches, too."""
+    from golden.repositories import noisy
+
+    noisy(tmp_path / "noisy")
+    page = write(tmp_path / "noisy")
+    aside = re.search(r"(\d+) measured commits? beside this line left out", page.text)
+    assert aside
+    whole = write(tmp_path / "noisy", "--all", "-o", "all.html")
+    assert "beside this line" not in whole.text
+    assert len(whole.commits()["sha"]) == len(page.commits()["sha"]) + int(aside[1])
 
 
 def test_watch_writes_the_page_anew_after_a_trial(

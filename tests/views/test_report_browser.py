@@ -3,6 +3,7 @@ is no Chromium."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -75,7 +76,7 @@ def test_it_opens_offline_on_what_is_worst_and_runs_nothing_foreign(
 
 def test_a_card_opens_its_chart_and_back_returns(browser: Browser, page: str) -> None:
     browser.open(page, until=DRAWN)
-    browser.run("document.querySelectorAll('.card a.open')[2].click()")
+    browser.run("document.querySelectorAll('.card a.open')[1].click()")
     browser.wait(f"{TITLE} === 'char_lm · val_loss'")
     assert "t=lab/char_lm" in browser.run("location.hash")
     assert browser.run("document.querySelectorAll('#chart .set.bad').length") == 1
@@ -83,7 +84,7 @@ def test_a_card_opens_its_chart_and_back_returns(browser: Browser, page: str) ->
     browser.run("history.back()")
     browser.wait(f"{TITLE} === 'speech_kw · val_loss'")
     browser.press("n")
-    browser.wait(f"{TITLE} === 'cifar_tiny · step_time'")
+    browser.wait(f"{TITLE} === 'char_lm · val_loss'")
 
 
 def test_keys_walk_the_measured_commits_and_open_one(
@@ -151,8 +152,7 @@ def test_copy_puts_the_command_on_the_clipboard(browser: Browser, page: str) -> 
     browser.mouse("mouseReleased", x, y, button="left")
     browser.wait("document.querySelector('.card .copy').textContent === 'Copied'")
     copied = browser.run("navigator.clipboard.readText()")
-    assert copied.startswith("celedger bisect ")
-    assert copied.endswith("--suite lab --task speech_kw")
+    assert re.fullmatch("celedger bisect [0-9a-f]{8}", copied)
 
 
 def test_the_table_is_filtered_and_sorted(browser: Browser, page: str) -> None:
@@ -186,7 +186,7 @@ def test_a_phone_shows_all_without_a_sideways_scroll(browser: Browser, page: str
 
 def test_without_scripts_the_words_and_the_table_are_there(browser: Browser, page: str) -> None:
     text = browser.outer_html(page)
-    assert "2 tasks got worse, 1 crashes" in text
+    assert "2 commits made something worse; 1 crashes" in text
     assert text.count("<tr") == 7
 
 
@@ -205,7 +205,7 @@ def test_a_task_that_never_reported_shows_its_crash(browser: Browser, tmp_path: 
     with _writer(tmp_path / "bare", _commits(3), suite) as writer:
         writer.trial("c2", "net", {}, kind=OutcomeKind.FAILED, message="exit status 1")
     browser.open(f"file://{typed(['report'], tmp_path / 'bare').out.strip()}", until=DRAWN)
-    assert browser.run("document.title").startswith("1 task crashes")
+    assert browser.run("document.title").startswith("1 commit crashes")
     assert "exit status 1" in browser.run("document.querySelector('#commit-body').textContent")
 
 

@@ -84,6 +84,7 @@ class Card:
     among: str = ""
     compare: str = ""  # address of the range on the web host
     command: str = ""
+    commit: str = ""  # at which it shows
 
     @property
     def title(self) -> str:
@@ -161,7 +162,8 @@ class CardWriter:
         label, among, compare = self._where(incident)
         known = len(incident.first_bad) == 1 or bool(incident.bisect)
         seen = incident.likeliest if incident.bisect else incident.seen_at
-        commit = seen[:TYPED] if not main.name or not incident.in_force else ""
+        alone = len([i for i in self._history.state.in_force if i.main.key == main.key]) == 1
+        commit = "" if main.name and incident.in_force and alone else seen[:TYPED]
         key = f"{main.suite}/{main.task}"
         typed = incident.next()
         return Card(
@@ -171,7 +173,7 @@ class CardWriter:
             words.levels(main) if math.isfinite(main.change) else "",
             words.by_how_much(incident), tuple(filter(None, remarks)), label,
             self._line(incident.likeliest) if known else None, among, compare,
-            typed,
+            typed, seen[:TYPED],
         )  # fmt: skip
 
     def _where(self, incident: Incident) -> tuple[str, str, str]:

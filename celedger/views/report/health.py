@@ -15,6 +15,7 @@ from celedger.views.report.series import Measured, Series, TaskSeries
 
 RECENT = 200
 """Commits at the end of the axis in which an improvement is news, and that sparklines show."""
+FIRST, NOISY = "nothing to compare with", "too noisy"
 _UNCLEAR = (Standing.UNDECIDED, Standing.FIRST, Standing.TOO_NOISY)
 
 
@@ -49,6 +50,14 @@ class TaskHealth:
     health: Health
     series: tuple[SeriesHealth, ...]
     failing: Incident | None  # in force, of the task as a whole
+
+    @property
+    def changed(self) -> bool:
+        """Return True if the state knows or suspects a change: noise alone is none."""
+        unclear = (FIRST, NOISY, "undecided")
+        return bool(self.failing) or any(
+            s.health.rank <= Health.BETTER.rank and s.tag not in unclear for s in self.series
+        )
 
 
 def of_tasks(history: Measured) -> tuple[TaskHealth, ...]:
@@ -103,8 +112,8 @@ def _unclear(state: State, series: Series) -> str:
     for each in state.standings:
         if (each.suite, each.task, each.metric) == series.key and each.standing in _UNCLEAR:
             return {
-                Standing.FIRST: "nothing to compare with",
-                Standing.TOO_NOISY: "too noisy",
+                Standing.FIRST: FIRST,
+                Standing.TOO_NOISY: NOISY,
             }.get(each.standing, "undecided")
     return ""
 

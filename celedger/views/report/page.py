@@ -19,10 +19,17 @@ from celedger.ledger.findings import FindingRecord
 from celedger.views import incidents as words
 from celedger.views.drift import offset_texts, pinned_text
 from celedger.views.format import count, iso_date, iso_time, measure, short
-from celedger.views.report import payload, sparkline
+from celedger.views.report import health, payload, sparkline
 from celedger.views.report.bisect_section import bisects
 from celedger.views.report.cards import GLYPHS, Card, CardWriter, CommitLine
-from celedger.views.report.health import RECENT, Health, SeriesHealth, TaskHealth, of_tasks
+from celedger.views.report.health import (
+    RECENT,
+    Health,
+    SeriesHealth,
+    TaskHealth,
+    improvements,
+    of_tasks,
+)
 from celedger.views.report.links import Host, view
 from celedger.views.report.series import Measured, Scope, Series, read
 
@@ -68,6 +75,7 @@ class TableRow:
     name: str
     state: Health
     note: str
+    changed: bool
     cells: Sequence[TableCell | None]
 
 
@@ -105,7 +113,7 @@ def build(
         cards=attention[:MOST_CARDS], folded=attention[MOST_CARDS:][:MOST_FOLDED],
         left_out=max(0, len(attention) - MOST_CARDS - MOST_FOLDED), calm=_calm(history),
         over=over[:MOST_FOLDED], notes=_notes(history),
-        columns=columns, rows=rows, changed=sum(r.state.rank <= Health.BETTER.rank for r in rows),
+        columns=columns, rows=rows, changed=sum(r.changed for r in rows),
         bisects=bisects(records, known, host), every_bisect=len(records),
         index=payload.in_script(index), commits=payload.packed(payload.commits(history)),
         chunks=chunks, sparkline=sparkline, recent=RECENT,
@@ -173,13 +181,18 @@ def _headline(history: Measured, tasks: Sequence[TaskHealth], first: Card | None
         own = any(i.declared for i in state.in_force)
         sentence = "What is worse is measured no more" if own else "Only telemetry is worse"
         return Headline(Health.UNDECIDED, sentence, None, rest)
-    if live and not any(t.health in (Health.STEADY, Health.BETTER) for t in live):
+    tags = {s.tag for t in live for s in t.series if s.health is Health.UNDECIDED}
+    clear = any(t.health in (Health.STEADY, Health.BETTER) for t in live)
+    if not clear and tags <= {health.FIRST}:
         return Headline(Health.UNDECIDED, "Nothing can be judged yet", None, rest)
     sentence = "Nothing is worse now" if state.incidents else "Nothing got worse"
-    better = sum(t.health is Health.BETTER for t in live)
+    better = {(c.suite, c.task) for c in improvements(history)}
     if better:
-        sentence += f", {count(better, 'task')} got better"
-    return Headline(Health.BETTER if better else Health.STEADY, sentence, None, rest)
+        sentence += f", {count(len(better), 'task')} got better"
+    return Headline(
+        Health.UNDECIDED if not clear else Health.BETTER if better else Health.STEADY,
+        sentence, None, rest,
+    )  # fmt: skip
 
 
 def _rest(history: Measured, tasks: Sequence[TaskHealth]) -> str:
@@ -187,12 +200,13 @@ def _rest(history: Measured, tasks: Sequence[TaskHealth]) -> str:
     live = [t for t in tasks if t.task.is_live]
     over = sum(i.state in ("recovered", "accepted") for i in history.state.incidents)
     texts = {
-        Health.STEADY: "steady", Health.UNDECIDED: "undecided", Health.BETTER: "better",
+        Health.STEADY: "steady", Health.UNDECIDED: "undecided",
+        Health.BETTER: "better",
         Health.UNMEASURED: "not measured",
     }  # fmt: skip
     parts: list[str] = []
-    for health, text in texts.items():
-        if number := sum(t.health is health for t in live):
+    for each, text in texts.items():
+        if number := sum(t.health is each for t in live):
             verb = "is" if number == 1 else "are"
             parts.append(f"{count(number, 'task') if not parts else number} {verb} {text}")
     sentences = [", ".join(parts)] if parts else []
@@ -258,7 +272,7 @@ def _table(
             note = f"last measured {iso_date(history.commit(task.tried[-1]).commit_time)}"
         rows.append(TableRow(
             task.title, task.name if one_suite else task.title,
-            each.health if task.is_live else Health.UNMEASURED, note,
+            each.health if task.is_live else Health.UNMEASURED, note, task.is_live and each.changed,
             [own.get(name) for name in names],
         ))  # fmt: skip
     return [(name, ways[name]) for name in names], rows

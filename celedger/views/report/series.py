@@ -20,6 +20,8 @@ from celedger.trial.protocol import TELEMETRY
 from celedger.views import samples
 from celedger.views.metric_values import ChainValues, TaskOnLine
 
+_ROUNDING = 1e-12
+
 
 @dataclass(frozen=True, slots=True)
 class Scope:
@@ -58,7 +60,8 @@ class Stretch:
     def noise(self) -> float:
         """Return the standard deviation that decides how many digits are shown; NaN if not
         known."""
-        sds = self.sds[np.isfinite(self.sds) & (self.sds > 0)]
+        least = _ROUNDING * np.abs(self.means)  # equal values may differ in the last bit
+        sds = self.sds[np.isfinite(self.sds) & (self.sds > least)]
         return float(np.median(sds)) if sds.size else math.nan
 
 

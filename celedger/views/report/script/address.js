@@ -22,7 +22,7 @@ function read() {
     span: isRange ? 0 : span,
     low: isRange ? ends[0] : Math.max(0, last - Math.min(span, last + 1) + 1),
     high: isRange ? ends[1] : last,
-    given: given.has("c") || given.has("r"),
+    given: given.has("r"),
   };
 }
 
@@ -39,7 +39,14 @@ function go(change) {
 }
 
 // Of a task that crashed before it reported anything.
-const NO_METRIC = { name: "no metric", direction: "info", divisor: 1, unit: "", stretches: [], marks: [] };
+const NO_METRIC = {
+  name: "no metric",
+  direction: "info",
+  divisor: 1,
+  unit: "",
+  stretches: [],
+  marks: [],
+};
 
 async function show() {
   const asked = read();
@@ -59,8 +66,9 @@ function widen(task, metric) {
   const stretch = metric.stretches.at(-1);
   const open = openMark(task, metric);
   if (!stretch && !open) return;
-  const wanted = open ? Math.min(open.members[0][0], open.at) : stretch.at.at(-1);
-  if (wanted >= state.low + 10) return;
+  const change = open ? Math.min(open.members[0][0], open.at) : stretch.at.at(-1);
+  const wanted = state.commit >= 0 ? state.commit : change;
+  if (state.low === 0 || wanted >= state.low + 10) return;
   const margin = Math.max(30, Math.round(0.3 * (state.high - wanted)));
   state.low = Math.max(0, wanted - margin);
   state.span = 0;
@@ -81,9 +89,11 @@ function markCurrent(task, metric) {
       "current",
       nameOf(link) === state.metric && link.closest("tr").dataset.task === state.task,
     );
-  for (const card of every(".card"))
-    card.classList.toggle(
-      "current",
-      card.dataset.task === state.task && card.dataset.metric === (isCrash ? "" : state.metric),
-    );
+  const name = isCrash ? "" : state.metric;
+  const own = every(".card").filter(
+    (card) => card.dataset.task === state.task && card.dataset.metric === name,
+  );
+  // A metric may have several incidents: the one of the commit that is looked at, else the first.
+  const here = own.find((card) => position(card.dataset.commit) === chosen(task, metric)) ?? own[0];
+  for (const card of every(".card")) card.classList.toggle("current", card === here);
 }

@@ -7,7 +7,7 @@ function filter() {
   for (const row of every("tbody tr")) {
     const names = [row.dataset.task, ...every("td a", row).map(nameOf)];
     const matches = !text || names.some((name) => name.toLowerCase().includes(text));
-    row.hidden = !matches || (onlyChanged && Number(row.dataset.rank) > 3);
+    row.hidden = !matches || (onlyChanged && !("changed" in row.dataset));
     hidden += row.hidden;
   }
   find("#hidden-rows").textContent = hidden
@@ -34,7 +34,7 @@ function startTable() {
   find(".filters").hidden = false;
   find("#changed").checked =
     matchMedia("(max-width: 700px)").matches &&
-    every("tbody tr").some((row) => Number(row.dataset.rank) <= 3);
+    every("tbody tr").some((row) => "changed" in row.dataset);
   find(".filters").addEventListener("submit", (event) => event.preventDefault());
   find("#find").addEventListener("input", filter);
   find("#changed").addEventListener("change", filter);
