@@ -146,7 +146,7 @@ class _Assembly:
         """Unite incidents that tell of one step under two names, as those of two ledgers do that
         were merged. The older name stays."""
         for lost in list(self.causes):
-            mates = [c for c in self.causes if c is not lost and _is_told_twice(lost, c)]
+            mates = [c for c in self.causes if c is not lost and self._is_told_twice(lost, c)]
             if mates:
                 mates[0].told = _united(mates[0].told, lost.told)
                 mates[0].members |= lost.members
@@ -356,6 +356,23 @@ class _Assembly:
         )
         return step.probability >= (KEPT if was else OPEN)
 
+    def _is_told_twice(self, lost: _Cause, other: _Cause) -> bool:
+        """Return True if the history has one step where two incidents were told of a metric, and
+        the other one has it."""
+        a, b = lost.told, other.told
+        if a is None or b is None or a.kind is not b.kind:
+            return False
+        if lost.members.keys() & other.members.keys():
+            return False
+        over = () if self._is_dismissed(a) else (IncidentState.WITHDRAWN,)
+        return any(
+            key in a.states
+            and a.states[key] not in over
+            and key in b.states
+            and a.first <= step.likeliest <= a.last
+            for key, step in other.members.items()
+        )
+
     def _before(self, key: MetricKey, told: ToldIncident) -> Before:
         active = told.states[key] is not IncidentState.WITHDRAWN and not self._is_dismissed(told)
         return Before(told.first, told.last, active, told.kind is StepKind.DRIFT)
@@ -386,21 +403,6 @@ def _holds(cause: _Cause, told: ToldIncident) -> bool:
     return any(
         step.kind is StepKind.DRIFT and key in told.states and _inside(told.first, told.last, step)
         for key, step in cause.members.items()
-    )
-
-
-def _is_told_twice(lost: _Cause, other: _Cause) -> bool:
-    """Return True if the history has one step where two incidents were told of a metric, and the
-    other one has it."""
-    a, b = lost.told, other.told
-    if a is None or b is None or a.kind is not b.kind or lost.members.keys() & other.members.keys():
-        return False
-    return any(
-        key in a.states
-        and a.states[key] is not IncidentState.WITHDRAWN
-        and key in b.states
-        and a.first <= step.likeliest <= a.last
-        for key, step in other.members.items()
     )
 
 
