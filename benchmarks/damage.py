@@ -104,8 +104,8 @@ class Ring:
         """What the verbs import, so that each process need not."""
         from importlib import import_module
 
-        for name in ("judge.drift", "ledger.schema", "trial.workplace", "views.document",
-                     "views.drift", "views.log", "views.show", "views.verdicts"):  # fmt: skip
+        for name in ("judge.memory", "judge.state", "ledger.schema", "trial.workplace",
+                     "views.document", "views.drift", "views.log", "views.show"):  # fmt: skip
             import_module(f"celedger.{name}")
 
     def ask(self, verb: tuple[str, ...]) -> tuple[int, str, str]:

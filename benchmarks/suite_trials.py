@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
+import math
 import os
 import re
 import runpy
@@ -21,11 +22,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+import numpy as np
 import torch
 
 from celedger import suite as suites
 from celedger.base.model import Direction, Kind, Metric, Task
-from celedger.stats import verdict as rules
+from celedger.stats import incidents
+from celedger.stats.course import Measurements
+from celedger.stats.history import trace
 from celedger.trial.protocol import Parser, summarise
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -168,7 +172,7 @@ def _become(line: Sequence[str], journal: Path, said: Path, extra: Mapping[str, 
 
 @dataclass(frozen=True)
 class Caught:
-    """What a metric's verdict says: `how` is regressed, improved, not-finite, or failed."""
+    """What the state says of a metric: `how` is regressed, improved, not-finite, or failed."""
 
     metric: str
     how: str
@@ -177,25 +181,38 @@ class Caught:
 
 
 def judge(task: Task, base: Sequence[Trial], head: Sequence[Trial]) -> list[Caught]:
-    """The declared quality metrics that celedger's verdict tells apart, under one false-alarm
-    budget for the task, as `celedger check` has it for one task. A crash is told by itself."""
+    """Return the declared quality metrics that celedger's state tells apart. A crash is told by
+    itself."""
     if any(trial.error for trial in head):
         return [Caught("", "failed")]
-    metrics = [m for m in judged(task) if m.name in base[0].summaries]
-    questions = [
-        rules.VerdictQuestion(
-            values=[trial.summaries[m.name] for trial in head],
-            baseline=[[trial.summaries[m.name] for trial in base]] * COMMITS,
-            sign=m.direction.sign,
-            floor=m.floor,
-            seeds=SEEDS[: len(head)],
-            baseline_seeds=[SEEDS[: len(base)]] * COMMITS,
-        )
-        for m in metrics
-    ]
-    told = ("regressed", "improved", "not-finite")
-    return [
-        Caught(m.name, str(answer.kind), answer.level, answer.value)
-        for m, answer in zip(metrics, rules.judge_many(questions), strict=True)
-        if str(answer.kind) in told
-    ]
+    caught, measured, floors, signs = [], {}, {}, {}
+    for metric in judged(task):
+        name = metric.name
+        if name not in base[0].summaries:
+            continue
+        values = [[trial.summaries[name] for trial in side] for side in (base, head)]
+        if not all(map(math.isfinite, values[1])):
+            caught.append(Caught(name, "not-finite"))
+            continue
+        key = ("", "", name)
+        signs[key], floors[key] = metric.direction.sign, metric.floor.at
+        measured[key] = _measurements([values[0]] * COMMITS + values[1:], metric.direction.sign)
+    derived = incidents.derive(trace(measured), (), floors=floors)
+    steps = [(k, s.step) for i in derived.incidents for k, s in i.shares.items()]
+    for key, step in [*steps, *derived.changes]:
+        how = "regressed" if step.size > 0 else "improved"
+        sign = signs[key]
+        caught.append(Caught(key[2], how, sign * step.before, sign * step.after))
+    return caught
+
+
+def _measurements(values: Sequence[Sequence[float]], sign: int) -> Measurements:
+    """Return what neighbouring commits gave, the oldest first, each seed once at each."""
+    place = np.repeat(np.arange(len(values)), [len(side) for side in values])
+    seed = np.concatenate([SEEDS[: len(side)] for side in values])
+    value = np.concatenate(values)
+    bits = np.unique(value, return_inverse=True)[1]
+    zeros = np.zeros(place.size, dtype=np.int64)
+    own = np.ones(place.size, dtype=bool)
+    rank = np.arange(place.size)
+    return Measurements(place, zeros, place, rank, seed, sign * value, own, bits, False)

@@ -83,6 +83,7 @@ def _lines(
     session: Session, revision: str | None, form: Format, summaries: bool, direction: Better
 ) -> Iterator[str]:
     from celedger.base.model import Direction
+    from celedger.judge import memory
     from celedger.views import datasette, export
 
     if form is Format.DATASETTE:
@@ -91,7 +92,9 @@ def _lines(
         chosen = revision and {c.sha for c in session.repository.commits(revision)}
         values = session.ledger.values(commits=chosen or None, summaries=summaries)
         return export.csv_lines(values) if form is Format.CSV else export.json_lines(values)
-    rows = export.current(session.ledger, revision and session.repository.resolve(revision).sha)
+    sha = revision and session.repository.resolve(revision).sha
+    state = memory.read(session.repository, session.ledger, sha)
+    rows = export.current(session.ledger, state, sha)
     if form is Format.OPENMETRICS:
         return export.openmetrics_lines(rows)
     return export.benchmark_action_lines(rows, Direction(direction.value))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from celedger.base.errors import Status, UsageError, command
+from celedger.base.errors import Status, UnknownRevision, UsageError, command
 from celedger.cli import options
-from celedger.cli.session import Session, writing
+from celedger.cli.session import Session, record_state, writing
 
 if TYPE_CHECKING:
     from celedger.ledger import Ledger
@@ -35,6 +36,7 @@ def merge(
     whole for one row that celedger never writes, and for having no commit in common with this
     repository.
     """
+    from celedger.judge import memory
     from celedger.ledger import Ledger
     from celedger.views.merge import Merged
 
@@ -50,6 +52,9 @@ def merge(
                 "takes it with --unrelated",
             )
         added = session.ledger.merge(source, dry_run=dry_run)
+        with suppress(UnknownRevision):  # of a repository without a commit
+            if not dry_run:
+                record_state(session, memory.tip_of(session.repository), "merge")
     options.answer(Merged(other, added, dry_run), json)
     return Status.GOOD
 

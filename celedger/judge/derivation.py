@@ -69,7 +69,7 @@ class Derivation:
             each for each in self.told
             if each.where is tellings.Whereabouts.REBASED
             and is_as_recorded(each, self.histories)
-            and not any(match([each], failure) for failure in self.failures)
+            and not any(matching([each], failure) for failure in self.failures)
         ]  # fmt: skip
 
     def place(self, sha: str) -> int:
@@ -81,8 +81,8 @@ class Derivation:
     def among(self, first: int, last: int) -> tuple[str, ...]:
         return self.line.among(first, last)
 
-    def told_failure(self, failure: Failure) -> tellings.Told | None:
-        return match(self.told, failure)
+    def told_failures(self, failure: Failure) -> list[tellings.Told]:
+        return matching(self.told, failure)
 
     def is_measured(self, suite: str, task: str) -> bool:
         """Return True if a task is measured still: other tasks of the suite were not measured at
@@ -246,10 +246,11 @@ def _acts(
     by_id: dict[BaselineAct, set[str]] = {BaselineAct.ACCEPT: set(), BaselineAct.DISMISS: set()}
     for act in acts:
         if act.metric.startswith(BY_ID) and act.act in by_id and act.metric != ENVIRONMENTS:
-            own = next((t for t in told if t.id == act.metric.removeprefix(BY_ID)), None)
+            name = act.metric.removeprefix(BY_ID)
+            own = next((t for t in told if name in t.steps.names), None)
             is_past = act.act is BaselineAct.DISMISS and own and _is_measured_since(own, act, tasks)
             if not is_past:
-                by_id[act.act].add(act.metric.removeprefix(BY_ID))
+                by_id[act.act].add(name)
         elif act.act is BaselineAct.ACCEPT and act.metric != ENVIRONMENTS:
             place = line.places.get(act.commit)
             if place is not None:
@@ -298,11 +299,11 @@ def _evidence(line: Line, histories: Mapping[MetricKey, MetricHistory]) -> Commi
     return CommitEvidence(names, line.touches, line.foreign())
 
 
-def match(told: Iterable[tellings.Told], failure: Failure) -> tellings.Told | None:
-    """Return what was said of a failure before: of its key and kind, at commits that it may be."""
-    own = [
+def matching(told: Iterable[tellings.Told], failure: Failure) -> list[tellings.Told]:
+    """Return what was said of a failure before, the oldest first: of its key, at commits that it
+    may be."""
+    return [
         each for each in told
         if failure.key in each.failing and each.is_here
         and each.steps.first <= failure.last and failure.first <= each.steps.last
     ]  # fmt: skip
-    return own[0] if own else None

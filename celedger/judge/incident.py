@@ -69,6 +69,7 @@ class Incident:
         is_measured: False if its tasks are measured no more.
         who: The author of `likeliest`, where the set is that one commit.
         why: What a person wrote who accepted or dismissed it.
+        also: Its other names, which another ledger gave it; it answers to all.
     """
 
     id: str
@@ -89,6 +90,11 @@ class Incident:
     is_measured: bool = True
     was_sure: bool = False
     why: str = ""
+    also: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.id, *self.also
 
     @property
     def main(self) -> IncidentMetric:
@@ -321,7 +327,9 @@ class State:
 
     def find(self, prefix: str) -> Incident | None:
         """Return the incident whose id begins so; None where there is none, or several."""
-        chosen = [i for i in self.incidents if i.id.startswith(prefix.lower())]
+        chosen = [
+            i for i in self.incidents if any(name.startswith(prefix.lower()) for name in i.names)
+        ]
         return chosen[0] if prefix and len(chosen) == 1 else None
 
     def packed(self) -> dict[str, Any]:
@@ -340,6 +348,7 @@ class State:
                             **row,
                             "metrics": tuple(IncidentMetric(**m) for m in row["metrics"]),
                             "first_bad": tuple(row["first_bad"]),
+                            "also": tuple(row["also"]),
                         }
                     )
                     for row in data["incidents"]

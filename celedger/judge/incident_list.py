@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from celedger.base.model import BaselineAct, BisectRecord, Kind
+from celedger.base.model import BY_ID, BaselineAct, BisectRecord, Kind
 from celedger.judge.derivation import Derivation
 from celedger.judge.failures import Failure, worst_first
 from celedger.judge.incident import IN_FORCE, Incident, IncidentMetric
@@ -51,6 +51,7 @@ class _Part:
     was_sure: bool = False
     why: str = ""
     sizes: list[list[object]] = field(default_factory=list)
+    also: tuple[str, ...] = ()
 
 
 def build(derivation: Derivation) -> ListedIncidents:
@@ -63,8 +64,12 @@ def build(derivation: Derivation) -> ListedIncidents:
         # What a branch mended before it was merged never was on the line.
         if each.state is not IncidentState.WITHDRAWN or each.id not in elsewhere - dismissed
     ]
+    age = {each.id: (each.steps.since, each.id) for each in derivation.told}
+    taken: set[str] = set()
     for failure in derivation.failures:
-        parts = _joined(parts, _of_failure(derivation, failure))
+        told = [each for each in derivation.told_failures(failure) if each.id not in taken]
+        taken |= {each.id for each in told}
+        parts = _joined(parts, _of_failure(derivation, failure, told), age)
     parts += [_as_recorded(derivation, each) for each in derivation.rebased()]
     incidents, sizes = [], {}
     for part in parts:
@@ -115,7 +120,7 @@ def _of_steps(derivation: Derivation, incident: StepIncident) -> _Part:
         "drift" if incident.kind is StepKind.DRIFT else "metric", tuple(rows), incident.id,
         min((step.likeliest for step in steps), default=incident.last),
         min((step.known for step in steps), default=-1), incident.closed, (), incident.was_sure,
-        f"a part of {incident.joined}" if incident.joined else "", sizes,
+        f"a part of {incident.joined}" if incident.joined else "", sizes, incident.also,
     )  # fmt: skip
 
 
@@ -147,7 +152,8 @@ def _as_recorded(derivation: Derivation, told: Told) -> _Part:
     )  # fmt: skip
 
 
-def _of_failure(derivation: Derivation, failure: Failure) -> _Part:
+def _of_failure(derivation: Derivation, failure: Failure, told: Sequence[Told]) -> _Part:
+    """Return a failure, of which something was said before, the oldest first."""
     first, last, likeliest = failure.first, failure.last, failure.last
     probability = 1 / (last - first + 1)
     named = derivation.acts_by_place.named.get(failure.key, {})
@@ -155,7 +161,6 @@ def _of_failure(derivation: Derivation, failure: Failure) -> _Part:
     if at:
         first = last = likeliest = at[-1]
         probability = named[likeliest]
-    known = derivation.told_failure(failure)
     state = IncidentState.OPEN if failure.closed is None else IncidentState.RECOVERED
     key = failure.key
     accepted = derivation.acts_by_place.accepted
@@ -164,25 +169,27 @@ def _of_failure(derivation: Derivation, failure: Failure) -> _Part:
         for (suite, task, metric), places in accepted.items()
         if suite == key[0] and task in ("", key[1]) and metric in ("", key[2])
     )
-    name = known.id if known is not None else ""
-    if wanted or name in derivation.acts_by_place.accepted_ids:
+    names = tuple(dict.fromkeys(name for t in told for name in (t.id, *t.steps.also)))
+    if wanted or derivation.acts_by_place.accepted_ids.intersection(names):
         state = IncidentState.ACCEPTED
-    elif name and name in derivation.acts_by_place.dismissed_ids:
+    elif derivation.acts_by_place.dismissed_ids.intersection(names):
         state = IncidentState.WITHDRAWN
     kind = Kind.QUALITY.value
     row = IncidentMetric(
         *key, _NOWHERE, _NOWHERE, _NOWHERE, _NOWHERE, _NOWHERE, "", kind, state.value, True
     )
     return _Part(
-        first, last, likeliest, probability, state, failure.kind, (row,), name, failure.last,
-        failure.first - 1, failure.closed, (failure,), True,
+        first, last, likeliest, probability, state, failure.kind, (row,), "".join(names[:1]),
+        failure.last, failure.first - 1, failure.closed, (failure,), True, also=names[1:],
     )  # fmt: skip
 
 
-def _joined(parts: Sequence[_Part], new: _Part) -> list[_Part]:
+def _joined(
+    parts: Sequence[_Part], new: _Part, age: Mapping[str, tuple[float, str]]
+) -> list[_Part]:
     """Return the parts with one more, joined to those with which it shares a commit. What is no
     more in doubt joins what is alike alone: a cause that is over does not take in one that is
-    not."""
+    not. Of two names the older one stays; `age` sorts them."""
     mates = [
         part for part in parts
         if part.first <= new.last and new.first <= part.last
@@ -202,13 +209,15 @@ def _joined(parts: Sequence[_Part], new: _Part) -> list[_Part]:
         state = IncidentState.PARTLY if over else IncidentState.OPEN
     failures = (*mate.failures, *new.failures)
     closed = None if mate.closed is None or new.closed is None else max(mate.closed, new.closed)
+    ids = sorted(filter(None, (mate.id, new.id)), key=age.__getitem__)
     joined = replace(
         mate, first=first, last=last, likeliest=likeliest,
         probability=max(mate.probability, new.probability, 1 / (last - first + 1)),
         state=state, kind=worst_first([each.kind for each in failures]),
         metrics=(*new.metrics, *mate.metrics) if not mate.failures
         else (*mate.metrics, *new.metrics),
-        id=mate.id or new.id, seen=min(mate.seen, new.seen), known=max(mate.known, new.known),
+        id="".join(ids[:1]), also=(*mate.also, *new.also, *ids[1:]),
+        seen=min(mate.seen, new.seen), known=max(mate.known, new.known),
         closed=closed, failures=failures, was_sure=True,
     )  # fmt: skip
     return [joined if part is mate else part for part in parts]
@@ -238,7 +247,7 @@ def _named(derivation: Derivation, part: _Part) -> Incident:
         failure.message if failure else "", failure.ulid if failure else "",
         failure.log if failure else "",
         any(derivation.is_measured(m.suite, m.task) for m in part.metrics), part.was_sure,
-        part.why or _reason(derivation, name, part),
+        part.why or _reason(derivation, (name, *part.also), part), part.also,
     )  # fmt: skip
 
 
@@ -253,7 +262,7 @@ def _bisect(derivation: Derivation, part: _Part) -> BisectRecord | None:
     return own[-1] if own else None
 
 
-def _reason(derivation: Derivation, name: str, part: _Part) -> str:
+def _reason(derivation: Derivation, names: Sequence[str], part: _Part) -> str:
     """Return what a person wrote who accepted or dismissed it."""
     if part.state not in (IncidentState.ACCEPTED, IncidentState.WITHDRAWN):
         return ""
@@ -262,6 +271,6 @@ def _reason(derivation: Derivation, name: str, part: _Part) -> str:
         by_place = part.first <= derivation.place(act.commit) <= part.last and any(
             act.suite == suite and act.covers(task, metric) for suite, task, metric in keys
         )
-        if act.metric == f"*{name}" or (act.act is BaselineAct.ACCEPT and by_place):
+        if act.metric.removeprefix(BY_ID) in names or (act.act is BaselineAct.ACCEPT and by_place):
             return f"{act.act.value}ed by {act.who}: {act.why}"
     return ""

@@ -111,7 +111,7 @@ def record(
     moved = {each.id for each in derivation.rebased()}  # nothing new is known of these
     rows = new_rows(
         [each for each in state.incidents if each.id not in moved],
-        derivation.told, build(derivation).sizes,
+        ledger.said_last(), build(derivation).sizes,
         revision=tip, job=job, now=now, name=name,
     )  # fmt: skip
     if rows:

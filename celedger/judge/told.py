@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -59,11 +59,30 @@ def identity(suite: str, task: str, metric: str, kind: str, oldest: str) -> str:
 
 
 def told(ledger: Ledger, line: Line) -> list[Told]:
-    """Return each incident as it was last recorded, the oldest first."""
-    return [_told(row, line) for row in ledger.said_last()]
+    """Return each incident as it was last recorded, the oldest first; those that are another name
+    of an older one, with that."""
+    rows = [row for row in ledger.said() if not row.address]
+    last = {row.incident: row for row in rows}
+    since: dict[str, tuple[float, str]] = {}
+    for row in rows:
+        own = (row.at, row.incident)
+        since[row.incident] = min(own, since.get(row.incident, own))
+    joined: dict[str, str] = {}
+    for row in rows:
+        into = str(row.details.get("joined", ""))
+        if into in since and since[into] < since[row.incident]:
+            joined[row.incident] = into
+    also: dict[str, list[str]] = {name: [] for name in last}
+    for name in sorted(joined, key=since.__getitem__):
+        into = joined[name]
+        while into in joined:  # each is older than the one before
+            into = joined[into]
+        also[into].append(name)
+    names = sorted(last.keys() - joined.keys(), key=since.__getitem__)
+    return [_told(last[name], line, since[name][0], tuple(also[name])) for name in names]
 
 
-def _told(row: SaidRecord, line: Line) -> Told:
+def _told(row: SaidRecord, line: Line, since: float, also: tuple[str, ...]) -> Told:
     details: Mapping[str, Any] = row.details
     ends = [str(details.get(end, "")) for end in ("first", "last")]
     first, last, where = _whereabouts(line, ends, IncidentState(row.state))
@@ -82,7 +101,7 @@ def _told(row: SaidRecord, line: Line) -> Told:
     kind = StepKind.DRIFT if row.kind == StepKind.DRIFT.value else StepKind.STEP
     steps = ToldIncident(
         row.incident, first, last, IncidentState(row.state), states, kind,
-        bool(details.get("sure")), sizes,
+        bool(details.get("sure")), sizes, since, also,
     )  # fmt: skip
     return Told(row.incident, row.kind, steps, tuple(failing), row, where)
 
@@ -109,8 +128,8 @@ def _whereabouts(
 
 
 def new_rows(
-    incidents: Iterable[Incident],
-    before: Iterable[Told],
+    incidents: Sequence[Incident],
+    before: Iterable[SaidRecord],
     sizes: Mapping[str, list[list[object]]],
     *,
     revision: str,
@@ -118,9 +137,10 @@ def new_rows(
     now: float,
     name: Callable[[], str],
 ) -> list[SaidRecord]:
-    """Return the rows that record what is not recorded yet. `sizes` are those of the steps of each
+    """Return the rows that record what is not recorded yet: what became of each incident, and which
+    names are another's. `before` are the last rows; `sizes` are those of the steps of each
     incident, by its id; `name` makes a ULID."""
-    known = {each.id: each.record for each in before}
+    known = {row.incident: row for row in before}
     rows = []
     for incident in incidents:
         main = incident.main
@@ -157,6 +177,14 @@ def new_rows(
             details | numbers,
         )
         rows.append(row)
+    for incident in incidents:
+        for old in (known[other] for other in incident.also if other in known):
+            if old.details.get("joined") != incident.id:
+                joined = {**old.details, "joined": incident.id}
+                rows.append(replace(
+                    old, ulid=name(), state=IncidentState.WITHDRAWN.value, revision=revision,
+                    job=job, at=now, details=joined,
+                ))  # fmt: skip
     return rows
 
 

@@ -97,7 +97,7 @@ class Said(SaidRows, Writer):
 
 def _incident(row: SaidRecord) -> SaidIncident:
     details: Mapping[str, Any] = row.details
-    sizes = {tuple(size[:3]): size[3:] for size in details.get("sizes", ())}
+    sizes = {tuple(size[:3]): size[3:5] for size in details.get("sizes", ())}
     named = details.get("metrics") or [(row.suite, row.task, row.metric, row.state)]
     metrics = tuple(SaidMetric(*each, *sizes.get(tuple(each[:3]), ())) for each in named)
     return SaidIncident(

@@ -168,7 +168,7 @@ def _told_metric(value: Any) -> bool:
 
 
 def _told_size(value: Any) -> bool:
-    is_row = isinstance(value, list) and len(value) == 5
+    is_row = isinstance(value, list) and len(value) in (5, 6)
     return is_row and all(type(x) is str for x in value[:3]) and all(map(_number, value[3:]))
 
 
@@ -190,7 +190,7 @@ _REPORT = _object(
 _TOLD = _object(
     first=_sha, last=_sha, metrics=_list(_told_metric), sizes=_list(_told_size),
     failure=_some(bool), sure=_some(bool), bisect=_text, closed=_text,
-    likeliest=_text, probability=_number,
+    likeliest=_text, probability=_number, joined=_text,
 )  # fmt: skip
 
 # --- the rules

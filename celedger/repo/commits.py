@@ -76,38 +76,3 @@ def main_line(commits: Sequence[Commit]) -> list[Commit]:
         line.append(by_sha[sha])
         sha = next(iter(by_sha[sha].parents), "")
     return line[::-1]
-
-
-class Ancestry:
-    """The commits of a history, for questions about who descends from whom.
-
-    Parents that are not among the commits are ignored.
-    """
-
-    def __init__(self, commits: Sequence[Commit]) -> None:
-        self._commits = {commit.sha: commit for commit in commits}
-        self._between: dict[tuple[str, str], tuple[Commit, ...]] = {}
-
-    def descends(self, descendant: str, ancestor: str) -> bool:
-        """Return True if a commit (a hash) is reachable from another."""
-        return not self.between(descendant, ancestor)
-
-    def between(self, old: str, new: str) -> tuple[Commit, ...]:
-        """Return the commits reachable from `new` and not from `old`, in the history's order."""
-        if self._commits[new].parents == (old,):
-            return (self._commits[new],)
-        if (old, new) not in self._between:
-            reached = self._reached(new, self._reached(old, set()))
-            self._between[old, new] = tuple(c for c in self._commits.values() if c.sha in reached)
-        return self._between[old, new]
-
-    def _reached(self, sha: str, hidden: set[str]) -> set[str]:
-        """Return the commits reachable from one, without passing those that are hidden."""
-        reached: set[str] = set()
-        pending = [sha]
-        while pending:
-            sha = pending.pop()
-            if sha in self._commits and sha not in hidden and sha not in reached:
-                reached.add(sha)
-                pending += self._commits[sha].parents
-        return reached

@@ -86,14 +86,15 @@ def unsent(incidents: Iterable[Incident], sent: set[tuple[str, str]]) -> list[Ne
     """Return what an address was not told yet. What it never heard of is not over for it."""
     news = []
     for incident in incidents:
-        opened = (incident.id, Event.OPENED.value) in sent
+        own = {event for name, event in sent if name in incident.names}
+        opened = Event.OPENED.value in own
         if incident.in_force:
             if not opened:
                 news.append(News(Event.OPENED, incident))
-            elif incident.bisect and (incident.id, Event.NAMED.value) not in sent:
+            elif incident.bisect and Event.NAMED.value not in own:
                 news.append(News(Event.NAMED, incident))
         for event in (Event.RECOVERED, Event.WITHDRAWN):
-            is_told = (incident.id, event.value) in sent
+            is_told = event.value in own
             if opened and incident.state == event.value and not is_told and not incident.why:
                 news.append(News(event, incident))
     return news

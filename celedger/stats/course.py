@@ -169,6 +169,8 @@ class ToldIncident:
         states: By metric.
         was_sure: True once two sessions or a bisect confirmed the rise, or P(step) was >= .99.
         sizes: Size and its standard error by metric, as last said while the step stood.
+        since: When it was first said (seconds since the epoch).
+        also: Its other names: those that another ledger gave it.
     """
 
     id: str
@@ -179,6 +181,12 @@ class ToldIncident:
     kind: StepKind = StepKind.STEP
     was_sure: bool = False
     sizes: Mapping[MetricKey, tuple[float, float]] = field(default_factory=dict)
+    since: float = 0.0
+    also: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset((self.id, *self.also))
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +206,7 @@ class StepIncident:
             then `withdrawn`, but was no false alarm.
         in_doubt: True where the step is doubted, although it was sure once: a rise of one commit.
             It keeps its state until a control of the risen commit decides.
+        also: Its other names.
     """
 
     id: str
@@ -214,6 +223,7 @@ class StepIncident:
     is_named: bool = False
     joined: str = ""
     in_doubt: bool = False
+    also: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,6 +94,7 @@ def derive(
     line = LineSteps(histories, floors, acts or Acts(), contrasts)
     put = _Assembly(line, told)
     loose = [(key, s) for key in line.steps for s in put.assign(key)]
+    put.unite()
     put.part()
     put.join([(k, s) for k, s in loose if line.opens(k, s)] + put.confirmed())
     filtered = [(c, r) for c in put.causes for r in [put.as_rise(c)] if r is not None]
@@ -140,6 +141,16 @@ class _Assembly:
                 cause.members[key] = sure[i]
                 taken.add(sure[i])
         return [s for s in rising if s not in taken]
+
+    def unite(self) -> None:
+        """Unite incidents that tell of one step under two names, as those of two ledgers do that
+        were merged. The older name stays."""
+        for lost in list(self.causes):
+            mates = [c for c in self.causes if c is not lost and self._is_told_twice(lost, c)]
+            if mates:
+                mates[0].told = _united(mates[0].told, lost.told)
+                mates[0].members |= lost.members
+                self.causes = [c for c in self.causes if c is not lost]
 
     def part(self) -> None:
         """Part the incidents whose metrics cannot have one cause, as a bisect showed or since one
@@ -241,6 +252,7 @@ class _Assembly:
             mended=gone,
             was_sure=sure or commits.named is not None or (told is not None and told.was_sure),
             is_named=commits.named is not None,
+            also=told.also if told is not None else (),
         )
 
     def unseen(self, cause: _Cause) -> StepIncident:
@@ -253,7 +265,7 @@ class _Assembly:
             state = IncidentState.OPEN
         drift = next((c for c in self.causes if _holds(c, told)), None)
         decided = self._controlled(measured, told)
-        if told.id in self.line.acts.dismissed_ids:
+        if self._is_dismissed(told):
             state = IncidentState.WITHDRAWN
         elif told.states and all(self._is_accepted(k, cause) for k in told.states):
             state = IncidentState.ACCEPTED
@@ -280,6 +292,7 @@ class _Assembly:
             was_sure=told.was_sure,
             joined=joined,
             in_doubt=doubted,
+            also=told.also,
         )
 
     def is_known(self, key: MetricKey, step: Step) -> bool:
@@ -343,16 +356,33 @@ class _Assembly:
         )
         return step.probability >= (KEPT if was else OPEN)
 
+    def _is_told_twice(self, lost: _Cause, other: _Cause) -> bool:
+        """Return True if the history has one step where two incidents were told of a metric, and
+        the other one has it."""
+        a, b = lost.told, other.told
+        if a is None or b is None or a.kind is not b.kind:
+            return False
+        if lost.members.keys() & other.members.keys():
+            return False
+        over = () if self._is_dismissed(a) else (IncidentState.WITHDRAWN,)
+        return any(
+            key in a.states
+            and a.states[key] not in over
+            and key in b.states
+            and a.first <= step.likeliest <= a.last
+            for key, step in other.members.items()
+        )
+
     def _before(self, key: MetricKey, told: ToldIncident) -> Before:
         active = told.states[key] is not IncidentState.WITHDRAWN and not self._is_dismissed(told)
         return Before(told.first, told.last, active, told.kind is StepKind.DRIFT)
 
     def _is_dismissed(self, told: ToldIncident | None) -> bool:
-        return told is not None and told.id in self.line.acts.dismissed_ids
+        return told is not None and not told.names.isdisjoint(self.line.acts.dismissed_ids)
 
     def _is_accepted(self, key: MetricKey, cause: _Cause) -> bool:
         told = cause.told
-        if told is not None and told.id in self.line.acts.accepted_ids:
+        if told is not None and not told.names.isdisjoint(self.line.acts.accepted_ids):
             return True
         was = told is not None and told.states.get(key) is IncidentState.ACCEPTED
         where = cause.commits or told
@@ -373,6 +403,20 @@ def _holds(cause: _Cause, told: ToldIncident) -> bool:
     return any(
         step.kind is StepKind.DRIFT and key in told.states and _inside(told.first, told.last, step)
         for key, step in cause.members.items()
+    )
+
+
+def _united(a: ToldIncident | None, b: ToldIncident | None) -> ToldIncident:
+    assert a is not None and b is not None
+    old, new = sorted((a, b), key=lambda told: (told.since, told.id))
+    over = IncidentState.RECOVERED
+    return replace(
+        old,
+        state=over if over in (a.state, b.state) else old.state,
+        states={**new.states, **old.states},
+        was_sure=a.was_sure or b.was_sure,
+        sizes={**new.sizes, **old.sizes},
+        also=(*old.also, new.id, *new.also),
     )
 
 

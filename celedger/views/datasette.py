@@ -9,6 +9,10 @@ from celedger.ledger.schema import TABLES
 
 _UNIT = "in the metric's own unit; NaN is empty"
 _VIEWS: dict[str, tuple[str, dict[str, str]]] = {
+    "incidents": (
+        "A metric of an incident, as it was said last.",
+        {"oldest": "the oldest commit that may be the first bad one", "revision": "HEAD then"},
+    ),
     "latest": (
         "The newest measured commit of each task: means, and what was concluded.",
         {"mean": _UNIT, "trials": "trials behind the mean", "sha": "the commit"},
@@ -30,17 +34,18 @@ _VIEWS: dict[str, tuple[str, dict[str, str]]] = {
 }  # fmt: skip
 _QUERIES = {
     "what_regressed": (
-        "What got worse, the newest first",
-        "The latest verdicts that are bad.",
+        "What is worse, the newest first",
+        "The incidents that are open or partly recovered.",
         """\
-SELECT strftime('%Y-%m-%d', c.commit_time, 'unixepoch') AS committed, substr(c.sha, 1, 10) AS sha,
-  c.subject, v.suite, v.task, v.metric, v.kind AS verdict, v.level AS before, v.value AS after,
-  d.unit, round(100 * v.effect / abs(v.level), 2) AS percent, v.note
-FROM verdicts v JOIN commits c ON c.id = v.revision
-LEFT JOIN metric_definitions d ON (d.suite, d.task, d.metric) = (v.suite, v.task, v.metric)
-WHERE v.id IN (SELECT max(id) FROM verdicts GROUP BY revision, suite, task, metric)
-  AND v.kind IN ('regressed', 'failed', 'not-finite', 'missing')
-GROUP BY v.id ORDER BY c.commit_time DESC""",
+SELECT date(s.at, 'unixepoch') AS said, s.incident, s.kind, s.state, s.suite, s.task, s.metric,
+  substr(coalesce(s.details ->> 'likeliest', s.oldest), 1, 10) AS sha, c.subject, c.author,
+  (SELECT z.value ->> 3 FROM json_each(s.details, '$.sizes') z
+   WHERE (z.value ->> 0, z.value ->> 1, z.value ->> 2) = (s.suite, s.task, s.metric)) AS worse_by,
+  s.details ->> 'first' AS first, s.details ->> 'last' AS last
+FROM said s LEFT JOIN commits c ON c.sha = coalesce(s.details ->> 'likeliest', s.oldest)
+WHERE s.id IN (SELECT max(id) FROM said WHERE address = '' GROUP BY incident)
+  AND s.state IN ('open', 'partly')
+ORDER BY s.id DESC""",
     ),
     "first_bad_commits": (
         "First bad commits",

@@ -130,13 +130,13 @@ class DriftDocument(Document):
         self, incident: Incident, metric: IncidentMetric, seen: Commit | None
     ) -> tuple[str, ...]:
         name = f"{metric.suite}/{metric.task} {metric.name}".rstrip()
-        moved = words.KINDS.get(incident.kind, "") if not metric.name else words.moved(metric)
+        is_number = math.isfinite(metric.change)
+        moved = f"{words.moved(metric)} worse" if is_number else words.effect(incident, metric)
         one = len(incident.first_bad) == 1 or bool(incident.bisect)
         subject = self._commit(incident.likeliest) if one else None
         return (
             name, short(incident.seen_at), iso_date(seen.commit_time) if seen else "",
-            f"{moved} worse" if metric.name and math.isfinite(metric.change) else moved,
-            words.levels(metric) if math.isfinite(metric.change) else "",
+            moved, words.levels(metric) if is_number else "",
             probability(incident.probability), str(len(incident.first_bad)),
             f"{incident.id} {incident.state}", plain(subject.subject) if subject else "",
         )  # fmt: skip

@@ -9,7 +9,8 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from celedger.base.model import Commit, Direction, Verdict
+from celedger.base.model import Commit, Direction
+from celedger.judge.incident import State
 from celedger.ledger.all_values import Value
 from celedger.ledger.read import Reader
 from celedger.views import samples
@@ -19,7 +20,7 @@ from celedger.views.samples import Batch, Sample
 _FAMILIES = {
     "value": "Mean of a metric over the trials of the newest measured commit, in its own unit.",
     "trials": "Trials behind that mean.",
-    "regressed": "1 where the latest verdict is bad, else 0.",
+    "regressed": "1 while an incident that made the metric worse is open, else 0.",
 }
 
 
@@ -46,37 +47,39 @@ def json_lines(values: Iterable[Value]) -> Iterator[str]:
         yield json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-Row = tuple[Commit, Batch, Sample, Verdict | None]
+Row = tuple[Commit, Batch, Sample, bool]
+"""A metric's values at a commit, and whether it is worse there than it was."""
 
 
-def current(ledger: Reader, sha: str | None = None) -> Iterator[Row]:
+def current(ledger: Reader, state: State, sha: str | None = None) -> Iterator[Row]:
     """Yield each metric of a commit, by its full hash; without one, of each task's newest measured
-    commit."""
+    commit. `state` is that of the line that ends there."""
+    worse = {metric.key for incident in state.in_force for metric in incident.metrics}
     newest = samples.newest_measured(ledger)
     for commit in [sha] if sha else sorted(set(newest.values())):
         known, batches = samples.measured(ledger, commit)
-        judged = ledger.verdicts(commit=commit)
-        verdicts = {(v.suite, v.task, v.recipe, v.metric): v for v in judged}
         for key, batch in sorted(samples.latest(batches).items()):
             for metric in batch.metrics(ledger) if sha or newest.get(key) == commit else ():
                 sample = batch.sample(metric)
                 if sample.n:
-                    yield known, batch, sample, verdicts.get((*key, batch.recipe, metric.name))
+                    # A task that fails has "" for a metric: it concerns each of them.
+                    own = {(*key, metric.name), (*key, "")}
+                    yield known, batch, sample, not worse.isdisjoint(own)
 
 
 def openmetrics_lines(rows: Iterable[Row]) -> Iterator[str]:
     """Yield the exposition that Prometheus reads (OpenMetrics 1.0). The commit is a series of its
     own: as a label of each value it would make every commit a new series."""
     rows = list(rows)
-    readings: dict[str, Callable[[Sample, Verdict | None], float | None]] = {
+    readings: dict[str, Callable[[Sample, bool], float | None]] = {
         "value": lambda sample, _: sample.mean,
         "trials": lambda sample, _: float(sample.n),
-        "regressed": lambda _, verdict: float(verdict.kind.bad) if verdict else None,
+        "regressed": _regressed,
     }
     for name, read in readings.items():
         yield f"# TYPE celedger_{name} gauge\n# HELP celedger_{name} {_FAMILIES[name]}\n"
-        for _, batch, sample, verdict in rows:
-            value, metric = read(sample, verdict), sample.metric
+        for _, batch, sample, is_worse in rows:
+            value, metric = read(sample, is_worse), sample.metric
             if value is not None:
                 labels = _labels(
                     suite=batch.suite, task=batch.task, metric=metric.name, unit=metric.unit,
@@ -90,6 +93,11 @@ def openmetrics_lines(rows: Iterable[Row]) -> Iterator[str]:
         )
         yield f"celedger_commit_info{labels} 1\n"
     yield "# EOF\n"
+
+
+def _regressed(sample: Sample, is_worse: bool) -> float | None:
+    """Return the gauge of a metric; None for one that is not judged."""
+    return None if sample.metric.direction is Direction.INFO else float(is_worse)
 
 
 def _labels(**pairs: str) -> str:

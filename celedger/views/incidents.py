@@ -59,6 +59,13 @@ def moved(metric: IncidentMetric) -> str:
     return percent(relative)
 
 
+def effect(incident: Incident, metric: IncidentMetric) -> str:
+    """Return `worse +8.1 %`, or what a metric or a task does that fails."""
+    if math.isfinite(metric.change) or not incident.is_failure:
+        return f"worse {moved(metric)}".rstrip()
+    return KINDS["not-finite" if metric.name else incident.kind]
+
+
 def interval(metric: IncidentMetric) -> str:
     """Return `+28.1 % … +31.5 %`: the 95 % interval of the change."""
     if not metric.before or not math.isfinite(metric.low):
@@ -158,9 +165,9 @@ def at_commit(
 
 def _caused(incident: Incident, own: Sequence[IncidentMetric], *, named: bool) -> str:
     first = own[0]
-    text = f"{first.name} worse {moved(first)}" if first.name else KINDS[incident.kind]
-    if not named and first.name:
-        text = f"worse {moved(first)}"
+    text = effect(incident, first)
+    if named and first.name:
+        text = f"{first.name} {text}"
     more = len(own) - 1
     text += f" (+{more} more)" if more else ""
     among = len(incident.first_bad)

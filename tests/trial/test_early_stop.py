@@ -9,14 +9,14 @@ from random import Random
 from typing import Any
 
 import pytest
-from celedger.judge.drift.judge import judge
 from conftest import Project, make_project
 from scripted import Report, scripted
 
 from celedger import suite as suites
 from celedger.base import config
-from celedger.base.model import Mark, VerdictKind, Why
-from celedger.judge import bisection
+from celedger.base.model import Mark, Why
+from celedger.judge import bisection, memory
+from celedger.judge.incident import Standing
 from celedger.ledger import Ledger
 from celedger.repo import Repository
 from celedger.trial import events
@@ -130,8 +130,12 @@ def test_a_bisect_stops_what_repeats_an_end_and_runs_both_neighbours_whole(
         # Who needs the whole trial gets it; until then the commit is not judged by half of one.
         lonely = next(r for r in stopped if r.trial.commit not in whole)
         commit = next(c for c in commits if c.sha == lonely.trial.commit)
-        judged = judge(repository, ledger, commit, tasks, bench.environments)
-        assert [v.kind for v in judged.verdicts] == [VerdictKind.UNDECIDED]
+        state = memory.read(repository, ledger)
+        standings = memory.standings_at(
+            repository, ledger, state, commit.sha, tasks, {("fit", "val_loss")}
+        )
+        (standing,) = [s for s in standings if s.metric == "val_loss"]
+        assert (standing.standing, standing.trials) == (Standing.MISSING, 0)
         assert bench.held(commit.sha, tasks[0], lonely.trial.seed) == []
         record = bench.run(Need(commit, tasks[0], lonely.trial.seed))
         assert record.epochs == EPOCHS and not record.early_stopped

@@ -27,8 +27,8 @@ from celedger.base.model import (
     Trial,
     Why,
 )  # fmt: skip
+from celedger.judge.derivation import Derivation, derive
 from celedger.judge.line import Line
-from celedger.judge.state import Derivation, derive
 from celedger.ledger import Ledger
 
 START = 1_772_000_000  # 2026-02-25

@@ -43,7 +43,10 @@ def test_every_table_and_column_is_there_and_every_query_answers(ledger: Path) -
             for name, query in about["queries"].items()
         }
     assert [name for name, rows in answers.items() if not rows] == ["findings_of_diagnoses"]
-    assert [(row[5], row[6]) for row in answers["what_regressed"]] == [("val_loss", "regressed")]
+    (row,) = answers["what_regressed"]
+    assert row[2:7] == ("metric", "open", "tiny", "fit", "val_loss")
+    assert row[8].startswith("level 1.5")
+    assert row[10] == pytest.approx(0.5, abs=0.05)
     assert answers["first_bad_commits"][0][5].startswith("level 1.5")
 
 
@@ -62,7 +65,7 @@ def test_datasette_shows_the_views_and_the_queries(ledger: Path) -> None:
         visible = {t["name"] for t in page["tables"] if not t["hidden"]}
         assert visible == set()
         assert {v["name"] for v in page["views"]} == {
-            "latest", "drift", "epoch_metrics", "metric_definitions"
+            "incidents", "latest", "drift", "epoch_metrics", "metric_definitions"
         }  # fmt: skip
         for name, query in described(ledger)["queries"].items():
             assert query["title"] in (await get(f"/ledger/{name}")).text

@@ -1,131 +1,191 @@
-"""`drift` on histories with gaps: the stated set holds every commit that may have made the change,
-measured or not, and text, JSON and picture agree on it."""
+"""`drift`: the stated set holds every commit that may have made the change, measured or not; and
+what is listed, in which order."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from random import Random
 from typing import Any
 
-from celedger.judge.drift.level_changes import Course, LevelStep, courses
+import pytest
+from conftest import git
 
 from celedger.base.model import Commit, Footprint, Mark, OutcomeKind, Trial, Why
-from celedger.repo import Ancestry
-from celedger.views import drift_picture
+from celedger.judge.derivation import derive
+from celedger.judge.incident import State
+from celedger.judge.line import Line
+from celedger.judge.state import state_of
+from celedger.repo import Repository
 from celedger.views.document import document
-from celedger.views.drift import CourseList
+from celedger.views.drift import DriftDocument, Order, narrowed, within
 from celedger.views.noise import NoiseList, TaskNoise
+
+from .conftest import NEW, derivation
 
 Commits = Callable[..., list[Commit]]
 
 
-def measure(history: Any, commits: Sequence[Commit], values: Sequence[float], **more: Any) -> None:
-    """Three equal seeds at each commit: every change of value is a fact."""
+def measure(
+    history: Any, commits: Sequence[Commit], values: Sequence[float], *, seeds: int = 4, **more: Any
+) -> None:
+    """Measure a level of the loss at each commit: a trial differs by half a percent."""
+    draw = Random(5)
     for commit, value in zip(commits, values, strict=True):
-        for seed in range(3):
-            history.trial(commit, {"val_loss": value}, seed=seed, **more)
+        for seed in range(seeds):
+            loss = value * draw.gauss(1, 0.005)
+            history.trial(commit, {"val_loss": loss}, seed=seed, **more)
 
 
-def of_loss(history: Any, commits: Sequence[Commit], lineage: Sequence[Commit]) -> list[Course]:
-    return courses(history.ledger, commits, lineage=lineage, metric="val_loss")
+def state(history: Any, made: Sequence[Commit]) -> State:
+    return state_of(derivation(history.ledger, made))
 
 
-def only_step(found: Sequence[Course]) -> LevelStep:
-    (step,) = [step for course in found for step in course.steps]
-    return step
+def drift(history: Any, known: State, made: Sequence[Commit], **more: Any) -> DriftDocument:
+    environments = {e.fingerprint: e for e in history.ledger.environments()}
+    return DriftDocument(known, made, environments, **more)
+
+
+def text(history: Any, made: Sequence[Commit], width: int = 160, **more: Any) -> str:
+    return drift(history, state(history, made), made, **more).text(width)
+
+
+def only_set(known: State) -> tuple[str, ...]:
+    (incident,) = known.incidents
+    assert incident.state == "open"
+    return incident.first_bad
+
+
+def hashes(made: Sequence[Commit]) -> tuple[str, ...]:
+    return tuple(commit.sha for commit in made)
 
 
 def test_every_unmeasured_commit_back_to_the_last_good_one_is_in_the_set(
     history: Any, make_commits: Commits
 ) -> None:
     made = history.commits(make_commits(24))
-    measured = made[::6]
-    measure(history, measured, [0.4, 0.4, 0.5, 0.5])
-    found = of_loss(history, measured, made)
-    step = only_step(found)
-    assert step.among == tuple(made[7:13])
-    assert (step.start, step.end, step.seen_at) == (made[6], made[12], made[12])
-    assert (step.unmeasured, step.between) == (5, 6)
+    measure(history, made[::6], [0.4, 0.4, 0.5, 0.5])
+    known = state(history, made)
+    (incident,) = known.incidents
+    assert incident.first_bad == hashes(made[7:13])
+    assert (incident.known_good, incident.seen_at) == (made[6].sha, made[12].sha)
     short = [c.sha[:8] for c in made]
-    text = CourseList(found).text(100)
-    assert f"between {short[6]} and {short[12]}, 6 commits, 5 not measured" in text
-    command = f"celedger bisect {made[6].sha[:12]}..{made[12].sha[:12]}"
-    assert f"  {command} --suite core --task mlp_digits --metric val_loss\n" in text
-    assert made[12].subject not in text, "nobody says that it was this one"
-    (row,) = document(**CourseList(found).json())["courses"][0]["steps"]  # type: ignore[index,call-overload]
-    assert row["among"] == [c.sha for c in made[7:13]]
-    assert (row["start"], row["end"], row["not_measured"]) == (made[6].sha, made[12].sha, 5)
-    assert row["bisect"].startswith(command)
+    told = text(history, made)
+    assert f"between {short[6]} and {short[12]}, 6 commits" in told
+    assert f"\n  celedger bisect {incident.id}\n" in told
+    assert made[12].subject not in told, "nobody says that it was this one"
+    (row,) = document(**drift(history, known, made).json())["incidents"]  # type: ignore[misc]
+    assert row["among"] == row["first_bad"] == [c.sha for c in made[7:13]]  # type: ignore[index,call-overload]
+    assert row["next"] == f"celedger bisect {incident.id}"  # type: ignore[index,call-overload]
 
 
 def test_a_change_between_neighbours_is_that_commits(history: Any, make_commits: Commits) -> None:
     made = history.commits(make_commits(12))
     measure(history, made, [0.4] * 7 + [0.5] * 5)
-    found = of_loss(history, made, made)
-    assert only_step(found).among == (made[7],)
-    text = CourseList(found).text(160)
-    assert made[7].subject in text
-    assert "bisect" not in text
+    assert only_set(state(history, made)) == (made[7].sha,)
+    told = text(history, made)
+    assert made[7].subject in told
+    assert "bisect" not in told
 
 
-def test_the_name_of_a_grid_s_task_is_quoted(history: Any, make_commits: Commits) -> None:
+def test_an_improvement_is_searched_as_one_and_a_grid_s_name_is_quoted(
+    history: Any, make_commits: Commits
+) -> None:
     made = history.commits(make_commits(12))
     task = replace(history.task, name="net[size=small,norm=batch]")
     history.ledger.record_task(task)
-    measure(history, made[::3], [0.4, 0.4, 0.5, 0.5], task=task)
-    text = CourseList(of_loss(history, made[::3], made)).text()
-    (command,) = [line for line in text.splitlines() if "celedger bisect" in line]
-    assert "--task 'net[size=small,norm=batch]' --metric" in command
+    measure(history, made[::3], [0.5, 0.5, 0.4, 0.4], task=task)
+    told = text(history, made)
+    (command,) = [line for line in told.splitlines() if "celedger bisect" in line]
+    ends = f"{made[3].sha[:12]}..{made[6].sha[:12]}"
+    assert f"bisect {ends} " in command
+    assert "--task 'net[size=small,norm=batch]'" in command
+    assert "--metric val_loss --find improved" in command
+    assert "better" in told
+    assert state(history, made).incidents == ()
 
 
-def test_an_improvement_is_searched_as_one(history: Any, make_commits: Commits) -> None:
-    made = history.commits(make_commits(12))
-    measure(history, made[::3], [0.5, 0.5, 0.4, 0.4])
-    assert (
-        "--metric val_loss --find improved" in CourseList(of_loss(history, made[::3], made)).text()
-    )
+@pytest.fixture
+def merged(tmp_path: Path, history: Any) -> tuple[Repository, dict[str, Commit]]:
+    """0 - 1 - 2 - 3 - 6 - 7 - 8, where 4 and 5 branch off at 1 and come with the merge 6."""
+    root = tmp_path / "merged"
+    git(tmp_path, "init", "-q", "-b", "main", str(root))
+
+    clock = count(1_700_000_000)
+
+    def commit(*names: str) -> None:
+        for name in names:
+            (root / name).write_text(name)
+            git(root, "add", ".")
+            at = {"GIT_COMMITTER_DATE": f"@{next(clock)} +0000"}
+            git(root, "commit", "-q", "-m", name, env=at)
+
+    commit("0", "1")
+    git(root, "branch", "side")
+    commit("2", "3")
+    git(root, "checkout", "-q", "side")
+    commit("4", "5")
+    git(root, "checkout", "-q", "main")
+    at = {"GIT_COMMITTER_DATE": f"@{next(clock)} +0000"}
+    git(root, "merge", "-q", "--no-ff", "-m", "6", "side", env=at)
+    commit("7", "8")
+    repository = Repository.open(root)
+    commits = {c.subject: c for c in repository.log("HEAD", limit=100)}
+    history.commits(list(commits.values()))
+    return repository, commits
 
 
 def test_what_a_merge_brought_counts_and_what_was_there_before_does_not(
-    history: Any, make_commits: Commits
+    history: Any, merged: tuple[Repository, dict[str, Commit]]
 ) -> None:
-    """0 - 1 - 2 - 3 - 6 - 7 - 8, where 4 and 5 branch off at 1 and come with the merge 6. The main
-    line is measured but for 3 and 6; so is 4, aside."""
-    made = make_commits(9)
-    line = {4: (1,), 5: (4,), 6: (3, 5)}
-    made = [
-        replace(c, parents=tuple(made[p].sha for p in line[i])) if i in line else c
-        for i, c in enumerate(made)
-    ]
-    history.commits(made)
-    measured = [made[0], made[1], made[2], made[7], made[8]]
-    measure(history, [*measured, made[4]], [0.4, 0.4, 0.4, 0.5, 0.5, 0.4])
-    step = only_step(of_loss(history, measured, made))
-    assert step.among == tuple(made[3:8])
-    assert (step.start, step.end, step.unmeasured) == (made[2], made[7], 3)
-    main_line = [c for i, c in enumerate(made) if i not in line or i == 6]
-    assert main_line[4] == made[6]
-    (axes,) = drift_picture.draw(
-        history.ledger, "mlp_digits", "val_loss", commits=main_line, lineage=made
-    ).axes
-    (shaded,) = [c for c in axes.collections if c.get_label() == "got worse here (95 %)"]
-    (box,) = [path.get_extents() for path in shaded.get_paths()]
-    assert (box.x0, box.x1) == (2.5, 5.5)  # of 3, the merge 6, and 7
+    repository, named = merged
+    measure(history, [named[n] for n in "01278"], [0.4, 0.4, 0.4, 0.5, 0.5])
+    known = state_of(derive(history.ledger, Line.of(repository, "HEAD")))
+    (incident,) = known.incidents
+    assert set(incident.first_bad) == {named[n].sha for n in "34567"}
+    assert incident.first_bad[-2:] == (named["6"].sha, named["7"].sha)
+    assert incident.known_good == named["2"].sha
+
+
+def test_all_takes_the_commits_of_merged_branches(
+    history: Any, merged: tuple[Repository, dict[str, Commit]]
+) -> None:
+    """The commits of the branch tell which of them it was; the main line has them as one place."""
+    repository, named = merged
+    measure(history, [named[n] for n in "01234578"], [0.4] * 5 + [0.5] * 3)
+    line = state_of(derive(history.ledger, Line.of(repository, "HEAD")))
+    assert line.aside == 2
+    told = drift(history, line, repository.log("HEAD", limit=9, first_parent=True)[::-1]).text()
+    assert "2 measured commits beside this line: `celedger drift --all` takes them too" in told
+    every = state_of(derive(history.ledger, Line.of(repository, "HEAD", every=True)))
+    assert every.aside == 0
+    assert only_set(every) == (named["5"].sha,)
+
+
+def test_no_change_is_not_seen_where_most_lies_aside(
+    history: Any, merged: tuple[Repository, dict[str, Commit]]
+) -> None:
+    repository, named = merged
+    measure(history, [named[n] for n in "045"], [0.4, 0.4, 0.5])
+    made = repository.log("HEAD", limit=9, first_parent=True)[::-1]
+    known = state_of(derive(history.ledger, Line.of(repository, "HEAD")))
+    told = drift(history, known, made).text()
+    assert "no change seen" not in told
+    assert told.startswith("nothing to tell over 1 commit, 4 trials, 1 metric")
+    assert "2 measured commits beside this line" in told
 
 
 def test_commits_measured_only_in_another_environment_are_not_measured_in_this_one(
     history: Any, make_commits: Commits
 ) -> None:
     made = history.commits(make_commits(12))
-    new = history.ledger.environments()[1]
     measure(history, made[:4], [0.4] * 4)
-    measure(history, made[4:8], [0.35] * 2 + [0.45] * 2, environment=new)
+    measure(history, made[4:8], [0.35] * 4, environment=NEW)
     measure(history, made[8:], [0.5] * 4)
-    old_steps, new_steps = (course.steps for course in of_loss(history, made, made))
-    assert [s.among for s in old_steps] == [tuple(made[4:9])]
-    assert old_steps[0].unmeasured == 4
-    assert [s.among for s in new_steps] == [(made[6],)]
+    assert only_set(state(history, made)) == hashes(made[4:9])
 
 
 def test_a_commit_that_diverged_or_failed_is_not_measured(
@@ -133,11 +193,10 @@ def test_a_commit_that_diverged_or_failed_is_not_measured(
 ) -> None:
     made = history.commits(make_commits(8))
     measure(history, made[:3], [0.4] * 3)
-    measure(history, made[3:4], [math.nan])
-    history.trial(made[4], {}, kind=OutcomeKind.FAILED)
+    history.trial(made[3], {"val_loss": 0.4}, marks=(Mark.EARLY_STOPPED,))
+    history.trial(made[4], {}, kind=OutcomeKind.UNTESTABLE)
     measure(history, made[5:], [0.5] * 3)
-    step = only_step(of_loss(history, made, made))
-    assert (step.among, step.unmeasured) == (tuple(made[3:6]), 2)
+    assert only_set(state(history, made)) == hashes(made[3:6])
 
 
 def test_a_result_that_was_reused_counts_as_measured(history: Any, make_commits: Commits) -> None:
@@ -148,78 +207,82 @@ def test_a_result_that_was_reused_counts_as_measured(history: Any, make_commits:
     environment = history.ledger.environments()[0].fingerprint
     for record in history.ledger.trials():
         history.ledger.record_footprint(record.trial.ulid, Footprint((b"model.py",)), "0" * 64)
-    trials = history.ledger.reusable_trials(recipe=recipe, environment=environment, seed=0)
-    by_commit = {trial.commit: trial for trial in trials}
-    for place, of in ((1, 0), (2, 0), (3, 0), (5, 6)):
-        trial = Trial(
-            f"01KD{place:022d}", made[place].sha, recipe, environment, 0, Why.RUN, 9.0, ""
-        )
-        history.ledger.reuse_trial(trial, by_commit[made[of].sha], [])
-    found = of_loss(history, made, made)
-    step = only_step(found)
-    assert (step.among, step.unmeasured) == (tuple(made[4:6]), 1)
-    assert (step.start, step.end) == (made[3], made[5])
-    assert "over 8 commits, 12 trials, 1 metric" in CourseList(found).text()
-    figure = drift_picture.draw(history.ledger, "mlp_digits", "val_loss", commits=made)
-    title = "8 commits, 12 trials; 1 of 9 commits not measured"
-    assert figure.axes[0].get_title("left") == title
+    for seed in range(4):
+        trials = history.ledger.reusable_trials(recipe=recipe, environment=environment, seed=seed)
+        by_commit = {trial.commit: trial for trial in trials}
+        for place, of in ((1, 0), (2, 0), (3, 0), (5, 6)):
+            ulid = f"01KD{seed:02d}{place:020d}"
+            trial = Trial(ulid, made[place].sha, recipe, environment, seed, Why.RUN, 9.0, "")
+            history.ledger.reuse_trial(trial, by_commit[made[of].sha], [])
+    known = state(history, made)
+    assert only_set(known) == hashes(made[4:6])
+    assert known.incidents[0].known_good == made[3].sha
+    assert "over 8 commits, 32 trials, 1 metric" in text(history, made)
 
 
-def test_the_picture_shows_the_gap_and_counts_as_the_text_does(
-    history: Any, make_commits: Commits
-) -> None:
-    made = history.commits(make_commits(24))
-    measured = made[::6]
-    measure(history, measured, [0.4, 0.4, 0.5, 0.5])
-    history.trial(measured[3], {}, kind=OutcomeKind.FAILED)
-    history.trial(measured[3], {"val_loss": math.nan}, seed=7)
-    figure = drift_picture.draw(
-        history.ledger, "mlp_digits", "val_loss", commits=measured, lineage=made
-    )
-    assert "one of 6 +25.0 % (> 99 %)" in [text.get_text() for text in figure.axes[0].texts]
-    subtitle = figure.axes[0].get_title("left")
-    assert subtitle == "4 commits, 12 trials, 2 failed or not finite"
-    text = CourseList(of_loss(history, measured, made)).text()
-    assert text.endswith("1 changed over 4 commits, 12 trials, 1 metric")
-
-
-def test_a_task_is_shown_with_the_counts_of_its_picture(
-    history: Any, make_commits: Commits
-) -> None:
+def test_a_task_is_shown_with_the_counts_of_drift(history: Any, make_commits: Commits) -> None:
     made = history.commits(make_commits(4))
-    measure(history, made[:3], [0.4, 0.4, 0.5])
+    measure(history, made[:3], [0.4, 0.4, 0.4], seeds=3)
     history.trial(made[2], {"val_loss": 0.4}, seed=8, marks=(Mark.EARLY_STOPPED,))
-    history.trial(made[3], {}, kind=OutcomeKind.FAILED)
+    history.trial(made[3], {}, kind=OutcomeKind.UNTESTABLE)
     history.trial(made[3], {}, seed=1, kind=OutcomeKind.KILLED)
-    figure = drift_picture.draw(history.ledger, "mlp_digits", "val_loss", commits=made)
-    task = TaskNoise.of(history.ledger, "core", "mlp_digits")
+    known = state(history, made)
+    task = TaskNoise.of(history.ledger, "core", "mlp_digits", known)
     assert (task.trials, task.commits, task.seeds) == (9, 3, 3)
-    assert "3 commits, 9 trials" in figure.axes[0].get_title("left")
-    text = NoiseList([task]).text()
-    assert "  9 trials, 3 seeds, 3 commits, environment" in text
-    assert "over 3 commits, 9 trials" in CourseList(of_loss(history, made, made)).text()
+    assert "  9 trials, 3 seeds, 3 commits, environment" in NoiseList([task]).text()
+    assert "no change seen over 3 commits, 9 trials, 1 metric" in text(history, made)
 
 
-def test_branches_alone_have_no_range_to_bisect(history: Any, make_commits: Commits) -> None:
-    """1 - 2 and 3 - 4 are branches of 0, and only they were measured."""
-    made = make_commits(5)
-    made[3] = replace(made[3], parents=(made[0].sha,))
-    history.commits(made)
-    good, bad = ([made[i] for i in pair] for pair in ((1, 2), (3, 4)))
-    measure(history, [*good, *bad], [0.4, 0.4, 0.5, 0.5])
-    found = of_loss(history, [*good, *bad], made)
-    step = only_step(found)
-    assert (step.among, step.start) == ((made[3],), None)
-    assert "celedger bisect" not in CourseList(found).text()
+def test_changes_are_sorted_by_time_or_by_size(history: Any, make_commits: Commits) -> None:
+    made = history.commits(make_commits(15))
+    measure(history, made, [0.4] * 5 + [0.42] * 5 + [0.6] * 5)
+    by_time, by_size = (
+        [line.split()[2] for line in text(history, made, order=order).splitlines()[1:3]]
+        for order in (Order.TIME, Order.CHANGE)
+    )
+    assert by_time == [made[5].sha[:8], made[10].sha[:8]]
+    assert by_size == by_time[::-1]
 
 
-def test_ancestry_is_that_of_git_whatever_the_order_and_the_clocks(make_commits: Commits) -> None:
-    made = make_commits(6)
-    made[4] = replace(made[4], parents=(made[1].sha, made[3].sha))
-    for order in (made, made[::-1]):
-        ancestry = Ancestry(order)
-        assert {c.sha for c in ancestry.between(made[2].sha, made[5].sha)} == {
-            made[i].sha for i in (3, 4, 5)
-        }
-        assert ancestry.between(made[5].sha, made[2].sha) == ()
-        assert ancestry.between(made[3].sha, made[3].sha) == ()
+@pytest.mark.parametrize("way", ["crash", "not-finite"])
+def test_failures_are_listed_with_all_else(history: Any, make_commits: Commits, way: str) -> None:
+    made = history.commits(make_commits(6))
+    measure(history, made[:3], [0.4] * 3)
+    if way == "crash":
+        history.trial(made[4], {}, kind=OutcomeKind.FAILED, message="ValueError: no")
+    else:
+        history.trial(made[4], {"val_loss": math.nan})
+    (incident,) = state(history, made).incidents
+    assert (incident.kind, incident.first_bad) == (way, hashes(made[3:5]))
+    told = text(history, made)
+    assert ("fails" if way == "crash" else "is not finite") in told
+    assert incident.id in told and "1 changed" in told
+    measure(history, made[5:], [0.4])
+    (incident,) = state(history, made).incidents
+    assert (incident.state, incident.closed_at) == ("recovered", made[5].sha)
+
+
+def test_an_environment_s_offset_is_named_and_is_no_incident(
+    history: Any, make_commits: Commits
+) -> None:
+    made = history.commits(make_commits(8))
+    measure(history, made[:5], [0.4] * 5)
+    measure(history, made[4:], [0.5] * 4, environment=NEW)  # the last commit is the anchor
+    known = state(history, made)
+    assert known.incidents == ()
+    told = text(history, made)
+    assert "no change seen" in told
+    assert "core/mlp_digits: torch 2.12.0 → 2.13.0: val_loss +" in told
+    assert f"; the code: nothing ({made[4].sha[:8]})" in told
+
+
+def test_a_range_has_what_may_have_happened_in_it(history: Any, make_commits: Commits) -> None:
+    made = history.commits(make_commits(15))
+    measure(history, made, [0.4] * 5 + [0.42] * 5 + [0.6] * 5)
+    known = state(history, made)
+    assert len(known.incidents) == 2
+    early = within(known, hashes(made[:8]))
+    assert only_set(early) == (made[5].sha,)
+    assert only_set(within(known, hashes(made[8:]))) == (made[10].sha,)
+    assert narrowed(known, metric="val_accuracy").incidents == ()
+    assert len(narrowed(known, task="mlp_digits").incidents) == 2

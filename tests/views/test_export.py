@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from conftest import git
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
-from scripted import ScriptedProject, scripted
+from scripted import ScriptedProject, descend, scripted
 
 from celedger.cli.app import run as run_program
 from celedger.ledger import Ledger
@@ -49,6 +49,32 @@ def test_prometheus_reads_openmetrics(project: ScriptedProject) -> None:
     odd = f"# TYPE x gauge\nx{export._labels(name=ODD)} 1\n# EOF\n"
     (family,) = text_string_to_metric_families(odd)
     assert family.samples[0].labels == {"name": ODD}
+
+
+def test_regressed_is_what_the_state_says(tmp_path: Path) -> None:
+    """At each task's newest commit, or at a commit that is named as it was known there."""
+
+    def train(model: dict, seed: int):
+        yield from ({**report, "beside": 1.0} for report in descend(model, seed))
+
+    project = scripted(tmp_path / "project", training=train)
+    shas = project.history([1.0, 1.0, 1.5, 1.5, 1.0])
+    for sha in shas[:4]:
+        project.run("check", sha)
+
+    def regressed(*words: str) -> dict[str, float]:
+        text = project.run("export", *words, "--format", "openmetrics").out
+        (family,) = (
+            f for f in text_string_to_metric_families(text) if f.name == "celedger_regressed"
+        )
+        return {s.labels["metric"]: s.value for s in family.samples}
+
+    assert regressed()["val_loss"] == 1
+    assert regressed(shas[1])["val_loss"] == 0
+    assert regressed(shas[2])["val_loss"] == 1
+    assert "beside" not in regressed(), "it has no direction"
+    project.run("check", shas[4])
+    assert regressed()["val_loss"] == 0
 
 
 class Terminal(io.StringIO):
