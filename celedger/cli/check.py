@@ -118,7 +118,7 @@ def check(
             repository, ledger, state, commit.sha, tasks, bench.suite.judged
         )
         state = replace(state, standings=standings)
-        commits = {each.sha: each for each in line.commits}
+        commits = memory.commits_of(repository, state, line.commits)
         document = CheckDocument(commit, state, commits, explain)
         if markdown:
             print(ci.markdown(document), flush=True)

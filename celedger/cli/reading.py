@@ -157,7 +157,8 @@ def drift(
             )
         environments = {e.fingerprint: e for e in ledger.environments()}
         narrow = narrowed(state, suite=suite, task=task, metric=metric)
-        document = DriftDocument(narrow, log, environments, Order(sort.value))
+        named = memory.commits_of(repository, narrow, log)
+        document = DriftDocument(narrow, log, named, environments, Order(sort.value))
         options.answer(document, json, context.obj.retyped)
     return Status.GOOD
 

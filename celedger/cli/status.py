@@ -57,7 +57,7 @@ def status(
         ledger = session.ledger
         state = memory.read(repository, ledger)
         log = repository.log(state.tip, limit=memory.RECENT, first_parent=True)
-        commits = {commit.sha: commit for commit in log}
+        commits = memory.commits_of(repository, state, log)
         if incident is not None:
             one = state.find(incident)
             if one is None:

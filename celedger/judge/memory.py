@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -191,6 +191,16 @@ def _key(ledger: Ledger, tip: str, *, every: bool) -> str:
     """Return the name of a state in the cache: a hash of all that it is derived from."""
     text = f"{VERSION} {RULES} {ledger.path.resolve()} {ledger.facts()} {tip} {every}"
     return hashlib.sha256(os.fsencode(text)).hexdigest()[:32]
+
+
+def commits_of(repository: Repository, state: State, line: Iterable[Commit]) -> dict[str, Commit]:
+    """Return the commits of a line by hash, and those of merged branches that incidents name."""
+    commits = {commit.sha: commit for commit in line}
+    named = {sha for i in state.incidents for sha in (i.likeliest, i.closed_at, i.seen_at) if sha}
+    for sha in named - commits.keys():
+        with suppress(CeledgerError):  # gone from the repository
+            commits[sha] = repository.commit(sha)
+    return commits
 
 
 def cache_of(repository: Repository) -> HistoryCache:

@@ -58,13 +58,15 @@ class _Row:
 
 @dataclass(frozen=True, slots=True)
 class DriftDocument(Document):
-    """`state` holds what was asked for alone; `commits` is the line, oldest first. `environments`
+    """`state` holds what was asked for alone; `commits` is the line, oldest first;
+    `named` has all commits of it and those of merged branches that are named. `environments`
     are those that the changes name."""
 
     SCHEMA: ClassVar[int] = 2
 
     state: State
     commits: Sequence[Commit]
+    named: Mapping[str, Commit]
     environments: Mapping[str, Environment]
     order: Order = Order.TIME
 
@@ -182,7 +184,7 @@ class DriftDocument(Document):
         return ranges
 
     def _commit(self, sha: str) -> Commit | None:
-        return next((commit for commit in self.commits if commit.sha == sha), None)
+        return self.named.get(sha)
 
 
 def narrowed(

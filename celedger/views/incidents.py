@@ -18,6 +18,8 @@ KINDS = {
     "not-finite": "is not finite",
     "drift": "drifts",
 }
+FINEST = 1e-3
+"""Share of a level below which no digit is shown."""
 MULTIPLE = 10.0
 """A change beyond ten times the level is a multiple: "× 2.8e19" can be read, "+2.8e21 %" cannot."""
 
@@ -76,7 +78,9 @@ def interval(metric: IncidentMetric) -> str:
 
 def levels(metric: IncidentMetric) -> str:
     """Return `0.3798 → 0.6230 nats`."""
-    digits = (metric.high - metric.low) / 4  # two standard errors to each side
+    # Two standard errors to each side; of a metric that repeats exactly, four digits.
+    size = max(abs(metric.before), abs(metric.after))
+    digits = max((metric.high - metric.low) / 4, FINEST * size)
     return " → ".join(measure(x, digits, unit=metric.unit) for x in (metric.before, metric.after))
 
 

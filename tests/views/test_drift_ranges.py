@@ -46,7 +46,7 @@ def state(history: Any, made: Sequence[Commit]) -> State:
 
 def drift(history: Any, known: State, made: Sequence[Commit], **more: Any) -> DriftDocument:
     environments = {e.fingerprint: e for e in history.ledger.environments()}
-    return DriftDocument(known, made, environments, **more)
+    return DriftDocument(known, made, {c.sha: c for c in made}, environments, **more)
 
 
 def text(history: Any, made: Sequence[Commit], width: int = 160, **more: Any) -> str:
