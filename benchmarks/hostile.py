@@ -297,7 +297,8 @@ ATTACKS: dict[str, Attack] = {
         "UNIQUE REFERENCES jobs(id)) STRICT; INSERT INTO metrics VALUES (1, 'val_loss');"
     ),
     "schema: an older one, with a trigger": sql(
-        "DROP VIEW latest; DROP VIEW drift; CREATE TEMP TABLE kept AS SELECT row_number() OVER "
+        "DROP VIEW latest; DROP VIEW drift; DROP VIEW incidents; DROP INDEX summaries_by_trial; "
+        "CREATE TEMP TABLE kept AS SELECT row_number() OVER "
         "(ORDER BY id), fact, row, value FROM checksums "
         "WHERE fact NOT IN ('findings', 'trial_facts', 'said'); DELETE FROM checksums; "
         "ALTER TABLE checksums DROP COLUMN schema; INSERT INTO checksums SELECT * FROM kept; "

@@ -47,7 +47,7 @@ repository's.
 | `ledger` | the SQLite file | `ledger.db` |
 | `device` | `auto`, `cpu` or `cuda:N` | `auto` |
 | `hook_suite` | what a merge trains | `suite` |
-| `bisect_on_regression` | the worker bisects what a merge made worse (`celedger init` switches it on) | `false` |
+| `bisect_on_regression` | the worker bisects what got worse (`init` switches it on) | `false` |
 | `bisect_budget` | trials that those bisects may run in one job | `50` |
 | `cache_limit` | what kept builds and virtual environments may take on the disk | `20GB` |
 

@@ -19,7 +19,12 @@ def test_a_flag_outweighs_a_variable_outweighs_the_file(tmp_path: Path) -> None:
     )
     env = {"CELEDGER_SUITE": "env", "CELEDGER_DEVICE": "cuda:1", "CELEDGER_FD": "3"}
     assert load(tmp_path, {}) == Config(
-        tmp_path / "data" / "l.db", tmp_path / "trainings", "file", "cpu", True, "quick"
+        tmp_path / "data" / "l.db",
+        tmp_path / "trainings",
+        "file",
+        "cpu",
+        True,
+        hook_suite="quick",
     )
     assert load(tmp_path, env).suite == "env"
     assert load(tmp_path, env, suite="flag", device=None).suite == "flag"

@@ -29,7 +29,7 @@ from celedger.stats.next_trial import Job, Wanted, Why
 from lives.judges import Row
 from lives.life import Life, Session, Trial
 
-MOST_EXTRA = 10
+MOST_EXTRA = 6
 """Extra trials a job, anchors and controls among them."""
 SWITCHES: dict[str, list[tuple[ModuleType, str, object]]] = {
     "repeats": [(trial_noise, "LEARNS_FROM_REPEATS", False)],

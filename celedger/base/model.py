@@ -67,13 +67,14 @@ class Floor:
         return f"{self.amount * 100:g}%" if self.relative else f"{self.amount:g}"
 
 
-_SUMMARY = re.compile(r"^(last|best|max|(?:mean-of-last|median-after)-[1-9][0-9]*)$")
+_SUMMARY = re.compile(r"^(last|best|max|max-own|(?:mean-of-last|median-after)-[1-9][0-9]*)$")
 
 
 @dataclass(frozen=True)
 class Metric:
     """A named number. `summary` turns its series over epochs into one value:
-    `last`, `best`, `max`, `mean-of-last-K`, or `median-after-K` (without the first K)."""
+    `last`, `best`, `max`, `mean-of-last-K`, or `median-after-K` (without the first K). celedger's
+    `max-own` is for memory: the largest, without what the suite preloads."""
 
     name: str
     unit: str = ""

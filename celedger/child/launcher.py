@@ -8,7 +8,8 @@ as a process of `multiprocessing` does: it waits for threads, runs `atexit`, rel
 globals and flushes streams, but does not finalise the interpreter.
 
 One JSON object a message. First, to celedger: `{"unfit": REASON}`, or `{"modules": {NAME: FILE}}`
-of the loaded top-level modules. Then, from celedger, the order of a supervisor
+of the loaded top-level modules; in both `heap`, the bytes of anonymous memory once all is imported.
+Then, from celedger, the order of a supervisor
 (`system/supervisor.py`) with `late`, variables, `cwd` and `fds`, the descriptor numbers in the
 trial; with it come the descriptors control, status, log and those of `fds`. The answer is
 `{"pid": N}`, the trial's supervisor. It stays unreaped until `{"reap": N}`, so that no other
@@ -26,6 +27,7 @@ import atexit
 import ctypes
 import fcntl
 import importlib
+import importlib.machinery
 import importlib.util
 import json
 import os
@@ -39,6 +41,7 @@ from typing import Any
 
 # Its value is overwritten in a trial, so that a search for a trial's processes finds them.
 VARIABLE = b"CELEDGER_TRIAL="
+AGAIN = "again"  # the last argument of a launcher that was started anew
 MOST_FDS = 64  # passed with one order
 
 
@@ -65,7 +68,7 @@ def descriptors() -> set[int]:
 
 
 def _imported(preload: list[str], before: set[int]) -> dict[str, Any]:
-    """Import the modules, and return the first message."""
+    """Import the modules, and return the first message, without `heap`."""
     path = list(sys.path)
     for name in preload:
         try:
@@ -94,6 +97,28 @@ def _imported(preload: list[str], before: set[int]) -> dict[str, Any]:
     excluded = (sys.modules["__main__"], None)  # multiprocessing adds a second name for it
     tops = {name: m for name, m in sys.modules.items() if "." not in name and m not in excluded}
     return {"modules": {name: str(vars(m).get("__file__") or "") for name, m in tops.items()}}
+
+
+def _import_from_byte_code() -> Any:
+    """Let the imports write byte-code. Return a function that ends this; if any was written, that
+    starts this process anew, once. Compiling leaves free room in the heap, which trials fill: those
+    of a first run after an installation would seem to need less memory."""
+    loader: Any = importlib.machinery.SourceFileLoader
+    write, kept = loader.set_data, sys.dont_write_bytecode
+    written: list[str] = []
+
+    def set_data(self: Any, path: str, data: bytes, **options: Any) -> None:
+        write(self, path, data, **options)
+        if os.path.exists(path):
+            written.append(path)
+
+    def end() -> None:
+        loader.set_data, sys.dont_write_bytecode = write, kept
+        if written and AGAIN not in sys.argv:
+            os.execv(sys.executable, [sys.executable, *sys.argv, AGAIN])
+
+    loader.set_data, sys.dont_write_bytecode = set_data, False
+    return end
 
 
 def _cuda_is_unusable() -> bool:
@@ -224,7 +249,13 @@ def main() -> None:
     supervisor.module("path_recorder")
     supervisor.module("instruction_counter")
     channel = socket.socket(fileno=int(sys.argv[1]))
-    channel.send(json.dumps(_imported(json.loads(sys.argv[3]), descriptors())).encode())
+    preload = json.loads(sys.argv[3])
+    end_writing = _import_from_byte_code()
+    message = _imported(preload, descriptors())
+    end_writing()
+    if all(name in sys.modules for name in preload):
+        message["heap"] = supervisor.memory().get("anonymous", 0)
+    channel.send(json.dumps(message).encode())
     order = _serve(channel, supervisor)
     if order is None:
         os._exit(0)

@@ -82,7 +82,7 @@ def check(
     from celedger.judge import memory
     from celedger.judge.extra_trials import ExtraTrials
     from celedger.judge.standings import status
-    from celedger.service.notify import announce, note_as_sent
+    from celedger.service.notify import announce
     from celedger.trial.workers import run_all
     from celedger.trial.workplace import lacking
     from celedger.views import ci
@@ -96,18 +96,24 @@ def check(
         repository, ledger = session.repository, session.ledger
         commit = repository.resolve(revision)
         tip = memory.tip_of(repository, commit)
+        if memory.is_older(ledger):
+            record_state(session, tip, "check")  # what this job finds is news
         with set_bench(session, "check", task, why=Why.CHECK, together=True) as (bench, tasks):
             needs = lacking(bench, [commit], tasks)
             line = memory.line_of(repository, ledger, tip)
-            extra = ExtraTrials(bench, line, commit, tasks, note)
-            with Progress(bench, needs):
-                ran = run_all(bench, needs, in_company=False)
-                extra.run(ran, most=session.config.max_reruns if budget is None else budget)
+            asked = (tip, commit.sha, *(each.recipe for each in tasks))
+            if needs or not memory.is_settled(repository, ledger, asked):
+                extra = ExtraTrials(bench, line, commit, tasks, note, lacks=bool(needs))
+                with Progress(bench, needs):
+                    ran = run_all(bench, needs, in_company=False)
+                    extra.run(ran, most=session.config.max_reruns if budget is None else budget)
+                is_settled = extra.is_settled
+            else:
+                is_settled = True
             complete = not lacking(bench, [commit], tasks)
-        is_upgrade = memory.is_older(ledger)
         state = record_state(session, tip, "check")
-        if is_upgrade:
-            note_as_sent(ledger, session.config, state)
+        if is_settled:
+            memory.note_settled(repository, ledger, asked)
         standings = memory.standings_at(
             repository, ledger, state, commit.sha, tasks, bench.suite.judged
         )

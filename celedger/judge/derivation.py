@@ -87,12 +87,12 @@ class Derivation:
     def is_measured(self, suite: str, task: str) -> bool:
         """Return True if a task is measured still: other tasks of the suite were not measured at
         many later commits."""
-        newest = {name: own.ended_well[1].max(initial=-1) for name, own in self._suite(suite)}
+        newest = {name: max(own.tried, default=-1) for name, own in self._suite(suite)}
         later = {
             place
             for name, own in self._suite(suite)
             if name != task
-            for place in own.ended_well[1].tolist()
+            for place in own.tried
             if place > newest.get(task, -1)
         }
         return task in newest and len(later) <= NO_LONGER

@@ -14,6 +14,7 @@ from celedger.base.model import Commit, Task, TrialRecord
 from celedger.judge.derivation import Derivation, derive
 from celedger.judge.line import Line
 from celedger.judge.measured import Chain
+from celedger.judge.memory import cache_of
 from celedger.stats.course import MetricHistory, MetricKey, Step
 from celedger.stats.line_steps import FEWEST_REPEATS
 from celedger.stats.next_trial import Job, Wanted, Why, needs_anchor, next_trial
@@ -35,29 +36,46 @@ _WORDS = {
 @dataclass
 class ExtraTrials:
     """The extra trials of one job. Make it before the commit's own trials run: what was in doubt
-    then counts. `tell` gets a line a trial, which says why."""
+    then counts. `tell` gets a line a trial, which says why. Where no trial of the commit is
+    lacking (`lacks`), what was in doubt is what is. `is_settled` tells afterwards that nothing
+    more was wanted."""
 
     bench: Bench
     line: Line
     commit: Commit
     tasks: Sequence[Task]
     tell: Callable[[str], None]
+    lacks: bool = True
+    is_settled: bool = False
     _before: dict[str, Derivation] = field(default_factory=dict)
+    _now: dict[str, tuple[int, Derivation]] = field(default_factory=dict)
     _spent: int = 0
 
     def __post_init__(self) -> None:
-        for task in self.tasks:
+        for task in self.tasks if self.lacks else ():
             self._before[task.name] = self._derive(task)
 
     def run(self, ran: Sequence[TrialRecord], *, most: int = MOST) -> None:
         """Run what tells most, one trial after the other, until nothing is in doubt or `most` ran.
         `ran` are the trials of this job so far."""
+        settled = []
         for task in self.tasks:
             own = [r for r in ran if r.task == task.name and not r.derived]
-            _Settling(self, task, own).run(most)
+            settled.append(_Settling(self, task, own).run(most))
+        self.is_settled = all(settled)
 
     def _derive(self, task: Task) -> Derivation:
-        return derive(self.bench.ledger, self.line, suite=task.suite, task=task.name)
+        """Derive a task, where anything came since it was last."""
+        facts = self.bench.ledger.facts()
+        known = self._now.get(task.name)
+        if known is not None and known[0] == facts:
+            return known[1]
+        now = derive(
+            self.bench.ledger, self.line, suite=task.suite, task=task.name,
+            cache=cache_of(self.line.repository),
+        )  # fmt: skip
+        self._now[task.name] = facts, now
+        return now
 
 
 @dataclass
@@ -68,26 +86,29 @@ class _Settling:
     task: Task
     ran: list[TrialRecord]
 
-    def run(self, most: int) -> None:
+    def run(self, most: int) -> bool:
+        """Run what tells most; return True where nothing more is wanted."""
         job = self.job
         asked = self._asked_before()
         own = len(self.ran)
         while job._spent < most:
             now = job._derive(self.task)
+            job._before.setdefault(self.task.name, now)
             plan = self._plan(now, asked, own, most - job._spent)
             if plan is None:
-                return
+                return True
             histories = {key: now.histories[key] for key in self._declared(now)}
             wanted = next_trial(histories, now.derived, plan) or self._unknown(histories, plan)
             if wanted is None:
-                return
+                return True
             record = self._run(now, wanted)
             job._spent += 1
             self.ran.append(record)
             for name in ("", wanted.incident) if wanted.why is Why.CONTROL else ():
                 asked[name] += 1
             if record.outcome is None or not record.ok:
-                return
+                return False
+        return False
 
     def _unknown(self, histories: Mapping[MetricKey, MetricHistory], plan: Job) -> Wanted | None:
         """Return HEAD where a gate could say nothing, since the noise of a metric is not known. A

@@ -13,7 +13,7 @@ from typing import Any
 from celedger.base.model import BY_ID, BaselineAct, BisectRecord, Kind
 from celedger.judge.derivation import Derivation
 from celedger.judge.failures import Failure, worst_first
-from celedger.judge.incident import Incident, IncidentMetric
+from celedger.judge.incident import IN_FORCE, Incident, IncidentMetric
 from celedger.judge.told import Told, Whereabouts, identity
 from celedger.stats.course import IncidentState, StepIncident, StepKind
 from celedger.trial.protocol import TELEMETRY
@@ -225,6 +225,7 @@ def _joined(
 
 def _named(derivation: Derivation, part: _Part) -> Incident:
     main = part.metrics[0]
+    metrics = tuple(sorted(part.metrics, key=lambda m: m.state not in IN_FORCE))
     among = derivation.among(part.first, part.last)
     oldest = among[0]
     likeliest, probability = derivation.sha(part.likeliest), part.probability
@@ -238,7 +239,7 @@ def _named(derivation: Derivation, part: _Part) -> Incident:
     name = part.id or identity(main.suite, main.task, main.name, part.kind, oldest)
     failure = part.failures[0] if part.failures else None
     return Incident(
-        name, part.kind, part.state.value, part.metrics, among, likeliest, probability,
+        name, part.kind, part.state.value, metrics, among, likeliest, probability,
         derivation.sha(part.seen), derivation.sha(part.known) if part.known >= 0 else "",
         derivation.line.parent(likeliest),
         derivation.sha(part.closed) if part.closed is not None else "",

@@ -46,6 +46,7 @@ class TaskMeasurements:
         controls: Place and session of the trials that were run for a rise in doubt, by key.
         ended_well: Id, place, chain, seed and start (s) of each trial that ended well: a column of
             an array each.
+        tried: Places with a trial that ended, however.
     """
 
     suite: str
@@ -56,6 +57,7 @@ class TaskMeasurements:
     not_finite: Mapping[MetricKey, frozenset[int]]
     controls: Mapping[MetricKey, frozenset[tuple[int, int]]]
     ended_well: Ints
+    tried: frozenset[int]
 
 
 class _Definition:
@@ -116,6 +118,7 @@ def measurements(
     return TaskMeasurements(
         newest.suite, newest.name, tuple(chains), metrics, measured, not_finite, controls,
         np.concatenate([_ended_well(part, chains) for part in parts], axis=1),
+        frozenset(place for part in parts for place in part.place[part.counts].tolist()),
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -28,8 +28,8 @@ __all__ = ["LONGEST", "RECENT", "cache_of", "line_of", "read", "record", "standi
 RULES = 1
 """Version of the rules by which the state is derived: a cached one of another version is stale."""
 _STATES = "state"  # folder of the cache, in the repository's folder of state
-_MOST = 8
-"""States that are kept: HEAD's and a few branches'."""
+_MOST = 16
+"""Files that are kept: the states of HEAD and of a few branches, and what is settled there."""
 
 
 def tip_of(repository: Repository, commit: Commit | None = None) -> str:
@@ -64,10 +64,11 @@ def read(
     tip = tip or tip_of(repository)
     key = _key(ledger, tip, every=every)
     path = _folder(repository) / f"{key}.json"
-    with suppress(OSError, ValueError, TypeError, KeyError):
-        return State.unpacked(json.loads(path.read_bytes()))
+    known = _kept(path)
+    if known is not None:
+        return known[0]
     state = _derived(repository, ledger, tip, every=every)
-    _keep(path, state)
+    _keep(path, state, is_said=False)
     return state
 
 
@@ -88,7 +89,8 @@ def record(
     now: float,
     name: Callable[[], str],
 ) -> State:
-    """Bring the state of a line up to date: derive it, and record what was not said yet.
+    """Bring the state of a line up to date: derive it, and record what was not said yet. Where
+    nothing came since the last time, nothing is to say.
 
     Args:
         job: What asks: `run`, `check`, `bisect`, `merge`, or the commit of the worker's job.
@@ -100,6 +102,9 @@ def record(
     from celedger.judge.state import state_of
     from celedger.judge.told import new_rows
 
+    known = _kept(_folder(repository) / f"{_key(ledger, tip, every=False)}.json")
+    if known is not None and known[1]:
+        return known[0]
     line = line_of(repository, ledger, tip)
     derivation = derive(ledger, line, cache=cache_of(repository))
     state = state_of(derivation)
@@ -111,8 +116,22 @@ def record(
     )  # fmt: skip
     if rows:
         ledger.record_said(rows)
-    _keep(_folder(repository) / f"{_key(ledger, tip, every=False)}.json", state)
+    _keep(_folder(repository) / f"{_key(ledger, tip, every=False)}.json", state, is_said=True)
     return state
+
+
+def is_settled(repository: Repository, ledger: Ledger, asked: Sequence[object]) -> bool:
+    """Return True if nothing came since it was noted that no more trials are wanted for what is
+    asked: a line's tip, a commit, tasks."""
+    return _settled_file(repository, ledger, asked).exists()
+
+
+def note_settled(repository: Repository, ledger: Ledger, asked: Sequence[object]) -> None:
+    _write(_settled_file(repository, ledger, asked), {})
+
+
+def _settled_file(repository: Repository, ledger: Ledger, asked: Sequence[object]) -> Path:
+    return _folder(repository) / f"{_key(ledger, repr(asked), every=False)}.json"
 
 
 def is_older(ledger: Ledger) -> bool:
@@ -183,11 +202,23 @@ def _folder(repository: Repository) -> Path:
     return repository.state_dir / _STATES
 
 
-def _keep(path: Path, state: State) -> None:
-    """Write a state to the cache, where that can be written, and remove the oldest."""
+def _kept(path: Path) -> tuple[State, bool] | None:
+    """Return a state of the cache, and whether all of it was said."""
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        kept = json.loads(path.read_bytes())
+        return State.unpacked(kept["state"]), bool(kept["said"])
+    return None
+
+
+def _keep(path: Path, state: State, *, is_said: bool) -> None:
+    _write(path, {"said": is_said, "state": state.packed()})
+
+
+def _write(path: Path, content: Mapping[str, object]) -> None:
+    """Write a file of the cache, where that can be written, and remove the oldest."""
     with suppress(OSError, CeledgerError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        files.replace(path, json.dumps(state.packed()).encode())
+        files.replace(path, json.dumps(content).encode())
         kept = sorted(path.parent.glob("*.json"), key=lambda p: p.stat().st_mtime)
         for old in kept[:-_MOST]:
             old.unlink(missing_ok=True)

@@ -7,14 +7,15 @@ be deleted at any time. Every view prints rows of this state; none judges.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from celedger.base.model import BaselineAct
 from celedger.judge import incident_list, standings
 from celedger.judge.derivation import Derivation
 from celedger.judge.incident import Doubt, LevelChange, MetricNoise, PinnedDistance, State
-from celedger.stats.course import MetricHistory, MetricKey
+from celedger.stats.course import MetricHistory, MetricKey, Node
 
 _95 = 1.959964  # standard errors at each side of a 95 % interval
 
@@ -66,16 +67,10 @@ def _offsets(
         by_chain.setdefault(node.chain, []).append(index)
     numbers = sorted(by_chain)
     for old, new in pairwise(numbers):
-        pairs = [
-            (history.nodes[b].last, history.nodes[a], history.nodes[b])
-            for a in by_chain[old]
-            for b in by_chain[new]
-            if history.nodes[a].first <= history.nodes[b].last
-            and history.nodes[b].first <= history.nodes[a].last
-        ]
-        if not pairs:
+        shared = _newest_of_both(history.nodes, by_chain[old], by_chain[new])
+        if shared is None:
             continue
-        place, one, other = max(pairs, key=lambda pair: pair[0])
+        place, one, other = shared
         sign = metric.direction.sign
         size, error = sign * (other.level - one.level), (one.error**2 + other.error**2) ** 0.5
         chains = task.chains[old], task.chains[new]
@@ -128,3 +123,15 @@ def _pinned(derivation: Derivation) -> Iterable[PinnedDistance]:
         yield PinnedDistance(
             *key, derivation.sha(pin), level, sign * size, low, high, metric.unit, size < 0, clear
         )
+
+
+def _newest_of_both(
+    nodes: Sequence[Node], old: Sequence[int], new: Sequence[int]
+) -> tuple[int, Node, Node] | None:
+    """Return the newest place that nodes of two chains share, and these nodes."""
+    firsts, lasts = [nodes[a].first for a in old], [nodes[a].last for a in old]
+    for b in reversed(new):
+        at = bisect_left(lasts, nodes[b].first)
+        if at < bisect_right(firsts, nodes[b].last):
+            return nodes[b].last, nodes[old[at]], nodes[b]
+    return None

@@ -7,6 +7,7 @@ nothing: what is said of an incident is derived in `state.py`.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -149,8 +150,9 @@ def new_rows(
             "failure": incident.is_failure, "sure": incident.was_sure,
             "bisect": incident.bisect, "closed": incident.closed_at,
         }  # fmt: skip
+        finite = [row for row in sizes.get(incident.id, []) if all(map(_is_finite, row[3:]))]
         numbers: dict[str, object] = {
-            "sizes": sizes.get(incident.id, []), "likeliest": incident.likeliest,
+            "sizes": finite, "likeliest": incident.likeliest,
             "probability": incident.probability,
         }  # fmt: skip
         old = known.get(incident.id)
@@ -184,3 +186,7 @@ def new_rows(
                     job=job, at=now, details=joined,
                 ))  # fmt: skip
     return rows
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, float) and math.isfinite(value)

@@ -230,7 +230,6 @@ class Union:
         self.unsealed = 0  # facts that came without a checksum
         self._keys: dict[tuple[str, int], int] = {}  # of rows of the source, in the target
         self._begun: set[tuple[str, int]] = set()
-        self._references: dict[str, dict[str, str]] = {}
         tables = source.execute("SELECT name FROM sqlite_schema WHERE name = 'names'").fetchall()
         self._is_salvaged = bool(tables)  # see salvage.py
         stand_ins = source.execute("SELECT * FROM stand_ins").fetchall() if tables else []
@@ -272,8 +271,9 @@ class Union:
             if (table, row) in self._stand_ins:
                 self.stood_in.append((table, row))
         for part, (names, rows) in contents.items():
-            owner = "revision" if part == "parents" else "trial"
-            self._insert(part, [owner, *names], [[key, *each] for each in rows])
+            self._insert(
+                part, [validation.PART_OF[part][0], *names], [[key, *each] for each in rows]
+            )
         if self._target.total_changes > changes and (
             table != "trials" or self._is_complete(table, key)
         ):
@@ -329,14 +329,10 @@ class Union:
 
     def _rows(self, table: str, sql: str, row: int) -> tuple[list[str], list[list[Any]]]:
         """Return the columns and rows of a fact's part, with the target's keys."""
-        if table not in self._references:
-            listed = self._source.execute(f"PRAGMA foreign_key_list({table})").fetchall()
-            self._references[table] = {name: to for _, _, to, name, *_ in listed}
-            if table == "points":  # without REFERENCES, which would cost most of recording
-                self._references[table] = {"metric": "metrics"}
+        references = validation.REFERENCES.get(table, {})
         cursor = self._source.execute(sql, (row,))
         columns = [name for name, *_ in cursor.description]
-        tables = [self._references[table].get(name) for name in columns]
+        tables = [references.get(name) for name in columns]
         return columns, [
             [
                 self.carry(to, value) if to and value is not None else value

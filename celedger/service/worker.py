@@ -223,17 +223,16 @@ class Worker:
             why=Why.HOOK, label="celedger worker", listen=self.listen, tell=self.say,
             together=True,
         ) as bench:  # fmt: skip
+            if memory.is_older(self.ledger):  # its first state is no news; what this job finds is
+                note_as_sent(self.ledger, settings, self._record(repository, commit))
             line = memory.line_of(repository, self.ledger, commit.sha)
             extra = ExtraTrials(bench, line, commit, tasks, self.say)
             ran = run_all(bench, lacking(bench, [commit], tasks), in_company=False)
             extra.run(ran, most=settings.max_reruns)
-            is_upgrade = memory.is_older(self.ledger)
             state = self._record(repository, commit)
-            if is_upgrade:
-                note_as_sent(self.ledger, settings, state)
             words = [_unjudged(ran, state)]
             try:
-                if settings.bisect_on_regression and not is_upgrade:
+                if settings.bisect_on_regression:
                     words += self._search(repository, bench, tasks, state, settings.bisect_budget)
                     state = self._record(repository, commit) if len(words) > 1 else state
             finally:  # one alert tells what was opened and named, and none waits for the next job

@@ -37,6 +37,7 @@ from celedger.stats.course import (
 )
 from celedger.stats.level_steps import StepEvidence, steps_of
 from celedger.stats.metric_passes import NoisePoint, Passed, Prepared
+from celedger.stats.seed_checkpoints import Checkpoints
 from celedger.stats.seed_pairs import paired_steps
 from celedger.stats.settled import ChainResult, Kept, Stretch
 from celedger.stats.slow_drift import replaced, with_drifts
@@ -378,10 +379,15 @@ def _history(series: Series, noise: TrialNoise, chains: Sequence[CommitNodes]) -
     return MetricHistory(noise, tuple(nodes), tuple(steps))
 
 
-def _by_seeds(history: MetricHistory, measured: Measurements, budget: float) -> MetricHistory:
+def _by_seeds(
+    history: MetricHistory, measured: Measurements, budget: float, kept: Kept
+) -> MetricHistory:
     """Return the history with the steps that equal seeds tell, where they tell more than fresh
     ones. A slow drift stays: they know none."""
-    paired = paired_steps(measured, history.nodes, history.noise, hazard=HAZARD * budget)
+    paired = paired_steps(
+        measured, history.nodes, history.noise,
+        hazard=HAZARD * budget, checkpoints=Checkpoints(kept),
+    )  # fmt: skip
     if paired is None:
         return history
     steps = list(paired)
@@ -427,7 +433,7 @@ def trace(
         _pass_all(kind, [point for _, point in noises], task)
         for series, (noise, _) in zip(kind, noises, strict=True):
             own = _history(series, noise, task.chains[id(series.nodes)])
-            result[series.key] = _by_seeds(own, measured[series.key], task.budget)
+            result[series.key] = _by_seeds(own, measured[series.key], task.budget, series.kept)
     if cache is not None:
         for series in every:
             item, name = settled.encode(series.kept), settled.item_name(series.key)

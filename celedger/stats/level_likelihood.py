@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -20,6 +21,7 @@ SEES_SAME_SESSION = True  # a test switches it off
 CLIP = 2.0
 """Trials further than two deviations from their session's middle count as at that distance."""
 _CHUNK = 1_000_000  # floats in memory
+TABLE_REACH, TABLE_STEP = 64.0, 0.01  # of `density_table`, in deviations
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -152,6 +154,14 @@ def mean_density(z: Floats, sd: Floats, outliers: float, trials: Ints) -> Floats
     core = np.log1p(-far) + trial_density.log_mean_core(z, trials)
     result: Floats = np.logaddexp(core, np.log(far * trial_density.outlier(z))) - np.log(sd)
     return result
+
+
+@lru_cache(maxsize=64)
+def density_table(outliers: float, trials: tuple[int, ...]) -> Floats:
+    """Return the log density of a mean of so many trials at each distance, in deviations."""
+    z = np.arange(0.0, TABLE_REACH + TABLE_STEP, TABLE_STEP)
+    numbers = np.array(trials)[:, None]
+    return mean_density(z, np.ones(1), outliers, numbers)
 
 
 ONE = np.ones(1, dtype=np.int64)

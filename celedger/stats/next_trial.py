@@ -24,8 +24,10 @@ from celedger.stats.incidents import Derived
 from celedger.stats.line_steps import DOUBT, FEWEST_REPEATS
 from celedger.stats.mends import CLOSED, KEPT, ONE_SIDED, OPEN
 
-EXACT_DOUBT = 0.003
-"""P(step) from which a metric whose bits repeat is run again: bits seldom change by themselves."""
+EXACT_DOUBT = 0.01
+"""P(step) from which a metric whose bits repeat is run again: bits seldom change by themselves.
+At .003, 20 simulated lives spent 1.0 extra trials a job, at .01 .8; shifts alike for all seeds and
+with parts of their own are told within three and six pairs at either."""
 RECENT = 20
 """Measured commits within which a chain was seen, so that it needs no anchor."""
 ANCHOR_TRIALS = 2

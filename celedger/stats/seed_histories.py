@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from celedger.stats.arrays import Floats, Ints
 
@@ -45,9 +46,9 @@ NEGLIGIBLE = 14.0
 FLAT = 1e4
 """Prior variance of the first level, in that of a trial, about the first node's mean."""
 
-_KEPT, _DRAWN = 0, 1 + len(OWN_MOVES)
-_KINDS = _DRAWN + 1
-_OWN = np.array([0.0, *np.square(OWN_MOVES)])
+_KEPT, DRAWN = 0, 1 + len(OWN_MOVES)
+_KINDS = DRAWN + 1
+OWN_VARIANCES = np.array([0.0, *np.square(OWN_MOVES)])
 _STEP = np.array([0.0, *np.square(STEP_SCALES)])
 _STEP_LOG_PRIOR = np.log(AT_A_STEP) - math.log(len(STEP_SCALES))
 
@@ -95,7 +96,9 @@ class Beam:
         path: Index in `paths`: the nodes at which the level made a step.
         drawn: The node at which the seeds were drawn last.
         draws, moves, commits: What commits without a step did to the seeds, counted.
-        trail: For each node the (parent, step scale, kind of move) of its histories.
+        kinds: What happened to the seeds at each node from `first` on: [H, nodes].
+        parents: For each node since `resumed` the history before that each one goes on.
+        returned: What the nodes since `resumed` left that later ones have the bits of.
     """
 
     base: Floats
@@ -109,8 +112,21 @@ class Beam:
     moves: Floats
     commits: Floats
     log_evidence: Floats
+    kinds: NDArray[np.int8]
+    first: int = 0
     paths: list[tuple[int, ...]] = field(default_factory=lambda: [()])
-    trail: list[tuple[Ints, Ints, Ints]] = field(default_factory=list)
+    resumed: int = 0
+    parents: list[Ints] = field(default_factory=list)
+    returned: dict[int, tuple[Floats, Floats, Ints]] = field(default_factory=dict)
+
+    @property
+    def stop(self) -> int:
+        """Return the number of nodes that were seen."""
+        return self.first + int(self.kinds.shape[1])
+
+    def forget(self, first: int) -> None:
+        """Forget what happened to the seeds before node `first`."""
+        self.kinds, self.first = self.kinds[:, first - self.first :], first
 
     def weights(self) -> Floats:
         """Return the histories' probabilities."""
@@ -119,7 +135,7 @@ class Beam:
 
 
 @dataclass(frozen=True, slots=True)
-class _Scale:
+class Scale:
     """Integrates a trial's standard deviation out, under a log-normal prior.
 
     `log_median` and `precision` are those of log sd, `lowest` the smallest possible log sd.
@@ -150,10 +166,10 @@ class _Scale:
         return np.asarray(peak - np.log(self.precision + 2 * misfit) / 2, dtype=np.float64)
 
 
-def _scale(table: SeedTable) -> _Scale:
+def scale_of(table: SeedTable) -> Scale:
     lowest = max(table.rounding, 1e-6 * table.level)
     log_median = math.log(max(RELATIVE_SD[0] * table.level, lowest))
-    return _Scale(log_median, RELATIVE_SD[1] ** -2, math.log(lowest))
+    return Scale(log_median, RELATIVE_SD[1] ** -2, math.log(lowest))
 
 
 def filtered(
@@ -170,15 +186,27 @@ def filtered(
         hazard: Prior probability that a commit makes a step.
         spreads: Degrees of freedom and sum of squares of seeds that other chains measured.
     """
-    scale = _scale(table)
+    beam = started(table, shares, spreads)
+    return advanced(beam, table, len(table.nodes), hazard, spreads, size)
+
+
+def advanced(
+    beam: Beam,
+    table: SeedTable,
+    stop: int,
+    hazard: float,
+    spreads: Sequence[tuple[int, float]],
+    size: int = BEAM,
+) -> Beam:
+    """Return the histories after the nodes up to `stop`, given those of the nodes before."""
+    scale, targets = scale_of(table), set(table.returns)
     count = float(sum(freedom for freedom, _ in spreads)) - 1  # the first value sets the level
-    kept: dict[int, tuple[Floats, Floats, Ints]] = {}
-    beam = _started(table, shares, sum(square for _, square in spreads))
-    for k, values in enumerate(table.tamed):
-        count += len(values)
+    count += sum(map(len, table.tamed[: beam.stop]))
+    for k in range(beam.stop, stop):
+        count += len(table.tamed[k])
         certain = k == 0 or table.returns[k] >= 0
         if k and certain:
-            _return(beam, k, table.returns[k], kept[table.returns[k]])
+            _return(beam, k, table.returns[k])
         prior = (
             _certain(len(beam.base)) if certain else _log_prior(beam, int(table.gaps[k]), hazard)
         )
@@ -189,21 +217,25 @@ def filtered(
         beam = _survivors(beam, k, base, square, log_evidence, size)
         _observe(beam, table, k)
         beam.commits += table.quiet[k]
-        if k in table.returns:
-            kept[k] = beam.mean, beam.covariance, beam.drawn
+        if k in targets:
+            beam.returned[k] = beam.mean, beam.covariance, beam.drawn
     return beam
 
 
-def _started(table: SeedTable, shares: tuple[float, ...], square: float) -> Beam:
+def started(
+    table: SeedTable, shares: tuple[float, ...], spreads: Sequence[tuple[int, float]]
+) -> Beam:
+    """Return what is known before the first node."""
     h, d = len(shares), table.width
     zeros, none = np.zeros(h), np.zeros(h, dtype=np.int64)
+    square = np.full(h, sum(square for _, square in spreads))
     share = np.array(shares)
     covariance = np.zeros((h, d, d))
     covariance[:, np.arange(d), np.arange(d)] = share[:, None]
     covariance[:, 0, 0] = FLAT
     return Beam(
-        zeros, np.full(h, square), np.zeros((h, d)), covariance, share, none, none,
-        zeros, zeros, zeros, zeros,
+        zeros, square, np.zeros((h, d)), covariance, share, none, none,
+        zeros, zeros, zeros, zeros, np.zeros((h, 0), dtype=np.int8),
     )  # fmt: skip
 
 
@@ -228,8 +260,8 @@ def _log_prior(beam: Beam, gap: int, hazard: float) -> Floats:
     log_still = gap * math.log1p(-hazard)
     prior = np.empty((len(_STEP), _KINDS, len(draw)))
     prior[0, _KEPT] = log_still + log_kept
-    prior[0, _KEPT + 1 : _DRAWN] = log_still + log_changed + np.log(move / len(OWN_MOVES))
-    prior[0, _DRAWN] = log_still + log_changed + np.log(draw)
+    prior[0, _KEPT + 1 : DRAWN] = log_still + log_changed + np.log(move / len(OWN_MOVES))
+    prior[0, DRAWN] = log_still + log_changed + np.log(draw)
     prior[1:] = (math.log(-math.expm1(log_still)) + _STEP_LOG_PRIOR)[:, None]
     return prior
 
@@ -244,17 +276,17 @@ def _predicted(beam: Beam, table: SeedTable, k: int) -> tuple[Floats, Floats]:
     h, s = len(beam.base), len(values)
     residual = (1 - beam.share)[:, None] / table.counts[k]
     error = np.empty((_KINDS, h, s))
-    error[_DRAWN] = (values - table.centre) - beam.mean[:, :1]
-    error[:_DRAWN] = error[_DRAWN] - beam.mean[:, at]
+    error[DRAWN] = (values - table.centre) - beam.mean[:, :1]
+    error[:DRAWN] = error[DRAWN] - beam.mean[:, at]
     cross = beam.covariance[:, 0, at]
     level = beam.covariance[:, 0, 0, None, None]
     sigma = np.empty((_KINDS, h, s, s))
-    sigma[:_DRAWN] = level + cross[:, :, None] + cross[:, None, :]
-    sigma[:_DRAWN] += beam.covariance[:, at[:, None], at]
-    sigma[_DRAWN] = level
+    sigma[:DRAWN] = level + cross[:, :, None] + cross[:, None, :]
+    sigma[:DRAWN] += beam.covariance[:, at[:, None], at]
+    sigma[DRAWN] = level
     diagonal = sigma[:, :, np.arange(s), np.arange(s)]
-    diagonal[:_DRAWN] += _OWN[:, None, None] + residual
-    diagonal[_DRAWN] += beam.share[:, None] + residual
+    diagonal[:DRAWN] += OWN_VARIANCES[:, None, None] + residual
+    diagonal[DRAWN] += beam.share[:, None] + residual
     sigma[:, :, np.arange(s), np.arange(s)] = diagonal
     log_determinant, errors, mixed, ones = (np.zeros((_KINDS, h)) for _ in range(4))
     one = np.ones((_KINDS, h, s))
@@ -289,7 +321,7 @@ def _survivors(
     order = order[log_evidence[order] > log_evidence[order[0]] - NEGLIGIBLE]
     h = len(beam.base)
     scale, kind, parent = order // (h * _KINDS), order // h % _KINDS, order % h
-    drawn = np.where(kind == _DRAWN, k, beam.drawn[parent])
+    drawn = np.where(kind == DRAWN, k, beam.drawn[parent])
     key = (beam.path[parent] * 2 + (scale > 0)) * (k + 1) + drawn
     keys = np.stack([key, beam.share[parent].view(np.int64)]) if np.ptp(beam.share) else key
     _, first, group = np.unique(keys, axis=-1, return_index=True, return_inverse=True)
@@ -305,12 +337,16 @@ def _survivors(
         beam.share[parent],
         _extended(beam, k, scale, parent),
         drawn[first[best]],
-        beam.draws[parent] + (still & (kind == _DRAWN)),
-        beam.moves[parent] + (still & (kind > _KEPT) & (kind < _DRAWN)),
+        beam.draws[parent] + (still & (kind == DRAWN)),
+        beam.moves[parent] + (still & (kind > _KEPT) & (kind < DRAWN)),
         beam.commits[parent] + still * (k > 0),
         log_evidence[chosen] + gained,
+        np.concatenate([beam.kinds[parent], kind[:, None].astype(np.int8)], axis=1),
+        beam.first,
         beam.paths,
-        [*beam.trail, (parent, scale, kind)],
+        beam.resumed,
+        [*beam.parents, parent],
+        beam.returned,
     )
 
 
@@ -325,14 +361,14 @@ def _extended(beam: Beam, k: int, scale: Ints, parent: Ints) -> Ints:
     return path
 
 
-def _return(beam: Beam, k: int, to: int, state: tuple[Floats, Floats, Ints]) -> None:
+def _return(beam: Beam, k: int, to: int) -> None:
     """Give each history the level and seeds of node `to`, whose bits node `k` has again.
 
     That is no chance: what was done since was undone, and a step since is followed by one back.
     """
-    mean, covariance, drawn = state
+    mean, covariance, drawn = beam.returned[to]
     which = np.arange(len(beam.base))
-    for parent, _, _ in reversed(beam.trail[to + 1 :]):
+    for parent in reversed(beam.parents[to + 1 - beam.resumed :]):
         which = parent[which]
     beam.mean, beam.covariance, beam.drawn = mean[which], covariance[which], drawn[which]
     stepped = np.array([max(beam.paths[path], default=-1) > to for path in beam.path.tolist()])
@@ -342,12 +378,12 @@ def _return(beam: Beam, k: int, to: int, state: tuple[Floats, Floats, Ints]) -> 
 def _moved(beam: Beam, scale: Ints, kind: Ints, parent: Ints) -> tuple[Floats, Floats]:
     """Return mean and covariance of the children before they see values."""
     mean, covariance = beam.mean[parent], beam.covariance[parent]
-    anew = kind == _DRAWN
+    anew = kind == DRAWN
     mean[anew, 1:] = 0
     covariance[anew, 1:] = 0
     covariance[anew, :, 1:] = 0
     seeds = np.arange(1, mean.shape[1])
-    own = np.where(anew, beam.share[parent], _OWN[np.where(anew, _KEPT, kind)])
+    own = np.where(anew, beam.share[parent], OWN_VARIANCES[np.where(anew, _KEPT, kind)])
     covariance[:, seeds, seeds] += own[:, None]
     covariance[:, 0, 0] += _STEP[scale]
     return mean, covariance
@@ -370,74 +406,3 @@ def _observe(beam: Beam, table: SeedTable, k: int) -> None:
         covariance[:, passing] = 0
         covariance[:, :, passing] = 0
         covariance[:, passing, passing] = beam.share[:, None]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Levels:
-    """The levels of one history: mean and covariance, which of them each node has, and the sd of a
-    trial."""
-
-    mean: Floats
-    covariance: Floats
-    of_node: Ints
-    sd: float
-
-
-def levels(table: SeedTable, beam: Beam, which: int, spread: int = 0) -> Levels:
-    """Return the levels that the values have under one history of the beam, by least squares.
-
-    Args:
-        spread: Degrees of freedom of the spreads that `filtered` was given.
-    """
-    share = float(beam.share[which])
-    of_node, shared = _structure(table, beam, which)
-    size = int(of_node.max()) + 1
-    precision, weighted = np.zeros((size, size)), np.zeros(size)
-    at_node = np.repeat(np.arange(len(of_node)), [len(ys) for ys in table.tamed])
-    columns, values, number = (
-        np.concatenate(x) for x in (table.columns, table.tamed, table.counts)
-    )
-    # a column that nodes share in passing stands for another seed at each
-    seed = np.where(columns < table.passing, columns, table.width + np.arange(len(columns)))
-    for one in np.unique(seed):
-        rows = np.flatnonzero(seed == one)
-        k = at_node[rows]
-        sigma = shared[np.ix_(k, k)] + np.diag((1 - share) / number[rows])
-        design = (of_node[k][:, None] == np.arange(size)).astype(np.float64)
-        solved = np.linalg.solve(sigma, np.column_stack([design, values[rows] - table.centre]))
-        precision += design.T @ solved[:, :-1]
-        weighted += design.T @ solved[:, -1]
-    covariance = np.linalg.inv(precision)
-    count = spread - 1 + len(values)
-    sd = math.exp(float(_scale(table).mode(beam.square[which : which + 1], count)[0]))
-    mean = table.centre + covariance @ weighted
-    beyond = np.concatenate(table.values) - values
-    if beyond.any():
-        mean += [float(np.median(beyond[of_node[at_node] == level])) for level in range(size)]
-    return Levels(mean, np.asarray(covariance * sd**2, dtype=np.float64), of_node, sd)
-
-
-def _structure(table: SeedTable, beam: Beam, which: int) -> tuple[Ints, Floats]:
-    """Return which level each node has under a history, and the covariance of what a seed adds at
-    two nodes, in units of a trial's variance."""
-    steps = set(beam.paths[beam.path[which]])
-    share, at = float(beam.share[which]), which
-    kinds = []
-    for parent, _, kind in reversed(beam.trail):
-        kinds.append(int(kind[at]))
-        at = int(parent[at])
-    kinds.reverse()
-    of_node = np.zeros(len(kinds), dtype=np.int64)
-    shared = np.zeros((len(kinds), len(kinds)))
-    shared[0, 0] = share
-    for k in range(1, len(kinds)):
-        returns = table.returns[k] >= 0
-        source = table.returns[k] if returns else k - 1
-        new = k in steps and not returns
-        of_node[k] = of_node[:k].max() + 1 if new else of_node[source]
-        if kinds[k] == _DRAWN:
-            shared[k, k] = share
-        else:
-            shared[k, :k] = shared[:k, k] = shared[source, :k]
-            shared[k, k] = shared[source, source] + _OWN[kinds[k]]
-    return of_node, shared

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from fractions import Fraction
+from itertools import pairwise
 
 import numpy as np
 
 from celedger.stats.arrays import Bools, Floats, Ints
 from celedger.stats.course import Measurements, Node, Step, TrialNoise
-from celedger.stats.seed_histories import RELATIVE_SD, Beam, Levels, SeedTable, filtered, levels
+from celedger.stats.seed_checkpoints import EVERY, Checkpoint, Checkpoints
+from celedger.stats.seed_histories import RELATIVE_SD, Beam, SeedTable, advanced, started
+from celedger.stats.seed_levels import Levels, levels
+from celedger.stats.value_resolution import resolution
 
 EXACT_SHARE = 1 - 1e-6
 """The seed's share of the variance where bits repeat: rounding leaves a thousandth of the sd."""
@@ -37,26 +40,34 @@ LEAST = 0.002
 """Steps less probable are not returned."""
 COVERAGE = 0.95
 """Of the set of commits that may have made the step."""
+LAG = 60
+"""A step is settled when so many nodes were measured since, and a level is told by the nodes up to
+so many before: seeds that were drawn anew since tell nothing of it."""
+KEPT = 0.5
+"""What is less probable by then was no step."""
 EXPLAINED = 6
 """The size of a step is the mean over so many of the likeliest histories that have it."""
 DOUBTFUL, EXACT_DOUBTFUL, SETTLED = 0.03, 0.003, 0.95
 """A step is worth a pair of trials between these probabilities. Bits seldom change: where they
 repeat, a smaller doubt costs few trials."""
-DIGITS = 6
-"""Significant digits that a rounded value, or a share of a data set, may have."""
-MOST_SAMPLES = 20_000
-"""Size of a data set up to which a share of it is recognised."""
 MOST_CHANGE = 100.0
 """For the evidence a value is at most so many levels away: how far a loss diverged does not tell
 how much trials differ."""
 LARGEST = 1e100
 """Values beyond have no squares to sum."""
-TIES = 0.75
-"""With fewer distinct values than this share of the draws, the smallest gap is their resolution."""
+
+
+Mean = dict[int, tuple[float, int]]
+"""Mean and number of a node's trials by seed."""
 
 
 def paired_steps(
-    measured: Measurements, nodes: Sequence[Node], noise: TrialNoise, *, hazard: float
+    measured: Measurements,
+    nodes: Sequence[Node],
+    noise: TrialNoise,
+    *,
+    hazard: float,
+    checkpoints: Checkpoints | None = None,
 ) -> tuple[Step, ...] | None:
     """Return the steps of a metric as equal seeds tell them, oldest first.
 
@@ -64,39 +75,85 @@ def paired_steps(
         nodes: Of all chains, oldest first in each. Trials of a node share their code's bits.
         noise: Its `is_exact` alone is read. How much seeds differ is learned from their values.
         hazard: Prior probability that a commit changes the level.
+        checkpoints: Kept from call to call.
 
     Returns:
         None where equal seeds tell nothing or less than fresh ones: for values of sessions, where
         the seed's share is small or unknown, where no two nodes share a seed, and where most
         commits draw all seeds anew.
     """
-    shares = _shares(measured, nodes, noise)
+    if measured.has_sessions:
+        return None
+    means = _by_seed(measured, nodes)
+    shares = _shares(measured, nodes, means, noise)
     if shares is None:
         return None
     by_chain: dict[int, list[int]] = {}
     for at, node in enumerate(nodes):
         if node.rows:
             by_chain.setdefault(node.chain, []).append(at)
-    tables = [seed_table(measured, nodes, members) for members in by_chain.values()]
+    tables = [seed_table(measured, nodes, members, means) for members in by_chain.values()]
     usable = [table for table in tables if table is not None]
     if not usable:
         return None
-    spreads = {chain: _spread(measured, nodes, members) for chain, members in by_chain.items()}
+    spreads = {chain: _spread([means[at] for at in members]) for chain, members in by_chain.items()}
     steps: list[Step] = []
     draws = commits = 0.0
     for table in usable:
         chain = nodes[table.nodes[0]].chain
         others = [spread for other, spread in spreads.items() if other != chain]
-        shares_here = _rounded(table, shares)
-        beam = filtered(table, shares_here, hazard, others)
+        beam, own = _followed(table, nodes, _rounded(table, shares), hazard, others, checkpoints)
         weight = beam.weights()
         stepped = float(weight @ [len(beam.paths[path]) for path in beam.path])
         draws += float(weight @ beam.draws)
         commits += len(table.nodes) - 1 - stepped + float(table.quiet.sum())
-        steps += _steps(table, beam, nodes, sum(freedom for freedom, _ in others))
+        steps += own
     if commits >= RULE_COMMITS and draws > RULE_SHARE * commits:
         return None
     return tuple(sorted(steps, key=lambda step: (step.first, step.last, step.chain)))
+
+
+def _followed(
+    table: SeedTable,
+    nodes: Sequence[Node],
+    shares: tuple[float, ...],
+    hazard: float,
+    others: Sequence[tuple[int, float]],
+    checkpoints: Checkpoints | None,
+) -> tuple[Beam, list[Step]]:
+    """Return a chain's likeliest histories and its steps. Steps that are long past are settled: no
+    later value moves them, so that a checkpoint may stand for all before it."""
+    spread, count = sum(freedom for freedom, _ in others), len(table.nodes)
+    places = [nodes[at] for at in table.nodes]
+    content = (shares, hazard, tuple(others))
+    at = None if checkpoints is None else checkpoints.get(table, places, content)
+    if at is None:
+        at = Checkpoint(started(table, shares, others), [], 0)
+    for stop in range((at.beam.stop // EVERY + 1) * EVERY, count - EVERY + 1, EVERY):
+        beam = advanced(at.beam, table, stop, hazard, others)
+        at = Checkpoint(beam, at.steps, at.settled)
+        if stop % LAG == 0 and stop - at.settled >= 2 * LAG:
+            at = _settled(at, table, nodes, spread)
+    if checkpoints is not None:
+        checkpoints.put(table, places, content, at)
+    beam = advanced(at.beam, table, count, hazard, others)
+    steps = [*at.steps, *_steps(table, beam, nodes, spread, at.settled, count)]
+    newest = max((step.node for step in steps), default=-1)
+    return beam, [replace(step, is_newest=step.node == newest) for step in steps]
+
+
+def _settled(at: Checkpoint, table: SeedTable, nodes: Sequence[Node], spread: int) -> Checkpoint:
+    """Settle the steps before a node that is far from any, and forget the seeds long before it."""
+    beam, weight = at.beam, at.beam.weights()
+    mass = weight @ _has(beam, beam.stop)
+    for end in range(beam.stop - LAG, beam.stop - LAG // 2):
+        if mass[end - REACH : end + REACH].max() < LEAST:
+            steps = _steps(table, beam, nodes, spread, at.settled, end)
+            later = [to for to in table.returns[end - LAG :] if to >= 0]
+            beam.forget(max(beam.first, min([end - LAG, *later])))
+            sure = [step for step in steps if step.probability >= KEPT]
+            return Checkpoint(beam, [*at.steps, *sure], end)
+    return at
 
 
 def pair_wanted(
@@ -131,48 +188,61 @@ def pair_wanted(
 
 
 def seed_table(
-    measured: Measurements, nodes: Sequence[Node], members: list[int]
+    measured: Measurements,
+    nodes: Sequence[Node],
+    members: list[int],
+    known_means: Sequence[Mean] | None = None,
 ) -> SeedTable | None:
     """Return a chain's table; None if no two nodes share a seed."""
-    means = [_by_seed(measured, nodes[at]) for at in members]
+    every = _by_seed(measured, nodes) if known_means is None else known_means
+    means = [every[at] for at in members]
     nodes_of = Counter(seed for mean in means for seed in mean)
     repeated = sorted((s for s in nodes_of if nodes_of[s] > 1), key=lambda s: (-nodes_of[s], s))
     if not repeated:
         return None
-    followed = {seed: 1 + at for at, seed in enumerate(repeated[:MOST_SEEDS])}
+    followed = {seed: 1 + at for at, seed in enumerate(sorted(repeated[:MOST_SEEDS]))}
     dropped = set(repeated[MOST_SEEDS:])
     passing = 1 + len(followed)
     pairs = [pair for pair in zip(members, means, strict=True) if not dropped.issuperset(pair[1])]
     members, means = [at for at, _ in pairs], [mean for _, mean in pairs]
-    rounding = _resolution(means) / math.sqrt(12)
+    rounding = resolution(means) / math.sqrt(12)
     returns, known = _returns(measured, [nodes[at] for at in members], means, rounding == 0)
-    gaps, quiet, columns, values, counts, width = [], [], [], [], [], passing
-    newest = nodes[members[0]].first
+    gaps, quiet, width = [], [], passing
+    flat: list[tuple[int, float, float]] = []
+    offset = [0]
+    newest, place = nodes[members[0]].first, measured.place.tolist()
     for at, mean, old in zip(members, means, known, strict=True):
-        seeds = [seed for seed in mean if seed not in dropped and seed not in old]
-        free = iter(range(passing, passing + len(seeds)))
-        columns.append(np.array([followed.get(s) or next(free) for s in seeds], dtype=np.int64))
-        width = max([width, *(columns[-1] + 1).tolist()])
-        values.append(np.array([mean[s][0] for s in seeds]))
-        counts.append(np.array([float(mean[s][1]) for s in seeds]))
+        free = passing
+        for seed, (value, number) in mean.items():
+            if seed in dropped or seed in old:
+                continue
+            if seed in followed:
+                flat.append((followed[seed], value, number))
+            else:
+                flat.append((free, value, number))
+                free += 1
+        width = max(width, free)
+        offset.append(len(flat))
         node = nodes[at]
         gaps.append(max(1, node.first - newest))
-        quiet.append(
-            len(set(measured.place[list(node.rows)].tolist()) | {node.first, node.last}) - 1
-        )
+        quiet.append(len({node.first, node.last, *(place[row] for row in node.rows)}) - 1)
         newest = node.last
+    rows = np.array(flat).reshape(-1, 3)
+    ranges = [slice(a, b) for a, b in pairwise(offset)]
+    column = rows[:, 0].astype(np.int64)
+    values, counts = (tuple(rows[r, i] for r in ranges) for i in (1, 2))
     centre = float(np.median(values[0]))
-    level = abs(centre) or float(np.median(np.abs(np.concatenate(values)))) or 1.0
-    low, high = centre - MOST_CHANGE * level, centre + MOST_CHANGE * level
+    level = abs(centre) or float(np.median(np.abs(rows[:, 1]))) or 1.0
+    tamed = np.clip(rows[:, 1], centre - MOST_CHANGE * level, centre + MOST_CHANGE * level)
     return SeedTable(
         nodes=tuple(members),
         gaps=np.array(gaps),
         quiet=np.array(quiet),
         returns=returns,
-        columns=tuple(columns),
-        values=tuple(values),
-        tamed=tuple(np.clip(ys, low, high) for ys in values),
-        counts=tuple(counts),
+        columns=tuple(column[r] for r in ranges),
+        values=values,
+        tamed=tuple(tamed[r] for r in ranges),
+        counts=counts,
         width=width,
         passing=passing,
         centre=centre,
@@ -191,11 +261,12 @@ def _returns(
         fine: Equal values are equal bits, where those are not known.
     """
     bits: list[dict[int, tuple[bool, float]]] = []
+    seeds, numbers = measured.seed.tolist(), measured.bits.tolist()
     for node, mean in zip(nodes, means, strict=True):
         of_seed = {seed: (False, value) for seed, (value, _) in mean.items()} if fine else {}
         for row in node.rows:
-            if measured.bits[row] >= 0:
-                of_seed[int(measured.seed[row])] = (True, float(measured.bits[row]))
+            if numbers[row] >= 0:
+                of_seed[seeds[row]] = (True, float(numbers[row]))
         bits.append(of_seed)
     returns: list[int] = []
     known: list[set[int]] = []
@@ -212,44 +283,58 @@ def _returns(
     return tuple(returns), known
 
 
-def _by_seed(measured: Measurements, node: Node) -> dict[int, tuple[float, int]]:
-    """Return mean and number of a node's trials by seed."""
-    rows: dict[int, list[float]] = {}
-    for row in node.rows:
-        rows.setdefault(int(measured.seed[row]), []).append(
-            min(max(float(measured.value[row]), -LARGEST), LARGEST)
+def _by_seed(measured: Measurements, nodes: Sequence[Node]) -> list[Mean]:
+    """Return mean and number of each node's trials by seed."""
+    seeds = measured.seed.tolist()
+    values = np.clip(measured.value, -LARGEST, LARGEST).tolist()
+    result: list[Mean] = []
+    for node in nodes:
+        rows: dict[int, list[float]] = {}
+        for row in node.rows:
+            rows.setdefault(seeds[row], []).append(values[row])
+        result.append(
+            {seed: (math.fsum(ys) / len(ys), len(ys)) for seed, ys in sorted(rows.items())}
         )
-    return {seed: (math.fsum(ys) / len(ys), len(ys)) for seed, ys in sorted(rows.items())}
+    return result
 
 
-def _spread(measured: Measurements, nodes: Sequence[Node], members: list[int]) -> tuple[int, float]:
+def _squares(values: Sequence[float]) -> float:
+    """Return the sum of squares about the mean."""
+    if len(values) < 2:
+        return 0.0
+    mean = sum(values) / len(values)
+    return sum((value - mean) ** 2 for value in values)
+
+
+def _spread(means: Sequence[Mean]) -> tuple[int, float]:
     """Return degrees of freedom and sum of squares of the seeds of a typical node, of those that
-    have most. Not of all: nodes may repeat each other's draw."""
-    means = [_by_seed(measured, nodes[at]) for at in members]
+    have most, to within a twentieth. Not of all: nodes may repeat each other's draw."""
     most = max(map(len, means))
-    full = [np.array([y for y, _ in mean.values()]) for mean in means if len(mean) == most]
-    return most - 1, float(np.median([np.square(ys - ys.mean()).sum() for ys in full]))
+    full = [_squares([y for y, _ in mean.values()]) for mean in means if len(mean) == most]
+    return most - 1, _steady(float(np.median(full)))
+
+
+def _steady(value: float) -> float:
+    """Return a positive number to within a fortieth: one more commit seldom moves it."""
+    return math.exp(round(math.log(value) / 0.05) * 0.05) if value > 0 else value
 
 
 def _shares(
-    measured: Measurements, nodes: Sequence[Node], noise: TrialNoise
+    measured: Measurements, nodes: Sequence[Node], means: Sequence[Mean], noise: TrialNoise
 ) -> tuple[float, ...] | None:
     """Return what the seed's share of the variance may be; None where it is small or unknown."""
-    if measured.has_sessions:
-        return None
     if noise.is_exact:
         return (EXACT_SHARE,)
     freedom, squares = 0, 0.0
     between, seeds = 0, 0.0
-    for node in nodes:
-        means = _by_seed(measured, node)
-        for row in node.rows:
-            value = float(np.clip(measured.value[row], -LARGEST, LARGEST))
-            squares += (value - means[int(measured.seed[row])][0]) ** 2
-        freedom += len(node.rows) - len(means)
-        ys = np.array([mean for mean, _ in means.values()])
-        between += max(0, len(ys) - 1)
-        seeds += float(np.square(ys - ys.mean()).sum()) if len(ys) else 0.0
+    row_seeds = measured.seed.tolist()
+    values = np.clip(measured.value, -LARGEST, LARGEST).tolist()
+    for node, mean in zip(nodes, means, strict=True):
+        if len(node.rows) > len(mean):
+            squares += sum((values[row] - mean[row_seeds[row]][0]) ** 2 for row in node.rows)
+        freedom += len(node.rows) - len(mean)
+        between += max(0, len(mean) - 1)
+        seeds += _squares([y for y, _ in mean.values()])
     if freedom < SHARE_FREEDOM or not between or not seeds:
         return None
     small = squares / freedom > (1 - LARGE_SHARE) * seeds / between
@@ -258,56 +343,36 @@ def _shares(
 
 def _rounded(table: SeedTable, shares: tuple[float, ...]) -> tuple[float, ...]:
     """Return the seed's shares where rounding adds its own variance to the values."""
-    squares = sum(float(np.square(ys - ys.mean()).sum()) for ys in table.tamed if len(ys))
+    if not table.rounding:
+        return shares
+    squares = sum(_squares(ys.tolist()) for ys in table.tamed)
     freedom = sum(len(ys) - 1 for ys in table.tamed if len(ys))
     seen = math.sqrt(squares / freedom) if freedom else RELATIVE_SD[0] * table.level
-    ratio = (table.rounding / max(seen, table.rounding)) ** 2 if table.rounding else 0.0
+    ratio = _steady((table.rounding / max(seen, table.rounding)) ** 2)
     return tuple(share / (1 + ratio) for share in shares)
-
-
-def _resolution(nodes: Sequence[Mapping[int, tuple[float, int]]]) -> float:
-    """Return the distance of possible values; 0 where they are as fine as floating point.
-
-    Where values are coarse (counts, shares of a small data set), two seeds move alike by chance.
-
-    Args:
-        nodes: Value of each seed at each node.
-    """
-    distinct = np.unique([value for node in nodes for value, _ in node.values()])
-    with np.errstate(over="ignore"):
-        is_single = bool(np.all(distinct == distinct.astype(np.float32)))
-    some = distinct[:: max(1, len(distinct) // 8)].tolist()
-    digits = [np.format_float_positional(np.float32(y) if is_single else y) for y in some]
-    if max(len(text.replace(".", "").strip("-0")) for text in digits) <= DIGITS:
-        return float(10.0 ** -max(len(text.partition(".")[2]) for text in digits))
-    shares = [Fraction(y).limit_denominator(MOST_SAMPLES) for y in some]
-    tolerance = 1e-7 if is_single else 1e-12
-    if all(abs(float(s) - y) <= tolerance * abs(y) for s, y in zip(shares, some, strict=True)):
-        samples = math.lcm(*(share.denominator for share in shares))
-        if samples <= MOST_SAMPLES:
-            return 1 / samples
-    seen: set[tuple[int, float]] = set()
-    drawn = 0  # a seed that returns to a value is no new draw, nor are seeds of no effect
-    for node in nodes:
-        new = {(seed, value) for seed, (value, _) in node.items()} - seen
-        drawn += len({value for _, value in new})
-        seen |= new
-    tied = 1 < len(distinct) <= TIES * drawn
-    return float(np.diff(distinct).min()) if tied else 0.0
 
 
 # What the histories say
 
 
-def _steps(table: SeedTable, beam: Beam, nodes: Sequence[Node], spread: int) -> list[Step]:
-    """Return one step for each cluster of nodes at which histories have one."""
-    weight = beam.weights()
-    has = np.zeros((len(weight), len(table.nodes)), dtype=bool)
+def _has(beam: Beam, stop: int) -> Bools:
+    """Return which histories have a step at which node."""
+    has = np.zeros((len(beam.path), stop), dtype=bool)
     for which, path in enumerate(beam.path):
         has[which, list(beam.paths[path])] = True
+    return has
+
+
+def _steps(
+    table: SeedTable, beam: Beam, nodes: Sequence[Node], spread: int, start: int, stop: int
+) -> list[Step]:
+    """Return one step for each cluster of nodes, from `start` up to `stop`, at which histories
+    have one."""
+    weight = beam.weights()
+    has = _has(beam, beam.stop)
     explained: dict[int, Levels] = {}
     steps = []
-    for cluster in _clusters(weight, has):
+    for cluster in _clusters(weight, has, start, stop):
         members = np.flatnonzero(has[:, cluster].any(axis=1))
         probability = min(1.0, float(weight[members].sum()))
         if probability < LEAST:
@@ -318,24 +383,30 @@ def _steps(table: SeedTable, beam: Beam, nodes: Sequence[Node], spread: int) -> 
                 explained[which] = levels(table, beam, which, spread)
         sides = []
         for which in likeliest.tolist():
-            stepped, found = cluster[has[which, cluster]], explained[which]
+            stepped = cluster[has[which, cluster]] - beam.first
+            found = explained[which]
             pair = found.of_node[[stepped[0] - 1, stepped[-1]]]
             sides.append((float(weight[which]), found, pair))
         share = weight @ has[:, cluster]
         steps.append(_step(table, nodes, cluster, share, probability, _mixed(sides)))
-    newest = max((step.node for step in steps), default=-1)
-    return [replace(step, is_newest=step.node == newest) for step in steps]
+    return steps
 
 
-def _clusters(weight: Floats, has: Bools) -> list[Ints]:
-    """Return the nodes of each step, the surest first.
+def _clusters(weight: Floats, has: Bools, start: int, stop: int) -> list[Ints]:
+    """Return the nodes of each step from node `start` up to `stop`, the surest first.
 
     Nodes near each other are one step where histories have it at one *or* the other; where they
     have it at both, these are two.
     """
-    joint = (has * weight[:, None]).T @ has
-    single = np.diag(joint)
-    left = set(np.flatnonzero(single > 0).tolist())
+    some = start + np.flatnonzero(has[:, start:stop].any(axis=0))
+    both = (has[:, some] * weight[:, None]).T @ has[:, some]
+    joint = {
+        (a, b): float(both[i, j])
+        for i, a in enumerate(some.tolist())
+        for j, b in enumerate(some.tolist())
+    }
+    single = {a: joint[a, a] for a in some.tolist()}
+    left = {a for a, share in single.items() if share > 0}
     clusters = []
     while left:
         best = max(left, key=lambda k: (single[k], -k))

@@ -222,7 +222,7 @@ def keep(
     name = f"chain {chain}"
     kept.facts[name] = {
         "content": content,
-        "steps": _facts(result.steps),
+        "steps": facts_of(result.steps),
         "unit": result.unit,
         "origin": result.origin,
     }
@@ -238,17 +238,17 @@ def keep(
         kept.facts[f"{name} stretch"] = {
             "first": stretch.first,
             "content": stretch.content,
-            "drifts": _facts(stretch.drifts),
+            "drifts": facts_of(stretch.drifts),
         }
         kept.arrays[f"{name} message"] = stretch.message
         kept.arrays[f"{name} control"] = stretch.control
 
 
-def _facts(steps: Sequence[Step]) -> list[dict[str, Any]]:
+def facts_of(steps: Sequence[Step]) -> list[dict[str, Any]]:
     return [{name: getattr(step, name) for name in Step.__slots__} for step in steps]
 
 
-def _steps(stored: Sequence[dict[str, Any]]) -> list[Step]:
+def restored(stored: Sequence[dict[str, Any]]) -> list[Step]:
     return [
         Step(**{**step, "kind": StepKind(step["kind"]), "posterior": tuple(step["posterior"])})
         for step in stored
@@ -266,7 +266,7 @@ def result(kept: Kept, chain: int) -> ChainResult | None:
     moments[kept.arrays[f"{name} places"]] = kept.arrays[f"{name} moments"]
     variance = kept.arrays[f"{name} variance"]
     return ChainResult(
-        moments, level, variance, _steps(facts["steps"]), facts["unit"], facts["origin"]
+        moments, level, variance, restored(facts["steps"]), facts["unit"], facts["origin"]
     )
 
 
@@ -290,6 +290,6 @@ def stretch(kept: Kept, chain: int, content: Callable[[int], str]) -> Stretch | 
         facts["first"],
         facts["content"],
         kept.arrays[f"{name} message"],
-        _steps(facts["drifts"]),
+        restored(facts["drifts"]),
         kept.arrays[f"{name} control"],
     )

@@ -17,6 +17,7 @@ from celedger.stats import level_likelihood
 from celedger.stats.arrays import Floats, Ints
 from celedger.stats.commit_nodes import CommitNodes
 from celedger.stats.course import Step, StepKind
+from celedger.stats.level_likelihood import TABLE_REACH, TABLE_STEP
 from celedger.stats.metric_passes import Passed, Prepared
 
 FINDS_DRIFTS = True  # a test switches it off
@@ -59,19 +60,22 @@ _COARSE = _Search(stride=4, growth=1.4, size_step=1.2, levels=3)
 _FINE = _Search(stride=1, growth=1.12, size_step=0.4, levels=9)
 _SCREEN = 6.0
 """The coarse search is at most so many nats too low."""
+_NEGLIGIBLE = 12.0
+"""Nats below the likeliest, or below what matters at all, at which nothing is looked at closely."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _SessionTerms:
-    """The cells of speed and memory: node, mean less kappa times that beside, kappa, deviation,
-    and how many trials it rests on."""
+    """The cells of speed and memory: node, mean less kappa times that beside, kappa, deviation.
+    Log densities by the distance in deviations are a table: a row for each number of trials."""
 
     node: Ints
     mean: Floats
     kappa: Floats
     sd: Floats
-    trials: Ints
-    outliers: float
+    row: Ints
+    table: Floats
+    total_log_sd: Floats  # up to each cell
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,7 +99,7 @@ class _Chain:
 @dataclass(frozen=True, slots=True)
 class _Ramp:
     """One ramp from node `begin` (the last before it) to node `end` (the first after it), summed
-    over levels and sizes. Pairs: mean and mean square."""
+    over levels and sizes. Pairs: mean and mean square; `sizes` is the range of likely ones."""
 
     begin: int
     end: int
@@ -103,6 +107,7 @@ class _Ramp:
     size: tuple[float, float]
     before: tuple[float, float]
     after: tuple[float, float]
+    sizes: tuple[float, float]
 
 
 def _log(x: Floats) -> Floats:
@@ -131,8 +136,13 @@ def _session_terms(metric: Prepared, row: int, first: int) -> _SessionTerms | No
     kappa[linked], variance[linked] = all_kappa[row], all_variance[row]
     trials[linked] = np.minimum(cells.trials[i[linked]], cells.trials[kept[linked]])
     mean[linked] -= kappa[linked] * cells.mean[row, i[linked]]
-    node = cells.node[kept] - first
-    return _SessionTerms(node, mean, kappa, np.sqrt(variance), trials, metric.rows.outliers)
+    sd = np.sqrt(variance)
+    distinct, at = np.unique(trials, return_inverse=True)
+    table = level_likelihood.density_table(metric.rows.outliers, tuple(distinct.tolist()))
+    return _SessionTerms(
+        cells.node[kept] - first, mean, kappa, sd, at.ravel() * table.shape[1], table.ravel(),
+        np.append(0.0, np.cumsum(np.log(sd))),
+    )  # fmt: skip
 
 
 def _chain(metric: Prepared, passed: Passed, level: float, log_prior: float) -> _Chain:
@@ -163,33 +173,58 @@ def _chain(metric: Prepared, passed: Passed, level: float, log_prior: float) -> 
     )
 
 
-def _log_likelihood(
-    chain: _Chain, begin: int, end: int, levels: Ints, sizes: Floats, ramp: Floats
-) -> Floats:
-    """Return the log likelihood of the nodes after `begin` up to `end`: [levels, sizes].
+def _sums(logs: Floats, begins: Ints) -> Floats:
+    """Return the sums of stretches of the last axis; `begins` has the end of the last one too. A
+    stretch may be empty."""
+    padded = np.concatenate([logs, np.zeros((*logs.shape[:-1], 1))], axis=-1)
+    sums: Floats = np.add.reduceat(padded, begins[:-1], axis=-1)
+    sums[..., begins[1:] == begins[:-1]] = 0.0
+    return sums
+
+
+def _joined(begins: Ints, ends: Ints) -> tuple[Ints, Ints, Ints]:
+    """Return the numbers of ranges one after another, the range of each, and where each begins."""
+    offset = np.append(0, np.cumsum(ends - begins))
+    which = np.repeat(np.arange(len(begins)), ends - begins)
+    return np.arange(offset[-1]) - offset[which] + begins[which], which, offset
+
+
+def _log_likelihoods(chain: _Chain, begin: int, ends: Ints, levels: Ints, sizes: Floats) -> Floats:
+    """Return the log likelihood of the nodes after `begin` up to each end: [levels, sizes, ends].
 
     Args:
         levels: Indices of the level at `begin`.
-        ramp: Share of the drift that each node has, `begin` with 0 first.
     """
-    inside = slice(begin + 1, end + 1)
-    stays = float(chain.stays[inside].sum())
+    stays = np.append(0.0, np.cumsum(chain.stays[begin + 1 : ends[-1] + 1]))[ends - begin]
+    start = chain.last[begin]
+
+    def ramp(node: Ints, which: Ints) -> Floats:
+        """Return the share of the drift that nodes have."""
+        end = ends[which]
+        share = (0.5 * (chain.first[node] + chain.last[node]) - start) / (chain.first[end] - start)
+        result: Floats = np.where(node == end, 1.0, np.where(node == begin, 0.0, share))
+        return result
+
     if chain.terms is None:
-        rise = np.rint(sizes[:, None] * ramp[1:] / chain.spacing).astype(np.int64)
+        node, which, offset = _joined(np.full(len(ends), begin + 1), ends + 1)
+        rise = np.rint(sizes[:, None] * ramp(node, which) / chain.spacing).astype(np.int64)
         index = np.minimum(levels[:, None, None] + rise, len(chain.points) - 1)
-        own_nodes: Floats = chain.log_fresh[np.arange(begin + 1, end + 1), index].sum(-1)
-        return own_nodes + stays
+        width = chain.log_fresh.shape[1]
+        likelihood: Floats = _sums(chain.log_fresh.ravel()[node * width + index], offset) + stays
+        return likelihood
     terms = chain.terms
-    low, high = np.searchsorted(terms.node, [begin + 1, end + 1])
-    own = slice(int(low), int(high))
-    k, kappa, sd = terms.node[own] - begin, terms.kappa[own], terms.sd[own]
+    low, *high = np.searchsorted(terms.node, [begin + 1, *(ends + 1)]).tolist()
+    cell, which, offset = _joined(np.full(len(ends), low), np.array(high))
+    k, kappa, sd = terms.node[cell], terms.kappa[cell], terms.sd[cell]
     level = (1 - kappa) * chain.points[levels][:, None]
-    moved = sizes[:, None] * (ramp[k] - kappa * ramp[k - 1])
-    z = ((terms.mean[own] - level)[:, None] - moved) / sd
-    own_cells: Floats = level_likelihood.mean_density(z, sd, terms.outliers, terms.trials[own]).sum(
-        -1
-    )
-    return own_cells + stays
+    moved = sizes[:, None] * ((ramp(k, which) - kappa * ramp(k - 1, which)) / sd)
+    index = np.abs(((terms.mean[cell] - level) / sd)[:, None] - moved)
+    index *= 1 / TABLE_STEP
+    np.minimum(index, TABLE_REACH / TABLE_STEP, out=index)
+    logs = terms.table[index.astype(np.int64) + terms.row[cell]]
+    log_sd = terms.total_log_sd[high] - terms.total_log_sd[low]
+    of_cells: Floats = _sums(logs, offset) - log_sd + stays
+    return of_cells
 
 
 def _ends(
@@ -215,51 +250,97 @@ def _ends(
         yield end, math.log(share)
 
 
-def _one(
-    chain: _Chain, begin: int, end: int, levels: Ints, sizes: Floats, log_prior: float
-) -> _Ramp:
-    """Sum the ramps of one beginning and end over levels and sizes."""
-    length = chain.first[end] - chain.last[begin]
-    inside = slice(begin + 1, end + 1)
-    middle = 0.5 * (chain.first[inside] + chain.last[inside]) - chain.last[begin]
-    ramp = np.concatenate([[0.0], middle / length])
-    ramp[-1] = 1.0
-    logs = _log_likelihood(chain, begin, end, levels, sizes, ramp)
+def _summed(
+    chain: _Chain, begin: int, ends: Ints, levels: Ints, sizes: Floats, log_prior: Floats
+) -> list[_Ramp]:
+    """Sum the ramps of one beginning over levels and sizes, for each end."""
+    logs = _log_likelihoods(chain, begin, ends, levels, sizes)
     top = np.rint(sizes / chain.spacing).astype(np.int64)
     index = np.minimum(levels[:, None] + top, len(chain.points) - 1)
-    thinned = chain.forward[begin].sum() / max(float(chain.forward[begin, levels].sum()), 1e-300)
-    logs += chain.log_forward[begin, levels][:, None] + chain.log_backward[end, index]
-    largest = float(logs.max())
+    forward = chain.forward[begin]
+    thinned = max(float(forward.sum() / max(float(forward[levels].sum()), 1e-300)), 1e-300)
+    logs += chain.log_forward[begin, levels][:, None, None]
+    logs += chain.log_backward[ends][:, index].transpose(1, 2, 0)
+    largest = logs.max((0, 1))
     weight = np.exp(logs - largest)
-    total = float(weight.sum())
+    total = weight.sum((0, 1))
     weight /= total
-    before = np.broadcast_to(chain.points[levels][:, None], weight.shape)
-    values = (np.broadcast_to(sizes, weight.shape), before, before + sizes)
-    size, low, high = ((float((weight * x).sum()), float((weight * x * x).sum())) for x in values)
-    log_odds = largest + math.log(total * max(float(thinned), 1e-300)) + log_prior
-    return _Ramp(begin, end, log_odds, size, low, high)
+    likely = logs.max(0) > largest - _NEGLIGIBLE  # [sizes, ends]
+    low, high = sizes[likely.argmax(0)], sizes[::-1][likely[::-1].argmax(0)]
+    points = chain.points[levels][:, None]
+    moments = []
+    for x in (sizes[None, :], points, points + sizes):
+        every = np.broadcast_to(x, weight.shape[:2]).ravel()
+        flat = weight.reshape(-1, len(ends))
+        moments.append(zip((every @ flat).tolist(), (every**2 @ flat).tolist(), strict=True))
+    log_odds = largest + np.log(total * thinned) + log_prior
+    ranges = zip(low.tolist(), high.tolist(), strict=True)
+    columns = (ends.tolist(), log_odds.tolist(), *moments, ranges)
+    return [_Ramp(begin, *each) for each in zip(*columns, strict=True)]
 
 
-def _ramps(chain: _Chain, start: int, stop: int, rises: Sequence[int], how: _Search) -> list[_Ramp]:
-    """Return the ramps between nodes `start` and `stop` that hold the rises at the given nodes."""
-    least, most = chain.first[min(rises)], chain.first[max(rises)]
+def _near(found: Sequence[_Ramp]) -> list[_Ramp]:
+    """Return the ramps of a coarse search near which a fine one may find what matters."""
+    least = math.log(KEPT) - _SCREEN - _NEGLIGIBLE
+    kept = [ramp for ramp in found if ramp.log_odds >= least]
+    begin = np.array([ramp.begin for ramp in kept])
+    end = np.array([ramp.end for ramp in kept])
+    logs = np.array([ramp.log_odds for ramp in kept])
+    overlaps = (begin < end[:, None]) & (end > begin[:, None])
+    best = np.where(overlaps, logs, -np.inf).max(1, initial=-np.inf)
+    return [ramp for ramp, one in zip(kept, best, strict=True) if ramp.log_odds > one - _NEGLIGIBLE]
+
+
+def _ramps(
+    chain: _Chain,
+    start: int,
+    stop: int,
+    rises: Sequence[int],
+    how: _Search,
+    near: Sequence[_Ramp] | None = None,
+) -> list[_Ramp]:
+    """Return the ramps between nodes `start` and `stop` that hold a rise at one of some nodes.
+
+    Args:
+        near: Those of a coarse search near which these are [default: everywhere].
+    """
+    places = np.sort(chain.first[list(rises)])
     reach = min(MOST_SIZE, float(chain.points[-1] - chain.points[0]))
     sizes = np.arange(LEAST_SIZE, max(LEAST_REACH, reach), how.size_step)
     width = math.log(how.size_step / PRIOR_WIDTH)
     result = []
     for begin in range(start, stop - 3, how.stride):
-        if not least - REACH <= chain.last[begin] < most:
+        last = int(chain.last[begin])
+        next_rise = int(np.searchsorted(places, last, side="right"))
+        if next_rise == len(places) or places[next_rise] - last > REACH:
+            continue
+        around = [ramp for ramp in near or () if abs(ramp.begin - begin) < _COARSE.stride]
+        if near is not None and not around:
             continue
         forward = chain.forward[begin]
         levels = np.flatnonzero(forward > 5e-3 * forward.max())
         levels = levels[:: math.ceil(len(levels) / how.levels)] if len(levels) else levels
         if not len(levels) or forward.max() < 1e-9:
             continue
-        places = math.log(int(chain.first[begin + 1] - chain.last[begin]) * how.stride)
-        for end, length in _ends(chain, begin, int(least), stop, how.growth):
-            prior = chain.log_prior + places + length + width
-            result.append(_one(chain, begin, end, levels, sizes, prior))
+        ends = dict(_ends(chain, begin, int(places[next_rise]), stop, how.growth))
+        own = sizes
+        if near is not None:
+            ends = {end: p for end, p in ends.items() if _is_near(chain, begin, end, around)}
+            low, high = min(r.sizes[0] for r in around), max(r.sizes[1] for r in around)
+            own = sizes[(sizes > low - _COARSE.size_step) & (sizes < high + _COARSE.size_step)]
+        if not ends:
+            continue
+        gap = math.log(int(chain.first[begin + 1] - last) * how.stride)
+        prior = np.array(list(ends.values())) + (chain.log_prior + gap + width)
+        result += _summed(chain, begin, np.array(list(ends)), levels, own, prior)
     return result
+
+
+def _is_near(chain: _Chain, begin: int, end: int, around: Sequence[_Ramp]) -> bool:
+    """Return True if a coarse search tried about this length, and found it likely."""
+    length = chain.first[end] - chain.last[begin]
+    tried = (int(chain.first[r.end] - chain.last[r.begin]) for r in around)
+    return any(each / _COARSE.growth <= length <= each * _COARSE.growth for each in tried)
 
 
 def _older_of_two(ramps: list[_Ramp]) -> list[_Ramp]:
@@ -374,10 +455,12 @@ def _drift(
     level = (min(rises, key=lambda s: s.node).before - metric.origin) / metric.unit
     chain = _chain(metric, passed, level, log_prior)
     at = [step.node - passed.first for step in rises]
-    coarse = np.array([ramp.log_odds for ramp in _ramps(chain, *between, at, _COARSE)])
-    if _log_sum(coarse) < math.log(KEPT) - _SCREEN:
+    coarse = _ramps(chain, *between, at, _COARSE)
+    if _log_sum(np.array([ramp.log_odds for ramp in coarse])) < math.log(KEPT) - _SCREEN:
         return None
-    ramps = _ramps(chain, *between, at, _FINE)
+    ramps = _ramps(chain, *between, at, _FINE, _near(coarse))
+    if not ramps:
+        return None
     return _as_step(_older_of_two(ramps), metric, passed.first)
 
 

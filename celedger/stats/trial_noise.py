@@ -94,12 +94,21 @@ def warm_up(nodes: CommitNodes, values: Floats) -> float:
 
 
 def session_differences(nodes: CommitNodes, values: Floats) -> tuple[Floats, Floats]:
-    """Return differences of one commit between sessions, and 1/n + 1/m of each."""
+    """Return differences of one commit between sessions, and 1/n + 1/m of each.
+
+    Sessions that follow one another find the machine in a similar state. Each is compared with the
+    one half of the commit's sessions later, so that what is learned is how far levels may lie.
+    """
     begins = np.flatnonzero(np.append(True, np.diff(nodes.cell) != 0))
     size = np.diff(np.append(begins, len(values)))
     mean = np.add.reduceat(values, begins) / size
-    same = np.flatnonzero(np.diff(nodes.node[begins]) == 0)
-    return mean[same + 1] - mean[same], 1 / size[same] + 1 / size[same + 1]
+    node = nodes.node[begins]
+    count = np.bincount(node)[node]
+    rank = np.arange(len(node)) - np.searchsorted(node, node)
+    later = np.maximum(1, count // 2)
+    i = np.flatnonzero(rank + later < count)
+    j = i + later[i]
+    return mean[j] - mean[i], 1 / size[i] + 1 / size[j]
 
 
 def _posterior_of_sd(

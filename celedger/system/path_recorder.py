@@ -261,7 +261,8 @@ class Record:
         parts = [os.fsencode(self.unknown), b"", b"", b""]
         if not self.unknown:
             parts[1:3] = b"\0".join(sorted(self.opened)), b"\0".join(sorted(looked))
-        with open(path, "wb") as file:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+        with open(os.open(path, flags, 0o666), "wb") as file:
             file.write(b"\0\0".join(parts))
 
     def serve(self, fd: int) -> None:

@@ -21,7 +21,7 @@ from typing import Any, Protocol, Self
 
 from celedger.base import umask
 from celedger.base.errors import MachineError
-from celedger.system import process_tree
+from celedger.system import process_tree, supervisor
 from celedger.system.output import Output
 from celedger.system.process_tree import Usage
 
@@ -48,8 +48,10 @@ class Exit:
     """How a command ended. `returncode` is negative for a signal, None when it never ran.
     `wall` counts from its start to its own end, as its supervisor saw it, in seconds.
     `max_rss` (bytes) is the largest peak of a single process of the tree, `cpu` (seconds) the
-    sum over all. `oom_killed`: it died of a SIGKILL that was not ours while the kernel's
-    count of processes killed for memory rose. `message` is one line for people."""
+    sum over all. `heap` and `files` (bytes) are the anonymous memory and the pages of files that
+    a warm command shared with its launcher when it began. `oom_killed`: it died of a SIGKILL that
+    was not ours while the kernel's count of processes killed for memory rose. `message` is one
+    line for people."""
 
     end: End
     returncode: int | None
@@ -60,6 +62,8 @@ class Exit:
     message: str
     instructions: float | None = None  # in user mode; None where nothing counts them
     warm: bool = False  # forked by a launcher (system/warm.py), and stayed so
+    heap: int = 0
+    files: int = 0
 
     @property
     def ok(self) -> bool:
@@ -208,6 +212,10 @@ class Running:
             return Usage()
         return process_tree.usage(self._process.pid)
 
+    def memory(self) -> dict[str, int]:
+        """Return the bytes of the command alone by kind, see `supervisor.memory`."""
+        return supervisor.memory(self.pid) if self.pid and self._exit is None else {}
+
     def stop(self, end: End, grace: float = TERM_GRACE, why: str = "") -> Exit:
         """TERM to the command's group, KILL to all that is left after `grace` seconds. A command
         that had ended by itself before keeps its own end. `why` goes into the message."""
@@ -306,6 +314,7 @@ class Running:
         return Exit(
             self._end or End.EXITED, code, wall, rss, cpu, starved, message,
             facts.get("instructions"), self.warm,
+            *(int(self.warm and facts.get(name, 0)) for name in ("heap", "files")),
         )  # fmt: skip
 
 

@@ -16,25 +16,27 @@ from pathlib import Path
 
 import psutil
 
-from celedger.system.supervisor import descendants
+from celedger.system.supervisor import descendants, memory
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
     """What the tree below the supervisor `root` uses at one moment. `rss` (bytes) counts a page
-    that two processes share twice; `cpu` (seconds, user + system) holds ended children too."""
+    that two processes share twice; so does `own`, the part of it that is no page of a file, 0
+    where the kernel does not tell it. `cpu` (seconds, user + system) holds ended children too."""
 
     root: int = 0
     pids: tuple[int, ...] = ()
     rss: int = 0
     cpu: float = 0.0
+    own: int = 0
 
 
 def usage(supervisor: int) -> Usage:
     """Return the usage of everything below `supervisor`, which itself does not count. Its
     waited-for children do: they are orphans of the tree that it adopted."""
     pids: list[int] = []
-    rss, cpu = 0, 0.0
+    rss, cpu, own = 0, 0.0, 0
     with suppress(psutil.Error):
         times = psutil.Process(supervisor).cpu_times()
         cpu = times.children_user + times.children_system
@@ -42,11 +44,13 @@ def usage(supervisor: int) -> Usage:
         with suppress(psutil.Error):
             process = psutil.Process(pid)
             with process.oneshot():
-                times, memory = process.cpu_times(), process.memory_info()
+                times, resident = process.cpu_times(), process.memory_info().rss
+            kinds = memory(pid)
             pids.append(pid)
-            rss += memory.rss
+            rss += resident
+            own += kinds.get("anonymous", 0) + kinds.get("shmem", 0)
             cpu += times.user + times.system + times.children_user + times.children_system
-    return Usage(supervisor, tuple(pids), rss, cpu)
+    return Usage(supervisor, tuple(pids), rss, cpu, own)
 
 
 def _descendants(supervisor: int) -> list[int]:

@@ -15,8 +15,9 @@ the file to which goes what the command names of the folders `recorded` and `pac
 (path_recorder.py), "" for none; `writable`, the paths below which alone it may write, [] for
 anywhere; `cores`, the numbers of those that it may use, [] for all; `locale`, its LC_CTYPE.
 
-The status pipe carries one JSON object a line: `{"pid": N}` at once, `{"errno": N}` when
-the command could not be executed, `{"returncode": N, "wall": S}` when the command ended,
+The status pipe carries one JSON object a line: `{"pid": N, "heap": BYTES, "files": BYTES}` at once
+(what of this process a command that is only forked shares with it), `{"errno": N}` when the command
+could not be executed, `{"returncode": N, "wall": S}` when the command ended,
 and `{"max_rss": BYTES, "cpu": S}` when nothing is left of it, with `"instructions": N` where they
 can be counted. An end of the pipe without the last line means that the supervisor itself was
 killed.
@@ -66,6 +67,22 @@ def descendants(root: int) -> list[int]:
     for pid in pids:  # the list grows while it is walked
         pids.extend(children(pid))
     return pids
+
+
+def memory(pid: object = "self") -> dict[str, int]:
+    """Return a process's bytes in memory: `anonymous` (heap and the like), `file` and `shmem`.
+    Empty where the process has ended, and off Linux."""
+    kinds = {"RssAnon": "anonymous", "RssFile": "file", "RssShmem": "shmem"}
+    sizes = {}
+    try:
+        with open(f"/proc/{pid}/status") as file:  # noqa: PTH123
+            for line in file:
+                name, _, value = line.partition(":")
+                if name in kinds:
+                    sizes[kinds[name]] = int(value.split()[0]) * 1024
+    except OSError:
+        pass
+    return sizes
 
 
 def report(status: int, **facts: float) -> None:
@@ -187,6 +204,7 @@ def supervise(order: dict[str, Any], become: Callable[[], None]) -> None:
     if order["record"]:
         watch = module("path_recorder").Watch(order["recorded"], order["packages"])
     box = module("sandbox") if order["writable"] else None
+    inherited = memory()
     started = time.monotonic()
     command = os.fork()
     if command == 0:
@@ -210,7 +228,8 @@ def supervise(order: dict[str, Any], become: Callable[[], None]) -> None:
         os.setpgid(command, command)  # whoever comes first, child or parent
     except OSError:
         pass
-    report(status, pid=command)
+    heap, files = inherited.get("anonymous", 0), inherited.get("file", 0)
+    report(status, pid=command, heap=heap, files=files)
     _thread.start_new_thread(_listen, (control, command))
     facts = _wait_for_all(command, status, started)
     if watch is not None and not _abandoned:

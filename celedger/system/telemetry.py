@@ -6,7 +6,7 @@ The names of the figures are those of celedger/trial/protocol.py. Bytes, cores, 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
@@ -62,6 +62,7 @@ class Sampler:
         self._busy = 0  # samples of the GPU at work
         self._lost = dict.fromkeys((SLOWED, POWER_CAPPED), 0.0)  # of them, by reason
         self._peaks: dict[str, float] = {}
+        self._own = self._files = 0
         self._interval = _Interval(clock(), self._energy)
 
     def sample(self, read: Callable[[], Usage]) -> None:
@@ -69,6 +70,12 @@ class Sampler:
         self._read = read
         if self._sampled is None or self._clock() - self._sampled >= PERIOD:
             self._look()
+
+    def see(self, memory: Mapping[str, int]) -> None:
+        """Take in `Running.memory`, which is cheap: at each tick."""
+        if memory:
+            self._own = max(self._own, memory["anonymous"] + memory["shmem"])
+            self._files = memory["file"]
 
     def take(self) -> dict[str, float]:
         """Return the figures since the last take: the largest `rss`, `gpu_memory` (or
@@ -100,6 +107,14 @@ class Sampler:
             figures["gpu_energy"] = self._energy - interval.energy
         return figures
 
+    def own_peak(self, max_rss: float, files: int) -> float:
+        """Return the largest memory that was no page of a file, given the commands' `Exit.max_rss`
+        and `Exit.files`; 0 where that is not known. The kernel keeps the peak of all kinds of
+        memory together: less the pages of files at the last `see`, which a process seldom gives
+        back."""
+        files = self._files or files
+        return max(self._own, max_rss - files) if files else 0.0
+
     def totals(self) -> dict[str, float]:
         """Over the whole trial: the peaks of memory (`peak_rss`, that of the GPU) and the
         `gpu_energy` spent. A short trial peaks between two samples: the caller takes the larger
@@ -122,6 +137,7 @@ class Sampler:
             self._ours.update(usage.pids)  # for NVML a process may outlive its end by a moment
             self._interval.rss.append(usage.rss)
             self._peak("peak_rss", usage.rss)
+            self._own = max(self._own, usage.own)
         if self._reader is None:
             return
         look = self._reader.sample()

@@ -56,11 +56,13 @@ class _Forked:
 
 class _Launcher:
     """One launcher's process, at our end. `problem` says why it is unfit, "" where it is not;
-    `modules` are those it has loaded, by top-level name, each with its file."""
+    `modules` are those it has loaded, by top-level name, each with its file; `heap` the bytes that
+    the imports left behind, 0 where they failed."""
 
     def __init__(self, script: Path, key: _Key) -> None:
         self.modules: dict[str, str] = {}
         self.problem = "importing never ended"
+        self.heap = 0
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         for end in (ours, theirs):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MESSAGE)
@@ -80,6 +82,7 @@ class _Launcher:
         answer = self._receive()
         self._socket.settimeout(_ANSWER)
         self.modules = answer.get("modules", {})
+        self.heap = answer.get("heap", 0)
         return "" if self.modules else str(answer.get("unfit", self.problem))
 
     def alive(self) -> bool:
@@ -146,8 +149,7 @@ class Launchers:
         repository's own."""
         if not startable(argv, python) or len(env.get(TRIAL_VARIABLE, "")) != _TOKEN:
             return "only `python script.py …` and `python -m module …` can be forked"
-        early = {k: v for k, v in env.items() if not k.startswith(_LATE)}
-        key = python, tuple(preload), frozenset(early.items())
+        key = _key(python, preload, env)
         try:
             launcher = self._launcher(key)
         except OSError as error:
@@ -166,7 +168,7 @@ class Launchers:
         ) -> Supervisor | None:
             if not cwd.is_dir() or not (argv[1] == "-m" or (cwd / argv[1]).is_file()):
                 return None
-            late = {name: value for name, value in env.items() if name not in early}
+            late = {name: value for name, value in env.items() if name.startswith(_LATE)}
             order = {**order, "late": late, "cwd": str(cwd), "fds": passed}
             fds = (order["control"], order["status"], log, *passed)
             forked = launcher.fork(order, fds)
@@ -175,6 +177,12 @@ class Launchers:
             return forked
 
         return fork
+
+    def heap(self, python: str, preload: Sequence[str], env: Mapping[str, str]) -> int:
+        """Return the bytes that the imports left in this environment's launcher, 0 where it has
+        none. A cold command that imports the same modules has about as many."""
+        launcher = self._launchers.get(_key(python, preload, env))
+        return launcher.heap if launcher is not None else 0
 
     def preloaded(self) -> set[str]:
         """Return the top-level modules that any launcher has loaded."""
@@ -209,6 +217,11 @@ class Launchers:
                 )
             return f"what is preloaded imports {name}, which is the repository's own"
         return ""
+
+
+def _key(python: str, preload: Sequence[str], env: Mapping[str, str]) -> _Key:
+    early = {name: value for name, value in env.items() if not name.startswith(_LATE)}
+    return python, tuple(preload), frozenset(early.items())
 
 
 def _shadowed(folders: Sequence[Path], modules: Mapping[str, str]) -> str:

@@ -52,6 +52,8 @@ class Attempt:
         self.spent, self.cpu = 0.0, 0.0  # seconds of all commands: of the clock, of processors
         self.instructions = 0.0  # of all commands; nan where nothing counts them
         self.peak = 0.0  # bytes of any process
+        self.heaps: list[int] = []  # bytes of each command's heap that are of `preload`
+        self.files = 0  # bytes of files' pages of a command when it began
         self.starts: set[bool] = set()  # of its commands: warm, cold
         self.named = NamedPaths()
         self.reads = self.journal_path.with_suffix(".reads")
@@ -134,8 +136,8 @@ class Attempt:
         return self._outcome(kind, reason, end.returncode)
 
     def _totals(self) -> dict[str, float]:
-        """Return the figures of the whole trial. A warm start saves the seconds of importing and
-        some memory: if some commands start cold, the figures are not comparable with warm ones."""
+        """Return the figures of the whole trial. A warm start saves the seconds of importing: if
+        some commands start cold, the times are not comparable with warm ones."""
         totals = self.sampler.totals()
         # A short peak between two samples is only in the kernel's figure; a peak of several
         # processes together is only in the samples.
@@ -145,9 +147,21 @@ class Attempt:
             totals |= {f"{warm}duration": self.spent, f"{warm}cpu_time": self.cpu}
             if self.instructions == self.instructions:
                 totals[f"{warm}instructions"] = self.instructions
-        if not self.peak or (self.task.preload and False in self.starts):
+        if self.task.preload:
+            totals["peak_rss"] = self._own_peak()
+        if not (self.peak and totals["peak_rss"]):
             del totals["peak_rss"]
         return totals
+
+    def _own_peak(self) -> float:
+        """Return the trial's peak of memory without what its suite preloads: what warm commands
+        inherited. A cold one that imports the same modules has about as much. 0 if it cannot be
+        known."""
+        preload = {name.partition(".")[0] for name in self.task.preload}
+        if self.starts != {True} and not preload <= self._modules():
+            return 0.0
+        peak = self.sampler.own_peak(self.peak, self.files)
+        return max(0.0, peak - min(self.heaps)) if self.heaps and all(self.heaps) else 0.0
 
     def _reads(self, python: str) -> process.Reads:
         beside = self.bench.reuse.beside
@@ -160,6 +174,8 @@ class Attempt:
             bench.signals.check()
             self.enough = self.enough or bench.signals.reason
             self.sampler.sample(running.usage)
+            if self.task.preload:
+                self.sampler.see(running.memory())
             self._follow(end=False)
 
         end = bench.run_command(
@@ -177,6 +193,8 @@ class Attempt:
             self.named.began = True
         self._follow(end=True)
         self.peak = max(self.peak, float(end.max_rss))
+        self.heaps.append(end.heap or bench.preloaded_heap(self.task, python, env))
+        self.files = max(self.files, end.files)
         return end
 
     def _follow(self, *, end: bool) -> None:
@@ -246,13 +264,17 @@ class Attempt:
     def _imported(self) -> frozenset[str]:
         """Return the distributions that the commands imported, with those of a warm start."""
         bench, python = self.bench, self.installation.python
-        modules = self.named.modules(package_folders(python))
+        modules = self._modules()
         if True in self.starts and bench.launchers is not None:
             modules |= bench.launchers.preloaded()
         try:
             return owners(python, frozenset(modules)) | {"python"}
         except MachineError:
             return frozenset()
+
+    def _modules(self) -> set[str]:
+        """Return the top-level modules that its commands opened where packages are installed."""
+        return self.named.modules(package_folders(self.installation.python))
 
     def abandon(self, error: BaseException) -> None:
         """Record that the trial will not end, unless the ledger itself failed. Then the journal

@@ -96,9 +96,9 @@ def test_a_merge_is_trained_judged_and_shown_and_nothing_of_the_users_is_touched
     assert line == f"celedger: {sha[:10]}: nothing is worse (see `celedger status`)\n"
     with Ledger.open(hooked.root / "ledger.db", readonly=True) as ledger:
         trials = ledger.trials(commit=sha)
-        assert [(t.ok, t.trial.why, t.trial.seed) for t in trials] == [
-            (True, "hook", 0), (True, "hook", 1), (True, "hook", 0)  # the last to know the noise
-        ]  # fmt: skip
+        assert all((t.ok, t.trial.why) == (True, "hook") for t in trials)
+        # The task's own seeds come first, then what tells the noise.
+        assert [t.trial.seed for t in trials][:2] == [0, 1]
     shown = queue(hooked)
     assert (shown["schema"], shown["notes"], shown["worker"]) == (1, 0, False)
     assert shown["jobs"][0]["commit"] == sha

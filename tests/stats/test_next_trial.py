@@ -134,7 +134,7 @@ def test_without_repeats_the_first_doubt_asks_for_head_again() -> None:
 
 def test_where_bits_repeat_a_new_seed_runs_on_both_sides() -> None:
     exact = replace(NOISE, is_exact=True)
-    lives = {LOSS: replace(history(doubt(0.005), noise=exact), by_seeds=True)}
+    lives = {LOSS: replace(history(doubt(0.02), noise=exact), by_seeds=True)}
     assert wanted(lives, PLAIN) == Wanted(HEAD, LOSS, Why.AGAIN, 58)
     assert wanted(lives, replace(PLAIN, run=[HEAD] * 3)) == Wanted(58, LOSS, Why.BESIDE, HEAD)
     assert wanted(lives, replace(PLAIN, run=[HEAD] * 3 + [58])) == Wanted(HEAD, LOSS, Why.AGAIN, 58)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
+from celedger.stats import seed_pairs
 from celedger.stats.course import Measurements, Node, Step, TrialNoise
-from celedger.stats.seed_histories import BEAM, filtered
+from celedger.stats.seed_checkpoints import Checkpoints
+from celedger.stats.seed_histories import BEAM, advanced, filtered
 from celedger.stats.seed_pairs import pair_wanted, paired_steps, seed_table
+from celedger.stats.settled import Kept, decode, encode
 
 EXACT = TrialNoise(sd=1.0, log_sd_error=0.3, freedom=8, outliers=0.0, is_exact=True)
 NOISY = TrialNoise(sd=1.0, log_sd_error=0.3, freedom=8, outliers=0.0)
@@ -305,3 +309,56 @@ def test_a_doubt_before_a_newer_step_is_settled_before_that_step() -> None:
     doubt, sure = steps_of(trials)
     assert doubt.probability < 0.95 < sure.probability
     assert pair_wanted(measured, nodes, EXACT, doubt) == (5, 8, 1)
+
+
+def growing_line() -> list[Trial]:
+    """Return 260 commits that each move the seeds by a little; three make a step."""
+    random = np.random.default_rng(5)
+    at = [LEVEL + own for own in A[:2]]
+    trials: list[Trial] = []
+    for place in range(260):
+        step = 0.2 * (place in (40, 150, 225))
+        at = [y + step + random.normal() * SD * 0.03 for y in at]
+        trials += [(place, seed, y) for seed, y in enumerate(at)]
+    return trials
+
+
+def test_a_chain_goes_on_from_what_was_kept_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    trials, kept = growing_line(), Kept()
+    nodes_read = 0
+
+    def counting(*args: Any) -> Any:
+        nonlocal nodes_read
+        nodes_read += args[2] - args[0].stop
+        return advanced(*args)
+
+    monkeypatch.setattr(seed_pairs, "advanced", counting)
+    for end in (60, 131, 200, 259, 260):
+        measured, nodes = measurements(trials[: 2 * end])
+        whole = paired_steps(measured, nodes, EXACT, hazard=HAZARD)
+        kept = decode(encode(kept))
+        nodes_read = 0
+        grown = paired_steps(measured, nodes, EXACT, hazard=HAZARD, checkpoints=Checkpoints(kept))
+        assert grown == whole
+    assert nodes_read <= 20
+    assert [s.likeliest for s in whole or () if s.probability > 0.95] == [40, 150, 225]
+
+
+def test_what_was_kept_of_a_chain_is_not_used_when_an_old_value_changed() -> None:
+    trials, kept = growing_line(), Checkpoints(Kept())
+    measured, nodes = measurements(trials)
+    paired_steps(measured, nodes, EXACT, hazard=HAZARD, checkpoints=kept)
+    trials[60:62] = [(30, seed, y + 0.02) for _, seed, y in trials[60:62]]
+    measured, nodes = measurements(trials)
+    grown = paired_steps(measured, nodes, EXACT, hazard=HAZARD, checkpoints=kept)
+    assert grown == paired_steps(measured, nodes, EXACT, hazard=HAZARD)
+
+
+def test_a_node_with_the_bits_of_one_long_ago_is_read_with_all_before_it() -> None:
+    trials, kept = growing_line(), Checkpoints(Kept())
+    measured, nodes = measurements(trials)
+    paired_steps(measured, nodes, EXACT, hazard=HAZARD, checkpoints=kept)
+    trials += [(260, seed, y) for _, seed, y in trials[200:202]]
+    measured, nodes = measurements(trials)
+    grown = paired_steps(measured, nodes, EXACT, hazard=HAZARD, checkpoints=kept)
+    assert grown == paired_steps(measured, nodes, EXACT, hazard=HAZARD)

@@ -136,3 +136,11 @@ def test_serving_ends_when_nobody_is_filtered(tmp_path: Path) -> None:
     os.waitpid(child, 0)
     serving.join(60)
     assert not serving.is_alive()
+
+
+def test_a_record_is_not_written_through_a_link(tmp_path: Path, caller: Caller) -> None:
+    (tmp_path / "precious").write_text("kept")
+    (tmp_path / "record").symlink_to(tmp_path / "precious")
+    with pytest.raises(OSError, match="symbolic links"):
+        caller.record.write(str(tmp_path / "record"))
+    assert (tmp_path / "precious").read_text() == "kept"

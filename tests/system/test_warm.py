@@ -489,3 +489,27 @@ def test_another_environment_gets_another_launcher(place: Place) -> None:
     argv = place.argv("import os; print(os.environ['OMP_NUM_THREADS'])")
     assert place.run("", argv=argv, env={"OMP_NUM_THREADS": "3"}).warm
     assert place.log.read_text() == "3\n"
+
+
+def test_a_first_launcher_after_an_installation_has_the_heap_of_later_ones(
+    place: Place, tmp_path: Path
+) -> None:
+    env = {**place.env(), "PYTHONPYCACHEPREFIX": str(tmp_path / "byte-code")}
+    argv = place.argv("import os; print(os.environ['PYTHONDONTWRITEBYTECODE'])")
+    heaps = []
+    for _ in range(2):
+        held = Launchers(LAUNCHER, Path("/nowhere"))
+        try:
+            fork = held.forker(argv, place.tree, sys.executable, PRELOAD, env)
+            assert not isinstance(fork, str), fork
+            end = process.run(
+                argv, cwd=place.tree, env=env, log=place.log, timeout=60.0, fork=fork
+            )  # fmt: skip
+            assert end.warm and end.ok
+            heaps.append((held.heap(sys.executable, PRELOAD, env), end.heap))
+        finally:
+            held.close()
+    (first, inherited), (later, inherited_later) = heaps
+    assert first == pytest.approx(later, rel=0.01)
+    assert inherited == pytest.approx(inherited_later, rel=0.01)
+    assert inherited == pytest.approx(first, rel=0.02)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from celedger.base.model import Command, Direction, Kind, Metric, Task
 from celedger.trial import protocol
-from celedger.trial.protocol import Parser, summaries, summarise
+from celedger.trial.protocol import TELEMETRY, Parser, summaries, summarise, with_telemetry
 
 
 def feed(*lines: str | bytes) -> tuple[Parser, list[object]]:
@@ -155,3 +156,15 @@ def test_a_suite_may_redefine_what_the_runner_measures() -> None:
     task = protocol.with_telemetry(Task("s", "t", (), metrics=(own,)))
     assert task.metric("peak_rss") == own
     assert task.metric("duration") is not None
+
+
+def test_memory_without_what_a_suite_preloads_is_another_definition() -> None:
+    declared = Metric("peak_rss", "B", Direction.INFO, Kind.MEMORY, summary="last")
+    plain = Task("s", "t", (), preload=())
+    for task, rule in ((plain, "max"), (replace(plain, preload=("torch",)), "max-own")):
+        own = [m for m in with_telemetry(task).metrics if m.name == "peak_rss"]
+        assert [m.summary for m in own] == [rule]
+        assert own[0] in TELEMETRY  # so it never fails a check by itself
+    task = replace(plain, preload=("torch",), metrics=(declared,))
+    assert with_telemetry(task).metric("peak_rss") == replace(declared, summary="max-own")
+    assert summarise(Metric("m", summary="max-own"), [(0, 1.0), (1, 3.0), (2, 2.0)]) == 3.0

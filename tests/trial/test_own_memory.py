@@ -1,0 +1,67 @@
+"""The memory of trials whose suite preloads torch: without what the fork server imported, warm or
+cold."""
+
+from __future__ import annotations
+
+import numbers
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import SUITE, make_project
+
+from celedger.base.model import TrialRecord
+from celedger.ledger import Ledger
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="launchers are Linux's"),
+    pytest.mark.matrix,
+]
+
+WARM = SUITE.replace('name = "tiny"\n', 'name = "tiny"\npreload = ["torch"]\n', 1)
+TRAINING = """\
+import torch
+
+import celedger.child as celedger
+from model import WIDTH
+
+torch.manual_seed(0)
+layers = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.ReLU())
+inputs = torch.randn(64, WIDTH)
+for epoch in range(3):
+    loss = layers(inputs).square().mean()
+    loss.backward()
+    with torch.no_grad():
+        for parameter in layers.parameters():
+            parameter -= 0.1 * parameter.grad
+    layers.zero_grad()
+    celedger.log(val_loss=loss.item())
+"""
+
+
+def peaks(root: Path, commit: str) -> list[tuple[bool, float]]:
+    """Return of each trial of a commit whether it was warm, and its memory."""
+    with Ledger.open(root / "ledger.db", readonly=True) as ledger:
+        trials: list[TrialRecord] = [t for t in ledger.trials() if t.trial.commit == commit]
+    assert all(trial.ok for trial in trials)
+    return [("warm_duration" in t.summaries, t.summaries["peak_rss"]) for t in trials]
+
+
+def test_warm_and_cold_trials_have_the_same_memory(tmp_path: Path) -> None:
+    project = make_project(tmp_path / "project", WARM, {"fit.py": TRAINING})
+    plain = project.commit("plain", {"model.py": "WIDTH = 3000\n"})
+    larger = project.commit("larger", {"model.py": "WIDTH = 3300\n"})
+    own = Path(numbers.__file__).read_text()  # which torch imports
+    shadowing = project.commit("its own module", {"model.py": "WIDTH = 3000\n", "numbers.py": own})
+    for commit in (plain, larger, shadowing, plain):
+        project.run("run", commit, "--force")
+    warm, more, cold = (peaks(project.root, commit) for commit in (plain, larger, shadowing))
+    assert all(starts_warm for starts_warm, _ in warm + more)
+    assert not any(starts_warm for starts_warm, _ in cold)
+    assert len(warm) == 2 * len(cold)  # two sessions
+    lowest, highest = min(warm)[1], max(warm)[1]
+    assert highest < 1.01 * lowest
+    assert all(0.95 * lowest < peak < 1.05 * highest for _, peak in cold)
+    # Weights and their gradients, and one more of them as a temporary: not what torch itself takes.
+    assert lowest > 2 * 4 * 3000**2 and highest < 5 * 4 * 3000**2
+    assert all(peak > 1.15 * highest for _, peak in more)
