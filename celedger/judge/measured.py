@@ -19,6 +19,8 @@ from celedger.stats.arrays import Floats, Ints
 from celedger.stats.course import Measurements, MetricKey
 
 _SESSIONS = frozenset({Kind.SPEED, Kind.WORK, Kind.MEMORY})
+_LARGEST = 1e100
+"""A value beyond it is taken for infinite: its square is not, and no training means it."""
 _SHORT = "%.6g"
 """A value that this writes in full may be equal by chance: an accuracy of 0.875, a count."""
 
@@ -162,7 +164,7 @@ def _of_metric(
         return None, frozenset(), frozenset()
     joined = np.concatenate(table, axis=1)
     joined = joined[:, np.argsort(joined[0], kind="stable")]
-    finite = np.isfinite(joined[9])
+    finite = np.abs(joined[9]) <= _LARGEST  # False for NaN
     broken = frozenset(joined[1, ~finite & (joined[6] == 1)].astype(np.int64).tolist())
     if not finite.any():
         return None, broken, frozenset()

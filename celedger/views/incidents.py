@@ -168,7 +168,7 @@ def at_commit(
 
 
 def _caused(incident: Incident, own: Sequence[IncidentMetric], *, named: bool) -> str:
-    first = own[0]
+    first = next((m for m in own if not m.name), own[0])  # the task as a whole fails
     text = effect(incident, first)
     if named and first.name:
         text = f"{first.name} {text}"
