@@ -1,5 +1,6 @@
 """What the verbs that read cost on a long history: processor time beside plain SQL that fetches the
-same rows, in the same run.
+same rows, in the same run. And what the state costs: the first pass over the ledger, a job after
+one more commit, and the verbs that print rows of it.
 
     python benchmarks/reading.py [--commits 2000] [--rounds 3] [--celedger PROGRAM] [--in FOLDER]
     python benchmarks/reading.py --start-up [--rounds 10] --in FOLDER
@@ -38,12 +39,16 @@ def log(limit: int = 20) -> None:
     print(sqlite3.connect(":memory:").execute("SELECT 1").fetchone())
 app()
 """
+OF_STATE = {
+    "status": ("status",),
+    "drift of a metric": ("drift", "--task", "task_3", "--metric", "val_loss"),
+    "check without trials": ("check", "--budget", "0"),
+}
 VERBS = {
     "log": ("log",),
     "show": ("show",),
     "show TASK": ("show", "task_3"),
     "diff": ("diff", "HEAD~1..HEAD"),
-    "check": ("check", "--budget", "0"),
     "noise": ("noise", "--seeds", "2", "--repeats", "1"),
 }
 
@@ -110,16 +115,20 @@ def measure(place: Path, program: str, rounds: int) -> dict[str, float]:
     def note(name: str, *words: str) -> None:
         seconds.setdefault(name, []).append(processor_seconds([program, *words], place))
 
+    for cache in ("state", "histories"):
+        shutil.rmtree(place / ".git" / "celedger" / cache, ignore_errors=True)
+    note("first pass", "status")
     for _ in range(rounds):
         sql = [sys.executable, "-c", SQL, str(place / "ledger.db")]
         seconds.setdefault("plain SQL", []).append(processor_seconds(sql, place))
         note("--help", "--help")
         for name, words in VERBS.items():
             note(name, *words)
-        (place / ".git" / "celedger" / "drift").unlink(missing_ok=True)
-        note("drift", "drift")
+        processor_seconds([program, *OF_STATE["check without trials"]], place)  # records the state
+        for name, words in OF_STATE.items():
+            note(name, *words)
         generate(place, "--grow")
-        note("drift, a commit later", "drift")
+        note("a job, a commit later", "status")
     return {name: min(each) for name, each in seconds.items()}
 
 

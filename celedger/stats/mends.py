@@ -152,8 +152,7 @@ def _together(
             continue
         fall = falls[i]
         live = [rises[j] for j in filtered.live]
-        weights = [ratios.of((r.first, r.last), (fall.first, fall.last)) for r in live]
-        fall.nobodys = filtered.fall(fall, live, weights)
+        fall.nobodys = filtered.fall(fall, live, ratios)
         _read(filtered, fall, rises, mends, ratios)
         filtered.drop_settled(mends)
     return mends, falls
@@ -196,25 +195,31 @@ class _Filter:
         left, chance = self.states[:, self.live.index(index)], np.exp(self.weights)
         return float(chance[left == 0].sum()), float(chance[left < QUARTERS].sum())
 
-    def fall(
-        self, fall: Fall, rises: Sequence[Rise], ratios: Sequence[tuple[float, float]]
-    ) -> float:
-        """Weigh which rises the fall mended; return the probability that it mended none."""
-        keys = sorted(set(fall.steps) | {k for r in rises for k in r.steps})
-        whole, part = np.log(np.array(ratios)).T
+    def fall(self, fall: Fall, rises: Sequence[Rise], ratios: MendRatios) -> float:
+        """Weigh which rises the fall mended; return the probability that it mended none. Those of
+        other tasks are not asked: nothing of them fell."""
+        asked = [k for k, rise in enumerate(rises) if _shares_task(rise, fall)]
+        if not asked:
+            return 1.0
+        near = [rises[k] for k in asked]
+        keys = sorted(set(fall.steps) | {k for r in near for k in r.steps})
+        sets = [ratios.of((r.first, r.last), (fall.first, fall.last)) for r in near]
+        whole, part = np.log(np.array(sets)).T
         kept = self.weights >= NEGLIGIBLE
-        before, taken, prior = [], [], []
-        for left, weight in zip(self.states[kept], self.weights[kept], strict=True):
+        states, before, taken, prior = self.states[kept], [], [], []
+        for i, (left, weight) in enumerate(zip(states[:, asked], self.weights[kept], strict=True)):
             takes, log = _hypotheses(left)
             entire = (takes == left) & (takes > 0)
-            before.append(np.tile(left, (len(takes), 1)))
+            before.append(np.full(len(takes), i))
             taken.append(takes)
             prior.append(weight + log + entire @ whole + ((takes > 0) & ~entire) @ part)
-        rows, of_row = _distinct(np.concatenate(taken))
-        density = _moments(fall, rises, keys, self.levels).log_density(rows / QUARTERS)
+        every = np.concatenate(taken)
+        rows, of_row = _distinct(every)
+        density = _moments(fall, near, keys, self.levels).log_density(rows / QUARTERS)
         nothing = self.weights[kept] + _log_improvement(fall, keys, self.levels)
-        self.states = np.concatenate([self.states[kept], *before])
-        self.states[len(nothing) :] -= np.concatenate(taken)
+        less = states[np.concatenate(before)]
+        less[:, asked] -= every
+        self.states = np.concatenate([states, less])
         self.weights = np.concatenate([nothing, np.concatenate(prior) + density[of_row]])
         nobodys = float(np.logaddexp.reduce(nothing) - np.logaddexp.reduce(self.weights))
         self._merge()
@@ -251,6 +256,11 @@ def _distinct(rows: Ints) -> tuple[Ints, Ints]:
     return rows[first], of_row
 
 
+def _shares_task(rise: Rise, fall: Fall) -> bool:
+    tasks = {key[:2] for key in fall.steps}
+    return any(key[:2] in tasks for key in rise.steps)
+
+
 def _read(
     filtered: _Filter,
     fall: Fall,
@@ -261,7 +271,8 @@ def _read(
     """Bring the state of every live rise up to date after a fall."""
     sure_fall = max(s.probability for s in fall.steps.values())
     laid: list[int] = []
-    for i in filtered.live:
+    asked = [i for i in filtered.live if _shares_task(rises[i], fall)]
+    for i in asked:
         rise, mend = rises[i], mends[i]
         mend.gone, less = filtered.gone(i)
         if mend.state is IncidentState.RECOVERED:
@@ -278,7 +289,7 @@ def _read(
             mend.state = IncidentState.PARTLY
             laid.append(i)
     # A fall that is laid to some incidents is no part of what the others lost.
-    for i in laid or filtered.live:
+    for i in laid or asked:
         for key, step in fall.steps.items():
             drop, variance = mends[i].fallen.get(key, (0.0, 0.0))
             mends[i].fallen[key] = (drop - step.size, variance + step.error**2)
@@ -323,6 +334,8 @@ def _hypotheses(left: Ints) -> tuple[Ints, Floats]:
     """Return the quarters that a fall may take from each rise, a row a hypothesis, and the log
     prior of each."""
     rest = np.flatnonzero(left)[-MOST_OPEN:]
+    if not len(rest):
+        return np.zeros((0, len(left)), np.int64), np.zeros(0)
     taken, log_prior = _of_newest(tuple(left[rest].tolist()))
     rows = np.zeros((len(taken), len(left)), np.int64)
     rows[:, rest] = taken

@@ -1,0 +1,26 @@
+"""Where nothing came since the last time, `check` derives nothing anew."""
+
+from __future__ import annotations
+
+import json
+
+from conftest import Project
+
+
+def test_check_without_trials_answers_from_the_state_that_is_kept(project: Project) -> None:
+    project.history([1.0, 1.0])
+    assert "standings" in json.loads(project.run("check", "--json").out)
+    before = json.loads(project.run("check", "--json").out)  # nothing is in doubt any more
+    folder = project.root / ".git" / "celedger" / "state"
+    for path in folder.glob("*.json"):
+        kept = json.loads(path.read_text())
+        if kept:
+            kept["state"]["standings"][0]["level"] = 4242.0
+            path.write_text(json.dumps(kept))
+    after = json.loads(project.run("check", "--json").out)
+    assert 4242.0 in [each["level"] for each in after["standings"]]
+    assert len(after["standings"]) == len(before["standings"])
+
+    project.history([1.0])
+    anew = json.loads(project.run("check", "--json").out)
+    assert 4242.0 not in [each["level"] for each in anew["standings"]]
