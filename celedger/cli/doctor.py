@@ -68,7 +68,8 @@ def doctor(
     archive = archive_of(repository, settings)
     worst = _surroundings(repository, settings)
     if restore:
-        worst = max(worst, _restore(settings.ledger, archive))
+        # What is asked for is the restore: its status alone counts.
+        worst = _restore(settings.ledger, archive)
     status, running = _examine(context.obj, settings.ledger, archive)
     is_sound = running is not None and status == Status.GOOD
     worst = max(worst, status, _archived(archive, settings.ledger if is_sound else None))

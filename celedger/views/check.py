@@ -128,4 +128,7 @@ def _evidence(each: MetricStanding) -> list[str]:
         lines.append(f"  level before {level}, here {value} ({each.trials} trials)")
         lines.append(f"  difference between {low} and {high} (95 %)")
         lines.append(f"  floor {_amount(each.floor, each)} (docs/statistics.md)")
+    elif math.isfinite(each.value):
+        here = measure(each.value, math.nan, unit=each.unit)
+        lines.append(f"  here {here} ({count(each.trials, 'trial')}), nothing before it")
     return lines

@@ -151,7 +151,7 @@ def test_a_state_is_derived_without_a_warning(made: list[Run]) -> None:
         again = State.unpacked(json.loads(json.dumps(known.packed())))
         assert repr(again) == repr(known)
         environments = {e.fingerprint: e for e in ENVIRONMENTS}
-        drift = DriftDocument(known, own, environments)
+        drift = DriftDocument(known, own, {c.sha: c for c in own}, environments)
         assert drift.text(100)
         json.loads(dumps(document(**drift.json())))
         for noise in known.noise:

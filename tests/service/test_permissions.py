@@ -440,7 +440,7 @@ def test_a_pull_waits_for_a_person_and_goes_on_by_itself(hooked: Project, bell: 
         assert said in text
     assert "print('evil')" in hooked.allow()
     until(lambda: _jobs(hooked)[0].state is JobState.DONE)
-    assert "missing" in _jobs(hooked)[0].message
+    assert "without reporting" in _jobs(hooked)[0].message
 
 
 @pytest.mark.matrix

@@ -6,6 +6,7 @@ import ctypes
 import mmap
 import os
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,6 +47,13 @@ class Caller:
             self.record.take(self.nowhere.fileno(), row)
         assert not self.record.unknown
         return asked.call_count
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """Nothing below /dev is remembered, and pytest's own folder may be in /dev/shm."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        yield Path(folder).resolve()
 
 
 @pytest.fixture

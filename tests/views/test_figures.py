@@ -38,6 +38,7 @@ from celedger.base.model import (
     Why,
 )  # fmt: skip
 from celedger.judge.bisection import Report
+from celedger.judge.state import state_of
 from celedger.views import curves, drift_picture, picture, posterior
 
 Commits = Callable[..., list[Commit]]
@@ -54,7 +55,7 @@ def draw(
     """Draw the drift of a made-up ledger along the line of some commits [default: all]."""
     line = history.ledger.commits() if made is None else made
     known = derivation(history.ledger, line)
-    return drift_picture.draw(known, known.state(), title, metric, axis)
+    return drift_picture.draw(known, state_of(known), title, metric, axis)
 
 
 def lines(axes: Axes, label: str) -> list[Any]:
@@ -149,7 +150,7 @@ def test_the_colour_says_what_the_state_says(
     assert marked(axes, "better") == list(better)
     rest = set(range(24)) - {*worse, *better}
     assert marked(axes, "unchanged") == sorted(rest)
-    known = derivation(history.ledger, made).state()
+    known = state_of(derivation(history.ledger, made))
     named = " ".join(text.get_text() for text in axes.texts)
     for incident in known.incidents:
         assert incident.id in named

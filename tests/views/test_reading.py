@@ -305,7 +305,7 @@ def test_a_slow_drift_is_told_by_its_distance_from_the_pin(
     assert (pinned.pinned, pinned.better) == (made[0].sha, False)
     assert 0 < pinned.low < pinned.high
     assert pinned.is_clear
-    document = DriftDocument(known, made, {})
+    document = DriftDocument(known, made, {}, {})
     assert f"(worse) from the pinned {made[0].sha[:8]}" in document.text()
     assert answer_of(document)["pinned"][0]["pinned"] == made[0].sha
     assert state(history, made[:1]).pinned == ()
