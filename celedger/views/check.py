@@ -12,7 +12,7 @@ from celedger.base.model import Commit
 from celedger.judge.incident import Incident, MetricStanding, Standing, State
 from celedger.views import incidents as words
 from celedger.views.document import Document
-from celedger.views.format import change, measure, percent, plain, short
+from celedger.views.format import change, count, measure, percent, plain, short
 from celedger.views.status import state_json
 from celedger.views.tables import Column, table
 

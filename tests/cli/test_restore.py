@@ -266,7 +266,7 @@ def test_a_restore_that_lost_nothing_exits_0(tmp_path: Path) -> None:
     assert project.run("doctor").status == 128
     renewed = project.run("doctor", "--restore")
     assert renewed.status == 0, renewed.out + renewed.err
-    assert "renewed     " in renewed.out
+    assert project.run("doctor").status == 0
     # The same, and the ledger is gone: something is lost.
     with closing(sqlite3.connect(backup, isolation_level=None)) as person:
         person.execute("DROP TRIGGER points_never_changed")
