@@ -97,7 +97,7 @@ def test_a_run_and_a_bisect_on_nodes_answer_as_at_home(
     with Ledger.open(project.root / "ledger.db", readonly=True) as ledger:
         assert ledger.damage() == []
     here = ("run", "HEAD", "--force", "--engine", "local")
-    assert project.run(*here).status == 0
+    assert project.run(*here).status == 1  # the bisect named what made it worse
     at_home = {key: each for key, each in series(project).items() if key[0] == shas[4]}
     assert at_home == {key: on_nodes[key] for key in at_home}
     assert {r.trial.environment for r in trials(project)} == environments

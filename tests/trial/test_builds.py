@@ -340,8 +340,8 @@ def test_trials_run_in_what_their_commit_requires_and_a_new_lock_is_no_regressio
     assert done.status == 0, done.out + done.err
     assert losses(project) == {second: [1.0, 1.0], upgrade: [2.0, 2.0]}
     drift = project.run("check", upgrade, "--json")
-    kinds = {v["verdict"] for v in json.loads(drift.out)["verdicts"] if v["metric"] == "val_loss"}
-    assert kinds == {"environment-changed"}, drift.out
+    kinds = {s["standing"] for s in json.loads(drift.out)["standings"] if s["metric"] == "val_loss"}
+    assert kinds == {"first"}, drift.out
 
     # A bisect over the upgrade compares code alone: all commits in the bad end's environment.
     found = project.run("bisect", f"{first}..{last}", "--metric", "val_loss")
