@@ -29,7 +29,9 @@ def test_every_block_of_the_tutorial_can_be_pasted(tmp_path: Path) -> None:
     # `check` says worse (the last `run`, which repeats nothing, may not yet), and `explain` that
     # something differs.
     told = [int(s) for s in statuses]
-    assert told[:3] + told[4:] == [0, 0, 0, 1, 0, 1, 0, 0] and told[3] < 2, shell.stdout + shell.stderr
+    assert told[:3] + told[4:] == [0, 0, 0, 1, 0, 1, 0, 0] and told[3] < 2, (
+        shell.stdout + shell.stderr
+    )
     assert "first bad commit of spiral val_loss" in shell.stdout
     assert re.search(r"^  subject +regularise the network$", shell.stdout, flags=re.MULTILINE)
     assert "(Dropout) was added" in shell.stdout
