@@ -14,6 +14,7 @@ from celedger.base.errors import Status, UsageError, command
 from celedger.cli import options
 from celedger.cli.session import (
     Session,
+    no_incident,
     note,
     reading,
     record_state,
@@ -206,7 +207,7 @@ def dismiss(
     """
     done = _act_on_incident(context, "dismiss", incident, why)
     if done is None:
-        raise UsageError(f"there is no incident {incident}", "see `celedger status`")
+        raise no_incident(incident)
     return done
 
 
@@ -219,6 +220,7 @@ def void(
 ) -> int:
     """Leave trials out of all judgement, for example those of a broken machine."""
     from celedger.base.model import BY_ID
+    from celedger.views.format import count
 
     _must_have_reason(why)
     with writing(context.obj) as session:
@@ -234,7 +236,7 @@ def void(
             _record_act(session, act, trial.commit, record.suite, record.task,
                         BY_ID + trial.ulid, why)  # fmt: skip
         record_state(session, _tip(session), "baseline")
-    print(f"{len(records)} trial{'s' * (len(records) != 1)} {'count again' if undo else 'void'}")
+    print(f"{count(len(records), 'trial')} {'count again' if undo else 'void'}")
     return Status.GOOD
 
 
@@ -267,7 +269,7 @@ def _act_on_incident(context: typer.Context, act: str, name: str, why: str) -> i
             session, act, incident.likeliest, main.suite, main.task, BY_ID + incident.id, why
         )
         record_state(session, state.tip, "baseline")
-    print(f"{act}{'d' if act.endswith('e') else 'ed'} {incident.id} {incident.title()}")
+    print(f"{act}ed {incident.id} {incident.title()}")
     return Status.GOOD
 
 

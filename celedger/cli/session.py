@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import typer
 
     from celedger.base.config import Config
+    from celedger.base.errors import UsageError
     from celedger.base.model import Commit, Task, Why
     from celedger.judge.incident import State
     from celedger.ledger import Ledger
@@ -97,6 +98,12 @@ def replacing(path: Path) -> Iterator[TextIO]:
 
 def warn(text: str) -> None:
     note(f"celedger: {text}")
+
+
+def no_incident(name: str) -> UsageError:
+    from celedger.base.errors import UsageError
+
+    return UsageError(f"there is no incident {name}", "see `celedger status`")
 
 
 def find(options: Options) -> tuple[Repository, Config]:

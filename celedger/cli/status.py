@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from celedger.base.errors import Status, UsageError, command
+from celedger.base.errors import Status, command
 from celedger.cli import options
 from celedger.cli.service import queue_document
-from celedger.cli.session import Options, Session, archive_of, reading, settled
+from celedger.cli.session import Options, Session, archive_of, no_incident, reading, settled
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,7 +47,7 @@ def status(
     settings, _ = context.with_resource(settled(repository, typed))
     if not settings.ledger.exists() and not archive_of(repository, settings).size:
         if incident is not None:
-            raise UsageError(f"there is no incident {incident}", "see `celedger status`")
+            raise no_incident(incident)
         queue = queue_document(repository, settings, ())
         hint = _queue_hint(queue) or _first_command(repository, settings)
         document = StatusDocument(time.time(), (), queue, State(""), {}, {}, hint)
@@ -61,7 +61,7 @@ def status(
         if incident is not None:
             one = state.find(incident)
             if one is None:
-                raise UsageError(f"there is no incident {incident}", "see `celedger status`")
+                raise no_incident(incident)
             options.answer(IncidentDocument(one, commits), json, typed.retyped)
             return Status.GOOD
         queue = queue_document(repository, settings, ledger.jobs())
@@ -115,12 +115,15 @@ def _first_command(repository: Repository, settings: Config) -> str:
 
 def _next(session: Session, state: State) -> str:
     """Return what to type next of a ledger, and why: first what has no first bad commit yet."""
-    in_force = sorted(state.in_force, key=lambda i: len(i.first_bad) == 1 or bool(i.bisect))
+    in_force = sorted(state.in_force, key=lambda i: i.is_named)
     for incident in in_force:
         if typed := incident.next():
-            named = len(incident.first_bad) == 1 or bool(incident.bisect)
             accept = command("baseline", "accept", incident.id, why="TEXT")
-            why = f"says why; {accept} where it is wanted" if named else "finds the commit"
+            why = (
+                f"says why; {accept} where it is wanted"
+                if incident.is_named
+                else "finds the commit"
+            )
             return f"`{typed}` {why}"
     head = session.repository.resolve("HEAD").sha
     if not session.ledger.trials(commit=head):

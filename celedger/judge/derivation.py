@@ -31,9 +31,8 @@ from celedger.stats.controls import Contrast, contrasts
 from celedger.stats.course import Acts, MetricHistory, MetricKey, StepKind
 from celedger.stats.history import trace
 from celedger.stats.incidents import CommitEvidence, Derived
+from celedger.stats.mends import KEPT
 
-_A_STEP = 0.5
-"""Probability of a step from which it is taken for one (an incident below it is withdrawn)."""
 NO_LONGER = 20
 """Commits at which other tasks of the suite were measured since, from which a task counts as
 measured no more."""
@@ -166,7 +165,7 @@ def _incidents(
     beside: list[Contrast] = []
     for key, history in histories.items():
         own = tasks[key[:2]]
-        if key in asked or any(s.probability >= _A_STEP for s in history.steps):
+        if key in asked or any(s.probability >= KEPT for s in history.steps):
             beside += contrasts(key, own.measured[key], history, own.controls[key])
     return step_incidents.derive(
         histories,
@@ -285,7 +284,7 @@ def _evidence(line: Line, histories: Mapping[MetricKey, MetricHistory]) -> Commi
     """Return what commits say of each other; None where nothing fell that they could have mended,
     since git is asked for it."""
     falls = any(
-        step.size < 0 and step.probability >= _A_STEP
+        step.size < 0 and step.probability >= KEPT
         for history in histories.values()
         for step in history.steps
     )

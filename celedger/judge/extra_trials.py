@@ -16,7 +16,7 @@ from celedger.judge.line import Line
 from celedger.judge.measured import Chain
 from celedger.judge.memory import cache_of
 from celedger.stats.course import MetricHistory, MetricKey, Step
-from celedger.stats.line_steps import FEWEST_REPEATS
+from celedger.stats.incident_state import FEWEST_REPEATS
 from celedger.stats.next_trial import Job, Wanted, Why, needs_anchor, next_trial
 from celedger.trial.engine import Need
 from celedger.trial.runner import Bench, next_seed
@@ -197,8 +197,7 @@ class _Settling:
         one again where it is not known whether bits repeat; else a new one."""
         task, bench = self.task, self.job.bench
         key = wanted.key
-        history = now.histories.get(key) if key else None
-        if wanted.why is Why.REPEAT and (history is None or not self._has_repeat(now, key)):
+        if wanted.why is Why.REPEAT and not self._has_repeat(now):
             return task.seeds[0]
         if other is not None:
             here = [r.trial.seed for r in self.ran if r.trial.commit == commit.sha]
@@ -215,7 +214,7 @@ class _Settling:
                 return task.seeds[len(here) % len(task.seeds)]
         return next_seed(bench, commit, task)
 
-    def _has_repeat(self, now: Derivation, key: MetricKey | None) -> bool:
+    def _has_repeat(self, now: Derivation) -> bool:
         """Return True if some seed ran twice at one commit: whether bits repeat is known."""
         own = now.tasks[self.task.suite, self.task.name]
         seen = Counter(

@@ -11,15 +11,22 @@ from typing import Any
 
 from celedger.base.errors import command
 from celedger.base.model import Kind
-from celedger.stats.incident_state import IncidentState
+from celedger.stats.incident_state import FEWEST_REPEATS, IncidentState
 
 TYPED = 12
 """Digits of a hash in a command: enough for a large repository."""
 IN_FORCE = (IncidentState.OPEN, IncidentState.PARTLY)
 DRIFT = "drift"  # the kind of a slow one
-FEWEST_REPEATS = 4
-"""Degrees of freedom of repeats from which the noise is known (`stats.line_steps`)."""
+TWO_SIDED_95 = 1.959964
+"""Standard errors at each side of a 95 % interval of a normal distribution."""
 FAILURES = ("crash", "timeout", "missing", "not-finite")
+
+
+def interval(sign: int, size: float, error: float) -> tuple[float, float]:
+    """Return the 95 % interval of a change in the metric's own direction: `size` and its standard
+    error are of the values times `sign`, which are worse when they are higher."""
+    low, high = sorted(sign * (size + way * TWO_SIDED_95 * error) for way in (-1, 1))
+    return low, high
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +113,11 @@ class Incident:
         return self.state in IN_FORCE
 
     @property
+    def is_named(self) -> bool:
+        """Return True if its first bad commit is known: a bisect named it, or no other can be."""
+        return len(self.first_bad) == 1 or bool(self.bisect)
+
+    @property
     def declared(self) -> bool:
         """Return True if it moved something that the suite declares."""
         return any(metric.declared for metric in self.metrics)
@@ -118,7 +130,7 @@ class Incident:
     def is_searchable(self) -> bool:
         """Return True if a bisect can tell more: several commits may be the first bad one."""
         return (
-            self.in_force and self.is_measured and len(self.first_bad) > 1 and not self.bisect
+            self.in_force and self.is_measured and not self.is_named
             and bool(self.known_good) and self.kind != DRIFT
         )  # fmt: skip
 

@@ -13,12 +13,11 @@ from typing import Any
 from celedger.base.model import BY_ID, BaselineAct, BisectRecord, Kind
 from celedger.judge.derivation import Derivation
 from celedger.judge.failures import Failure, worst_first
-from celedger.judge.incident import IN_FORCE, Incident, IncidentMetric
+from celedger.judge.incident import IN_FORCE, Incident, IncidentMetric, interval
 from celedger.judge.told import Told, Whereabouts, identity
 from celedger.stats.course import IncidentState, StepIncident, StepKind
 from celedger.trial.protocol import TELEMETRY
 
-_95 = 1.959964  # standard errors at each side of a 95 % interval
 _NOWHERE = math.nan
 
 
@@ -96,7 +95,7 @@ def _of_steps(derivation: Derivation, incident: StepIncident) -> _Part:
     for key, share in incident.shares.items():
         metric = derivation.metric(key)
         sign, step = metric.direction.sign, share.step
-        low, high = sorted(sign * (step.size + way * _95 * step.error) for way in (-1, 1))
+        low, high = interval(sign, step.size, step.error)
         floor = metric.floor.at(step.before)
         row = IncidentMetric(
             *key,
@@ -136,7 +135,7 @@ def _as_recorded(derivation: Derivation, told: Told) -> _Part:
         metric = derivation.find_metric(key)
         size, error, before = sizes.get(key, (_NOWHERE,) * 3)
         sign = metric.direction.sign if metric is not None else 1
-        low, high = sorted(sign * (size + way * _95 * error) for way in (-1, 1))
+        low, high = interval(sign, size, error)
         rows.append(
             IncidentMetric(
                 *key, sign * before, sign * (before + size), sign * size, low, high,

@@ -62,8 +62,7 @@ def read(
 ) -> State:
     """Return the state of a line [default: HEAD's] as it is now."""
     tip = tip or tip_of(repository)
-    key = _key(ledger, tip, every=every)
-    path = _folder(repository) / f"{key}.json"
+    path = _file(repository, ledger, tip, every=every)
     known = _kept(path)
     if known is not None:
         return known[0]
@@ -102,36 +101,34 @@ def record(
     from celedger.judge.state import state_of
     from celedger.judge.told import new_rows
 
-    known = _kept(_folder(repository) / f"{_key(ledger, tip, every=False)}.json")
+    known = _kept(_file(repository, ledger, tip))
     if known is not None and known[1]:
         return known[0]
     line = line_of(repository, ledger, tip)
     derivation = derive(ledger, line, cache=cache_of(repository))
-    state = state_of(derivation)
+    listed = build(derivation)
+    state = state_of(derivation, listed=listed)
     moved = {each.id for each in derivation.rebased()}  # nothing new is known of these
     rows = new_rows(
         [each for each in state.incidents if each.id not in moved],
-        ledger.said_last(), build(derivation).sizes,
+        ledger.said_last(), listed.sizes,
         revision=tip, job=job, now=now, name=name,
     )  # fmt: skip
     if rows:
         ledger.record_said(rows)
-    _keep(_folder(repository) / f"{_key(ledger, tip, every=False)}.json", state, is_said=True)
+    # Rows that were recorded are facts: the state may have another name in the cache now.
+    _keep(_file(repository, ledger, tip), state, is_said=True)
     return state
 
 
 def is_settled(repository: Repository, ledger: Ledger, asked: Sequence[object]) -> bool:
     """Return True if nothing came since it was noted that no more trials are wanted for what is
     asked: a line's tip, a commit, tasks."""
-    return _settled_file(repository, ledger, asked).exists()
+    return _file(repository, ledger, repr(asked)).exists()
 
 
 def note_settled(repository: Repository, ledger: Ledger, asked: Sequence[object]) -> None:
-    _write(_settled_file(repository, ledger, asked), {})
-
-
-def _settled_file(repository: Repository, ledger: Ledger, asked: Sequence[object]) -> Path:
-    return _folder(repository) / f"{_key(ledger, repr(asked), every=False)}.json"
+    _write(_file(repository, ledger, repr(asked)), {})
 
 
 def is_older(ledger: Ledger) -> bool:
@@ -187,10 +184,12 @@ def _explained(
             yield MetricStanding(suite, task_name, "", Standing.MISSING, True, note=reason)
 
 
-def _key(ledger: Ledger, tip: str, *, every: bool) -> str:
-    """Return the name of a state in the cache: a hash of all that it is derived from."""
-    text = f"{VERSION} {RULES} {ledger.path.resolve()} {ledger.facts()} {tip} {every}"
-    return hashlib.sha256(os.fsencode(text)).hexdigest()[:32]
+def _file(repository: Repository, ledger: Ledger, asked: str, *, every: bool = False) -> Path:
+    """Return the file of the cache for what is asked, a line's tip or what may be settled: its name
+    is a hash of all that the answer is derived from."""
+    text = f"{VERSION} {RULES} {ledger.path.resolve()} {ledger.facts()} {asked} {every}"
+    name = hashlib.sha256(os.fsencode(text)).hexdigest()[:32]
+    return repository.state_dir / _STATES / f"{name}.json"
 
 
 def commits_of(repository: Repository, state: State, line: Iterable[Commit]) -> dict[str, Commit]:
@@ -206,10 +205,6 @@ def commits_of(repository: Repository, state: State, line: Iterable[Commit]) -> 
 def cache_of(repository: Repository) -> HistoryCache:
     """Return the cache of settled stretches."""
     return HistoryCache(repository.state_dir / "histories")
-
-
-def _folder(repository: Repository) -> Path:
-    return repository.state_dir / _STATES
 
 
 def _kept(path: Path) -> tuple[State, bool] | None:

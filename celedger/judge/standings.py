@@ -12,10 +12,10 @@ import numpy as np
 from celedger.base.errors import Status
 from celedger.base.model import Metric
 from celedger.judge.derivation import Derivation
-from celedger.judge.incident import Incident, MetricStanding, Standing
+from celedger.judge.incident import Incident, MetricStanding, Standing, interval
 from celedger.stats.arrays import Floats
 from celedger.stats.course import Measurements, MetricHistory, MetricKey, Node
-from celedger.stats.line_steps import FEWEST_REPEATS
+from celedger.stats.incident_state import FEWEST_REPEATS
 from celedger.trial.protocol import TELEMETRY
 
 WITHOUT_FLOOR = 0.10
@@ -74,10 +74,7 @@ def at(
                 note=f"{failing[0].kind}: {failing[0].message}",
             )  # fmt: skip
         for key, metric in task.metrics.items():
-            own = [
-                i for i in incidents
-                if any(m.key == key for m in i.metrics)
-            ]  # fmt: skip
+            own = [i for i in incidents if any(m.key == key for m in i.metrics)]
             history, values = derivation.histories.get(key), task.measured.get(key)
             standing = _of_metric(derivation, key, metric, history, values, place, own, in_force)
             if standing is not None and not (failing and standing.standing is Standing.MISSING):
@@ -145,7 +142,7 @@ class _Numbers:
         error = math.hypot(node.error, before.error if before is not None else math.nan, session)
         if repeats:
             error = 0.0
-        self.low, self.high = sorted(sign * (size + way * 1.959964 * error) for way in (-1, 1))
+        self.low, self.high = interval(sign, size, error)
         self.smallest = ONE_SIDED_95 * error
         agree = pairs.size > 0 and float(np.abs(pairs).max()) <= PAIRED * floor
         self.hides_floor = not agree and size + ONE_SIDED_95 * error > floor

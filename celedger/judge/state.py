@@ -14,16 +14,25 @@ from itertools import pairwise
 from celedger.base.model import BaselineAct
 from celedger.judge import incident_list, standings
 from celedger.judge.derivation import Derivation
-from celedger.judge.incident import Doubt, LevelChange, MetricNoise, PinnedDistance, State
+from celedger.judge.incident import (
+    Doubt,
+    LevelChange,
+    MetricNoise,
+    PinnedDistance,
+    State,
+    interval,
+)
+from celedger.judge.incident_list import ListedIncidents
 from celedger.stats.course import MetricHistory, MetricKey, Node
 
-_95 = 1.959964  # standard errors at each side of a 95 % interval
 
-
-def state_of(derivation: Derivation, at: str | None = None) -> State:
-    """Return the state; with `at`, how the metrics stand at that commit instead of the tip."""
+def state_of(
+    derivation: Derivation, at: str | None = None, *, listed: ListedIncidents | None = None
+) -> State:
+    """Return the state; with `at`, how the metrics stand at that commit instead of the tip.
+    `listed` is the list of its incidents, where that is built already."""
     place = len(derivation.line.commits) - 1 if at is None else derivation.place(at)
-    listed = incident_list.build(derivation)
+    listed = listed or incident_list.build(derivation)
     measured = {p for task in derivation.tasks.values() for p in task.ended_well[1].tolist()}
     everywhere = set(derivation.ledger.commits_with_trials())
     return State(
@@ -47,7 +56,7 @@ def _changes(derivation: Derivation) -> Iterable[LevelChange]:
     """Yield improvements, and the offset of each change of environment or definition."""
     for key, step in derivation.derived.changes:
         metric, sign = derivation.metric(key), derivation.metric(key).direction.sign
-        low, high = sorted(sign * (step.size + way * _95 * step.error) for way in (-1, 1))
+        low, high = interval(sign, step.size, step.error)
         yield LevelChange(
             "improvement", *key, sign * step.before, sign * step.after, low, high, metric.unit,
             step.probability, derivation.among(step.first, step.last),
@@ -77,7 +86,7 @@ def _offsets(
         same = chains[0].environment == chains[1].environment
         yield LevelChange(
             "definition" if same else "environment", *key, sign * one.level,
-            sign * other.level, size - _95 * error, size + _95 * error, metric.unit, 1.0,
+            sign * other.level, *interval(1, size, error), metric.unit, 1.0,
             (derivation.sha(place),), derivation.sha(place), better=size * sign < 0,
             environments=(chains[0].environment, chains[1].environment),
         )  # fmt: skip
@@ -117,7 +126,7 @@ def _pinned(derivation: Derivation) -> Iterable[PinnedDistance]:
             continue
         sign = metric.direction.sign
         size, error = newest.level - at[0].level, (newest.error**2 + at[0].error ** 2) ** 0.5
-        low, high = sorted(sign * (size + way * _95 * error) for way in (-1, 1))
+        low, high = interval(sign, size, error)
         level = sign * at[0].level
         clear = low * high > 0 and abs(size) >= metric.floor.at(level)
         yield PinnedDistance(

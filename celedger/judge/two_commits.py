@@ -10,9 +10,9 @@ import math
 from collections.abc import Callable, Sequence
 
 from celedger.base.model import Metric
-from celedger.judge.incident import FEWEST_REPEATS, Incident, MetricNoise, State
+from celedger.judge.incident import TWO_SIDED_95, Incident, MetricNoise, State
+from celedger.stats.incident_state import FEWEST_REPEATS
 
-_TWO_SIDED = 1.959964  # standard errors: 95 % of a normal distribution
 _FOUR_IN_FIVE = 0.841621
 """Standard errors more, so that four cases of five are detected."""
 
@@ -20,7 +20,7 @@ _FOUR_IN_FIVE = 0.841621
 def smallest_change(noise: MetricNoise | None, a: int, b: int) -> float:
     """Return the smallest change that `a` and `b` trials of two commits tell at 95 %, in four cases
     of five: 0 where every change is told, infinity where the noise is not known."""
-    return _limit(noise, a, b, _TWO_SIDED + _FOUR_IN_FIVE)
+    return _limit(noise, a, b, TWO_SIDED_95 + _FOUR_IN_FIVE)
 
 
 def _limit(noise: MetricNoise | None, a: int, b: int, errors: float) -> float:
@@ -74,7 +74,7 @@ def compare(
         return "worse"
     if delta == 0:
         return "same"
-    limit = _limit(noise, a[1], b[1], _TWO_SIDED)
+    limit = _limit(noise, a[1], b[1], TWO_SIDED_95)
     if math.isinf(limit):
         return "unknown"
     if abs(delta) < limit:

@@ -60,7 +60,7 @@ def announce(
     by_sha = {commit.sha: commit for commit in commits}
     said = ledger.said()
     for address in settings.notify:
-        name = hashlib.sha256(address.encode()).hexdigest()[:16]  # an address may hold a password
+        name = _name(address)
         sent = {(row.incident, row.event) for row in said if row.address == name}
         news = unsent(state.incidents, sent)
         title, body = message(news, by_sha)
@@ -78,8 +78,12 @@ def note_as_sent(ledger: Ledger, settings: Config, state: State) -> None:
     """Record all that a state holds as sent: the first state of a ledger that an older celedger
     judged is no news."""
     for address in settings.notify:
-        name = hashlib.sha256(address.encode()).hexdigest()[:16]
-        ledger.record_said(_rows(unsent(state.incidents, set()), state, name))
+        ledger.record_said(_rows(unsent(state.incidents, set()), state, _name(address)))
+
+
+def _name(address: str) -> str:
+    """Return what the ledger keeps of an address, which may hold a password."""
+    return hashlib.sha256(address.encode()).hexdigest()[:16]
 
 
 def unsent(incidents: Iterable[Incident], sent: set[tuple[str, str]]) -> list[News]:
@@ -167,7 +171,7 @@ def _lines(news: News, commits: Mapping[str, Commit]) -> list[str]:
 
 
 def _first_bad(incident: Incident, commits: Mapping[str, Commit]) -> str:
-    if incident.bisect or len(incident.first_bad) == 1:
+    if incident.is_named:
         sure = f" ({probability(incident.probability)})" if incident.bisect else ""
         return f"first bad commit{sure}: {_described(incident.likeliest, commits)}"
     last = _described(incident.first_bad[-1], commits)

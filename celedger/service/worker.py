@@ -287,7 +287,7 @@ def _known(state: State) -> str:
     if first.is_failure:
         what = f"{first.title()} fails ({first.message or first.kind})"
     where = first.likeliest[:10]
-    if len(first.first_bad) > 1 and not first.bisect:
+    if not first.is_named:
         where = f"one of {len(first.first_bad)} commits up to {first.first_bad[-1][:10]}"
     more = f"; {len(declared) - 1} more open" if len(declared) > 1 else ""
     return f"{what} since {where}{more}"

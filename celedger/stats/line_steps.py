@@ -9,13 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from celedger.stats.causes import NEAR, CommitSet, commit_set, distinct_steps
 from celedger.stats.controls import Contrast, RiseVerdict
 from celedger.stats.course import Acts, MetricHistory, MetricKey, Node, Step, StepKind
+from celedger.stats.incident_state import FEWEST_REPEATS
 from celedger.stats.mends import KEPT, ONE_SIDED, OPEN, Fall
 
 DOUBT = 0.03
 """P(step) from which it is worth another trial: a Bayes factor of 12 over one place's prior."""
-FEWEST_REPEATS = 4
-"""Degrees of freedom of repeats below which nothing opens: log sd is known to .35, the prior's
-weight is 5 %. Without it one seed a commit gave 5 false incidents in 12,480 commits, with it 0."""
 STILL_LARGE = 2.5
 """Standard deviations of a value, as known now, above which a rise that was sure is no noise."""
 

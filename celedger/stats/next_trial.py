@@ -20,8 +20,9 @@ from celedger.stats.course import (
     StepIncident,
     StepKind,
 )
+from celedger.stats.incident_state import FEWEST_REPEATS
 from celedger.stats.incidents import Derived
-from celedger.stats.line_steps import DOUBT, FEWEST_REPEATS
+from celedger.stats.line_steps import DOUBT
 from celedger.stats.mends import CLOSED, KEPT, ONE_SIDED, OPEN
 
 EXACT_DOUBT = 0.01

@@ -44,8 +44,6 @@ COARSE = 6
 """Significant digits that a share of a few hundred samples may have."""
 POOLED = 500
 """Commits whose repeats make the noise of a history: more change no digit that is shown."""
-MAX_TRIALS = 1_000_000
-"""More are never counted: the answer to who asks is "no number of trials"."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from celedger.base.model import Commit
 from celedger.judge.incident import Incident, MetricStanding, Standing, State
 from celedger.views import incidents as words
 from celedger.views.document import Document
-from celedger.views.format import change, count, measure, percent, plain, short
+from celedger.views.format import amount, change, count, measure, percent, plain, short
 from celedger.views.status import state_json
 from celedger.views.tables import Column, table
 
@@ -81,12 +81,7 @@ class CheckDocument(Document):
         size = each.value - each.level
         is_news = each.standing in (Standing.BETTER, Standing.UNDECIDED)
         if math.isfinite(size) and is_news:
-            relative = size / abs(each.level) if each.level else math.nan
-            moved = (
-                percent(relative)
-                if math.isfinite(relative)
-                else change(size, unit=each.unit, like=each.value)
-            )
+            moved = amount(size, each.level, unit=each.unit)
         incidents = {i.id: i for i in self.state.incidents}
         key = each.suite, each.task, each.metric
         shares = [m for name in each.incidents for m in incidents[name].metrics if m.key == key]

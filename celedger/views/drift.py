@@ -22,13 +22,14 @@ from celedger.judge.incident import (
 from celedger.views import incidents as words
 from celedger.views.document import Document
 from celedger.views.format import (
-    change,
+    amount,
     count,
     iso_date,
     measure,
     percent,
     plain,
     probability,
+    relative,
     short,
 )
 from celedger.views.samples import environment_changes
@@ -134,8 +135,7 @@ class DriftDocument(Document):
         name = f"{metric.suite}/{metric.task} {metric.name}".rstrip()
         is_number = math.isfinite(metric.change)
         moved = f"{words.moved(metric)} worse" if is_number else words.effect(incident, metric)
-        one = len(incident.first_bad) == 1 or bool(incident.bisect)
-        subject = self._commit(incident.likeliest) if one else None
+        subject = self._commit(incident.likeliest) if incident.is_named else None
         return (
             name, short(incident.seen_at), iso_date(seen.commit_time) if seen else "",
             moved, words.levels(metric) if is_number else "",
@@ -147,11 +147,7 @@ class DriftDocument(Document):
         seen = self._commit(each.seen_at)
         digits = (each.high - each.low) / 4  # two standard errors to each side
         levels = (measure(x, digits, unit=each.unit) for x in (each.before, each.after))
-        moved = (
-            percent(each.size / abs(each.before))
-            if each.before
-            else change(each.size, unit=each.unit, like=each.after)
-        )
+        moved = amount(each.size, each.before, unit=each.unit)
         return (
             f"{each.suite}/{each.task} {each.metric}", short(each.seen_at),
             iso_date(seen.commit_time) if seen else "", f"{moved} better", " → ".join(levels),
@@ -247,8 +243,7 @@ def offset_texts(state: State, environments: Mapping[str, Environment]) -> list[
 def offset(each: LevelChange) -> str:
     """Return `+3.0 %`: how far a change of environment or definition moved a metric; "" where
     that may be nothing."""
-    clear = each.low * each.high > 0 and each.before
-    return percent(each.size / abs(each.before)) if clear else ""
+    return relative(each.size, each.before) if each.low * each.high > 0 else ""
 
 
 def environment_text(old: Environment | None, new: Environment | None) -> str:

@@ -18,11 +18,11 @@ from celedger.base.model import Commit, Environment, Metric, OutcomeKind
 from celedger.judge.derivation import Derivation
 from celedger.judge.incident import Incident, LevelChange, State
 from celedger.stats.history import UNMEASURED
-from celedger.stats.line_steps import FEWEST_REPEATS
+from celedger.stats.incident_state import FEWEST_REPEATS
 from celedger.views import incidents as words
 from celedger.views import picture, samples
 from celedger.views.drift import environment_text, narrowed, offset
-from celedger.views.format import clip, count, percent, probability, short
+from celedger.views.format import clip, count, probability, relative, short
 from celedger.views.metric_values import ChainValues, TaskOnLine
 from celedger.views.picture import GREEN, INK, MUTED, PURPLE, RED, STATES
 
@@ -282,8 +282,8 @@ def _labels(drawn: Drawn) -> Iterator[tuple[float, str, str]]:
 
 def _better(each: LevelChange) -> str:
     text = f"one of {len(each.among)}" if len(each.among) > 1 else short(each.seen_at)
-    if each.before:
-        text += f" {percent(each.size / abs(each.before))}"
+    if moved := relative(each.size, each.before):
+        text += f" {moved}"
     return f"{text} ({probability(each.probability)})"
 
 

@@ -164,6 +164,16 @@ def percent(ratio: float, *, signed: bool = True) -> str:
     return f"{'+' if signed and value > 0 else ''}{text} %"
 
 
+def relative(size: float, before: float) -> str:
+    """Return a change over the level before: `+3.0 %`; "" where that level is zero."""
+    return percent(size / abs(before)) if before else ""
+
+
+def amount(size: float, before: float, *, unit: str) -> str:
+    """Return a change over the level before, in the metric's own unit where that is zero."""
+    return relative(size, before) or change(size, unit=unit, like=before + size)
+
+
 def clip(text: str, width: int) -> str:
     """Return the text in at most `width` letters, its end replaced by `…` where it does not
     fit."""

@@ -9,7 +9,16 @@ from collections.abc import Mapping, Sequence
 
 from celedger.base.model import Commit
 from celedger.judge.incident import Incident, IncidentMetric, State
-from celedger.views.format import change, count, measure, percent, plain, probability, short
+from celedger.views.format import (
+    amount,
+    count,
+    measure,
+    percent,
+    plain,
+    probability,
+    relative,
+    short,
+)
 
 KINDS = {
     "crash": "fails",
@@ -53,12 +62,9 @@ def moved(metric: IncidentMetric) -> str:
     """Return the change of a metric: relative where the level before is not zero."""
     if not math.isfinite(metric.change):
         return ""
-    relative = metric.relative
-    if relative is None:
-        return change(metric.change, unit=metric.unit, like=metric.after)
-    if abs(relative) > MULTIPLE and metric.after * metric.before > 0:
+    if abs(metric.relative or 0.0) > MULTIPLE and metric.after * metric.before > 0:
         return f"× {metric.after / metric.before:.3g}"
-    return percent(relative)
+    return amount(metric.change, metric.before, unit=metric.unit)
 
 
 def effect(incident: Incident, metric: IncidentMetric) -> str:
@@ -87,7 +93,7 @@ def levels(metric: IncidentMetric) -> str:
 def since(incident: Incident, commits: Mapping[str, Commit]) -> str:
     """Return `77ab01e4 subject` for a commit that is known, else the range: `1 of 6 commits up to
     77ab01e4`."""
-    if len(incident.first_bad) == 1 or incident.bisect:
+    if incident.is_named:
         commit = commits.get(incident.likeliest)
         subject = f" {plain(commit.subject)}" if commit else ""
         sure = f" ({probability(incident.probability)})" if incident.bisect else ""
@@ -99,7 +105,7 @@ def since(incident: Incident, commits: Mapping[str, Commit]) -> str:
 
 def whose(incident: Incident, commits: Mapping[str, Commit]) -> str:
     """Return the author of the first bad commit, where it is one."""
-    if len(incident.first_bad) > 1 and not incident.bisect:
+    if not incident.is_named:
         return ""
     commit = commits.get(incident.likeliest)
     return plain(commit.author) if commit else ""
@@ -119,10 +125,10 @@ def state(incident: Incident) -> str:
 
 
 def sentence(incident: Incident, commits: Mapping[str, Commit]) -> str:
-    """Return one line on an incident, as alerts and the hook print it."""
-    amount = by_how_much(incident)
+    """Return one line on an incident."""
+    moved_by = by_how_much(incident)
     verb = "" if incident.is_failure else " is worse"
-    text = f"{what(incident, also=False)}{verb} {amount}".rstrip()
+    text = f"{what(incident, also=False)}{verb} {moved_by}".rstrip()
     more = len(incident.metrics) - 1
     also = f" and {count(more, 'metric')} more" if more else ""
     return f"{text}{also} since {since(incident, commits)}"
@@ -162,8 +168,8 @@ def at_commit(
             continue
         if each.kind == "improvement" and metric in (None, each.metric):
             name = f"{each.metric} " if metric is None else ""
-            amount = percent(each.size / abs(each.before)) if each.before else ""
-            phrases.append(f"{name}better {amount}".rstrip())
+            moved_by = relative(each.size, each.before)
+            phrases.append(f"{name}better {moved_by}".rstrip())
     return phrases
 
 
@@ -174,6 +180,5 @@ def _caused(incident: Incident, own: Sequence[IncidentMetric], *, named: bool) -
         text = f"{first.name} {text}"
     more = len(own) - 1
     text += f" (+{more} more)" if more else ""
-    among = len(incident.first_bad)
-    where = f", one of {among} commits" if among > 1 and not incident.bisect else ""
+    where = "" if incident.is_named else f", one of {len(incident.first_bad)} commits"
     return f"{text} ({incident.id}{where})"

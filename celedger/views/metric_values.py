@@ -16,11 +16,10 @@ from celedger.judge.values import TaskValues
 from celedger.ledger.read import Reader
 from celedger.stats.arrays import Floats, Ints
 from celedger.stats.course import MetricHistory, Node
+from celedger.stats.mends import KEPT
 
 _OTHERS = 2
 """What a seed adds is believed from n commits as n / (n + 2): one of them tells little."""
-_A_STEP = 0.5
-"""Probability from which the state takes a step for one."""
 _ROUNDS = 4  # in which the means of commits and what seeds add are fitted in turns
 
 
@@ -105,7 +104,7 @@ def _nodes(history: MetricHistory, chain: int) -> list[Node]:
     """Return the nodes of a chain. Where bits repeat, steps are told by equal seeds, and the levels
     are those between the steps: the nodes' own are of values whose seeds are noise."""
     nodes = [node for node in history.nodes if node.chain == chain]
-    steps = [s for s in history.steps if s.chain == chain and s.probability >= _A_STEP]
+    steps = [s for s in history.steps if s.chain == chain and s.probability >= KEPT]
     if not history.noise.is_exact or not steps:
         return nodes
     ends = [step.likeliest for step in steps]

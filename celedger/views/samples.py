@@ -22,7 +22,6 @@ from celedger.base.model import (
     Metric,
     OutcomeKind,
     TrialRecord,
-    Verdict,
 )
 from celedger.ledger.read import Reader
 from celedger.views.document import pick
@@ -164,17 +163,6 @@ def in_order(metrics: Iterable[Metric]) -> list[Metric]:
     """Sort judged before informative, quality before speed before memory, otherwise as given."""
     kinds = list(Kind)
     return sorted(metrics, key=lambda m: (m.direction is Direction.INFO, kinds.index(m.kind)))
-
-
-def worst_first(verdicts: Iterable[Verdict]) -> list[Verdict]:
-    """Sort tasks that failed, other bad ones, improvements, the rest; stable."""
-    return sorted(verdicts, key=lambda v: (v.metric != "", not v.kind.bad, v.kind != "improved"))
-
-
-def verdict_json(verdict: Verdict) -> dict[str, object]:
-    return pick(
-        verdict, "metric kind level value effect low high p_value trials baseline rule note"
-    )
 
 
 def history_order(commits: Iterable[Commit]) -> list[Commit]:

@@ -12,7 +12,7 @@ from celedger.judge.incident import Doubt, Incident, State
 from celedger.ledger.job_record import JobState
 from celedger.views import incidents as words
 from celedger.views.document import Document, pick
-from celedger.views.format import count, duration, iso_time, percent, plain, probability, short
+from celedger.views.format import count, duration, iso_time, plain, probability, relative, short
 from celedger.views.queue import Queue
 from celedger.views.tables import Column, table
 
@@ -47,25 +47,18 @@ class StatusDocument(Document):
             "last job": self._last_job(),
             "worse": [] if self.state.in_force else ["nothing"],
         }
-        rows = []
-        for title, lines in sections.items():
-            rows += [(title if n == 0 else "", line) for n, line in enumerate(_few(lines))]
-        parts = [table(_COLUMNS, rows, width=width)]
+        parts = [table(_COLUMNS, _titled(sections), width=width)]
         if in_force := self.state.in_force:
             cells = [self._cells(incident) for incident in in_force[:_LISTED]]
             parts += ["", table(_INCIDENTS, cells, width=width)]
-            if more := len(in_force) - _LISTED:
-                parts += [f"and {more} more"] * (more > 0)
+            parts += _more(in_force)
         others = {
             "over": [self._over(i) for i in self._news_of_the_past()],
             "suspected": [self._doubt(each) for each in self.state.doubts],
             "unknown": list(filter(None, [words.unknown_noise(self.state)])),
             "gone": [f"{name}: on commits that are gone" for name in self.state.gone],
         }
-        rows = []
-        for title, lines in others.items():
-            rows += [(title if n == 0 else "", line) for n, line in enumerate(_few(lines))]
-        if rows:
+        if rows := _titled(others):
             parts += ["", table(_COLUMNS, rows, width=width)]
         # Not wrapped: it is there to be pasted.
         return "\n".join([*parts, "", self.next] if self.next else parts)
@@ -104,7 +97,7 @@ class StatusDocument(Document):
         return f"{incident.id} {words.what(incident)}: {words.state(incident)}"
 
     def _doubt(self, each: Doubt) -> str:
-        amount = percent(each.change / abs(each.before)) if each.before else ""
+        amount = relative(each.change, each.before)
         return (
             f"{each.task} {each.metric} {amount} at {short(each.seen_at)} "
             f"({probability(each.probability)}): not settled"
@@ -206,6 +199,16 @@ def state_json(state: State) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _few(lines: Sequence[str]) -> list[str]:
-    more = len(lines) - _LISTED
-    return [*lines[:_LISTED], *[f"and {more} more"] * (more > 0)]
+def _titled(sections: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
+    """Return the first lines of each section, its title beside the first of them."""
+    return [
+        (title if n == 0 else "", line)
+        for title, lines in sections.items()
+        for n, line in enumerate([*lines[:_LISTED], *_more(lines)])
+    ]
+
+
+def _more(listed: Sequence[object]) -> list[str]:
+    """Return a line on what is not printed, where there is any."""
+    more = len(listed) - _LISTED
+    return [f"and {more} more"] if more > 0 else []

@@ -14,11 +14,10 @@ from celedger.base.model import BisectRecord, Commit
 from celedger.judge.incident import TYPED, Doubt, Incident, LevelChange
 from celedger.views import incidents as words
 from celedger.views.format import (
-    change,
+    amount,
     count,
     iso_date,
     measure,
-    percent,
     plain,
     probability,
     short,
@@ -160,7 +159,6 @@ class CardWriter:
             _TELEMETRY if telemetry else "",
         ]
         label, among, compare = self._where(incident)
-        known = len(incident.first_bad) == 1 or bool(incident.bisect)
         seen = incident.likeliest if incident.bisect else incident.seen_at
         alone = len([i for i in self._history.state.in_force if i.main.key == main.key]) == 1
         commit = "" if main.name and incident.in_force and alone else seen[:TYPED]
@@ -172,7 +170,7 @@ class CardWriter:
             incident.in_force and not telemetry, telemetry,
             words.levels(main) if math.isfinite(main.change) else "",
             words.by_how_much(incident), tuple(filter(None, remarks)), label,
-            self._line(incident.likeliest) if known else None, among, compare,
+            self._line(incident.likeliest) if incident.is_named else None, among, compare,
             typed, seen[:TYPED],
         )  # fmt: skip
 
@@ -181,8 +179,8 @@ class CardWriter:
         bisect = self._bisects.get(incident.bisect)
         if bisect is not None:
             trials = bisect.report.get("readings")
-            amount = f", from {count(len(trials), 'trial')}" if isinstance(trials, list) else ""
-            text = f"Named by a bisect: {sure(bisect.probability)} sure{amount}."
+            source = f", from {count(len(trials), 'trial')}" if isinstance(trials, list) else ""
+            text = f"Named by a bisect: {sure(bisect.probability)} sure{source}."
             return "First bad commit", text, ""
         if len(incident.first_bad) == 1:
             is_next = incident.known_good and incident.known_good == incident.parent
@@ -208,7 +206,7 @@ class CardWriter:
             Health.UNDECIDED, "Suspected", key, self._name(first.suite, first.task), first.metric,
             links.view(key, first.metric),
             levels=_levels(first.before, first.before + first.change, math.nan, first.unit),
-            change=_amount(first.change, first.before, first.unit),
+            change=amount(first.change, first.before, unit=first.unit),
             remarks=tuple(filter(None, [
                 _others([(d.metric, d.change, d.before, d.unit) for d in group]),
                 f"Only {probability(first.probability)} sure: more trials would tell.",
@@ -233,7 +231,7 @@ class CardWriter:
             Health.BETTER, "Better", key, self._name(first.suite, first.task), first.metric,
             links.view(key, first.metric),
             levels=_levels(first.before, first.after, noise, first.unit),
-            change=_amount(first.size, first.before, first.unit),
+            change=amount(first.size, first.before, unit=first.unit),
             remarks=(others,) if others else (),
             label="First better commit" if one else f"One of {count(len(first.among), 'commit')}",
             culprit=self._line(first.seen_at) if one else None,
@@ -261,15 +259,9 @@ def _by_commits(rows: Sequence[_Row]) -> list[list[_Row]]:
 def _others(rows: Sequence[tuple[str, float, float, str]]) -> str:
     """Return `Also val_accuracy -4.3 %.`: of all rows (metric, change, before, unit) but the
     first."""
-    texts = [f"{name} {_amount(size, before, unit)}" for name, size, before, unit in rows[1:]]
+    texts = [f"{name} {amount(size, before, unit=unit)}" for name, size, before, unit in rows[1:]]
     return f"Also {', '.join(texts)}." if texts else ""
 
 
 def _levels(before: float, after: float, noise: float, unit: str) -> str:
     return " → ".join(measure(x, noise, unit=unit) for x in (before, after))
-
-
-def _amount(size: float, before: float, unit: str) -> str:
-    if before:
-        return percent(size / abs(before))
-    return change(size, unit=unit, like=before + size)

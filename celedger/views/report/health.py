@@ -10,7 +10,7 @@ from enum import StrEnum
 from celedger.base.model import OutcomeKind
 from celedger.judge.incident import IN_FORCE, Incident, LevelChange, Standing, State
 from celedger.views import incidents as words
-from celedger.views.format import percent
+from celedger.views.format import relative
 from celedger.views.report.series import Measured, Series, TaskSeries
 
 RECENT = 200
@@ -102,7 +102,7 @@ def _of_series(history: Measured, series: Series) -> SeriesHealth:
         return SeriesHealth(series, Health.UNDECIDED, unclear)
     for change in improvements(history):
         if (change.suite, change.task, change.metric) == series.key:
-            amount = percent(change.size / abs(change.before)) if change.before else ""
+            amount = relative(change.size, change.before)
             return SeriesHealth(series, Health.BETTER, f"{amount} better".strip())
     return SeriesHealth(series, Health.STEADY)
 

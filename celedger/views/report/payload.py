@@ -23,7 +23,7 @@ from celedger.ledger.read import Reader
 from celedger.stats.arrays import Floats
 from celedger.views import incidents as words
 from celedger.views.drift import environment_text, offset
-from celedger.views.format import Scale, iso_date, percent, plain, probability
+from celedger.views.format import Scale, iso_date, plain, probability, relative
 from celedger.views.report.health import SeriesHealth, TaskHealth, crashes, untestable
 from celedger.views.report.series import Measured, Series, Stretch, TaskSeries
 
@@ -160,12 +160,12 @@ def marks(history: Measured, key: tuple[str, str, str]) -> list[dict[str, Any]]:
     ]  # fmt: skip
     for doubt in history.state.doubts:
         if (doubt.suite, doubt.task, doubt.metric) == key:
-            text = percent(doubt.change / abs(doubt.before)) if doubt.before else "worse"
+            text = relative(doubt.change, doubt.before) or "worse"
             sure = probability(doubt.probability)
             made.append(_mark(history, doubt.seen_at, doubt.among, "doubt", f"? {text}", sure))
     for each in history.state.changes:
         if each.kind == "improvement" and (each.suite, each.task, each.metric) == key:
-            text = f"▼ {percent(each.size / abs(each.before))}" if each.before else "▼ better"
+            text = f"▼ {relative(each.size, each.before) or 'better'}"
             sure = probability(each.probability)
             made.append(_mark(history, each.seen_at, each.among, "good", text, sure))
     return sorted((m for m in made if m["at"] >= 0), key=lambda m: int(m["at"]))
