@@ -334,15 +334,6 @@ class VerdictKind(StrEnum):
     MISSING = "missing"
     ENVIRONMENT_CHANGED = "environment-changed"
 
-    @property
-    def bad(self) -> bool:
-        return self.value in ("regressed", "failed", "not-finite", "missing")
-
-    @property
-    def good(self) -> bool:
-        """Return True if it tells that the metric is not worse."""
-        return self.value in ("same", "improved")
-
 
 @dataclass(frozen=True)
 class Verdict:

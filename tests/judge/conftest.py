@@ -93,6 +93,12 @@ class Life:
         self.compare()
         return status
 
+    def begin(self) -> None:
+        """Check three commits of the same level."""
+        for _ in range(3):
+            self.commit(1)
+            self.check()
+
     def rows(self) -> list[dict[str, Any]]:
         """Return the incidents of `status --json`."""
         rows: list[dict[str, Any]] = self.json("status")["incidents"]

@@ -280,9 +280,7 @@ def test_void_trials_count_no_more_until_they_are_taken_back(live: Live) -> None
 
 def test_a_merged_branch_is_one_place(live: Live) -> None:
     life = live()
-    for _ in range(3):
-        life.commit(1)
-        life.check()
+    life.begin()
     root = life.project.root
     git(root, "checkout", "-q", "-b", "feature")
     life.commit(1)
@@ -298,9 +296,7 @@ def test_a_merged_branch_is_one_place(live: Live) -> None:
 
 def test_a_rebase_keeps_the_incident(live: Live) -> None:
     life = live()
-    for _ in range(3):
-        life.commit(1)
-        life.check()
+    life.begin()
     bad = life.commit(1.4)
     assert life.check() == 1
     name = life.only()["id"]
@@ -382,9 +378,7 @@ def test_one_cause_is_one_incident(live: Live) -> None:
 
 def test_an_edited_suite_mends_nothing(live: Live) -> None:
     life = live()
-    for _ in range(3):
-        life.commit(1)
-        life.check()
+    life.begin()
     bad = life.commit(1.3)
     assert life.check() == 1
     file = life.project.root / "suites" / "tiny" / "suite.toml"
@@ -400,9 +394,7 @@ def test_an_edited_suite_mends_nothing(live: Live) -> None:
 def test_a_task_that_was_removed_is_listed_as_such(live: Live) -> None:
     suite = SUITE + "[[task]]" + MANY.split("[[task]]")[1]
     life = live(suite=suite)
-    for _ in range(3):
-        life.commit(1)
-        life.check()
+    life.begin()
     life.commit(1.3)
     assert life.check() == 1
 
@@ -419,9 +411,7 @@ def test_a_job_that_measures_nothing_asks_for_nothing(live: Live) -> None:
 
 def test_what_is_worse_on_another_branch_is_not_listed(live: Live) -> None:
     life = live()
-    for _ in range(3):
-        life.commit(1)
-        life.check()
+    life.begin()
     git(life.project.root, "checkout", "-q", "-b", "feature")
     life.commit(1.4)
     assert life.check() == 1
@@ -432,9 +422,7 @@ def test_what_is_worse_on_another_branch_is_not_listed(live: Live) -> None:
 
 def test_a_rebase_onto_other_work_keeps_the_incident_open(live: Live) -> None:
     life = live()
-    for _ in range(3):
-        life.commit(1)
-        life.check()
+    life.begin()
     root = life.project.root
     git(root, "checkout", "-q", "-b", "feature")
     life.commit(1.4)
@@ -455,9 +443,7 @@ def test_a_rebase_onto_other_work_keeps_the_incident_open(live: Live) -> None:
 
 def test_a_bisect_searches_inside_a_merge_and_diff_tells_what_it_found(live: Live) -> None:
     life = live(exact=True)
-    for _ in range(3):
-        life.commit(1)
-        life.check()
+    life.begin()
     root = life.project.root
     git(root, "checkout", "-q", "-b", "feature")
     parent = life.commit(1)

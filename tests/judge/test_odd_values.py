@@ -13,6 +13,7 @@ from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
+from views.conftest import LineWithoutRepository
 
 from celedger.base.model import (
     Command,
@@ -31,7 +32,6 @@ from celedger.base.model import (
 )
 from celedger.judge.derivation import derive
 from celedger.judge.incident import State
-from celedger.judge.line import Line
 from celedger.judge.state import state_of
 from celedger.judge.two_commits import compare, smallest_change
 from celedger.ledger import Ledger
@@ -49,15 +49,9 @@ ENVIRONMENTS = tuple(Environment(letter * 64, {"python": letter}) for letter in 
 TASK = Task("core", "mlp", (Command("train", ("{python}", "train.py")),), metrics=METRICS)
 
 
-class LineOfNoRepository(Line):
-    def holding(self, sha: str) -> int | None:
-        return self.places.get(sha)
-
+class LineOfNoRepository(LineWithoutRepository):
     def touches(self, place: int, other: int) -> bool:
         return True
-
-    def foreign(self) -> float:
-        return 0.08
 
 
 def commits() -> tuple[Commit, ...]:
