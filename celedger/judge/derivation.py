@@ -275,7 +275,7 @@ def _is_measured_since(
         task = tasks.get(key[:2])
         if task is not None:
             _, place, _, _, started = task.ended_well
-            if (started[place >= own.steps.first] > act.at).any():
+            if (started[place >= own.steps.first] > 1e6 * act.at).any():
                 return True
     return False
 

@@ -44,7 +44,7 @@ class TaskMeasurements:
         measured: By key; those without a value on the line are left out.
         not_finite: Places with a value that is no number, or infinite, by key.
         controls: Place and session of the trials that were run for a rise in doubt, by key.
-        ended_well: Id, place, chain, seed and start (s) of each trial that ended well: a column of
+        ended_well: Id, place, chain, seed and start (µs) of each trial that ended well: a column of
             an array each.
         tried: Places with a trial that ended, however.
     """

@@ -30,7 +30,8 @@ class TaskColumns:
     into `commits` (hashes) and `environments` (fingerprints); `evidence` is the id of the trial
     that one is derived from, 0 of one that ran. `session` numbers what a run of trials shares
     beyond the code, in every definition alike; `rank` is a trial's place in it;
-    `started` is in seconds since the epoch; `risen` says that it is a control of a doubted rise."""
+    `started` is in microseconds since the epoch; `risen` says that it is a control of a doubted
+    rise."""
 
     def __init__(self, ledger: Store, recipe: str, first: int = 0) -> None:
         rows = ledger._rows("SELECT id FROM tasks WHERE recipe = ?", (recipe,))
@@ -87,12 +88,14 @@ class TaskColumns:
 
     def _read_trials(self, first: int) -> Ints:
         """Return a column a trial: id, commit, environment, seed, whether it is ok, the id of the
-        trial that it is derived from or 0, marks, session, rank in it, start in seconds, whether it
-        is a control of a rise. A trial that was recorded without a session is of its host's day."""
+        trial that it is derived from or 0, marks, session, rank in it, start in microseconds,
+        whether it is a control of a rise. A trial that was recorded without a session is of its
+        host's day."""
         rows = self._ledger._rows(
             "SELECT r.id, r.revision, r.environment, r.seed, o.kind = ?, ifnull(d.evidence, 0), "
             "o.marks, ifnull(s.value, r.host || ' ' || CAST(r.started / 86400 AS INTEGER)), "
-            "ifnull(p.value, -1), CAST(r.started AS INTEGER), ifnull(q.value, '') = 'risen' "
+            "ifnull(p.value, -1), CAST(r.started * 1000000 AS INTEGER), "
+            "ifnull(q.value, '') = 'risen' "
             "FROM trials r JOIN outcomes o ON o.trial = r.id "
             "LEFT JOIN derived d ON d.trial = r.id "
             "LEFT JOIN trial_facts s ON s.trial = r.id AND s.name = 'session' "
