@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 
 import numpy as np
-from scipy.stats import t as student
 
 from celedger.diagnose.speed_advice import PYTHON, WAITS
 from celedger.diagnose.stalls import Document, cause
+from celedger.stats.tails import t_quantile
 
 # A difference counts beyond Student's limit for this confidence, two-sided. The level is strict
 # because two tests, of the whole and of all additions, are made for every pair of commits.
@@ -72,7 +72,7 @@ def compare(before: Sequence[Document], after: Sequence[Document]) -> Document:
 def limit(runs: int) -> float:
     """Return the number of standard errors beyond which a difference of two means of `runs`
     counts."""
-    return float(student.ppf(0.5 + CONFIDENCE / 2, 2 * (runs - 1)))
+    return t_quantile(0.5 + CONFIDENCE / 2, 2 * (runs - 1))
 
 
 def total(name: str, rows: Iterable[Document]) -> Document:

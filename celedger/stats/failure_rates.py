@@ -6,13 +6,15 @@ are mixtures of beta distributions, cut to good < bad (docs/statistics.md, "Bise
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
-from scipy import special
 
 from celedger.stats.arrays import Bools, Floats
 from celedger.stats.integration_grid import IMPOSSIBLE
 from celedger.stats.levels import Fit
 from celedger.stats.likelihood import NoiseKind, Sites
+from celedger.stats.tails import beta_cumulative
 
 RATE_NODES = 41
 SURE = 0.5
@@ -27,20 +29,26 @@ SAME_RATE = ((1.0, 0.5, 0.5),)
 bad one where it does not always, and either where nothing changed."""
 
 
+def _logistic(nodes: int) -> Floats:
+    result: Floats = 1 / (1 + np.exp(-np.linspace(-9.0, 9.0, nodes)))
+    return result
+
+
+@cache
+def _prior(parts: tuple[tuple[float, float, float], ...]) -> Floats:
+    """(RATE_NODES,) probability of each rate under a mixture (weight, a, b) of betas."""
+    edges = [0.0, *_logistic(RATE_NODES - 1).tolist(), 1.0]
+    below = [[w * beta_cumulative(x, a, b) for x in edges] for w, a, b in parts]
+    return np.diff(np.sum(below, axis=0))
+
+
 def fit_rates(sites: Sites, splits: Bools, asked: int, sure: float = SURE) -> Fit:
     """Integrate the two rates out for every row of `splits` (G, T), True where bad.
 
     `asked` crashes of the bad end are why the question is asked; `sure` is the prior probability
     that a bad commit always fails."""
-    edges = np.concatenate(([0.0], special.expit(np.linspace(-9, 9, RATE_NODES - 1)), [1.0]))
-    rate = special.expit(np.linspace(-9.0, 9.0, RATE_NODES))
-
-    def prior(parts: tuple[tuple[float, float, float], ...]) -> Floats:
-        return np.asarray(
-            sum(w * np.diff(special.betainc(a, b, edges)) for w, a, b in parts), dtype=float
-        )
-
-    good, bad, same = prior(GOOD_RATE), prior(BAD_RATE), prior(SAME_RATE)
+    rate = _logistic(RATE_NODES)
+    good, bad, same = _prior(GOOD_RATE), _prior(BAD_RATE), _prior(SAME_RATE)
     pair = np.triu(good[:, None] * bad[None, :], 1)
     pair *= (1 - sure) / pair.sum()
     pair[:-1, -1] += sure * good[:-1] / good[:-1].sum()

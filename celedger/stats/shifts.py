@@ -10,13 +10,14 @@ independent. Where a second mode was seen, a change may also be one of its share
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
-from scipy import special
 
 from celedger.stats.arrays import Floats
 from celedger.stats.integration_grid import SideNodes
 from celedger.stats.likelihood import OUTLYING, OUTLYING_PRIOR, NoiseKind
+from celedger.stats.tails import normal_cumulative, t_tail
 
 SHIFTS = (0.9, 2.0), (0.1, 20.0)
 """Prior of the shift, a mixture of lognormals (weight, median in scales of the good side): who
@@ -74,9 +75,9 @@ def chance_to_differ(shift: Floats, good: int, bad: int) -> Floats:
     what is left when they had to look so."""
     if not good + bad:
         return np.ones_like(shift)
-    limit = -special.ndtri(special.stdtr(good + bad - 2, -SELECTING_T))
+    limit = -NormalDist().inv_cdf(t_tail(SELECTING_T, good + bad - 2))
     root = np.sqrt(good * bad / (good + bad))
-    return np.asarray(special.ndtr(np.maximum(shift, 0.0) * root - limit))
+    return normal_cumulative(np.maximum(shift, 0.0) * root - limit)
 
 
 class ChangePrior:

@@ -12,6 +12,7 @@ from functools import cache
 import numpy as np
 
 from celedger.stats.arrays import Floats, Ints
+from celedger.stats.tails import log_gamma
 
 CORE_FREEDOM = 8.0
 """Of the core: noise of trainings has heavier tails than a normal distribution."""
@@ -72,10 +73,8 @@ def log_mean_core(z: Floats, trials: Ints) -> Floats:
     Args:
         trials: One dimension less than `z` has, or a dimension of 1: broadcast against it.
     """
-    from scipy.special import gammaln  # 0.2 s: a page that has its standings needs it not
-
     freedom = SESSION_FREEDOM - 1.0 + trials
-    constant = gammaln((freedom + 1) / 2) - gammaln(freedom / 2) - np.log(freedom * math.pi) / 2
+    constant = log_gamma((freedom + 1) / 2) - log_gamma(freedom / 2) - np.log(freedom * math.pi) / 2
     result: Floats = constant - (freedom + 1) / 2 * np.log1p(z * z / freedom)
     return result
 

