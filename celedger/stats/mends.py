@@ -190,15 +190,17 @@ class _Filter:
         whole = np.full((len(self.states), 1), QUARTERS)
         self.states = np.hstack([self.states, whole])
 
-    def gone(self, index: int) -> tuple[float, float]:
-        """Return P(nothing is left), P(less than all is left) of a live rise."""
-        left, chance = self.states[:, self.live.index(index)], np.exp(self.weights)
-        return float(chance[left == 0].sum()), float(chance[left < QUARTERS].sum())
+    def gone(self, columns: Sequence[int]) -> list[tuple[float, float]]:
+        """Return P(nothing is left), P(less than all is left) of some live rises."""
+        chance, left = np.exp(self.weights), self.states[:, columns].T
+        return [
+            (float(chance[own == 0].sum()), float(chance[own < QUARTERS].sum())) for own in left
+        ]
 
     def fall(self, fall: Fall, rises: Sequence[Rise], ratios: MendRatios) -> float:
         """Weigh which rises the fall mended; return the probability that it mended none. Those of
         other tasks are not asked: nothing of them fell."""
-        asked = [k for k, rise in enumerate(rises) if _shares_task(rise, fall)]
+        asked = _asked(rises, fall)
         if not asked:
             return 1.0
         near = [rises[k] for k in asked]
@@ -206,23 +208,30 @@ class _Filter:
         sets = [ratios.of((r.first, r.last), (fall.first, fall.last)) for r in near]
         whole, part = np.log(np.array(sets)).T
         kept = self.weights >= NEGLIGIBLE
-        states, before, taken, prior = self.states[kept], [], [], []
-        for i, (left, weight) in enumerate(zip(states[:, asked], self.weights[kept], strict=True)):
+        self.states, weights = self.states[kept], self.weights[kept]
+        first, of_left = _distinct(self.states[:, asked])
+        lefts = self.states[first][:, asked]
+        taken, priors = [], []
+        for left in lefts:
             takes, log = _hypotheses(left)
             entire = (takes == left) & (takes > 0)
-            before.append(np.full(len(takes), i))
             taken.append(takes)
-            prior.append(weight + log + entire @ whole + ((takes > 0) & ~entire) @ part)
+            priors.append((log, entire @ whole, ((takes > 0) & ~entire) @ part))
         every = np.concatenate(taken)
-        rows, of_row = _distinct(every)
-        density = _moments(fall, near, keys, self.levels).log_density(rows / QUARTERS)
-        nothing = self.weights[kept] + _log_improvement(fall, keys, self.levels)
-        less = states[np.concatenate(before)]
-        less[:, asked] -= every
-        self.states = np.concatenate([states, less])
-        self.weights = np.concatenate([nothing, np.concatenate(prior) + density[of_row]])
-        nobodys = float(np.logaddexp.reduce(nothing) - np.logaddexp.reduce(self.weights))
-        self._merge()
+        first, of_row = _distinct(every)
+        density = _moments(fall, near, keys, self.levels).log_density(every[first] / QUARTERS)
+        sizes = np.array([len(takes) for takes in taken])
+        count = sizes[of_left]
+        parent = np.repeat(np.arange(len(weights)), count)
+        which = np.arange(len(parent)) - np.repeat(np.cumsum(count) - count, count)
+        which += np.repeat((np.cumsum(sizes) - sizes)[of_left], count)
+        log, of_whole, of_part = (np.concatenate(part)[which] for part in zip(*priors, strict=True))
+        nothing = weights + _log_improvement(fall, keys, self.levels)
+        something = weights[parent] + log + of_whole + of_part + density[of_row[which]]
+        after = np.concatenate([lefts[of_left], lefts[of_left[parent]] - every[which]])
+        total = np.concatenate([nothing, something])
+        nobodys = float(np.logaddexp.reduce(nothing) - np.logaddexp.reduce(total))
+        self._merge(asked, np.append(np.arange(len(weights)), parent), after, total)
         return math.exp(min(0.0, nobodys))
 
     def drop_settled(self, mends: Sequence[Mend]) -> None:
@@ -232,33 +241,55 @@ class _Filter:
             if mend.state is IncidentState.RECOVERED and mend.gone > SETTLED:
                 del self.live[k]
                 self.states = np.delete(self.states, k, axis=1)
-                self._merge()
+                every = np.arange(len(self.states))
+                self._merge([], every, np.zeros((len(every), 0), np.int64), self.weights)
 
-    def _merge(self) -> None:
-        """Add up equal states; keep the likeliest ones."""
-        self.states, of_state = _distinct(self.states)
-        weights = np.full(len(self.states), -np.inf)
-        np.logaddexp.at(weights, of_state, self.weights)
-        best = np.argsort(-weights, kind="stable")[:MOST_STATES]
-        self.states = self.states[best]
-        self.weights = weights[best] - np.logaddexp.reduce(weights[best])
+    def _merge(self, asked: Sequence[int], parent: Ints, after: Ints, weights: Floats) -> None:
+        """Add up equal states; keep the likeliest ones.
+
+        Args:
+            asked: Columns in which they may differ from the present state that each comes from.
+            parent: The index of that.
+            after: What is left in these columns.
+            weights: Of each state.
+        """
+        _, of_rest = _distinct(np.delete(self.states, asked, axis=1))
+        first, of_state = _distinct(after, of_rest[parent])
+        total = np.full(len(first), -np.inf)
+        np.logaddexp.at(total, of_state, weights)
+        least = (
+            np.partition(total, -MOST_STATES)[-MOST_STATES] if len(total) > MOST_STATES else -np.inf
+        )
+        likely = np.flatnonzero(total >= least)
+        states = self.states[parent[first[likely]]]
+        states[:, asked] = after[first[likely]]
+        order = _distinct(states)[0]
+        best = order[np.argsort(-total[likely][order], kind="stable")[:MOST_STATES]]
+        self.states, weights = states[best], total[likely[best]]
+        self.weights = weights - np.logaddexp.reduce(weights)
 
 
-def _distinct(rows: Ints) -> tuple[Ints, Ints]:
-    """Return the distinct rows of quarters, in order, and which of them each row is. (np.unique of
-    rows compares bytes, which takes a hundred times longer.)"""
-    first, of_row = np.zeros(1, np.int64), np.zeros(len(rows), np.int64)
+def _distinct(rows: Ints, group: Ints | None = None) -> tuple[Ints, Ints]:
+    """Return the index of one of each distinct row of quarters, in their order, and which of them
+    each row is. (np.unique of rows compares bytes, which takes a hundred times longer.)
+
+    Args:
+        group: Rows of two groups are distinct.
+    """
+    of_row = np.zeros(len(rows), np.int64) if group is None else group
+    _, first, of_row = np.unique(of_row, return_index=True, return_inverse=True)
     for at in range(0, rows.shape[1], 20):
         digits = rows[:, at : at + 20]
         code = digits @ (QUARTERS + 1) ** np.arange(digits.shape[1], dtype=np.int64)[::-1]
         code += of_row * (QUARTERS + 1) ** 20
         _, first, of_row = np.unique(code, return_index=True, return_inverse=True)
-    return rows[first], of_row
+    return first, of_row
 
 
-def _shares_task(rise: Rise, fall: Fall) -> bool:
+def _asked(rises: Sequence[Rise], fall: Fall) -> list[int]:
+    """Return which rises have a metric of a task in which something fell."""
     tasks = {key[:2] for key in fall.steps}
-    return any(key[:2] in tasks for key in rise.steps)
+    return [i for i, rise in enumerate(rises) if any(key[:2] in tasks for key in rise.steps)]
 
 
 def _read(
@@ -271,10 +302,11 @@ def _read(
     """Bring the state of every live rise up to date after a fall."""
     sure_fall = max(s.probability for s in fall.steps.values())
     laid: list[int] = []
-    asked = [i for i in filtered.live if _shares_task(rises[i], fall)]
-    for i in asked:
+    columns = _asked([rises[i] for i in filtered.live], fall)
+    asked = [filtered.live[column] for column in columns]
+    for i, (gone, less) in zip(asked, filtered.gone(columns), strict=True):
         rise, mend = rises[i], mends[i]
-        mend.gone, less = filtered.gone(i)
+        mend.gone = gone
         if mend.state is IncidentState.RECOVERED:
             continue
         was = rise.was_recovered
