@@ -6,8 +6,10 @@ state is read from it (`state.py`), and the planner of extra trials asks it.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -86,18 +88,20 @@ class Derivation:
     def is_measured(self, suite: str, task: str) -> bool:
         """Return True if a task is measured still: other tasks of the suite were not measured at
         many later commits."""
-        newest = {name: max(own.tried, default=-1) for name, own in self._suite(suite)}
-        later = {
-            place
-            for name, own in self._suite(suite)
-            if name != task
-            for place in own.tried
-            if place > newest.get(task, -1)
-        }
-        return task in newest and len(later) <= NO_LONGER
+        return (suite, task) in self._measured_still
 
-    def _suite(self, suite: str) -> list[tuple[str, TaskMeasurements]]:
-        return [(name, own) for (its, name), own in self.tasks.items() if its == suite]
+    @cached_property
+    def _measured_still(self) -> frozenset[tuple[str, str]]:
+        newest = {key: max(own.tried, default=-1) for key, own in self.tasks.items()}
+        places: dict[str, list[int]] = {}  # of each suite, where any task was measured
+        for suite in {suite for suite, _ in self.tasks}:
+            every = (own.tried for key, own in self.tasks.items() if key[0] == suite)
+            places[suite] = sorted(frozenset().union(*every))
+        return frozenset(
+            key
+            for key, place in newest.items()
+            if len(places[key[0]]) - bisect_right(places[key[0]], place) <= NO_LONGER
+        )
 
 
 def derive(

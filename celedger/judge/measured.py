@@ -191,20 +191,20 @@ def _number_bits(parts: Sequence[_Definition], metrics: Sequence[Metric]) -> Non
     """Give trials that computed the same the same number: equal values of all metrics of quality,
     and equal parameters where the trial reported their fingerprint. Values that are short and come
     without a fingerprint may be equal by chance: -1."""
-    numbers: dict[tuple[object, ...], int] = {}
+    numbers: dict[tuple[str | None, bytes], int] = {}
     for part in parts:
-        size = part.columns.ids.size
-        values = np.full((len(metrics), size), np.nan)
+        values = np.full((part.columns.ids.size, len(metrics)), np.nan)
         for index, metric in enumerate(metrics):
             rows, own = part.columns.values(metric)
-            values[index, rows] = own
+            values[rows, index] = own
         prints = part.columns.fingerprints()
         ids = part.columns.evidence_or_own.tolist()
-        known = np.isfinite(values).any(axis=0) if metrics else np.zeros(size, dtype=bool)
+        known = np.isfinite(values).any(axis=1)
         for row in np.flatnonzero(part.usable[False] & known).tolist():
-            column = values[:, row].tolist()
             fingerprint = prints.get(ids[row])
-            if fingerprint is None and all(float(_SHORT % v) == v for v in column if v == v):
+            column = values[row]
+            if fingerprint is None and all(
+                float(_SHORT % v) == v for v in column.tolist() if v == v
+            ):
                 continue
-            key = (fingerprint, *(repr(v) for v in column))
-            part.bits[row] = numbers.setdefault(key, len(numbers))
+            part.bits[row] = numbers.setdefault((fingerprint, column.tobytes()), len(numbers))

@@ -14,6 +14,20 @@ from celedger.stats.arrays import Bools, Ints
 from celedger.stats.course import Measurements
 
 
+class _Trials:
+    """Measurements as lists: their rows are looked at one by one."""
+
+    def __init__(self, m: Measurements) -> None:
+        self.chain: list[int] = m.chain.tolist()
+        self.place: list[int] = m.place.tolist()
+        self.session: list[int] = m.session.tolist()
+        self.seed: list[int] = m.seed.tolist()
+        self.own: list[bool] = m.own.tolist()
+        self.bits: list[int] = m.bits.tolist()
+        self.value: list[float] = m.value.tolist()
+        self.has_sessions = m.has_sessions
+
+
 @dataclass(slots=True)
 class _Open:
     """A node while its commits are gathered."""
@@ -25,17 +39,17 @@ class _Open:
     reused: list[int] = field(default_factory=list)
     bits: dict[int, int] = field(default_factory=dict)  # by seed
 
-    def add(self, rows: list[int], m: Measurements) -> None:
-        self.last = int(m.place[rows[-1]])
+    def add(self, rows: list[int], m: _Trials) -> None:
+        self.last = m.place[rows[-1]]
         for row in rows:
             (self.own if m.own[row] else self.reused).append(row)
-            self.bits[int(m.seed[row])] = int(m.bits[row])
+            self.bits[m.seed[row]] = m.bits[row]
 
-    def repeats(self, rows: list[int], m: Measurements) -> bool:
+    def repeats(self, rows: list[int], m: _Trials) -> bool:
         """Return True if a common seed exists and every common seed has equal, known bits."""
-        common = [row for row in rows if int(m.seed[row]) in self.bits]
+        common = [row for row in rows if m.seed[row] in self.bits]
         return bool(common) and all(
-            m.bits[row] >= 0 and self.bits[int(m.seed[row])] == m.bits[row] for row in common
+            m.bits[row] >= 0 and self.bits[m.seed[row]] == m.bits[row] for row in common
         )
 
 
@@ -97,10 +111,10 @@ class CommitNodes:
         return result
 
 
-def _gather(m: Measurements) -> list[_Open]:
-    order = np.lexsort((np.arange(len(m.place)), m.place, m.chain)).tolist()
+def _gather(m: _Trials) -> list[_Open]:
+    order = sorted(range(len(m.place)), key=lambda row: (m.chain[row], m.place[row]))
     nodes: list[_Open] = []
-    for (chain, place), group in groupby(order, lambda i: (int(m.chain[i]), int(m.place[i]))):
+    for (chain, place), group in groupby(order, lambda row: (m.chain[row], m.place[row])):
         rows = list(group)
         is_measured = any(m.own[row] for row in rows)
         # Equal bits of quality say nothing of speed; a re-used result says it of all.
@@ -116,7 +130,7 @@ def _gather(m: Measurements) -> list[_Open]:
     return nodes
 
 
-def _draws(node: _Open, m: Measurements, one_seed: bool) -> list[tuple[int, ...]]:
+def _draws(node: _Open, m: _Trials, one_seed: bool) -> list[tuple[int, ...]]:
     """Return the rows of each independent draw of a node's level: one a seed for quality.
 
     Trials of one seed that differ tell of the training's own noise, not of the seed's. They are
@@ -124,11 +138,11 @@ def _draws(node: _Open, m: Measurements, one_seed: bool) -> list[tuple[int, ...]
     """
     rows = node.own or node.reused
     if m.has_sessions:
-        return [(row,) for row in sorted(rows, key=lambda row: int(m.session[row]))]
+        return [(row,) for row in sorted(rows, key=m.session.__getitem__)]
     by_seed: dict[int, dict[tuple[int, float], int]] = {}
     for row in rows:
-        same = (int(m.bits[row]), float(m.value[row]) if m.bits[row] < 0 else 0.0)
-        by_seed.setdefault(int(m.seed[row]), {})[same] = row
+        same = (m.bits[row], m.value[row] if m.bits[row] < 0 else 0.0)
+        by_seed.setdefault(m.seed[row], {})[same] = row
     if one_seed:
         return [(row,) for distinct in by_seed.values() for row in distinct.values()]
     return [tuple(distinct.values()) for distinct in by_seed.values()]
@@ -138,11 +152,20 @@ def _repeats_exactly(m: Measurements) -> bool:
     """Return True if a seed gave equal bits again, and never others at one commit. The code of
     most commits is no part of what they train: their equal bits are repeats."""
     rows = np.flatnonzero(m.own & (m.bits >= 0))
-    columns = (m.chain[rows], m.seed[rows])
-    at_commit = np.unique(np.stack([*columns, m.place[rows]]), axis=1).shape[1]
-    different = np.unique(np.stack([*columns, m.place[rows], m.bits[rows]]), axis=1).shape[1]
-    drawn = np.unique(np.stack([*columns, m.bits[rows]]), axis=1).shape[1]
-    return bool(drawn < len(rows) and different == at_commit)
+    of_seed = _numbered(m.chain[rows], m.seed[rows])
+    at_commit = _numbered(of_seed, m.place[rows])
+    drawn = _numbered(of_seed, m.bits[rows])
+    different = _numbered(at_commit, m.bits[rows])
+    counts = [int(numbers.max(initial=-1)) for numbers in (drawn, different, at_commit)]
+    return counts[0] + 1 < len(rows) and counts[1] == counts[2]
+
+
+def _numbered(a: Ints, b: Ints) -> Ints:
+    """Return the number of each pair among the distinct ones."""
+    _, one = np.unique(a, return_inverse=True)
+    _, two = np.unique(b, return_inverse=True)
+    _, numbers = np.unique(one * (len(b) + 1) + two, return_inverse=True)
+    return np.asarray(numbers, dtype=np.int64)
 
 
 def _cells(node: Ints, session: Ints, counts: Bools, has_sessions: bool) -> Ints:
@@ -169,9 +192,10 @@ def commit_nodes(m: Measurements) -> CommitNodes:
     Neighbouring commits with equal bits are one node. A result that was re-used widens a node by
     its commit; where it repeats no neighbour (a revert), it is the node's only draw of quality.
     """
-    nodes = _gather(m)
+    trials = _Trials(m)
+    nodes = _gather(trials)
     one_seed = len(np.unique(m.seed[m.own])) <= 1
-    draws = [_draws(node, m, one_seed) for node in nodes]
+    draws = [_draws(node, trials, one_seed) for node in nodes]
     flat = [draw for group in draws for draw in group]
     newest = np.array([max(draw) for draw in flat], dtype=np.int64)
     sizes = np.array([len(group) for group in draws], dtype=np.int64)

@@ -162,12 +162,18 @@ def contrasts(
             also when the trials that they showed to be disturbed are left out.
     """
     own = measurements.own
-    for session in (int(s) for s in np.unique(measurements.session[own])):
-        places = np.unique(measurements.place[own & (measurements.session == session)]).tolist()
-        earlier = set(measurements.place[own & (measurements.session < session)].tolist())
+    pairs = np.stack([measurements.session[own], measurements.place[own]], axis=1)
+    begun: dict[int, int] = {}  # the first session of each place
+    places_of: dict[int, list[int]] = {}
+    for session, place in pairs[np.lexsort(pairs.T[::-1])].tolist():
+        begun.setdefault(place, session)
+        places = places_of.setdefault(session, [])
+        if not places or places[-1] != place:
+            places.append(place)
+    for session, places in places_of.items():
         for old in places[:-1]:
             is_asked = (old, session) in asked
-            if is_asked or old in earlier:
+            if is_asked or begun[old] < session:
                 pair = contrast(
                     key,
                     measurements,

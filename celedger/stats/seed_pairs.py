@@ -289,6 +289,10 @@ def _by_seed(measured: Measurements, nodes: Sequence[Node]) -> list[Mean]:
     values = np.clip(measured.value, -LARGEST, LARGEST).tolist()
     result: list[Mean] = []
     for node in nodes:
+        if len({seeds[row] for row in node.rows}) == len(node.rows):
+            own = sorted((seeds[row], values[row]) for row in node.rows)
+            result.append({seed: (value, 1) for seed, value in own})
+            continue
         rows: dict[int, list[float]] = {}
         for row in node.rows:
             rows.setdefault(seeds[row], []).append(values[row])
