@@ -211,20 +211,19 @@ class _Filter:
         self.states, weights = self.states[kept], self.weights[kept]
         first, of_left = _distinct(self.states[:, asked])
         lefts = self.states[first][:, asked]
-        taken, priors = [], []
-        for left in lefts:
-            takes, log = _hypotheses(left)
-            entire = (takes == left) & (takes > 0)
-            taken.append(takes)
-            priors.append((log, entire @ whole, ((takes > 0) & ~entire) @ part))
-        every = np.concatenate(taken)
+        hypotheses = [_hypotheses(left) for left in lefts]
+        sizes = np.array([len(log) for _, _, log, _, _ in hypotheses])
+        every = np.zeros((sizes.sum(), len(asked)), np.int64)
+        priors = []
+        for (rest, taken, log, entire, partly), end in zip(hypotheses, sizes.cumsum(), strict=True):
+            every[end - len(log) : end, rest] = taken
+            priors.append((log, entire @ whole[rest], partly @ part[rest]))
         first, of_row = _distinct(every)
         density = _moments(fall, near, keys, self.levels).log_density(every[first] / QUARTERS)
-        sizes = np.array([len(takes) for takes in taken])
         count = sizes[of_left]
         parent = np.repeat(np.arange(len(weights)), count)
-        which = np.arange(len(parent)) - np.repeat(np.cumsum(count) - count, count)
-        which += np.repeat((np.cumsum(sizes) - sizes)[of_left], count)
+        which = np.arange(len(parent)) - np.repeat(count.cumsum() - count, count)
+        which += np.repeat((sizes.cumsum() - sizes)[of_left], count)
         log, of_whole, of_part = (np.concatenate(part)[which] for part in zip(*priors, strict=True))
         nothing = weights + _log_improvement(fall, keys, self.levels)
         something = weights[parent] + log + of_whole + of_part + density[of_row[which]]
@@ -277,8 +276,8 @@ def _distinct(rows: Ints, group: Ints | None = None) -> tuple[Ints, Ints]:
         group: Rows of two groups are distinct.
     """
     of_row = np.zeros(len(rows), np.int64) if group is None else group
-    _, first, of_row = np.unique(of_row, return_index=True, return_inverse=True)
-    for at in range(0, rows.shape[1], 20):
+    first = of_row[:0]
+    for at in range(0, max(1, rows.shape[1]), 20):
         digits = rows[:, at : at + 20]
         code = digits @ (QUARTERS + 1) ** np.arange(digits.shape[1], dtype=np.int64)[::-1]
         code += of_row * (QUARTERS + 1) ** 20
@@ -362,21 +361,19 @@ class _Sum:
         return self.total / math.sqrt(self.variance) if self.variance else 0.0
 
 
-def _hypotheses(left: Ints) -> tuple[Ints, Floats]:
-    """Return the quarters that a fall may take from each rise, a row a hypothesis, and the log
-    prior of each."""
+_Hypotheses = tuple[Ints, Floats, Floats, Floats]
+"""Quarters that a fall may take, a row a hypothesis and a column a rise; the log prior of each; 1
+where it takes all that is left, where it takes a part."""
+
+
+def _hypotheses(left: Ints) -> tuple[Ints, Ints, Floats, Floats, Floats]:
+    """Return the newest rises of which something is left, and the hypotheses about them."""
     rest = np.flatnonzero(left)[-MOST_OPEN:]
-    if not len(rest):
-        return np.zeros((0, len(left)), np.int64), np.zeros(0)
-    taken, log_prior = _of_newest(tuple(left[rest].tolist()))
-    rows = np.zeros((len(taken), len(left)), np.int64)
-    rows[:, rest] = taken
-    return rows, log_prior
+    return rest, *_of_newest(tuple(left[rest].tolist()))
 
 
 @lru_cache(maxsize=4096)
-def _of_newest(left: tuple[int, ...]) -> tuple[Ints, Floats]:
-    """Return the hypotheses about the newest rises of which something is left."""
+def _of_newest(left: tuple[int, ...]) -> _Hypotheses:
     n = len(left)
     taken: list[list[int]] = []
     prior: list[float] = []
@@ -395,7 +392,9 @@ def _of_newest(left: tuple[int, ...]) -> tuple[Ints, Floats]:
             taken.append([part if i == k else 0 for i in range(n)])
             prior.append(PART / n)
     rows = np.array(taken, np.int64).reshape(len(taken), n)
-    return rows, np.log(np.array(prior))
+    entire = (rows == np.array(left, np.int64)) & (rows > 0)
+    partly = (rows > 0) & ~entire
+    return rows, np.log(np.array(prior)), entire.astype(np.float64), partly.astype(np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,24 +424,17 @@ def _moments(
     keys: Sequence[MetricKey],
     levels: Mapping[MetricKey, MetricLevels],
 ) -> _Moments:
-    rows = []
-    for key in keys:
-        own = levels[key]
-        up = np.array([own.difference(r.steps.get(key)) for r in rises])
-        down = own.difference(fall.steps.get(key))
-        # Where no fall was seen, the level fell by nothing, give or take a trial's noise.
-        unseen = 0.0 if key in fall.steps else own.unit**2
-        spread = own.covariance @ down
-        rows.append(
-            (
-                up @ own.mean,
-                up @ own.covariance @ up.T,
-                down @ own.mean,
-                up @ spread,
-                down @ spread + unseen,
-            )
-        )
-    return _Moments(*(np.array(column) for column in zip(*rows, strict=True)))
+    mean = np.empty((len(keys), len(rises) + 1))
+    covariance = np.empty((len(keys), len(rises) + 1, len(rises) + 1))
+    for i, key in enumerate(keys):
+        steps = [*(rise.steps.get(key) for rise in rises), fall.steps.get(key)]
+        mean[i], covariance[i] = levels[key].sizes(steps)
+        if key not in fall.steps:  # it fell by nothing, give or take a trial's noise
+            covariance[i, -1, -1] += levels[key].unit ** 2
+    return _Moments(
+        mean[:, :-1], covariance[:, :-1, :-1], mean[:, -1], covariance[:, :-1, -1],
+        covariance[:, -1, -1],
+    )  # fmt: skip
 
 
 def _log_improvement(

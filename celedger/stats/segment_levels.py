@@ -48,13 +48,16 @@ class MetricLevels:
         for contrast in contrasts:
             self._include(contrast, steps)
 
-    def difference(self, step: Step | None) -> Floats:
-        """Return the weights of the levels whose sum is a step's size; zeros for no step."""
-        weights = np.zeros(len(self.mean))
-        if step is not None:
-            before, after = self._ends[step]
-            weights[after], weights[before] = 1.0, -1.0
-        return weights
+    def sizes(self, steps: Sequence[Step | None]) -> tuple[Floats, Floats]:
+        """Return mean and covariance of the sizes of some steps; 0 for no step."""
+        mean, covariance = np.zeros(len(steps)), np.zeros((len(steps), len(steps)))
+        ends = [(i, *self._ends[step]) for i, step in enumerate(steps) if step is not None]
+        if ends:
+            at, before, after = np.array(ends).T
+            mean[at] = self.mean[after] - self.mean[before]
+            rows = self.covariance[after] - self.covariance[before]
+            covariance[at[:, None], at] = rows[:, after] - rows[:, before]
+        return mean, covariance
 
     def _narrow(self, step: Step) -> None:
         """Make the difference of two levels what was measured side by side."""

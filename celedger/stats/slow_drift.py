@@ -449,14 +449,17 @@ def _drift(
     passed: Passed,
     between: tuple[int, int],
     log_prior: float,
+    least: float,
 ) -> tuple[Step, int, int] | None:
     """Return the likeliest drift that holds the rises, and the nodes at its ends, counted from the
-    pass's first one; None if there is none of some probability."""
+    pass's first one; None if there is none of probability `least`."""
     level = (min(rises, key=lambda s: s.node).before - metric.origin) / metric.unit
     chain = _chain(metric, passed, level, log_prior)
     at = [step.node - passed.first for step in rises]
     coarse = _ramps(chain, *between, at, _COARSE)
-    if _log_sum(np.array([ramp.log_odds for ramp in coarse])) < math.log(KEPT) - _SCREEN:
+    highest = _log_sum(np.array([ramp.log_odds for ramp in coarse])) + _SCREEN
+    odds = math.exp(min(highest, 300.0))
+    if odds / (1 + odds) < least:
         return None
     ramps = _ramps(chain, *between, at, _FINE, _near(coarse))
     if not ramps:
@@ -487,7 +490,10 @@ def with_drifts(
         for near in _neighbours(rises):
             if len(near) == 1 and _is_sharp(near[0], metric.nodes):
                 continue
-            drift = _drift(near, metric, passed, (start, stop), math.log(DRIFT * budget))
+            drift = _drift(
+                near, metric, passed, (start, stop), math.log(DRIFT * budget),
+                KEPT if told else TOLD,
+            )  # fmt: skip
             if drift is None:
                 continue
             step, begin, end = drift
