@@ -21,8 +21,9 @@ ROOMS = [
     "repo", "suite", "system",
     "ledger",
     "trial", "child",
-    "judge", "diagnose", "demo", "service",
+    "judge", "diagnose", "demo",
     "views",
+    "service",
     "cli",
 ]  # fmt: skip
 OWNERS = {

@@ -318,14 +318,13 @@ def _declare(
     task: str | None,
     metric: str | None,
 ) -> int:
-    from celedger import suite as suites
     from celedger.base.model import ENVIRONMENTS
-    from celedger.trial.workplace import choose_tasks
+    from celedger.trial.workplace import choose_tasks, suite_of
 
     _must_have_reason(why)
     with writing(context.obj, suite=suite) as session:
         commit = session.repository.resolve(revision)
-        chosen = suites.load(suites.find(None, session.config, session.repository.root))
+        chosen = suite_of(session.repository, session.config)
         tasks = choose_tasks(chosen, (task,) if task else ())
         names = dict.fromkeys(m.name for t in tasks for m in t.metrics)
         measured = session.ledger.trials(commit=commit.sha, suite=chosen.name, task=task)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from celedger import suite as suites
 from celedger.base import config
 from celedger.base.errors import CeledgerError, UsageError
 from celedger.base.model import Commit, Why
@@ -21,7 +20,7 @@ from celedger.trial import events
 from celedger.trial.permissions import Gate
 from celedger.trial.runner import Bench
 from celedger.trial.workers import run_all
-from celedger.trial.workplace import choose_tasks, lacking, set_bench
+from celedger.trial.workplace import choose_tasks, lacking, set_bench, suite_of
 from celedger.views.demo import DemoAnswer
 
 # What each kind of regression is seen in: a task and, unless it crashes, its metric.
@@ -64,7 +63,7 @@ def play(
     """Survey the history, then bisect each planted regression from the first commit to the last. A
     search that fails is an answer with its error."""
     repository = stage.repository
-    suite = suites.load(suites.find(None, stage.settings, repository.root))
+    suite = suite_of(repository, stage.settings)
     tasks = choose_tasks(suite, ())
     history = repository.log("HEAD", limit=10_000)[::-1]
     with set_bench(

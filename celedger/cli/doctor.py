@@ -88,11 +88,10 @@ def doctor(
 
 def _surroundings(repository: Repository, settings: Config) -> Status:
     """Print what celedger would train here, with what and on what."""
-    from celedger import suite as suites
     from celedger.base import config
     from celedger.system import gpu, sandbox
     from celedger.system.instruction_counter import Counter
-    from celedger.trial.workplace import interpreters_of
+    from celedger.trial.workplace import interpreters_of, suite_of
 
     print(f"repository  {repository.root}")
     print(f"settings    {config.source(repository.worktree, repository.root) or 'defaults'}")
@@ -106,7 +105,7 @@ def _surroundings(repository: Repository, settings: Config) -> Status:
         absent = f"none for instructions ({problem}); cpu_time tells a trial's work"
         print(f"counters    {absent if problem else 'instructions'}")
         print(f"recorder    {_recorder()}")
-        suite = suites.load(suites.find(None, settings, repository.root))
+        suite = suite_of(repository, settings)
         print(f"suite       {suite.name}: {', '.join(t.name for t in suite.tasks)}")
         for path in dict.fromkeys(interpreters_of(repository, suite.tasks).values()):
             print(f"python      {path}")

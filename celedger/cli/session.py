@@ -249,13 +249,12 @@ def set_bench(
 ) -> Iterator[tuple[Bench, tuple[Task, ...]]]:
     """Yield a bench for the named tasks of the suite, all when none is named, and the tasks. Its
     trials run one by one, or `together` on the workers that the settings ask for."""
-    from celedger import suite as suites
     from celedger.base.model import Why
     from celedger.trial import workplace
     from celedger.trial.engines import dispatch
 
     settings = session.config
-    suite = suites.load(suites.find(None, settings, session.repository.root))
+    suite = workplace.suite_of(session.repository, settings)
     tasks = workplace.choose_tasks(suite, names or (), only or ())
     with dispatch.set_bench(
         session.repository, session.ledger, settings, suite, tasks, gate=session.gate,

@@ -37,14 +37,13 @@ class Asked:
 def asked(repository: Repository, settings: Config, suite_name: str | None = None) -> Asked:
     """Return the settings of the repository and the starts of a suite (the one that a merge trains)
     at HEAD. Starts nothing."""
-    from celedger import suite as suites
     from celedger.trial import permission_requests
-    from celedger.trial.workplace import interpreters_of
+    from celedger.trial.workplace import interpreters_of, suite_of
 
     own = settings_request(settings.merged)
     try:
         name = suite_name or settings.hook_suite
-        suite = suites.load(suites.find(name, settings, repository.root))
+        suite = suite_of(repository, settings, name)
         starts = permission_requests.of_suite(
             repository, suite, suite.tasks, interpreters_of(repository, suite.tasks),
             repository.resolve("HEAD").sha if any(t.venv for t in suite.tasks) else None,

@@ -21,10 +21,11 @@ from celedger.base.config import Config
 from celedger.base.errors import CeledgerError
 from celedger.base.model import BisectRecord, Commit
 from celedger.base.text import plain, probability
-from celedger.judge.incident import Incident, State
+from celedger.judge.incident import DRIFT, Incident, State
 from celedger.ledger import Ledger, ulid
 from celedger.ledger.said import SaidRecord
 from celedger.repo import Repository, bisecting
+from celedger.views import incidents as words
 
 Draw = Callable[[Repository, Ledger, BisectRecord], Path]  # a bisect; may raise CeledgerError
 
@@ -141,16 +142,7 @@ def _title(news: News) -> str:
         return f"{name} is good again"
     if news.event is Event.WITHDRAWN:
         return f"{name} was a false alarm"
-    return f"{name} {_amount(incident)}"
-
-
-def _amount(incident: Incident) -> str:
-    """Return `is worse: +29.8 %`, or what a failing task does."""
-    if incident.is_failure:
-        return f"fails ({incident.kind})"
-    relative = incident.main.relative
-    amount = f"{100 * relative:+.1f} %" if relative is not None else f"{incident.main.change:+.3g}"
-    return f"is worse: {amount}"
+    return words.headline(incident)
 
 
 def _lines(news: News, commits: Mapping[str, Commit]) -> list[str]:
@@ -158,7 +150,7 @@ def _lines(news: News, commits: Mapping[str, Commit]) -> list[str]:
     lines = [f"{incident.id}: {_title(news)}"]
     if news.event in (Event.OPENED, Event.NAMED):
         if news.event is Event.NAMED:
-            lines[0] += f", {_amount(incident)}"
+            lines.append(words.headline(incident))
         lines.append(_first_bad(incident, commits))
         others = [m.name or m.task for m in incident.metrics[1:]]
         if others:
@@ -174,6 +166,8 @@ def _first_bad(incident: Incident, commits: Mapping[str, Commit]) -> str:
     if incident.is_named:
         sure = f" ({probability(incident.probability)})" if incident.bisect else ""
         return f"first bad commit{sure}: {_described(incident.likeliest, commits)}"
+    if incident.kind == DRIFT:
+        return f"since {words.since(incident, commits)}"
     last = _described(incident.first_bad[-1], commits)
     return f"first bad commit: one of {len(incident.first_bad)} up to {last}"
 

@@ -206,17 +206,17 @@ class Worker:
         gate = Gate.of(repository, attended=self.attended)
         # Here, and not above: a merge during a trial starts a worker that leaves its job and
         # goes; the statistics would cost it, and the trial, a second of a core.
-        from celedger import suite as suites
         from celedger.judge import memory
         from celedger.judge.extra_trials import ExtraTrials
         from celedger.service.notify import announce, note_as_sent
         from celedger.trial.engines.dispatch import set_bench
         from celedger.trial.workers import run_all
-        from celedger.trial.workplace import choose_tasks, lacking
+        from celedger.trial.workplace import choose_tasks, lacking, suite_of
+        from celedger.views import incidents
 
         settings = self.configure(repository)
         commit = repository.commit(job.commit)
-        suite = suites.load(suites.find(job.suite or None, settings, repository.root))
+        suite = suite_of(repository, settings, job.suite or None)
         tasks = choose_tasks(suite, ())
         with set_bench(
             repository, self.ledger, settings, suite, tasks, gate=gate, commit=commit.sha,
@@ -230,15 +230,16 @@ class Worker:
             ran = run_all(bench, lacking(bench, [commit], tasks), in_company=False)
             extra.run(ran, most=settings.max_reruns)
             state = self._record(repository, commit)
-            words = [_unjudged(ran, state)]
+            answers = [_unjudged(ran, state)]
             try:
                 if settings.bisect_on_regression:
-                    words += self._search(repository, bench, tasks, state, settings.bisect_budget)
-                    state = self._record(repository, commit) if len(words) > 1 else state
+                    answers += self._search(repository, bench, tasks, state, settings.bisect_budget)
+                    state = self._record(repository, commit) if len(answers) > 1 else state
             finally:  # one alert tells what was opened and named, and none waits for the next job
                 log = repository.log(commit.sha, limit=memory.RECENT)
                 announce(repository, self.ledger, settings, state, log, self.say, self.draw)
-            return "; ".join(filter(None, [_known(state), *words]))
+            commits = {each.sha: each for each in log}
+            return "; ".join(filter(None, [incidents.summary(state, commits), *answers]))
 
     def _record(self, repository: Repository, commit: Commit) -> State:
         """Bring the state of a commit's line up to date."""
@@ -271,26 +272,6 @@ class Worker:
             answers.append(answer)
             left -= spent
         return [answer for answer in answers if answer]
-
-
-def _known(state: State) -> str:
-    """Return what is worse by now, of this and earlier merges."""
-    declared = [incident for incident in state.in_force if incident.declared]
-    if not declared:
-        doubts = [s for s in state.standings if s.declared and s.standing is Standing.UNDECIDED]
-        names = ", ".join(f"{s.task} {s.metric}" for s in doubts)
-        return f"suspected, not settled: {names}" if doubts else "nothing is worse"
-    first = declared[0]
-    relative = first.main.relative
-    amount = f" {100 * relative:+.1f} %" if relative is not None else ""
-    what = f"{first.title()} is worse{amount}"
-    if first.is_failure:
-        what = f"{first.title()} fails ({first.message or first.kind})"
-    where = first.likeliest[:10]
-    if not first.is_named:
-        where = f"one of {len(first.first_bad)} commits up to {first.first_bad[-1][:10]}"
-    more = f"; {len(declared) - 1} more open" if len(declared) > 1 else ""
-    return f"{what} since {where}{more}"
 
 
 def _unjudged(ran: Iterable[TrialRecord], state: State) -> str:

@@ -34,6 +34,11 @@ from celedger.trial.workers import employ, share_out
 CACHES = ("builds", "venvs")  # folders of `Repository.state_dir`
 
 
+def suite_of(repository: Repository, settings: Config, name: str | None = None) -> suites.Suite:
+    """Return the named suite, else the configured one. Raises SuiteError."""
+    return suites.load(suites.find(name, settings, repository.root))
+
+
 def choose_tasks(
     suite: suites.Suite, names: Collection[str], only: Collection[str] = ()
 ) -> tuple[Task, ...]:

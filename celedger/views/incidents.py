@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from celedger.base.model import Commit
-from celedger.judge.incident import Incident, IncidentMetric, State
+from celedger.judge.incident import Incident, IncidentMetric, Standing, State
 from celedger.views.format import (
     amount,
     count,
@@ -124,14 +124,31 @@ def state(incident: Incident) -> str:
     return f"{text} ({plain(incident.why)})" if incident.why else text
 
 
+def headline(incident: Incident) -> str:
+    """Return `mlp val_loss is worse: +29.8 %`, or `mlp fails`."""
+    amount = by_how_much(incident)
+    verb = " " if incident.is_failure else " is worse: " if amount else " is worse"
+    return f"{incident.title()}{verb}{amount}"
+
+
 def sentence(incident: Incident, commits: Mapping[str, Commit]) -> str:
-    """Return one line on an incident."""
-    moved_by = by_how_much(incident)
-    verb = "" if incident.is_failure else " is worse"
-    text = f"{what(incident, also=False)}{verb} {moved_by}".rstrip()
+    """Return one line on an incident: what is worse, by how much, since which commit."""
     more = len(incident.metrics) - 1
-    also = f" and {count(more, 'metric')} more" if more else ""
-    return f"{text}{also} since {since(incident, commits)}"
+    also = f" (and {count(more, 'metric')} more)" if more else ""
+    return f"{headline(incident)}{also} since {since(incident, commits)}"
+
+
+def summary(state: State, commits: Mapping[str, Commit]) -> str:
+    """Return in one line what is worse of what the suites declare."""
+    declared = [incident for incident in state.in_force if incident.declared]
+    if not declared:
+        doubts = [s for s in state.standings if s.declared and s.standing is Standing.UNDECIDED]
+        names = ", ".join(f"{s.task} {s.metric}" for s in doubts)
+        return f"suspected, not settled: {names}" if doubts else "nothing is worse"
+    first, *others = declared
+    message = f": {plain(first.message)}" if first.message else ""
+    more = f"; {len(others)} more open" if others else ""
+    return f"{sentence(first, commits)}{message}{more}"
 
 
 def unknown_noise(known: State) -> str:

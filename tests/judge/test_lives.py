@@ -504,15 +504,15 @@ def test_the_worker_names_the_commit_inside_a_bad_merge_in_one_alert(
     git(root, "checkout", "-q", "main")
     git(root, "merge", "-q", "--no-ff", "-m", "merge feature", "feature")
     line = drain(life)
-    assert "fit val_loss is worse +" in line
-    assert f"since {bad[:10]}" in line
+    assert "fit val_loss is worse: +" in line
+    assert f"since {bad[:8]} number" in line
     row = life.only()
     assert row["first_bad"] == [bad]
     assert life.alerts == {row["id"]: ["opened"]}
     assert any(bad[:10] in text for text in life.texts)
     ran = life.trials()
     life.project.commit("comment", {"notes.txt": "one\n"})
-    assert f"since {bad[:10]}" in drain(life)
+    assert f"since {bad[:8]} number" in drain(life)
     assert life.trials() - ran <= 3
     assert life.alerts == {row["id"]: ["opened"]}
 

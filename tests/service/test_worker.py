@@ -267,7 +267,8 @@ def test_a_crash_is_bisected_too_and_only_where_the_configuration_says_so(
     assert crew.worker().drain() == 1
     state, message = crew.states()[-1]
     assert state is JobState.DONE
-    assert message.startswith("fit fails (")
+    assert message.startswith("fit fails since ")
+    assert ": exit status 1: RuntimeError: boom" in message
     assert (f"first bad commit {boom[:10]} boom" in message) is bisect, message
 
 
