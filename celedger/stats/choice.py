@@ -34,8 +34,9 @@ the evidence then speaks for it (NONE_PRIOR), and where a change is not even lik
 worth a trial. Such trials go to the ends, which differ most."""
 SMALLEST_GAIN = 1e-5
 """Bits below which a trial is not worth running: more of the same tells nothing."""
-ASSUMED_SHIFT, SURE_SHIFT = 2.0, 8.0
-"""Shifts in sd: what is expected before anything was read, and where one reading decides."""
+ASSUMED_SHIFT, SURE_SHIFT, NO_SHIFT = 2.0, 8.0, 1e-6
+"""Shifts in sd: what is expected before anything was read, where one reading decides, and where no
+number of them does."""
 CONFIRMING = 4.0
 """Readings to be sure of the last neighbours, in units of log odds over d²/2."""
 
@@ -246,7 +247,7 @@ def expected_trials(question: Question, evidence: Evidence, posterior: Posterior
         shift = SURE_SHIFT if posterior.belief is not None or question.binary else ASSUMED_SHIFT
     else:
         shift = posterior.effect / max(posterior.noise, 1e-300)
-    if not shift > 0:
+    if not shift > NO_SHIFT:
         return float(np.inf)
     shift = min(shift, SURE_SHIFT)
     last = CONFIRMING * 2 / shift**2 * min(max(missing, 0.0), odds)

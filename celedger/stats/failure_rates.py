@@ -11,7 +11,6 @@ from functools import cache
 import numpy as np
 
 from celedger.stats.arrays import Bools, Floats
-from celedger.stats.integration_grid import IMPOSSIBLE
 from celedger.stats.levels import Fit
 from celedger.stats.likelihood import NoiseKind, Sites
 from celedger.stats.tails import beta_cumulative
@@ -66,7 +65,7 @@ def fit_rates(sites: Sites, splits: Bools, asked: int, sure: float = SURE) -> Fi
     right = np.exp(right - right.max(axis=1, keepdims=True))
     mass = ((left @ pair) * right).sum(axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
-        log_evidence = np.maximum(np.log(mass) + top, IMPOSSIBLE)
+        log_evidence = np.log(mass) + top
         on_left = left * (right @ pair.T) / mass[:, None]
         on_right = right * (left @ pair) / mass[:, None]
     one = logs.sum(axis=0) + np.log(same / same.sum())

@@ -22,7 +22,7 @@ from celedger.stats.arrays import Bools, Floats, Ints
 from celedger.stats.draws import Reading as Reading
 from celedger.stats.failure_rates import SURE, SURE_REPEATED, fit_rates
 from celedger.stats.levels import Fit, fit
-from celedger.stats.likelihood import Sites
+from celedger.stats.likelihood import FAR, Sites, standardised
 from celedger.stats.lineage import GOOD, Lineage, Split
 from celedger.stats.shifts import NoisePrior as NoisePrior
 from celedger.stats.tails import t_test
@@ -44,6 +44,9 @@ FLAKY_CONFIDENCE = 0.85
 """What a crash's answer must have if bad commits crash only now and then: with 64 commits a crash
 that comes three times in ten is then laid on another commit in 5 % (7 % at 0), and a sure one takes
 10.4 trials (8.9 at 0)."""
+MOST_RANGES = FAR
+"""The ledger's noise and the floor count as at most so many ranges of the readings, and the noise
+as at least one in so many."""
 FEWEST_GOOD, FEWEST_BAD = 2, 1
 """Readings at the ends before anything else is asked."""
 
@@ -230,7 +233,8 @@ def _posterior(
         better = np.logaddexp.reduce(log_prior + turned.log_evidence)
         none = np.logaddexp(none, better + np.log(BETTER_PRIOR))
     no_change = float(np.exp(none - np.logaddexp(change, none)))
-    group = np.exp(log_change - change)
+    # Where no split explains the readings as a change, the prior is left.
+    group = np.exp(log_change - change) if change > -np.inf else group_prior
     with np.errstate(invalid="ignore", divide="ignore"):
         share = np.where(group_prior > 0, group / group_prior, 0.0)
     probability = prior * share[split.group]
@@ -244,15 +248,19 @@ def _fit(
 ) -> Fit:
     if data.binary:
         return fit_rates(sites, bad, question.asked, sure)
-    return fit(
+    noise, unit = question.noise or NoisePrior(0.0, 0.0), data.unit
+    if noise.sd > 0:
+        noise = NoisePrior(min(max(noise.sd / unit, 1 / MOST_RANGES), MOST_RANGES), noise.dof)
+    fitted = fit(
         sites,
         bad,
         log_prior,
-        noise=question.noise or NoisePrior(0.0, 0.0),
+        noise=noise,
         sharp=data.exact,
-        floor=question.floor,
+        floor=min(question.floor / unit, MOST_RANGES),
         selected=question.selected,
     )
+    return replace(fitted, unit=unit)
 
 
 @dataclass(frozen=True)
@@ -262,6 +270,8 @@ class _Data:
     binary: bool
     exact: bool
     constant: bool
+    unit: float
+    """Of the sites' values, in the readings' unit."""
 
 
 def _sites(question: Question, evidence: Evidence) -> _Data:
@@ -305,7 +315,7 @@ def _sites(question: Question, evidence: Evidence) -> _Data:
         np.array([row[0] for row in numbers], dtype=np.int64), return_counts=True
     )
     places = [int(position) for position in positions]
-    sites = None
+    sites, unit = None, 1.0
     if places:
         sites = Sites(
             np.array([row[1] for row in numbers], dtype=float),
@@ -313,7 +323,9 @@ def _sites(question: Question, evidence: Evidence) -> _Data:
             places.index(GOOD) if GOOD in places else -1,
             places.index(bad) if bad in places else -1,
         )
-    return _Data(sites, positions, binary, exact, constant)
+        if sites.good >= 0 and sites.bad >= 0 and not binary:
+            sites, unit = standardised(sites)
+    return _Data(sites, positions, binary, exact, constant, unit)
 
 
 def _answer(

@@ -19,8 +19,6 @@ from celedger.stats.likelihood import (
     tables,
 )
 
-IMPOSSIBLE = -1e6
-"""A log evidence that stands for zero."""
 FINEST = 50.0
 """The noise is never believed smaller than gap / FINEST: sides are certain then, and a commit
 that moves a deterministic metric in its last digits is not taken for the change."""
@@ -166,7 +164,8 @@ def _equidistributed(side: SideNodes, belief: Floats) -> Floats:
 
 
 def log_sum(rows: Floats) -> Floats:
-    """log of the sum of exp over the first axis; IMPOSSIBLE where nothing is left."""
-    peak = np.maximum(rows.max(axis=0), IMPOSSIBLE)
+    """log of the sum of exp over the first axis; -inf where nothing is left."""
+    peak = rows.max(axis=0)
+    peak = np.where(peak > -np.inf, peak, 0.0)
     with np.errstate(divide="ignore"):
-        return np.asarray(np.maximum(peak + np.log(np.exp(rows - peak).sum(axis=0)), IMPOSSIBLE))
+        return np.asarray(peak + np.log(np.exp(rows - peak).sum(axis=0)))

@@ -27,7 +27,6 @@ from celedger.stats.likelihood import (
     middle,
     tables,
     tail_density,
-    tamed,
 )
 from celedger.stats.shifts import ChangePrior, NoisePrior
 
@@ -36,6 +35,7 @@ NEGLIGIBLE = 1e-4
 """Nodes with less belief than this share of the best one predict nothing."""
 QUANTILES = 200
 """By so many a belief in a side's mean is described."""
+SMALLEST = 1e-300
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,8 @@ class Fit:
     """(A,) levels and scales of the good side, the bad side and the one of no change"""
     background: Background | None
     """None for rates"""
+    unit: float = 1.0
+    """What the levels are in, in the values' unit"""
 
     @property
     def rates(self) -> bool:
@@ -132,7 +134,7 @@ class Fit:
         cumulated = np.cumsum(np.repeat(weight[groups], good.shape[1] * bad.shape[1])[order])
         marks = np.array([0.5, (1 - mass) / 2, (1 + mass) / 2]) * cumulated[-1]
         centre, low, high = np.interp(marks, cumulated, shift[order])
-        return float(centre), float(low), float(high)
+        return float(centre) * self.unit, float(low) * self.unit, float(high) * self.unit
 
     def _means(self, belief: Floats, side: int) -> Floats:
         """(G, QUANTILES) of the mean values that are believed of one side."""
@@ -150,7 +152,7 @@ class Fit:
             np.einsum("g,gkaw->a", weight, belief) @ np.log(scale) / weight.sum()
             for belief, (_, scale) in zip((self.good, self.bad), self.nodes, strict=False)
         ]
-        return float(np.exp(sum(logs) / 2))
+        return float(np.exp(sum(logs) / 2)) * self.unit
 
 
 def fit(
@@ -165,11 +167,11 @@ def fit(
 ) -> Fit:
     """Integrate levels and noise out for every row of `splits` (G, T), True where bad.
 
-    `sharp` says the metric repeats exactly. Both ends must have been read. The grid is focused on
+    All lengths are in the unit of `likelihood.standardised`. `sharp` says the metric repeats
+    exactly. Both ends must have been read. The grid is focused on
     what `log_prior` (G,) makes of the evidence. `selected` counts the readings of the good and the
     bad end that made somebody ask.
     """
-    sites = tamed(sites)
     ends = middle(sites.at(sites.good)), middle(sites.at(sites.bad))
     lowest, highest, usual = grids.scale_range(
         sites, ends[1] - ends[0], noise.sd if noise.dof > 0 else 0.0
@@ -216,18 +218,21 @@ def _integrated(
             if prior.small is not None:
                 small = (_through(left, prior.small, prior.outlying) * right).sum(axis=(1, 2))
                 log_small.append(np.log(small) + top)
-        parts.append((good, bad, top))
+        parts.append((good, bad))
         one = on_all.sum(axis=0) + np.log(OUTLYING_PRIOR) + np.log(noise.weight)
         log_same.append(
             (one + (sides[2].log_cell + prior.log_scale)[:, :, None]).reshape(shape[1:])
         )
     log_evidence = log_sum(np.stack(log_change))
-    good_belief, bad_belief = (
-        np.stack(
-            [part[side] * np.exp(part[2] - log_evidence)[:, None, None] for part in parts], axis=1
-        )
-        for side in (0, 1)
-    )
+    share = [np.exp(log - np.where(log > -np.inf, log_evidence, 0.0)) for log in log_change]
+
+    def belief(side: int) -> Floats:
+        rows = [part[side] for part in parts]
+        sums = [np.maximum(row.sum(axis=(1, 2), keepdims=True), SMALLEST) for row in rows]
+        each = zip(rows, sums, share, strict=True)
+        return np.stack([row / total * s[:, None, None] for row, total, s in each], axis=1)
+
+    good_belief, bad_belief = belief(0), belief(1)
     same = np.stack(log_same)
     same_top = float(same.max())
     same = np.exp(same - same_top)

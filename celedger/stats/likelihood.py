@@ -42,8 +42,8 @@ count as m / (1 + (m - 1) r), so that a commit with a small effect of its own is
 Measured at one sd and 64 commits (cells `rough` of benchmarks/bisect_simulator.py): without it
 7 % fewer trials, and 7 to 9 % wrong answers instead of 5 %."""
 BLOCK = 16
-FAR, HUGE = 1e3, 1e150
-"""Where readings are cut off, in robust scales and absolutely (their squares must be finite)."""
+FAR = 1e3
+"""Where readings are cut off, in robust scales."""
 _ROOT = np.sqrt(2 * np.pi)
 
 
@@ -228,14 +228,19 @@ def middle(ordered: Floats | Sequence[float]) -> float:
     return float(ordered[(n - 1) // 2] + ordered[n // 2]) / 2
 
 
-def tamed(sites: Sites) -> Sites:
-    """Readings beyond FAR robust scales of both ends are moved there: an outlier is an outlier,
-    and grids that must reach it would be too coarse for the rest."""
-    sites = replace(sites, values=np.clip(sites.values, -HUGE, HUGE))
+def standardised(sites: Sites) -> tuple[Sites, float]:
+    """Return the readings about 0, their range 1, and the unit that this is.
+
+    Readings beyond FAR robust scales of both ends are moved there: an outlier is an outlier, and
+    grids that must reach it would be too coarse for the rest."""
+    unit = float(np.abs(sites.values).max()) or 1.0
+    sites = replace(sites, values=sites.values / unit)
     ends = middle(sites.at(sites.good)), middle(sites.at(sites.bad))
     own, _ = sites.own
     scale = max(abs(ends[1] - ends[0]), middle(own) if len(own) else 0.0)
-    if not scale > 0:
-        return sites
-    low, high = min(ends) - FAR * scale, max(ends) + FAR * scale
-    return replace(sites, values=np.clip(sites.values, low, high))
+    values = sites.values
+    if scale > 0:
+        values = np.clip(values, min(ends) - FAR * scale, max(ends) + FAR * scale)
+    low, high = float(values.min()), float(values.max())
+    size = high - low or 1.0
+    return replace(sites, values=(values - (low + high) / 2) / size), unit * size

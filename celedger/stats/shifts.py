@@ -64,9 +64,11 @@ def difference(good: Floats, bad: Floats) -> tuple[float, float]:
     """Return by how much the mean of `bad` is larger, and the standard error of that: Student's,
     with the noise pooled of both. They have three readings at least, and each one."""
     m, n = len(good), len(bad)
+    unit = float(max(np.abs(good).max(), np.abs(bad).max())) or 1.0
+    good, bad = good / unit, bad / unit
     within = float(((good - good.mean()) ** 2).sum() + ((bad - bad.mean()) ** 2).sum())
     error = np.sqrt(within / (m + n - 2) * (1 / m + 1 / n))
-    return float(bad.mean() - good.mean()), float(error)
+    return float(bad.mean() - good.mean()) * unit, float(error) * unit
 
 
 def chance_to_differ(shift: Floats, good: int, bad: int) -> Floats:
@@ -111,7 +113,7 @@ class ChangePrior:
         size = good.level.size
         log_pair = np.where(shift > 0, base + _log_shift(shift, sharp) - np.log(sd), -np.inf)
         log_pair = log_pair.reshape(size, size)
-        self.top = float(log_pair.max())
+        self.top = float(log_pair.max() if (shift > 0).any() else base.max())
         self._floor = floor
         above = (difference >= floor).reshape(size, size)
         pair = np.exp(log_pair - self.top)

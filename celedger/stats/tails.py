@@ -21,6 +21,8 @@ NORMAL = 1e7
 """Degrees of freedom from which a variance counts as known."""
 EXPANDED = 200
 """Degrees of freedom from which five terms around the normal quantile are exact to 1e-8."""
+HUGE = 1e290
+"""Values beyond it have no probability left."""
 _TINY = 1e-300
 _STEP, _REACH = 1 / 256, 10.0
 """Of the table of the normal distribution. A cubic through values and slopes errs by at most
@@ -29,7 +31,7 @@ h^4 / 384 of the largest fourth derivative (1.4): 1e-12. Beyond ±10 lies less t
 
 def f_tail(x: float, d1: float, d2: float) -> float:
     """Return P(F > x) for `d1` and `d2` degrees of freedom."""
-    return _beta(d2, d1 * x, d2 / 2, d1 / 2) if x > 0 else 1.0
+    return _beta(d2, d1 * min(x, HUGE), d2 / 2, d1 / 2) if x > 0 else 1.0
 
 
 @lru_cache(maxsize=4096)  # the metrics of a task are mostly measured by the same trials

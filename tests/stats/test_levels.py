@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from conftest import matrix_after
@@ -94,7 +96,8 @@ def test_the_moving_grids_agree_with_a_plain_sum(values: Readings) -> None:
     answer = posterior(Question(Lineage.line(6)), Evidence(readings))
     assert answer.belief is not None and answer.belief.fit.background is not None
     fit = answer.belief.fit
-    expected, none = plainly(values, 6, list(fit.noises), fit.background.scale)
+    noises = [replace(noise, offset=noise.offset * fit.unit) for noise in fit.noises]
+    expected, none = plainly(values, 6, noises, fit.background.scale * fit.unit)
     assert answer.probability == pytest.approx(expected, abs=0.02)
     assert answer.no_change == pytest.approx(none, abs=0.03)
 
