@@ -1,8 +1,9 @@
 """What strangers wrote (subjects, names, messages, files), made safe to store and to show. How a
-probability is written."""
+probability, a share and a relative change are written."""
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
 
@@ -10,6 +11,8 @@ import unicodedata
 _SEQUENCES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
 # Controls, formats (among them what turns text around: UAX #9), separators, unassigned ones.
 _UNSEEN = frozenset({"Cc", "Cf", "Cn", "Co", "Zl", "Zp"})
+MULTIPLE = 10.0
+"""A change beyond ten times the level is a multiple: "× 2.8e19" can be read, "+2.8e21 %" cannot."""
 _JOINERS = "\u200c\u200d"  # of letters in Persian, of parts in an emoji
 
 
@@ -42,3 +45,40 @@ def probability(p: float) -> str:
     if p >= 0.995:
         return "> 99 %"
     return f"{p * 100:.0f} %" if p >= 0.01 else "< 1 %"
+
+
+def not_finite(value: float) -> str:
+    """Return `nan`, `inf` or `-inf`: the spelling used in text and in a document's `not_finite`."""
+    if math.isnan(value):
+        return "nan"
+    return "inf" if value > 0 else "-inf"
+
+
+def percent(share: float) -> str:
+    """Return `8.1 %` for 0.081, `× 12` for 12: three digits below 1 %, never more than needed
+    above."""
+    if not math.isfinite(share):
+        return not_finite(share)
+    if abs(share) > MULTIPLE:
+        return _multiple(share)
+    value = share * 100.0
+    size = abs(value)
+    decimal_places = 0 if size >= 99.5 else 1 if size >= 0.95 else 2
+    text = f"{value:.{decimal_places}f}"
+    return "0 %" if float(text) == 0.0 else f"{text} %"
+
+
+def relative(change: float, before: float) -> str:
+    """Return a change over the level before: `+3.0 %`, or `× 12`, the level after over it; ""
+    where that level is zero."""
+    if not before:
+        return ""
+    ratio = change / abs(before)
+    if MULTIPLE < abs(ratio) < math.inf:
+        return _multiple(1 + change / before)
+    text = percent(ratio)
+    return f"+{text}" if ratio > 0 and text != "0 %" else text
+
+
+def _multiple(factor: float) -> str:
+    return f"× {factor:.3g}".replace("e+", "e")

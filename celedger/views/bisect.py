@@ -14,7 +14,17 @@ from celedger.base.model import Commit, Metric
 from celedger.judge.bisection import Answer, Plan, Report
 from celedger.judge.bisection.bisect_report import record
 from celedger.views.document import Document
-from celedger.views.format import count, duration, iso_date, measure, percent, plain, short, sure
+from celedger.views.format import (
+    count,
+    duration,
+    iso_date,
+    measure,
+    percent,
+    plain,
+    relative,
+    short,
+    sure,
+)
 from celedger.views.tables import Column, table
 
 _LISTED = 12  # members of a set that are listed
@@ -144,7 +154,7 @@ class BisectAnswer(Document):
         trials = count(report.trials, "trial")
         return [
             f"undecided after {trials}: where {what} changed is not sure yet; {more}",
-            f"  {percent(report.no_change, signed=False)} that nothing changed; if something did:",
+            f"  {percent(report.no_change)} that nothing changed; if something did:",
             *_members(report),
             *effects,
         ]
@@ -229,7 +239,7 @@ def effect_text(report: Report, unit: str) -> str:
     if not report.level:
         return text
     effect, low, high = (
-        percent(x / abs(report.level)) for x in (report.effect, report.low, report.high)
+        relative(x, report.level) for x in (report.effect, report.low, report.high)
     )
     bounded = math.isfinite(report.low) and math.isfinite(report.high)
     return f"{text} ({effect}; 95 %: {low} … {high})" if bounded else f"{text} ({effect})"

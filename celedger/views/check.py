@@ -109,7 +109,7 @@ def _sensitivity(each: MetricStanding) -> str:
 
 def _amount(value: float, each: MetricStanding) -> str:
     if each.level:
-        return percent(value / abs(each.level), signed=False)
+        return percent(value / abs(each.level))
     return change(value, unit=each.unit, like=each.value, signed=False)
 
 

@@ -60,7 +60,7 @@ class DemoResult(Document):
             named, sure, trials = f"error: {answer.error}", "", ""
             if report is not None:
                 named = short(report.culprits[0].sha) if report.named else report.status
-                sure = percent(min(report.probability, 0.999), signed=False)
+                sure = percent(min(report.probability, 0.999))
                 trials = str(report.trials)
             grade = "right" if answer.right else "undecided" if answer.honest else "WRONG"
             metric = f"{answer.task} {answer.metric}".strip()

@@ -14,7 +14,7 @@ from celedger.judge.two_commits import between, compare, smallest_change
 from celedger.ledger.read import Reader
 from celedger.views import samples
 from celedger.views.document import Document, pick
-from celedger.views.format import NONE, clip, count, iso_date, percent, plain, short
+from celedger.views.format import NONE, clip, count, iso_date, plain, relative, short
 from celedger.views.format import change as difference
 from celedger.views.samples import Batch, Difference, Sample
 from celedger.views.tables import Column, table
@@ -48,15 +48,15 @@ class MetricChange:
         return self.delta / abs(self.a.mean) if self.a.n and self.a.mean else math.nan
 
     def cells(self) -> tuple[str, ...]:
-        delta = relative = ""
+        delta = share = ""
         if math.isfinite(self.delta):
             digits = max((s.sd for s in (self.a, self.b) if math.isfinite(s.sd)), default=math.nan)
             delta = difference(self.delta, digits, unit=self.metric.unit, like=self.b.mean)
-            relative = percent(self.relative) if math.isfinite(self.relative) else ""
+            share = relative(self.delta, self.a.mean)
         judgement = self.judgement + "".join(f" ({name})" for name in self.incidents)
         if judgement == "within noise":
             judgement += f", can tell {self.a.smallest_text(self.smallest)}"
-        return (self.metric.name, self.a.text(), self.b.text(), delta, relative, judgement)
+        return (self.metric.name, self.a.text(), self.b.text(), delta, share, judgement)
 
     def json(self) -> dict[str, object]:
         return {

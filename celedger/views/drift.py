@@ -26,7 +26,6 @@ from celedger.views.format import (
     count,
     iso_date,
     measure,
-    percent,
     plain,
     probability,
     relative,
@@ -258,8 +257,7 @@ def environment_text(old: Environment | None, new: Environment | None) -> str:
 def pinned_text(each: PinnedDistance) -> str:
     """Return how far a metric lies from its pinned commit by now."""
     amounts = [
-        percent(x / abs(each.level)) if each.level
-        else measure(x, unit=each.unit)
+        relative(x, each.level) or measure(x, unit=each.unit)
         for x in (each.change, each.low, each.high)
     ]  # fmt: skip
     way = ("better" if each.better else "worse") if each.is_clear else "within noise or the floor"

@@ -10,8 +10,11 @@ import math
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from celedger.base.text import not_finite as not_finite
+from celedger.base.text import percent as percent
 from celedger.base.text import plain as plain
 from celedger.base.text import probability as probability
+from celedger.base.text import relative as relative
 
 PLUS_MINUS = "±"
 NONE = "–"  # an absent value: never 0, never an empty cell
@@ -51,13 +54,6 @@ def duration(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} m {rest:02d} s"
     return f"{minutes // 60} h {minutes % 60:02d} m"
-
-
-def not_finite(value: float) -> str:
-    """Return `nan`, `inf` or `-inf`: the spelling used in text and in a document's `not_finite`."""
-    if math.isnan(value):
-        return "nan"
-    return "inf" if value > 0 else "-inf"
 
 
 @dataclass(frozen=True)
@@ -149,24 +145,6 @@ def change(
     percentages it is in points, so that it is not read as relative."""
     text = measure(value, noise, unit=unit, like=like, signed=signed, significant=significant)
     return f"{text[:-1]}pp" if unit == "%" else text
-
-
-def percent(ratio: float, *, signed: bool = True) -> str:
-    """Return `+8.1 %` for 0.081: three digits below 1 %, never more than needed above."""
-    if not math.isfinite(ratio):
-        return not_finite(ratio)
-    value = ratio * 100.0
-    size = abs(value)
-    decimal_places = 0 if size >= 99.5 else 1 if size >= 0.95 else 2
-    text = f"{value:.{decimal_places}f}"
-    if float(text) == 0.0:
-        return "0 %"
-    return f"{'+' if signed and value > 0 else ''}{text} %"
-
-
-def relative(size: float, before: float) -> str:
-    """Return a change over the level before: `+3.0 %`; "" where that level is zero."""
-    return percent(size / abs(before)) if before else ""
 
 
 def amount(size: float, before: float, *, unit: str) -> str:

@@ -13,7 +13,6 @@ from celedger.views.format import (
     amount,
     count,
     measure,
-    percent,
     plain,
     probability,
     relative,
@@ -29,8 +28,6 @@ KINDS = {
 }
 FINEST = 1e-3
 """Share of a level below which no digit is shown."""
-MULTIPLE = 10.0
-"""A change beyond ten times the level is a multiple: "× 2.8e19" can be read, "+2.8e21 %" cannot."""
 
 
 def what(incident: Incident, *, also: bool = True) -> str:
@@ -62,8 +59,6 @@ def moved(metric: IncidentMetric) -> str:
     """Return the change of a metric: relative where the level before is not zero."""
     if not math.isfinite(metric.change):
         return ""
-    if abs(metric.relative or 0.0) > MULTIPLE and metric.after * metric.before > 0:
-        return f"× {metric.after / metric.before:.3g}"
     return amount(metric.change, metric.before, unit=metric.unit)
 
 
@@ -78,7 +73,7 @@ def interval(metric: IncidentMetric) -> str:
     """Return `+28.1 % … +31.5 %`: the 95 % interval of the change."""
     if not metric.before or not math.isfinite(metric.low):
         return ""
-    low, high = (percent(end / abs(metric.before)) for end in (metric.low, metric.high))
+    low, high = (relative(end, metric.before) for end in (metric.low, metric.high))
     return f"{low} … {high}"
 
 

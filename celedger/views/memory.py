@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from celedger.diagnose.memory_growth import PEAK_FLOOR
 from celedger.diagnose.stalls import Document
-from celedger.views.format import clip, measure, percent, plain
+from celedger.views.format import clip, measure, plain, relative
 from celedger.views.profile import ProfileTarget, columns, share, size
 from celedger.views.tables import table
 
@@ -115,7 +115,7 @@ def difference_headline(document: Document) -> str:
     for name, peak in document["peaks"].items():
         grown, before = peak["after"] - peak["before"], peak["before"]
         if before and abs(grown / before) >= PEAK_FLOOR:
-            part = f"{percent(grown / before)} of {size(before)}"
+            part = f"{relative(grown, before)} of {size(before)}"
             changes.append(f"the peak of {PEAKS[name]} is {_grown(grown)} ({part})")
     if document["new_leaks"]:
         changes.append("something piles up that did not")

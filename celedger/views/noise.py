@@ -62,7 +62,7 @@ class NoiseRow:
     def cells(self) -> tuple[str, ...]:
         level, spread = self.level, self.spread
         known = self.is_known and spread is not None and level.n > 0
-        relative = percent(self.sd / abs(level.mean), signed=False) if level.mean else NONE
+        relative = percent(self.sd / abs(level.mean)) if level.mean else NONE
         return (
             self.metric.name,
             measure(level.mean, self.sd, unit=self.metric.unit) if level.n else NONE,

@@ -11,7 +11,17 @@ from celedger.base.model import Commit
 from celedger.diagnose.slower import total
 from celedger.diagnose.speed_advice import MEANING, largest_operators, module, waiter
 from celedger.diagnose.stalls import NEIGHBOURS, Document
-from celedger.views.format import PLUS_MINUS, clip, count, duration, measure, percent, plain, short
+from celedger.views.format import (
+    PLUS_MINUS,
+    clip,
+    count,
+    duration,
+    measure,
+    percent,
+    plain,
+    relative,
+    short,
+)
 from celedger.views.tables import Column, table
 
 OPERATORS = 12  # rows of the text; JSON has all
@@ -46,7 +56,7 @@ def columns(*heads: str) -> list[Column]:
 
 
 def share(part: float) -> str:
-    return percent(part, signed=False)
+    return percent(part)
 
 
 def seconds(value: float) -> str:
@@ -214,12 +224,12 @@ def _stalls(document: Document) -> str:
 
 def verdict(document: Document) -> str:
     whole, word = document["whole"], document["verdict"]
-    part = percent(whole["difference"] / whole["before"])
+    part = relative(whole["difference"], whole["before"])
     if word == "same":
         return f"no difference beyond noise: a step takes {part}"
     if whole["beyond_noise"]:
         return f"{word}: a step takes {part}"
-    added = percent(document["added"]["difference"] / whole["before"])
+    added = relative(document["added"]["difference"], whole["before"])
     return (
         f"{word}: operators added or removed make {added} of a step "
         f"(the whole step's {part} is within its noise)"

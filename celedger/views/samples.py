@@ -76,9 +76,9 @@ class Sample:
         if math.isinf(smallest):
             return "unknown"
         unit = self.metric.unit
-        text = change(smallest, unit=unit, like=self.mean, significant=2, signed=False)
+        text = change(smallest, unit=unit, like=self.mean, significant=2)
         if math.isfinite(self.mean) and self.mean:
-            text += f" ({percent(smallest / abs(self.mean), signed=False)})"
+            text += f" ({percent(smallest / abs(self.mean))})"
         return text
 
     def json(self) -> dict[str, object]:

@@ -104,7 +104,7 @@ def _scale_advice(scale: LossScale, best: float, *, used: bool) -> str:
 
 
 def _percent(share: float) -> str:
-    return percent(share, signed=False)
+    return percent(share)
 
 
 def _indented(text: str, width: int, indent: int = 2) -> list[str]:

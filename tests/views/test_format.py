@@ -22,6 +22,7 @@ from celedger.views.format import (
     percent,
     plain,
     probability,
+    relative,
     short,
 )  # fmt: skip
 from celedger.views.tables import Column, table
@@ -77,10 +78,18 @@ def test_a_change_keeps_the_unit_of_what_changed() -> None:
 
 
 def test_ratios_and_probabilities() -> None:
-    assert [percent(x) for x in (0.0812, -0.5, 1.23, 0.004, 1e-6)] == [
+    assert [relative(x, -1.0) for x in (0.0812, -0.5, 1.23, 0.004, 1e-6)] == [
         "+8.1 %", "-50.0 %", "+123 %", "+0.40 %", "0 %",
     ]  # fmt: skip
+    assert percent(0.0812) == "8.1 %"
+    assert relative(1.0, 0.0) == ""
     assert [probability(p) for p in (0.9999, 0.97, 0.001)] == ["> 99 %", "97 %", "< 1 %"]
+
+
+def test_a_change_beyond_ten_times_the_level_is_a_multiple() -> None:
+    assert [relative(x, 2.0) for x in (20.0, 22.0, 5.6e19)] == ["+1000 %", "× 12", "× 2.8e19"]
+    assert [relative(x, -1.0) for x in (-10.9, 41.0)] == ["× 11.9", "× -40"]
+    assert percent(31.0) == "× 31"
 
 
 def test_dates_are_utc_and_hashes_short() -> None:

@@ -114,7 +114,10 @@ function figure(task, name, at, base) {
   let way = "";
   if (ends[0] && ends[1] !== null) {
     const relative = (ends[1] - ends[0]) / Math.abs(ends[0]);
-    change = `${relative > 0 ? "+" : ""}${(100 * relative).toFixed(1)} %`;
+    change =
+      Math.abs(relative) > 10
+        ? `× ${(ends[1] / ends[0]).toPrecision(3)}`
+        : `${relative > 0 ? "+" : ""}${(100 * relative).toFixed(1)} %`;
     const isWorse = { lower: relative > 0, higher: relative < 0 }[metric.direction];
     const isOpen = metric.marks.some((mark) => mark.open && base < mark.at && mark.at <= at);
     if (isWorse && isOpen) {
