@@ -211,6 +211,8 @@ class _Inputs:
                 "those of the bad end, so that it is the code that is compared"
             )
         with Progress(self.bench) as progress:
+            self.bench.hold_environment(self.history.commits[-1].sha, self.tasks)
+            self._note_other_environments()
             return bisection.bisect_many(
                 self.bench, self.history, self.good, self.tasks, self.metrics, self.limits,
                 improved=self.improved, seconds=partial(usual_seconds, self.bench.ledger),
@@ -218,6 +220,27 @@ class _Inputs:
                 expected=lambda trials: _warn(trials, self.limits.budget, progress),
                 on_step=lambda step: _tell(step, number, progress),
             )  # fmt: skip
+
+    def _note_other_environments(self) -> None:
+        """Say which stored trials do not count: those of commits that have none in the environment
+        of this search."""
+        from celedger.views.drift import environment_text
+        from celedger.views.format import count
+
+        ledger = self.bench.ledger
+        commits = [self.good.sha, *(commit.sha for commit in self.history.commits)]
+        for task in self.tasks:
+            here = self.bench.environments[task.name]
+            stored = ledger.trials(commits=commits, recipe=task.recipe)
+            there = [r for r in stored if r.ok and r.trial.environment != here.fingerprint]
+            usable = {r.trial.commit for r in stored if r.trial.environment == here.fingerprint}
+            lost = [r for r in there if r.trial.commit not in usable]
+            if lost:
+                old = ledger.environment(lost[-1].trial.environment)
+                note(
+                    f"celedger: {count(len(lost), 'stored trial')} of {task.name} in this range do "
+                    f"not count: {environment_text(old, here)} since"
+                )
 
 
 def _draw(

@@ -13,6 +13,8 @@ import pytest
 from conftest import Project, git
 from scripted import ScriptedProject, scripted
 
+from celedger.base.model import Environment
+
 
 @pytest.fixture
 def quick(tmp_path: Path) -> ScriptedProject:
@@ -91,6 +93,23 @@ def test_a_crash_is_bisected_as_a_crash(quick: ScriptedProject) -> None:
     done = quick.run("bisect", f"{shas[0]}..{shas[-1]}")
     assert done.status == 0, done.err + done.out
     assert f"first bad commit of fit crash: {shas[5]}" in done.out
+
+
+def test_a_bisect_names_the_change_of_environment_that_makes_stored_trials_useless(
+    quick: ScriptedProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = (
+        Environment(version * 32, {"packages": {"setuptools": version}}) for version in ("84", "80")
+    )
+    shas = quick.history([1.0, 1.0, 1.5])
+    monkeypatch.setattr("scripted.ENVIRONMENT", old)
+    quick.run("run", f"{shas[0]}..{shas[2]}")
+    monkeypatch.setattr("scripted.ENVIRONMENT", new)
+    said = "4 stored trials of fit in this range do not count: setuptools 84 → 80 since"
+    for lacking in (True, False):
+        done = quick.run("bisect", f"{shas[0]}..{shas[2]}")
+        assert f"first bad commit of fit val_loss: {shas[2]}" in done.out, done.err
+        assert (said in done.err) == lacking
 
 
 def test_a_metric_that_is_not_worse_is_said_to_be_so(quick: ScriptedProject) -> None:

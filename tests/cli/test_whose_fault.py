@@ -119,6 +119,18 @@ def test_both_ends_that_fail_alike_are_no_reason_for_an_older_good_end(tmp_path:
     assert "choose an older good end" in project.run("bisect", f"{crash}..{other}").err
 
 
+def test_a_good_end_that_needs_a_removed_name_of_a_package_asks_for_a_newer_one(
+    tmp_path: Path,
+) -> None:
+    project, (removed,) = importing(tmp_path, "json.no_such_part")
+    moved = "raise ImportError(\"cannot import name 'relu' from 'layers.dense'\")\n"
+    own = project.commit("own", {"model.py": moved, "layers/dense.py": ""})
+    project.commit("fine", {"model.py": "LEVEL = 1.0\n"})
+    newer = "choose a newer good end: this json lacks what older ones ask for, too"
+    assert newer in project.run("bisect", f"{removed}..HEAD").err
+    assert "choose an older good end" in project.run("bisect", f"{own}..HEAD").err
+
+
 def blob_file(project: Project, sha: str, name: str) -> Path:
     blob = git(project.root, "rev-parse", f"{sha}:{name}")
     return project.root / ".git" / "objects" / blob[:2] / blob[2:]

@@ -34,6 +34,8 @@ _PLACE = re.compile(r"\(in .+, step \d+ of epoch \d+\)(?=;|$)")  # of `trial.end
 _REPEATS = 3
 
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+")
+# The top-level module that lacks what a training asks of it; by CPython's messages.
+_LACKING = re.compile(r"(?:module|cannot import name .+ from|No module named) '(\w+)[.\w]*'")
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +172,7 @@ def find_symptom(
         seen = _seen(task, [*ends[0], *ends[1]] if metric is None else [], [*whole[0], *whole[1]])
         silent = silent and not all(ends)
         try:
-            crash = _crash(task, good, bad, *ends)
+            crash = _crash(bench, task, good, bad, *ends)
         except CannotJudge as error:
             refused = refused or error  # another task may still tell
             continue
@@ -223,7 +225,12 @@ def _seen(
 
 
 def _crash(
-    task: Task, good: Commit, bad: Commit, at_good: list[TrialRecord], at_bad: list[TrialRecord]
+    bench: Bench,
+    task: Task,
+    good: Commit,
+    bad: Commit,
+    at_good: list[TrialRecord],
+    at_bad: list[TrialRecord],
 ) -> Symptom | None:
     """Return the symptom where every trial of BAD crashes and GOOD's do not."""
     broken_good, broken_bad = _broken(at_good), _broken(at_bad)
@@ -242,9 +249,18 @@ def _crash(
     if broken_good:
         raise CannotJudge(
             f"{task.name} does not run at the good end {good.sha[:10]}: {_why(broken_good)}",
-            "choose an older good end",
+            _other_good_end(bench, good, _why(broken_good)),
         )
     return Symptom(task, None, signature(broken_bad)) if broken_bad else None
+
+
+def _other_good_end(bench: Bench, good: Commit, why: str) -> str:
+    """Return which good end may run where this one fails: no older one does where a package of the
+    environment has lost what the code asks of it."""
+    lacking = "".join(_LACKING.findall(why)[:1])
+    if lacking and not bench.checkouts.repository.has_module(lacking, good.sha):
+        return f"choose a newer good end: this {lacking} lacks what older ones ask for, too"
+    return "choose an older good end"
 
 
 def _broken(records: Sequence[TrialRecord]) -> TrialRecord | None:
