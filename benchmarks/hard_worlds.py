@@ -164,6 +164,9 @@ WORLDS = {
     "bits": World(redraw=0.2),
     "crash-always": World(steps=(0.0,), crash=(0.0, 1.0), metric="", stored=3),
     "crash-at-step": World(steps=(0.0,), crash=(0.0, 1.0), metric="", stored=3, step=7),
+    "crash-repeats": World(steps=(0.0,), crash=(0.0, 1.0), metric="", stored=3, step=7, redraw=0.2),
+    "crash-exact": World(steps=(0.0,), crash=(0.0, 1.0), metric="", stored=3, redraw=0.2),
+    "crash-exact-.3": World(steps=(0.0,), crash=(0.0, 0.3), metric="", stored=3, redraw=0.2),
     "crash-.7": World(steps=(0.0,), crash=(0.0, 0.7), metric="", stored=3),
     "crash-.5": World(steps=(0.0,), crash=(0.0, 0.5), metric="", stored=3),
     "crash-.3": World(steps=(0.0,), crash=(0.0, 0.3), metric="", stored=3),
@@ -178,6 +181,7 @@ WORLDS = {
     "n2-all": World(every_cause=True),
     "steps-2+4-all": World(steps=(2.0, 4.0), every_cause=True),
     "not-finite": World(steps=(0.0,), not_finite=True),
+    "not-finite-exact": World(steps=(0.0,), not_finite=True, redraw=0.2),
     "exact": World(steps=(4.0,), noise=nothing, wander=0.004, stored=2),
 }
 

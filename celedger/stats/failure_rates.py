@@ -21,6 +21,9 @@ SURE = 0.5
 SURE_REPEATED = 0.85
 """The same where all crashes came at one step in one frame: one that comes only now and then does
 so by chance, or for a reason of its own, about once in six."""
+SURE_EXACT = 0.98
+"""The same where trainings repeat bit by bit up to where they fail, and the failure itself came
+again: it is then a function of commit and seed."""
 GOOD_RATE = ((0.9, 0.05, 5.0), (0.1, 0.5, 5.0))
 BAD_RATE = ((1.0, 2.0, 2.0),)
 SAME_RATE = ((1.0, 0.5, 0.5),)

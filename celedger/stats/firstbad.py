@@ -20,7 +20,7 @@ import numpy as np
 from celedger.stats import draws, shifts
 from celedger.stats.arrays import Bools, Floats, Ints
 from celedger.stats.draws import Reading as Reading
-from celedger.stats.failure_rates import SURE, SURE_REPEATED, fit_rates
+from celedger.stats.failure_rates import SURE, fit_rates
 from celedger.stats.levels import Fit, fit
 from celedger.stats.likelihood import FAR, Sites, standardised
 from celedger.stats.lineage import GOOD, Lineage, Split
@@ -64,8 +64,8 @@ class Question:
     """Values are 0 (ran) or 1 (crashed); how often either lies is learned."""
     asked: int = FEWEST_BAD
     """So many crashes of the bad end are why somebody asks, and so no evidence of their rate."""
-    repeats: bool = False
-    """Crashes came at one step in one frame: evidence, no proof, that they always come."""
+    sure: float = SURE
+    """Prior probability that a bad commit always fails, by what its failures have in common."""
     selected: tuple[int, int] = (0, 0)
     """So many readings of GOOD and BAD were seen to differ (shifts.selected) before anybody
     asked; those that fresh seeds confirmed since do not count."""
@@ -183,11 +183,10 @@ def posterior(question: Question, evidence: Evidence, like: Posterior | None = N
 
     Cost: see benchmarks/bisect_simulator.py.
     """
-    sure = SURE_REPEATED if question.repeats else SURE
-    answer = _posterior(question, evidence, like, sure)
+    answer = _posterior(question, evidence, like, question.sure)
     named = answer.state in (State.FOUND, State.SET)
     rates = answer.belief is not None and answer.belief.fit.rates
-    if named and rates and not question.repeats:
+    if named and rates and question.sure == SURE:
         flaky = _posterior(question, evidence, None, 0.0)
         certain = flaky.probability[list(answer.candidates)].sum() * (1 - flaky.no_change)
         if certain < FLAKY_CONFIDENCE:

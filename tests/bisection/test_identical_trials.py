@@ -21,6 +21,7 @@ from celedger.base.model import (
 from celedger.judge.bisection.identical_trials import Epoch, Placed, Trace, Traces, agrees
 from celedger.judge.bisection.symptom import Symptom
 from celedger.stats import draws
+from celedger.stats.failure_rates import SURE, SURE_EXACT
 
 LOSS = Metric("loss", direction=Direction.LOWER, kind=Kind.QUALITY)
 SCORE = Metric("score", direction=Direction.HIGHER, kind=Kind.QUALITY)
@@ -53,17 +54,20 @@ class Ledger:
         prints: Sequence[str] = (),
         scores: Sequence[float] = (),
         seed: int = 0,
+        crash: str = "",
     ) -> tuple[int, TrialRecord]:
         ulid = f"{len(self.values):04d}"
         self.values[ulid] = {"loss": losses} | ({"score": scores} if scores else {})
         self.prints[ulid] = prints
-        marks = () if len(losses) == 4 else (Mark.EARLY_STOPPED,)
+        marks = () if crash or len(losses) == 4 else (Mark.EARLY_STOPPED,)
         trial = Trial(ulid, str(position), TASK.recipe, "e", seed, Why.BISECT, 1.0, "here")
-        outcome = Outcome(OutcomeKind.OK, 2.0, marks=marks)
-        return position, TrialRecord(trial, "s", "t", outcome, {}, len(losses))
+        kind = OutcomeKind.FAILED if crash else OutcomeKind.OK
+        outcome = Outcome(kind, 2.0, crash, marks=marks)
+        summaries = {} if crash else {"loss": losses[-1]}
+        return position, TrialRecord(trial, "s", "t", outcome, summaries, len(losses))
 
-    def traces(self, metric: Metric = LOSS) -> Traces:
-        return Traces(self, Symptom(TASK, metric), BAD)  # type: ignore[arg-type]
+    def traces(self, metric: Metric | None = LOSS) -> Traces:
+        return Traces(self, Symptom(TASK, metric, "failed ValueError"), BAD)  # type: ignore[arg-type]
 
     def sides(self, placed: Placed, metric: Metric = LOSS) -> dict[int, str]:
         traces = self.traces(metric)
@@ -176,3 +180,33 @@ def test_a_late_change_found_by_a_whole_trial_sets_the_stopped_ones_free() -> No
     ledger = Ledger()
     placed = printed(ledger, (GOOD, A), (BAD, B), (2, A[:2]), (6, A[:2]), (6, LATE))
     assert not any(GOOD in positions for positions in ledger.traces().alike(placed))
+
+
+NAN = float("nan")
+
+
+def test_a_failure_that_came_again_where_bits_repeat_is_sure() -> None:
+    ledger = Ledger()
+    crash = "exit status 1: ValueError: x"
+    fails = [ledger.trial(p, A[:1], crash=crash)[1] for p in (BAD, 7)]
+    # They part after the epoch in which the bad ones crash.
+    passes = [ledger.trial(p, values)[1] for p, values in ((GOOD, A), (2, A), (3, A))]
+    assert ledger.traces(None).sure([*fails, *passes]) == SURE_EXACT
+    assert ledger.traces(None).sure([*fails, *passes[:2]]) == SURE
+    assert ledger.traces(None).sure([fails[0], *passes]) == SURE
+    other = ledger.trial(8, A[:1], crash="exit status 1: ValueError: y")[1]
+    assert ledger.traces(None).sure([*fails, other, *passes]) == SURE
+    later = ledger.trial(8, A[:2], crash=crash)[1]
+    assert ledger.traces(None).sure([*fails, later, *passes]) == SURE
+    parted = [ledger.trial(4 + i, A[:2] + B[2:], seed=i)[1] for i in range(3)]
+    assert ledger.traces(None).sure([*fails, *parted]) == SURE
+
+
+def test_a_loss_that_is_not_finite_again_where_bits_repeat_is_sure() -> None:
+    ledger = Ledger()
+    fails = [ledger.trial(p, (*A[:1], NAN, NAN, NAN))[1] for p in (BAD, 7)]
+    passes = [ledger.trial(GOOD, A)[1], ledger.trial(2, A)[1], ledger.trial(3, A[:3])[1]]
+    assert ledger.traces().sure([*fails, *passes]) == SURE_EXACT
+    assert ledger.traces().sure([fails[0], *passes]) == SURE
+    finite = ledger.trial(5, (*A[:2], NAN, NAN))[1]
+    assert ledger.traces().sure([*fails, finite, *passes]) == SURE

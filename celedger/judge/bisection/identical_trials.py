@@ -11,20 +11,24 @@ same trial and need not go on.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from celedger.base.model import Direction, Kind, TrialRecord
-from celedger.judge.bisection.symptom import Symptom
+from celedger.judge.bisection.symptom import Symptom, at_one_place
 from celedger.ledger import Ledger
 from celedger.stats import noise
+from celedger.stats.failure_rates import SURE, SURE_EXACT, SURE_REPEATED
 from celedger.stats.lineage import GOOD
 
 # A loss in full precision agrees by chance about never; an accuracy over a few hundred samples
 # does. Three fine values suffice: independent trials would agree in all with a probability under
 # 10^-18.
 _ENOUGH = 3
+_PASSING = 2
+"""Repeats of passing trials from which a failure that came again is a sure one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +77,8 @@ class Traces:
     the bad end."""
 
     def __init__(self, ledger: Ledger, symptom: Symptom, bad: int) -> None:
-        self._ledger, self._metric, self._bad = ledger, symptom.name, bad
+        self._ledger, self._symptom, self._bad = ledger, symptom, bad
+        self._metric = symptom.name
         self._names = {symptom.name} | {
             m.name
             for m in symptom.task.metrics
@@ -118,6 +123,39 @@ class Traces:
             else:
                 return None
         return self._draws.setdefault(key, len(self._draws))
+
+    def sure(self, records: Sequence[TrialRecord]) -> float:
+        """Return the prior probability that a bad commit always fails: crashes, or is not
+        finite."""
+        symptom = self._symptom
+        bad = 1.0 if symptom.metric is None else math.inf
+        told = [(symptom.reads(r), r) for r in records if not r.derived]
+        failed = [record for value, record in told if value == bad]
+        passed = [r for value, r in told if value not in (None, bad) or r.early_stopped]
+        places = {(r.outcome and r.outcome.message, self._finite(r)) for r in failed}
+        again = len({record.trial.seed for record in failed}) < len(failed)
+        if again and len(places) == 1:
+            epochs = places.pop()[1] + 1
+            if self._repeats(passed, epochs) >= _PASSING:
+                return SURE_EXACT
+        return SURE_REPEATED if at_one_place(failed) else SURE
+
+    def _finite(self, record: TrialRecord) -> int:
+        """Return after how many epochs a trial failed."""
+        trace = self.trace(record)
+        finite = (all(map(math.isfinite, epoch.values.values())) for epoch in trace)
+        return sum(1 for _ in itertools.takewhile(bool, finite))
+
+    def _repeats(self, trials: Sequence[TrialRecord], epochs: int) -> int:
+        """Return how many trials repeat the bits of an earlier one of their seed, for so many
+        epochs or to their end."""
+        earlier: dict[int, list[Trace]] = {}
+        number = 0
+        for record in trials:
+            trace, others = self.trace(record), earlier.setdefault(record.trial.seed, [])
+            number += any(agrees(trace, o) or agrees(trace[:epochs], o) for o in others)
+            others.append(trace)
+        return number
 
     def enough(self, placed: Placed, seed: int) -> Callable[[Trace], bool]:
         """Return a test of a running trial of this seed: True once it is past the epoch at which

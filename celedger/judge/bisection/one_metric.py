@@ -14,7 +14,7 @@ from celedger.base.model import SPOILT, Commit, OutcomeKind, TrialRecord
 from celedger.judge.bisection import usable_rows
 from celedger.judge.bisection.equal_commits import Classes
 from celedger.judge.bisection.identical_trials import Traces
-from celedger.judge.bisection.symptom import Symptom, at_one_place
+from celedger.judge.bisection.symptom import Symptom
 from celedger.repo import History
 from celedger.stats import choice, draws, equal_bits, firstbad, shifts
 from celedger.stats.lineage import GOOD, Lineage
@@ -87,8 +87,7 @@ class Track:
             binary=metric is None,
             asked=self.symptom.asked,
             selected=self._selected(placed),
-            repeats=metric is None
-            and at_one_place([r for _, r in placed if self.symptom.reads(r) == 1.0]),
+            sure=self._traces.sure(records),
             none_prior=self._none_prior,
             floor=metric.floor.at(float(np.median(at_good))) if metric and at_good else 0.0,
             prior=classes.weights,
