@@ -10,7 +10,6 @@ from pathlib import Path
 
 from celedger.base.errors import RepositoryError
 from celedger.repo.filters import ONE_INDEX
-from celedger.repo.plumbing import ask, tell
 from celedger.repo.repository import Repository
 
 
@@ -23,11 +22,11 @@ def start_of(repository: Repository) -> str:
         name = (repository.git_dir / "BISECT_START").read_text().strip()
     except OSError:
         return ""
-    if ask(repository.worktree, "symbolic-ref", "-q", "HEAD").status == 0:
+    if repository.ask("symbolic-ref", "-q", "HEAD").status == 0:
         return ""
     # git writes down a branch by its short name, anything else by its hash.
     for revision in (f"refs/heads/{name}", name):
-        commit = ask(repository.worktree, "rev-parse", "--verify", "-q", f"{revision}^{{commit}}")
+        commit = repository.ask("rev-parse", "--verify", "-q", f"{revision}^{{commit}}")
         if commit.status == 0:
             return commit.text
     return ""
@@ -39,21 +38,22 @@ def lay(repository: Repository, commit: str, names: Sequence[str], folder: Path)
 
     Raises RepositoryError where git cannot write them.
     """
-    where, paths = repository.worktree, [f":(top,literal){name}" for name in names]
+    where, tell = repository.worktree, repository.tell
+    paths = [f":(top,literal){name}" for name in names]
     env = {"GIT_INDEX_FILE": str(folder / ".index")}
     # The whole tree: attributes may lie anywhere above.
-    tell(where, *ONE_INDEX, "read-tree", commit, env=env)
-    tracked = tell(where, *ONE_INDEX, "ls-files", "-z", "--", *paths, env=env).out
+    tell(*ONE_INDEX, "read-tree", commit, env=env)
+    tracked = tell(*ONE_INDEX, "ls-files", "-z", "--", *paths, env=env).out
     tell(
-        where, *ONE_INDEX, f"--work-tree={folder}", "checkout-index", "-z", "--stdin", "--force",
+        *ONE_INDEX, f"--work-tree={folder}", "checkout-index", "-z", "--stdin", "--force",
         stdin=tracked, env=env,
     )  # fmt: skip
     for name in map(os.fsdecode, tracked.split(b"\0")[:-1]):
         link = folder / name
         if link.is_symlink() and not link.resolve().is_relative_to(folder.resolve()):
             raise RepositoryError(f"{name} of {commit[:10]} is a link that leads out of it")
-    own = tell(where, "diff", "--name-only", "-z", "--no-renames", "HEAD", "--", *paths).out
-    own += tell(where, "ls-files", "-z", "--others", "--", *paths).out
+    own = tell("diff", "--name-only", "-z", "--no-renames", "HEAD", "--", *paths).out
+    own += tell("ls-files", "-z", "--others", "--", *paths).out
     for name in map(os.fsdecode, own.split(b"\0")[:-1]):
         target = folder / name
         with suppress(OSError):  # a folder at the start, or below a file of it: the commit's stays

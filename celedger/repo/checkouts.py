@@ -18,6 +18,7 @@ from pathlib import Path
 from celedger.base import files
 from celedger.base.errors import RepositoryError, explained
 from celedger.repo import filters
+from celedger.repo.object_store import FOLDER
 from celedger.repo.plumbing import GitAnswer, ask, tell
 from celedger.repo.repository import Repository
 
@@ -50,6 +51,7 @@ _CONFIG = """
 _SHA256 = "[core]\n\trepositoryFormatVersion = 1\n[extensions]\n\tobjectFormat = sha256\n"
 # From slot/.git/objects to the user's: relative, so a repository that moves stays whole.
 _ALTERNATES = "../../../../../objects\n"
+_STORE = f"../../../../{FOLDER}/objects\n"
 _CLEAN = ("clean", "-ffdxq")  # -x: ignored files too; -ff: repositories inside too
 
 
@@ -148,9 +150,10 @@ class Checkout:
             raise RepositoryError(f"{self.path} is a link")
         self._unlock()
         config = (_SHA256 if len(sha) == 64 else "") + _CONFIG
+        alternates = _ALTERNATES + ("" if self._repository.objects is None else _STORE)
         for name, text in (
             ("config", config), ("HEAD", "ref: refs/heads/celedger\n"),
-            ("objects/info/alternates", _ALTERNATES), ("packed-refs", os.fsdecode(self._refs)),
+            ("objects/info/alternates", alternates), ("packed-refs", os.fsdecode(self._refs)),
         ):  # fmt: skip
             if (self._git_dir / name).is_symlink():
                 delete(self._git_dir / name)

@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from celedger.repo.plumbing import tell
 from celedger.repo.repository import Repository
 
 FOLDER, SUBMODULE, NOTHING = b"040000", b"160000", b"000000"
@@ -43,8 +42,8 @@ class Differences:
         pairs, key = list(dict.fromkeys(pairs)), tuple(patterns)
         missing = [pair for pair in pairs if (key, pair) not in self._changes]
         if missing:
-            out = tell(
-                self._repository.worktree, "diff-tree", "--stdin", "-r", "-z", "--raw",
+            out = self._repository.tell(
+                "diff-tree", "--stdin", "-r", "-z", "--raw",
                 *(() if patterns else ("-t",)), "--no-renames", "--no-abbrev",
                 "--ignore-submodules=none", "--", *(f":(top,glob){p}" for p in patterns),
                 stdin="".join(f"{one} {other}\n" for one, other in missing).encode(),
@@ -68,8 +67,8 @@ class Differences:
         """Return those of these trees that the repository has."""
         if not trees:
             return set()
-        out = tell(
-            self._repository.worktree, "cat-file", "--batch-check=%(objectname) %(objecttype)",
+        out = self._repository.tell(
+            "cat-file", "--batch-check=%(objectname) %(objecttype)",
             stdin="".join(f"{tree}\n" for tree in trees).encode(),
         ).text  # fmt: skip
         return {line.split()[0] for line in out.splitlines() if line.endswith(" tree")}
@@ -77,18 +76,18 @@ class Differences:
     def texts(self, blobs: Iterable[bytes], most: int) -> dict[bytes, bytes]:
         """Return the contents of these blobs: of the first that are at most `most` bytes together,
         those that are there."""
-        where, names = self._repository.worktree, list(blobs)
+        tell, names = self._repository.tell, list(blobs)
         if not names:
             return {}
         rows = tell(
-            where, "cat-file", "--batch-check=%(objectsize)", stdin=b"\n".join((*names, b""))
+            "cat-file", "--batch-check=%(objectsize)", stdin=b"\n".join((*names, b""))
         ).out.splitlines()
         sizes = [int(row) if row.isdigit() else most + 1 for row in rows]
         few = [
             name for name, total in zip(names, itertools.accumulate(sizes), strict=True)
             if total <= most
         ]  # fmt: skip
-        out = tell(where, "cat-file", "--batch", "--buffer", stdin=b"\n".join((*few, b""))).out
+        out = tell("cat-file", "--batch", "--buffer", stdin=b"\n".join((*few, b""))).out
         texts, start = {}, 0
         while start < len(out):
             end = out.index(b"\n", start)

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 
-from celedger.repo.plumbing import GitAnswer, ask
+from celedger.repo.plumbing import GitAnswer
 from celedger.repo.repository import Repository
 
 LFS = "lfs"
@@ -35,7 +35,7 @@ def configured(repository: Repository) -> frozenset[str]:
 
 def manner(repository: Repository) -> str:
     """What, beside a tree, decides how git writes it: another text where that may differ."""
-    replaced = ask(repository.worktree, "for-each-ref", "refs/replace").out  # git-replace(1)
+    replaced = repository.ask("for-each-ref", "refs/replace").out  # git-replace(1)
     fields = [_settings(repository), replaced]
     for path in repository.attribute_files():
         with suppress(OSError):
@@ -44,7 +44,7 @@ def manner(repository: Repository) -> str:
 
 
 def _settings(repository: Repository) -> bytes:
-    return ask(repository.worktree, "config", "-z", "--get-regexp", _WRITING).out
+    return repository.ask("config", "-z", "--get-regexp", _WRITING).out
 
 
 def passing(tell: Callable[..., GitAnswer], names: Collection[str]) -> dict[str, str]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from git.diff import decode_path
 
-from celedger.repo.plumbing import tell
 from celedger.repo.repository import Repository
 
 _HEADER = re.compile(r"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@ ?(.*)$")
@@ -42,8 +41,8 @@ class Hunk:
 
 def hunks(repository: Repository, old: str, new: str) -> list[Hunk]:
     """Return what changed from one commit (a hash) to another, in text files."""
-    out = tell(
-        repository.worktree, "diff", "--unified=0", "--no-color", "--no-ext-diff", "--find-renames",
+    out = repository.tell(
+        "diff", "--unified=0", "--no-color", "--no-ext-diff", "--find-renames",
         "--no-textconv", "--src-prefix=a/", "--dst-prefix=b/", "--no-relative", old, new, "--",
     ).out.decode(errors="replace")  # fmt: skip
     changes: list[Hunk] = []

@@ -36,6 +36,12 @@ def scrubbed(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def seen_beside(objects: Path) -> dict[str, str]:
+    """Return the variable by which git sees a folder of objects beside a repository's own."""
+    quoted = str(objects).replace("\\", r"\\").replace('"', r"\"")  # the path may have a colon
+    return {"GIT_ALTERNATE_OBJECT_DIRECTORIES": f'"{quoted}"'}
+
+
 @dataclass(frozen=True, slots=True)
 class GitAnswer:
     status: int

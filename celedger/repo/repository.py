@@ -10,7 +10,7 @@ import difflib
 import os
 import re
 import shlex
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from celedger.base.errors import RepositoryError, UnknownRevision, UsageError
 from celedger.base.model import Commit
 from celedger.base.text import plain
 from celedger.repo.commits import LOG, History, history, parse
-from celedger.repo.plumbing import ask, tell
+from celedger.repo.plumbing import GitAnswer, ask, seen_beside, tell
 
 UNSHALLOW = "git fetch --unshallow"
 # The tree without entries, which git knows without storing it, by the length of its hashes.
@@ -32,12 +32,14 @@ _EMPTY_TREE = {
 class Repository:
     """`root` is the main work tree's root, or where a bare repository lies; `worktree` the root of
     the work tree we are in (the main one when inside `.git`, the bare repository itself), and
-    `git_dir` where git keeps what is that work tree's own: HEAD, the index, a bisect."""
+    `git_dir` where git keeps what is that work tree's own: HEAD, the index, a bisect. `objects` is
+    a folder of git objects that are seen beside the repository's own (object_store.py)."""
 
     root: Path
     worktree: Path
     common_dir: Path
     git_dir: Path
+    objects: Path | None = None
 
     @classmethod
     def open(cls, path: Path) -> Repository:
@@ -65,6 +67,21 @@ class Repository:
     def state_dir(self) -> Path:
         return self.common_dir / "celedger"
 
+    def ask(
+        self, *words: str, stdin: bytes | None = None, env: Mapping[str, str] | None = None
+    ) -> GitAnswer:
+        """Run `git WORDS` in the work tree and return what it said, failed or not."""
+        return ask(self.worktree, *words, stdin=stdin, env={**self._beside(), **(env or {})})
+
+    def tell(
+        self, *words: str, stdin: bytes | None = None, env: Mapping[str, str] | None = None
+    ) -> GitAnswer:
+        """Like `ask`, but a failure is a RepositoryError with git's own sentence."""
+        return tell(self.worktree, *words, stdin=stdin, env={**self._beside(), **(env or {})})
+
+    def _beside(self) -> dict[str, str]:
+        return {} if self.objects is None else seen_beside(self.objects)
+
     # --- revisions
 
     def resolve(self, revision: str) -> Commit:
@@ -73,7 +90,7 @@ class Repository:
         # The suffix lets a short hash mean the one commit among objects; after ":/text" it would
         # be part of the text.
         wanted = revision if revision.startswith(":") else f"{revision}^{{commit}}"
-        answer = ask(self.worktree, "rev-parse", "--verify", "--end-of-options", wanted)
+        answer = self.ask("rev-parse", "--verify", "--end-of-options", wanted)
         sha = answer.text
         if answer.status != 0 or not re.fullmatch("[0-9a-f]{40,64}", sha):
             raise self._unknown(revision, answer.error)
@@ -81,7 +98,7 @@ class Repository:
             raise UnknownRevision(
                 f"{revision!r} is ambiguous", f"write heads/{revision} or tags/{revision}"
             )
-        shown = ask(self.worktree, *LOG, "--max-count=1", sha, "--")
+        shown = self.ask(*LOG, "--max-count=1", sha, "--")
         if shown.status != 0 or not shown.out:
             raise UnknownRevision(f"{revision!r} names an object that is no commit")
         return parse(shown.out)[0]
@@ -96,7 +113,7 @@ class Repository:
         """Return the newest commits reachable from a revision, newest first."""
         sha = self.resolve(revision).sha
         line = ("--first-parent",) if first_parent else ()
-        return parse(tell(self.worktree, *LOG, *line, f"--max-count={limit}", sha, "--").out)
+        return parse(self.tell(*LOG, *line, f"--max-count={limit}", sha, "--").out)
 
     def commits(self, spec: str, first_parent: bool = False) -> list[Commit]:
         """`REV`, or `A..B`: the commits reachable from B and not from A, oldest first and parents
@@ -137,7 +154,7 @@ class Repository:
 
     def is_ancestor(self, ancestor: str, descendant: str) -> bool:
         """Return True if one commit (a hash) is an ancestor of the other, or the same."""
-        answer = ask(self.worktree, "merge-base", "--is-ancestor", ancestor, descendant)
+        answer = self.ask("merge-base", "--is-ancestor", ancestor, descendant)
         if answer.status > 1:
             raise RepositoryError(f"git merge-base failed: {answer.reason}")
         return answer.status == 0
@@ -147,27 +164,27 @@ class Repository:
         this clone lacks are passed over."""
         words = ("rev-list", "--ignore-missing", "--stdin")
         asked = "".join(f"{sha}\n" for sha in commits)
-        present = ask(self.worktree, *words, "--no-walk", stdin=asked.encode()).text.split()
+        present = self.ask(*words, "--no-walk", stdin=asked.encode()).text.split()
         if not present:
             return False
-        apart = ask(self.worktree, *words, stdin="\n".join([*present, "^HEAD\n"]).encode())
+        apart = self.ask(*words, stdin="\n".join([*present, "^HEAD\n"]).encode())
         return apart.status != 0 or not {*present} <= {*apart.text.split()}
 
     def is_on_a_branch(self, sha: str) -> bool:
         """Return True if a branch, a tag or another ref has a commit (a hash) in its history."""
-        return bool(ask(self.worktree, "for-each-ref", "--count=1", f"--contains={sha}").text)
+        return bool(self.ask("for-each-ref", "--count=1", f"--contains={sha}").text)
 
     def equal_patches(self, sha: str, tip: str) -> list[str]:
         """Return the commits in the history of `tip` that change what a commit (a hash) changes
         which is not there: into these a rebase turned it."""
         words = ("--cherry-mark", "--right-only", "--no-merges", f"{sha}...{tip}", f"^{sha}^@")
-        lines = ask(self.worktree, "rev-list", *words).text.split()
+        lines = self.ask("rev-list", *words).text.split()
         return [line.removeprefix("=") for line in lines if line.startswith("=")]
 
     def _between(self, good: Commit, bad: Commit, first_parent: bool) -> list[Commit]:
         mode = ["--first-parent"] if first_parent else []
         order = ["--topo-order", "--reverse", *mode]
-        commits = parse(tell(self.worktree, *LOG, *order, bad.sha, f"^{good.sha}", "--").out)
+        commits = parse(self.tell(*LOG, *order, bad.sha, f"^{good.sha}", "--").out)
         cut = self.shallow_boundary()
         if any(commit.sha in cut for commit in commits):
             raise RepositoryError(
@@ -194,8 +211,8 @@ class Repository:
     def _listed(self, sha: str, patterns: Collection[str]) -> dict[str, str]:
         if not patterns:
             return {}
-        out = tell(
-            self.worktree, "diff-tree", "-r", "-z", "--no-renames", "--ignore-submodules=none",
+        out = self.tell(
+            "diff-tree", "-r", "-z", "--no-renames", "--ignore-submodules=none",
             _EMPTY_TREE[len(sha)], sha, "--", *(f":(top,glob){p}" for p in sorted(patterns)),
         ).out  # fmt: skip
         parts = out.split(b"\0")[:-1]
@@ -208,14 +225,14 @@ class Repository:
     def files(self, tree: str) -> list[bytes]:
         """Return the paths of all files of a tree, sorted. Raises RepositoryError."""
         words = ("ls-tree", "-r", "-z", "--name-only", "--full-tree", tree)
-        return sorted(tell(self.worktree, *words).out.split(b"\0")[:-1])
+        return sorted(self.tell(*words).out.split(b"\0")[:-1])
 
     def has_module(self, name: str, sha: str) -> bool:
         """Return True if a commit (a hash), or one of any branch or tag, has or had a source of a
         Python module of this name, in whatever folder."""
         sources = (f":(top,glob)**/{name}.py*", f":(top,glob)**/{name}/**/*.py*")
-        return bool(tell(
-            self.worktree, "log", "--format=%H", "--max-count=1", "--full-history",
+        return bool(self.tell(
+            "log", "--format=%H", "--max-count=1", "--full-history",
             sha, "--branches", "--remotes", "--tags", "--", *sources,
         ).out)  # fmt: skip
 
@@ -225,7 +242,7 @@ class Repository:
 
     def object(self, blob: str) -> bytes:
         """Return the content of a blob by its hash. Raises RepositoryError."""
-        return tell(self.worktree, "cat-file", "blob", blob).out
+        return self.tell("cat-file", "blob", blob).out
 
     def attribute_files(self) -> list[Path]:
         """Return where git finds attributes outside of a tree (gitattributes(5)), there or not."""
@@ -236,14 +253,14 @@ class Repository:
         ]  # fmt: skip
         for words in (("config", "--type=path", "--get-all", "core.attributesFile"),
                       ("var", "GIT_ATTR_SYSTEM")):  # fmt: skip
-            lines = ask(self.worktree, *words).text.splitlines()
+            lines = self.ask(*words).text.splitlines()
             files += [self.worktree / line for line in lines]
         return files
 
     def is_dirty(self) -> bool:
         """Return True if tracked files differ from HEAD: what a person sees is not what HEAD is.
         Never in a bare repository."""
-        answer = ask(self.worktree, "status", "--porcelain", "-z", "--untracked-files=no")
+        answer = self.ask("status", "--porcelain", "-z", "--untracked-files=no")
         if answer.status != 0 and "must be run in a work tree" not in answer.error:
             raise RepositoryError(f"git status failed in {self.worktree}: {answer.reason}")
         return bool(answer.out)
@@ -254,9 +271,9 @@ class Repository:
         names = _pathspecs(paths, self.worktree)
         if not names:
             return True
-        if not ask(self.worktree, "ls-files", "-z", "--", *names).out:
+        if not self.ask("ls-files", "-z", "--", *names).out:
             return False
-        return ask(self.worktree, "diff", "--quiet", "HEAD", "--", *names).status == 0
+        return self.ask("diff", "--quiet", "HEAD", "--", *names).status == 0
 
     def tracked(self, paths: Iterable[Path]) -> list[str]:
         """Return the names, from its root, of what git tracks at these paths of the main work tree
@@ -294,23 +311,21 @@ class Repository:
     def configured_hooks_path(self) -> Path | None:
         """`core.hooksPath`, absolute, or None where it is not set. A relative one is relative to
         the folder hooks run in: the root of the work tree."""
-        answer = ask(self.worktree, "config", "--type=path", "--get", "core.hooksPath")
+        answer = self.ask("config", "--type=path", "--get", "core.hooksPath")
         return self.worktree / answer.path if answer.status == 0 and answer.text else None
 
     def tags(self) -> dict[str, list[str]]:
         """Return the names of the tags of each commit (a hash) that has some."""
         fields = "%(objectname) %(*objectname) %(refname:strip=2)"
         tags: dict[str, list[str]] = {}
-        for line in tell(
-            self.worktree, "for-each-ref", f"--format={fields}", "refs/tags"
-        ).text.splitlines():
+        for line in self.tell("for-each-ref", f"--format={fields}", "refs/tags").text.splitlines():
             tag, commit, name = line.split(" ", 2)
             tags.setdefault(commit or tag, []).append(plain(name))
         return tags
 
     def remote_url(self) -> str:
         """Return the address of `origin`, or of the first remote; "" where there is none."""
-        answer = ask(self.worktree, "config", "--get-regexp", r"^remote\..*\.url$")
+        answer = self.ask("config", "--get-regexp", r"^remote\..*\.url$")
         remotes = dict(line.split(" ", 1) for line in answer.text.splitlines() if " " in line)
         return remotes.get("remote.origin.url") or next(iter(remotes.values()), "")
 
@@ -318,7 +333,7 @@ class Repository:
         """Who commits here, as git's configuration has it; the login where it has none."""
         import getpass  # at no other time
 
-        name = ask(self.worktree, "config", "--get", "user.name").text.strip()
+        name = self.ask("config", "--get", "user.name").text.strip()
         return name or getpass.getuser()
 
     def shallow_boundary(self) -> frozenset[str]:
@@ -330,7 +345,7 @@ class Repository:
     # --- errors
 
     def _unknown(self, revision: str, error: str) -> UsageError | RepositoryError:
-        if ask(self.worktree, "rev-parse", "--verify", "HEAD").status != 0 and not self._refs():
+        if self.ask("rev-parse", "--verify", "HEAD").status != 0 and not self._refs():
             return RepositoryError(f"{self.root} has no commits yet", "git commit")
         if "expected commit type" in error:
             return UnknownRevision(f"{revision!r} names an object that is no commit")
@@ -345,7 +360,7 @@ class Repository:
         return UnknownRevision(f"unknown revision {revision!r}", hint)
 
     def _refs(self) -> list[str]:
-        return tell(self.worktree, "for-each-ref", "--format=%(refname:short)").text.splitlines()
+        return self.tell("for-each-ref", "--format=%(refname:short)").text.splitlines()
 
     def _unrelated(
         self, good: str, bad: str, old: Commit, new: Commit
@@ -355,7 +370,7 @@ class Repository:
                 f"this clone is shallow: it does not show that {good} is an ancestor of {bad}",
                 UNSHALLOW,
             )
-        base = ask(self.worktree, "merge-base", old.sha, new.sha).text
+        base = self.ask("merge-base", old.sha, new.sha).text
         if base == new.sha:
             cause, hint = "it is a descendant", f"did you mean {bad}..{good}?"
         elif base:

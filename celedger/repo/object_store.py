@@ -1,0 +1,153 @@
+"""Git objects of celedger's own, in a folder beside the user's: trees and commits that no ref has.
+
+Objects are written here as loose files, by celedger and not by git: git would renew the
+modification time of an equal object of the user's. Knows nothing of what the trees are for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zlib
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import NamedTuple
+
+from celedger.base import files
+from celedger.base.errors import RepositoryError, explained
+from celedger.repo.repository import Repository
+
+FOLDER = "synthetic"  # in the repository's folder of state
+KEPT = 30 * 86400.0
+"""Seconds for which an object is kept after it was last written: longer than an edit is worked on,
+and than the two weeks after which git drops the unreachable commit that it was based on."""
+TREE, FILE, PROGRAM, SUBMODULE = "40000", "100644", "100755", "160000"
+
+
+class Entry(NamedTuple):
+    """What a tree has at a name: mode and hash, as git writes them."""
+
+    mode: str
+    sha: str
+
+
+class ObjectStore:
+    """`repository` sees the objects of the store beside its own."""
+
+    def __init__(self, repository: Repository) -> None:
+        self.folder = repository.state_dir / FOLDER
+        self.objects = self.folder / "objects"
+        self.repository = replace(repository, objects=self.objects)
+        # Git LFS looks for the content of a borrowed object here (lfs.storage).
+        self.large_files = self.folder / "lfs"
+        with explained(f"{self.folder} cannot be written", kind=RepositoryError):
+            self.objects.mkdir(parents=True, exist_ok=True)
+
+    def write(self, kind: str, content: bytes, like: str) -> str:
+        """Write an object and return its hash, of the length of the hash `like`."""
+        body = f"{kind} {len(content)}\0".encode() + content
+        sha = hashlib.new("sha256" if len(like) == 64 else "sha1", body).hexdigest()
+        path = self.objects / sha[:2] / sha[2:]
+        with explained(f"{path} cannot be written", kind=RepositoryError):
+            try:
+                os.utime(path)
+            except FileNotFoundError:
+                files.replace(path, zlib.compress(body, 1), 0o444)
+        return sha
+
+    def changed(self, tree: str, changes: Mapping[bytes, Entry | None]) -> str:
+        """Return the hash of a tree with other entries at some paths; None removes one. A file that
+        stands where a path needs a folder gives way to it, and the reverse."""
+        levels = self._read(tree, changes)
+        return self._write(levels, b"", changes, tree) or self.write("tree", b"", tree)
+
+    def _read(self, tree: str, paths: Mapping[bytes, object]) -> dict[bytes, dict[bytes, Entry]]:
+        """Return the entries of the folders that hold these paths, by the folder's path."""
+        wanted = {
+            path[:end]
+            for path in paths
+            for end in [i for i, letter in enumerate(path) if letter == 0x2F]
+        }
+        levels: dict[bytes, dict[bytes, Entry]] = {}
+        todo = {b"": tree}
+        while todo:
+            contents = self._trees(todo.values())
+            levels |= {path: contents[sha] for path, sha in todo.items()}
+            inside = {
+                path + b"/" + name if path else name: entry
+                for path in todo
+                for name, entry in levels[path].items()
+            }
+            todo = {p: e.sha for p, e in inside.items() if e.mode == TREE and p in wanted}
+        return levels
+
+    def _trees(self, shas: Iterable[str]) -> dict[str, dict[bytes, Entry]]:
+        names = list(dict.fromkeys(shas))
+        asked = "".join(f"{sha}\n" for sha in names).encode()
+        out = self.repository.tell("cat-file", "--batch", "--buffer", stdin=asked).out
+        trees, start = {}, 0
+        for sha in names:
+            end = out.index(b"\n", start)
+            fields = out[start:end].split()
+            if fields[1:2] != [b"tree"]:
+                raise RepositoryError(f"git has no tree {sha[:12]}")
+            start = end + 1
+            trees[sha] = _entries(out[start : start + int(fields[2])], len(sha) // 2)
+            start += int(fields[2]) + 1
+        return trees
+
+    def _write(
+        self,
+        levels: Mapping[bytes, Mapping[bytes, Entry]],
+        folder: bytes,
+        changes: Mapping[bytes, Entry | None],
+        like: str,
+    ) -> str:
+        """Write a folder's tree, and return its hash; "" for an empty one, which git keeps none
+        of. `changes` are relative to the folder."""
+        entries = dict(levels.get(folder, {}))
+        deeper: dict[bytes, dict[bytes, Entry | None]] = {}
+        for path, entry in changes.items():
+            name, slash, rest = path.partition(b"/")
+            if slash:
+                deeper.setdefault(name, {})[rest] = entry
+            elif entry is None:
+                if name in entries and entries[name].mode != TREE:
+                    del entries[name]
+            else:
+                entries[name] = entry
+        for name, inside in deeper.items():
+            if name in entries and entries[name].mode != TREE and not any(inside.values()):
+                continue  # a file replaced the folder
+            above = folder + b"/" + name if folder else name
+            if sha := self._write(levels, above, inside, like):
+                entries[name] = Entry(TREE, sha)
+            else:
+                entries.pop(name, None)
+        if not entries:
+            return ""
+        order = sorted(entries, key=lambda n: n + b"/" * (entries[n].mode == TREE))
+        rows = (
+            entries[n].mode.encode() + b" " + n + b"\0" + bytes.fromhex(entries[n].sha)
+            for n in order
+        )
+        return self.write("tree", b"".join(rows), like)
+
+    def drop_old(self, now: float) -> None:
+        """Delete what was last written more than KEPT seconds before `now`."""
+        for path in [*self.objects.glob("*/*"), *self.large_files.rglob("*")]:
+            with suppress(OSError):
+                if path.is_file() and path.stat().st_mtime < now - KEPT:
+                    path.unlink()
+
+
+def _entries(content: bytes, width: int) -> dict[bytes, Entry]:
+    """Return the entries of a tree by name, from git's own form: hashes of `width` bytes."""
+    entries, start = {}, 0
+    while start < len(content):
+        space, end = content.index(b" ", start), content.index(b"\0", start)
+        sha = content[end + 1 : end + 1 + width].hex()
+        entries[content[space + 1 : end]] = Entry(content[start:space].decode(), sha)
+        start = end + 1 + width
+    return entries

@@ -1,0 +1,352 @@
+"""Synthetic revisions: trees that are no commit of a branch, made so that they can be measured.
+
+`.` is the working tree as a commit of all its files would have it; `REV-CULPRIT` is REV with the
+commit CULPRIT reverted. Each is a commit without a ref in celedger's own object store, so that the
+user's index, refs, objects and files stay as they are. Knows nothing of trials.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from celedger.base.errors import CannotJudge, RepositoryError, UnknownRevision
+from celedger.base.model import Commit
+from celedger.base.text import plain
+from celedger.repo.filters import ONE_INDEX
+from celedger.repo.object_store import FILE, PROGRAM, SUBMODULE, Entry, ObjectStore
+from celedger.repo.plumbing import seen_beside
+from celedger.repo.repository import Repository
+
+WORKING_TREE = "."
+LARGEST = 20 << 20
+"""Bytes of the largest untracked file that is taken along: 40 times the largest source file of
+CPython and torch. What is larger is data that nobody has ignored yet."""
+_ATTEMPTS = 3  # at a working tree that changes while it is read
+_SHORT = 10  # digits of a hash in the subject of a synthetic commit
+_NOTHING = "000000"  # the mode of what is not there
+
+
+@dataclass(frozen=True, slots=True)
+class Synthetic:
+    """A synthetic revision. `commit` is `base` itself where both have the same tree; `left_out`
+    says of each path of the working tree that was not taken along why not."""
+
+    commit: Commit
+    base: Commit
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def is_changed(self) -> bool:
+        return self.commit.tree != self.base.tree
+
+
+class _Unstable(Exception):
+    """A file changed between two readings."""
+
+
+def find(repository: Repository, text: str) -> Synthetic | None:
+    """Return the synthetic revision that a text names; None where git itself knows the text.
+
+    Raises UnknownRevision for what is neither, CannotJudge for a commit that cannot be reverted
+    cleanly, RepositoryError for a working tree that cannot be read.
+    """
+    try:
+        repository.resolve(text)
+        return None
+    except UnknownRevision as error:
+        revision, dash, culprit = text.rpartition("-")
+        if text != WORKING_TREE and not (revision and dash and culprit):
+            raise
+        store = ObjectStore(repository)
+        store.drop_old(time.time())
+        if text == WORKING_TREE:
+            return _working_tree(store)
+        try:
+            reverted = repository.resolve(culprit)
+            inner = find(repository, revision)
+        except UnknownRevision:
+            raise error from None
+        left_out = inner.left_out if inner else ()
+        base = inner.commit if inner else repository.resolve(revision)
+        return _reverted(store, base, reverted, left_out)
+
+
+# --- the working tree
+
+
+def _working_tree(store: ObjectStore) -> Synthetic:
+    repository = store.repository
+    if repository.worktree == repository.common_dir:
+        raise RepositoryError(f"{repository.root} is a bare repository: it has no working tree")
+    head = repository.resolve("HEAD")
+    reason = ""
+    for _ in range(_ATTEMPTS):
+        try:
+            changes, left_out = _read(store)
+        except _Unstable as error:
+            reason = str(error)
+            continue
+        tree = store.changed(head.tree, changes) if changes else head.tree
+        title = f"working tree at {head.sha[:_SHORT]}"
+        return Synthetic(_commit(store, tree, head, title), head, left_out)
+    raise RepositoryError(
+        f"the working tree changes while it is read: {reason}", "type the command again"
+    )
+
+
+class _Status(NamedTuple):
+    """What `git status` says of a path of which the working tree or the index differs from HEAD.
+    `mode` is that of the working tree, FILE for whatever is not tracked; `staged` is what the index
+    has. The file has it too, unless it `is_edited`."""
+
+    path: bytes
+    mode: str
+    staged: Entry | None
+    is_edited: bool
+
+
+def _read(store: ObjectStore) -> tuple[dict[bytes, Entry | None], tuple[str, ...]]:
+    """Return what the working tree has otherwise than HEAD, by path, and what is left out. Raises
+    _Unstable where a file changes meanwhile."""
+    repository = store.repository
+    changes: dict[bytes, Entry | None] = {}
+    left_out, files = [], {}
+    for status in _statuses(repository):
+        path, mode = status.path, status.mode
+        if reason := _reason_to_leave_out(repository.worktree, status):
+            left_out.append(f"{plain(os.fsdecode(path))}: {reason}")
+        elif mode == _NOTHING:
+            changes[path] = None
+        elif status.is_edited:
+            files[path] = status.staged
+        else:
+            changes[path] = status.staged
+    return changes | _stored(store, files), tuple(sorted(left_out))
+
+
+def _statuses(repository: Repository) -> list[_Status]:
+    """Return what differs from HEAD: tracked paths first. Files that a sparse checkout skips are
+    none of them."""
+    out = repository.tell(
+        "-c", "core.fsmonitor=false", "status", "--porcelain=v2", "-z", "--untracked-files=all",
+        "--ignore-submodules=none", "--no-renames",
+    ).out  # fmt: skip
+    statuses, unmerged = [], []
+    for row in out.split(b"\0")[:-1]:
+        if row.startswith(b"u "):
+            unmerged.append(plain(os.fsdecode(row.split(b" ", 10)[10])))
+        elif row.startswith(b"? "):
+            path = row[2:]
+            mode = SUBMODULE if path.endswith(b"/") else FILE
+            statuses.append(_Status(path, mode, None, is_edited=True))
+        elif row.startswith(b"1 "):
+            fields = row.split(b" ", 8)
+            letters, of_head, of_index, mode = (f.decode() for f in (fields[1], *fields[3:6]))
+            if SUBMODULE in (of_head, of_index, mode):
+                mode = SUBMODULE
+            staged = None if of_index == _NOTHING else Entry(of_index, fields[7].decode())
+            is_edited = letters[1] != "." and mode != _NOTHING
+            statuses.append(_Status(fields[8], mode, staged, is_edited))
+    if unmerged:
+        raise RepositoryError(
+            f"the index has conflicts: {', '.join(sorted(unmerged)[:3])}", "git status"
+        )
+    return statuses
+
+
+def _reason_to_leave_out(worktree: Path, status: _Status) -> str:
+    path = worktree / os.fsdecode(status.path)
+    if status.mode == SUBMODULE:
+        is_nested = status.path.endswith(b"/")
+        return "a nested repository" if is_nested else "a changed submodule"
+    if status.is_edited and path.is_symlink() and _leads_out(worktree, path):
+        return "a link that leads out"
+    with suppress(OSError):
+        size = path.lstat().st_size
+        if status.staged is None and size > LARGEST:
+            return f"an untracked file of {size >> 20} MiB"
+    return ""
+
+
+def _leads_out(worktree: Path, link: Path) -> bool:
+    """Return True if a link leads to another place from another checkout of the tree."""
+    target, root = link.readlink(), worktree.resolve()
+    end = (link.parent / target).resolve()
+    return target.is_absolute() or not end.is_relative_to(root) or (root / ".git") in end.parents
+
+
+def _stored(store: ObjectStore, files: Mapping[bytes, Entry | None]) -> dict[bytes, Entry]:
+    """Store files of the working tree as git would commit them. Return their entries by path.
+
+    Each is hashed first, and again as it is stored: where the hashes differ it changed. What the
+    user's repository has is not stored: git would renew the time of that object.
+
+    Args:
+        files: What the index has of each.
+    """
+    if not files:
+        return {}
+    hashed = _added(store, files, "--info-only")
+    asked = "".join(f"{entry.sha}\n" for entry in hashed.values()).encode()
+    users = {"GIT_ALTERNATE_OBJECT_DIRECTORIES": ""}
+    rows = store.repository.tell("cat-file", "--batch-check", stdin=asked, env=users).text
+    absent = {row.split()[0] for row in rows.splitlines() if row.endswith(" missing")}
+    new = {path: files[path] for path, entry in hashed.items() if entry.sha in absent}
+    for path, entry in _added(store, new).items():
+        if entry != hashed[path]:
+            raise _Unstable(plain(os.fsdecode(path)))
+    return hashed
+
+
+def _added(
+    store: ObjectStore, files: Mapping[bytes, Entry | None], *options: str
+) -> dict[bytes, Entry]:
+    """Return the entries of files of the working tree by path, as `git add` makes them. It works on
+    an index of these files alone, since how git writes line ends depends on what the index has."""
+    repository = store.repository
+    with tempfile.TemporaryDirectory(prefix=".index-", dir=store.folder) as folder:
+        env = {
+            "GIT_INDEX_FILE": str(Path(folder, "index")),
+            "GIT_OBJECT_DIRECTORY": str(store.objects),
+            **seen_beside(repository.common_dir / "objects"),
+        }
+        update = (*ONE_INDEX, "-c", f"lfs.storage={store.large_files}", "update-index", "-z")
+        known = (
+            f"{entry.mode} {entry.sha}\t".encode() + path + b"\0"
+            for path, entry in files.items() if entry
+        )  # fmt: skip
+        repository.tell(*update, "--index-info", stdin=b"".join(known), env=env)
+        names = b"".join(path + b"\0" for path in files)
+        answer = repository.ask(
+            *update, *options, "--add", "--replace", "--stdin", stdin=names, env=env
+        )
+        if answer.status != 0:
+            is_gone = re.search("does not exist|No such file|short read", answer.error)
+            kind: type[Exception] = _Unstable if is_gone else RepositoryError
+            raise kind(f"git cannot read the working tree: {answer.reason}")
+        rows = repository.tell(*ONE_INDEX, "ls-files", "--stage", "-z", env=env).out
+    entries = {}
+    for row in rows.split(b"\0")[:-1]:
+        fields, path = row.split(b"\t", 1)
+        mode, sha, _ = fields.decode().split()
+        entries[path] = Entry(mode, sha)
+    if entries.keys() != files.keys():
+        raise _Unstable("a file became a folder")
+    return entries
+
+
+# --- a commit reverted
+
+
+def _reverted(
+    store: ObjectStore, base: Commit, culprit: Commit, left_out: tuple[str, ...]
+) -> Synthetic:
+    """Return a commit without the change that another one made to its first parent. Raises
+    CannotJudge with the files where later commits changed the same lines."""
+    parent = culprit.parents[0] if culprit.parents else store.write("tree", b"", base.sha)
+    conflicts: list[bytes] = []
+    changes: dict[bytes, Entry | None] = {}
+    moved = {old: new for old, new, *_ in _differences(store, culprit.sha, base.sha) if old != new}
+    for old, new, before, after in _differences(store, parent, culprit.sha):
+        here = moved.get(new, new)
+        back = here if old == new else old
+        ours = _entry(store, base.sha, here)
+        if ours == before and old == new:
+            continue  # undone already
+        if back != here:
+            changes[here] = None
+        is_in_the_way = back != here and (here != new or _entry(store, base.sha, back) is not None)
+        if is_in_the_way:
+            conflicts.append(here)
+        elif ours == after:
+            changes[back] = before
+        elif before and ours and after and (merged := _merged(store, ours, after, before)):
+            changes[back] = merged
+        else:
+            conflicts.append(here)
+    if conflicts:
+        names = ", ".join(plain(os.fsdecode(path)) for path in sorted(conflicts))
+        raise CannotJudge(
+            f"{culprit.sha[:_SHORT]} cannot be reverted cleanly on {base.sha[:_SHORT]}: {names}"
+        )
+    tree = store.changed(base.tree, changes) if changes else base.tree
+    title = f"{_name(base)} without {culprit.sha[:_SHORT]}"
+    return Synthetic(_commit(store, tree, base, title), base, left_out)
+
+
+def _name(commit: Commit) -> str:
+    is_synthetic = commit.author == _AUTHOR
+    return commit.subject if is_synthetic else commit.sha[:_SHORT]
+
+
+def _differences(
+    store: ObjectStore, old: str, new: str
+) -> list[tuple[bytes, bytes, Entry | None, Entry | None]]:
+    """Return what differs between two trees: the old and the new path, which are not equal for a
+    renamed file, and the entries."""
+    out = store.repository.tell(
+        "diff-tree", "-r", "-z", "--raw", "--find-renames", "--no-abbrev",
+        "--ignore-submodules=none", old, new,
+    ).out  # fmt: skip
+    words, rows = iter(out.split(b"\0")[:-1]), []
+    for word in words:
+        before, after, *shas, letter = word[1:].decode().split()
+        path = next(words)
+        other = next(words) if letter.startswith("R") else path
+        entries = [
+            Entry(mode, sha) if mode != _NOTHING else None
+            for mode, sha in zip((before, after), shas, strict=True)
+        ]
+        rows.append((path, other, entries[0], entries[1]))
+    return rows
+
+
+def _entry(store: ObjectStore, commit: str, path: bytes) -> Entry | None:
+    """Return what a commit has at a path."""
+    name = os.fsdecode(path)
+    words = ("ls-tree", "-z", "--full-tree", commit, "--", f":(literal){name}")
+    row = store.repository.tell(*words).out
+    if not row:
+        return None
+    mode, _, sha = row.split(b"\t")[0].decode().split()
+    return Entry(mode, sha)
+
+
+def _merged(store: ObjectStore, ours: Entry, base: Entry, theirs: Entry) -> Entry | None:
+    """Return the three-way merge of files; None for a conflict."""
+    modes = {ours.mode, base.mode, theirs.mode}
+    if not modes <= {FILE, PROGRAM}:
+        return None  # links and submodules have no lines
+    mode = theirs.mode if ours.mode == base.mode else ours.mode
+    with tempfile.TemporaryDirectory(prefix="celedger-merge-") as folder:
+        files = []
+        for name, entry in (("ours", ours), ("base", base), ("theirs", theirs)):
+            files.append(str(Path(folder, name)))
+            Path(files[-1]).write_bytes(store.repository.object(entry.sha))
+        answer = store.repository.ask("merge-file", "-p", "-q", *files)
+    if answer.status != 0:
+        return None
+    return Entry(mode, store.write("blob", answer.out, ours.sha))
+
+
+# --- the commit
+
+_AUTHOR = "celedger"
+
+
+def _commit(store: ObjectStore, tree: str, parent: Commit, subject: str) -> Commit:
+    """Return the commit of a tree; the parent itself, where that has this tree. Equal trees of one
+    parent have equal hashes: the dates are the parent's."""
+    if tree == parent.tree:
+        return parent
+    person = f"{_AUTHOR} <{_AUTHOR}@localhost> {parent.commit_time} +0000"
+    text = f"tree {tree}\nparent {parent.sha}\nauthor {person}\ncommitter {person}\n\n{subject}\n"
+    return store.repository.resolve(store.write("commit", text.encode(), parent.sha))
