@@ -5,12 +5,13 @@ PYTHON := $(shell for p in $(PYTHON3) python3 python3.13 python3.12 python3.11; 
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
+CORE   := .venv-core
 BIOME  := @biomejs/biome@2.6.8
 NPX    := npm_config_fetch_retries=0 npm_config_fetch_timeout=20000 npx --yes $(BIOME)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-gpu test-slurm gpu-report golden lint types arch audit check page docs pictures \
-	noise bench-lab example clean
+.PHONY: help demo test-core test test-all test-gpu test-slurm gpu-report golden lint types arch audit check page docs pictures \
+	noise bench-lab example release clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,6 +25,16 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: $(STAMP)  ## Make a demo repository, find its four planted regressions, draw them
 	$(BIN)/celedger demo
+
+$(CORE)/installed: pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "celedger needs Python >= 3.11; set PYTHON3=/path/to/python" >&2; exit 1; }
+	$(PYTHON) -m venv $(CORE)
+	$(CORE)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(CORE)/bin/python -m pip install --quiet --constraint constraints.txt --editable . --group core
+	@touch $@
+
+test-core: $(CORE)/installed  ## Run the tests that start no program (a minute; no torch, Ray or Lightning)
+	$(CORE)/bin/python -m pytest -q -n 2 --dist loadgroup -m core
 
 test: $(STAMP)  ## Run the quick tests (no GPU needed)
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not matrix and not gpu and not slurm'
@@ -80,5 +91,10 @@ bench-lab: $(STAMP)  ## Plant faults in eleven trainings as people write them (2
 example: $(STAMP)  ## Make ledger.db.example anew
 	$(BIN)/python scripts/make_example_ledger.py
 
+release: $(STAMP)  ## Rehearse a release: VERSION=0.2.0; with KEEP=1, make it
+	@test -n "$(VERSION)" || { echo "say which: make release VERSION=0.2.0" >&2; exit 1; }
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group release
+	$(BIN)/python scripts/release.py $(VERSION) $(if $(KEEP),--keep)
+
 clean:  ## Remove the virtual environment and caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(CORE) .pytest_cache .mypy_cache .ruff_cache .hypothesis

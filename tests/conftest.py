@@ -91,6 +91,33 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+# What a test module imports if its tests start programs, or train by a script of their own.
+_STARTERS = {"subprocess", "celedger", "git", "load_script", "make_project", "scripted", "typed"}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that start no program as `core`. They are the quickest."""
+    for item in items:
+        names = {*vars(getattr(item, "module", None) or object), *getattr(item, "fixturenames", ())}
+        if not names & {*_STARTERS, "project"} and not item.get_closest_marker("matrix"):
+            item.add_marker("core")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Among the `core` tests, skip a module that imports a package which is not installed."""
+    report = yield
+    if report.failed and collector.config.getoption("markexpr") == "core":
+        lacks = re.search(r"ModuleNotFoundError: (No module named .*)", str(report.longrepr))
+        if lacks:
+            report.outcome = "skipped"
+            report.longrepr = (str(collector.path), 0, f"Skipped: {lacks[1]}")
+    return report
+
+
 def matrix_after(quick: int, values: Iterable[object]) -> list[object]:
     """Return the values of a parameter, of which only the first few are for `make test`."""
     return [

@@ -28,7 +28,14 @@ def test_every_verb_of_the_program_is_documented(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "SECURITY.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
+    "page",
+    [
+        "README.md",
+        "SECURITY.md",
+        "CONTRIBUTING.md",
+        "CODE_OF_CONDUCT.md",
+        *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md")),
+    ],
 )
 def test_links_between_pages_lead_somewhere(page: str) -> None:
     path = ROOT / page
