@@ -44,6 +44,17 @@ def test_links_between_pages_lead_somewhere(page: str) -> None:
     assert broken == []
 
 
+def test_nothing_installs_a_name_that_anyone_may_take() -> None:
+    """celedger is on no index: who registers the name there would be run by whoever obeys."""
+    install = re.compile(r"(?:pip|pipx|uv tool) install (?:-{1,2}[\w-]+ )*['\"]?celedger\b(?! @ )")
+    folders = ("celedger", "docs", "hooks", "suites", ".github")
+    files = [file for folder in folders for file in (ROOT / folder).rglob("*") if file.is_file()]
+    texts = [file for file in [*files, *ROOT.glob("*.md")] if file.suffix not in (".png", ".pyc")]
+    broken = [str(f.relative_to(ROOT)) for f in texts if install.search(f.read_text())]
+    assert install.search("pip install --upgrade celedger")
+    assert broken == []
+
+
 def test_comments_point_to_documents_of_the_tree() -> None:
     broken = [
         f"{path.relative_to(ROOT)}: {name}"

@@ -51,7 +51,7 @@ def set_stage(folder: Path, seed: int, device: str | None = None) -> Stage:
     Raises UsageError where something else is there, or torch is not installed.
     """
     if find_spec("torch") is None:
-        raise UsageError("the demo trains with torch", "pip install 'celedger[torch]'")
+        raise UsageError("the demo trains with torch", "pip install torch")
     planted = materialise(folder, seed)
     repository = Repository.open(folder)
     return Stage(repository, config.load(repository.root, {}, device=device), planted)

@@ -358,7 +358,7 @@ def _version(connection: sqlite3.Connection, path: Path) -> int:
         raise LedgerError(
             f"{path} was written by a newer celedger (schema {version}; this one knows "
             f"{schema.version()})",
-            "upgrade: pip install --upgrade celedger",
+            "install a newer celedger",
         )
     return int(version)
 

@@ -283,7 +283,7 @@ def marks_of(words: str) -> tuple[Mark, ...]:
     except ValueError as error:
         raise LedgerError(
             f"the ledger marks a trial in a way this celedger does not know ({error})",
-            "upgrade: pip install --upgrade celedger",
+            "install a newer celedger",
         ) from error
 
 

@@ -195,7 +195,7 @@ def _send(address: str, title: str, body: str, pictures: Sequence[str] = ()) -> 
     try:
         import apprise
     except ImportError:
-        return "apprise is not installed (pip install 'celedger[notify]')"
+        return "apprise is not installed (pip install apprise)"
     try:
         service = apprise.Apprise()
         if not service.add(address):

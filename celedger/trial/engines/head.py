@@ -333,7 +333,7 @@ def send(keeper: KeeperOf, order: Order, repository: Repository, suite: bytes) -
         raise MachineError(
             f"{there.host} has celedger {there.celedger} (schema {there.schema}), and this is "
             f"{VERSION} (schema {schema.version()})",
-            f"install one of both on all nodes: pip install celedger=={VERSION}",
+            "install one of both on all nodes",
         )
     keeper.start({
         "order.json": orders.written(order).encode(), "suite.tar": suite,

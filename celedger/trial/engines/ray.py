@@ -18,7 +18,7 @@ from celedger.trial.engines.cluster import KeeperOf, LostNode
 from celedger.trial.engines.node_keeper import Keeper
 
 _NAMESPACE = "celedger"
-_EXTRA = "pip install 'celedger[ray]'"
+_EXTRA = "pip install ray"
 _PATIENCE = 5.0  # seconds to reach a cluster
 _THREADS = 4  # of an actor: one waits for lines while another is told to end
 
@@ -50,7 +50,7 @@ class Actor:
                 if match := re.search(r"No module named '(celedger[\w.]*)'", text):
                     raise MachineError(
                         f"a node of the Ray cluster has no {match[1]}",
-                        f"pip install celedger=={VERSION} on all its nodes",
+                        f"install celedger {VERSION} on all its nodes",
                     ) from error
                 why = " ".join(text.strip().splitlines()[-2:])
                 raise LostNode(f"its node was lost: {why[:300]}") from error
