@@ -212,7 +212,7 @@ def _posterior(
 
     known = None if like is None else like.belief
     split = known.split if known else lineage.split([int(p) for p in data.positions])
-    group_prior = np.bincount(split.group, weights=prior, minlength=len(split.bad))
+    group_prior = np.bincount(split.group, prior, len(split.bad)).astype(np.float64)
     with np.errstate(divide="ignore"):
         log_prior = np.log(group_prior)
     fitted = known.fit if known else _fit(question, data, data.sites, split.bad, log_prior, sure)
