@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -98,6 +97,7 @@ def bisect(
     from celedger.base.model import Why
     from celedger.cli.plot import draw_bisect
     from celedger.judge import bisection, memory
+    from celedger.judge.incident_tasks import most_telling
     from celedger.service.notify import announce
     from celedger.views.bisect import BisectAnswer, BisectPlans, Typed
     from celedger.views.picture import check_suffix
@@ -112,12 +112,16 @@ def bisect(
     ) as session:
         incident = _incident(session, commits)
         if incident is not None:
-            task = task or [incident.main.task]
-            metric = metric or [name for name in [incident.main.name] if name]
+            task = task or list(dict.fromkeys(m.task for m in incident.metrics))
             commits = f"{incident.known_good}..{incident.first_bad[-1]}"
         ends = _ends(session.repository, commits, first_parent)
         with set_bench(session, "bisect", task, why=Why.BISECT, together=True) as (bench, tasks):
-            search = _Inputs(bench, *ends, tasks, metric or (), limits, find is Find.IMPROVED)
+            others: list[tuple[Task, str]] = []
+            if incident is not None and not metric:
+                (first, name), *others = most_telling(bench, incident.metrics, tasks)
+                tasks, metric = (first,), [name] if name else None
+            improved = find is Find.IMPROVED
+            search = _Inputs(bench, *ends, tasks, metric or (), limits, improved, others)
             if dry_run:
                 options.answer(BisectPlans(search.plans()), json)
                 return Status.GOOD
@@ -185,23 +189,23 @@ class _Inputs:
     metrics: Sequence[str]
     limits: Limits
     improved: bool
+    others: Sequence[tuple[Task, str]]  # of the incident, with their metrics
 
     def plans(self) -> list[Plan]:
         """Return what a bisect would take, for each metric."""
-        from celedger.cli.progress import usual_seconds
         from celedger.judge import bisection
 
         return [
             bisection.plan(
                 self.bench, self.history, self.good, self.tasks, name, self.limits,
-                improved=self.improved, seconds=partial(usual_seconds, self.bench.ledger),
+                improved=self.improved, seconds=self.bench.ledger.usual_seconds,
             )
             for name in dict.fromkeys(self.metrics or (None,))
         ]  # fmt: skip
 
     def run(self) -> Answer:
         """Search, and say on stderr how far it is."""
-        from celedger.cli.progress import Progress, usual_seconds
+        from celedger.cli.progress import Progress
         from celedger.judge import bisection
 
         number = len(self.history.commits)
@@ -215,7 +219,8 @@ class _Inputs:
             self._note_other_environments()
             return bisection.bisect_many(
                 self.bench, self.history, self.good, self.tasks, self.metrics, self.limits,
-                improved=self.improved, seconds=partial(usual_seconds, self.bench.ledger),
+                improved=self.improved, others=self.others,
+                seconds=self.bench.ledger.usual_seconds,
                 chosen=lambda symptoms: _introduce(symptoms, number, progress),
                 expected=lambda trials: _warn(trials, self.limits.budget, progress),
                 on_step=lambda step: _tell(step, number, progress),

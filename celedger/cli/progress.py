@@ -4,20 +4,18 @@ long one a line a minute."""
 from __future__ import annotations
 
 import os
-import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from celedger.base.model import Task, TrialRecord
+from celedger.base.model import TrialRecord
 from celedger.cli.session import note
 from celedger.cli.time_left import TimeLeft
 from celedger.trial import events
 from celedger.views.format import count, duration
 
 if TYPE_CHECKING:
-    from celedger.ledger import Ledger
     from celedger.trial.engine import Need
     from celedger.trial.runner import Bench
 
@@ -31,18 +29,6 @@ _Key = tuple[str, str, int]  # of a trial: its task's name, its commit's hash, i
 def _name(key: _Key) -> str:
     task, sha, seed = key
     return f"{task} {sha[:SHORT]} seed {seed}"
-
-
-def usual_seconds(ledger: Ledger, task: Task) -> float | None:
-    """Return the median wall time of this definition's trials, where there are any."""
-    rows = [
-        row
-        for name in ("duration", "warm_duration")
-        for row in ledger.summaries(task.name, name, recipe=task.recipe)
-    ]
-    rows.sort(key=lambda row: row.started)
-    seconds = [row.value for row in rows if row.value == row.value]
-    return statistics.median(seconds[-20:]) if seconds else None
 
 
 def _trial_line(sha: str, record: TrialRecord, seconds: float | None) -> str:
@@ -82,7 +68,7 @@ class Progress:
         self._said: dict[_Key, float] = {}  # when a trial that runs had its last line
         self._left = TimeLeft(
             [need.task for need in needs],
-            lambda task: None if bench is None else usual_seconds(bench.ledger, task),
+            lambda task: None if bench is None else bench.ledger.usual_seconds(task),
             1 if bench is None else bench.engine.workers,
         )
         if bench is not None:

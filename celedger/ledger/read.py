@@ -7,6 +7,7 @@ not know which commit came first; `repo/` does), or print.
 from __future__ import annotations
 
 import json
+import statistics
 import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -25,6 +26,7 @@ from celedger.base.model import (
     OutcomeKind,
     ReusableTrial,
     SummaryRow,
+    Task,
     TaskRecord,
     Trial,
     TrialRecord,
@@ -227,6 +229,17 @@ class Reader(Store):
             f"{where} ORDER BY s.trial",
             values,
         )
+
+    def usual_seconds(self, task: Task) -> float | None:
+        """Return the median wall time of this definition's trials, where there are any."""
+        rows = [
+            row
+            for name in ("duration", "warm_duration")
+            for row in self.summaries(task.name, name, recipe=task.recipe)
+        ]
+        rows.sort(key=lambda row: row.started)
+        seconds = [row.value for row in rows if row.value == row.value]
+        return statistics.median(seconds[-20:]) if seconds else None
 
     def commits(self) -> list[Commit]:
         """Return the commits by commit time, which is not always the order of history."""

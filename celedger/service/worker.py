@@ -263,7 +263,7 @@ class Worker:
             ends = (incident.known_good, incident.first_bad[-1])
             if not incident.is_searchable or not incident.declared:
                 continue
-            if (*incident.main.key, *ends) in searched:
+            if any((*metric.key, *ends) in searched for metric in incident.metrics):
                 continue
             if left <= 0:
                 answers.append(f"bisect_budget of {budget} trials is spent")
@@ -292,16 +292,20 @@ def _bisect(
 ) -> tuple[str, int]:
     """Search the first bad commit of an incident; the answer in a line, and how many trials ran."""
     from celedger.judge import bisection
+    from celedger.judge.incident_tasks import most_telling
 
-    task = next((t for t in tasks if t.name == incident.main.task), None)
-    if task is None:
+    moved = most_telling(bench, incident.metrics, tasks)
+    if not moved:
         return "", 0
+    (task, name), *others = moved
     good = repository.commit(incident.known_good)
     try:
         history = repository.history(good.sha, incident.first_bad[-1])
         limits = bisection.Limits(budget=budget)
-        name = incident.main.name or None
-        report = bisection.bisect(bench, history, good, [task], name, limits)
+        asked = [name] if name else []
+        report = bisection.bisect_many(
+            bench, history, good, [task], asked, limits, others=others
+        ).reports[0]
     except NotAllowed:
         raise
     except CeledgerError as error:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from celedger.base.model import Commit, Metric
-from celedger.judge.bisection import Answer, Plan, Report
+from celedger.judge.bisection import Agreement, Answer, Plan, Report
 from celedger.judge.bisection.bisect_report import record
 from celedger.views.document import Document
 from celedger.views.format import (
@@ -21,6 +21,7 @@ from celedger.views.format import (
     measure,
     percent,
     plain,
+    probability,
     relative,
     short,
     sure,
@@ -137,6 +138,7 @@ class BisectAnswer(Document):
                 *_stand_in(report),
                 *effects,
                 f"  confidence  {sure(report.probability)} (asked {report.confidence:.0%})",
+                *map(_agreement, report.agreements),
             ]
         if report.status == "set":
             members = f"{len(report.culprits)}: what lies between cannot be tested"
@@ -275,6 +277,13 @@ def _person(commit: Commit) -> list[str]:
         f"  author      {plain(commit.author)}, {iso_date(commit.author_time)}",
         f"  subject     {plain(commit.subject)}",
     ]
+
+
+def _agreement(each: Agreement) -> str:
+    word = "agrees" if each.probability >= 0.5 else "disagrees"
+    chance = probability(each.probability)
+    what = f"{each.task} {each.metric}"
+    return f"  {word:10s}  {what} ({chance} that it has the same first bad commit)"
 
 
 def _stand_in(report: Report) -> list[str]:

@@ -8,10 +8,11 @@ at any time: typed again it goes on from the ledger.
 from celedger.judge.bisection.bisect import Answer, bisect, bisect_many, lacking_ends
 from celedger.judge.bisection.bisect_report import Report
 from celedger.judge.bisection.dry_run import Plan, plan
+from celedger.judge.bisection.other_tasks import Agreement
 from celedger.judge.bisection.planner import Limits, SearchStep, search
 from celedger.judge.bisection.symptom import Symptom, find_symptom
 
 __all__ = [
-    "Answer", "Limits", "Plan", "Report", "SearchStep", "Symptom", "bisect", "bisect_many",
-    "find_symptom", "lacking_ends", "plan", "search",
+    "Agreement", "Answer", "Limits", "Plan", "Report", "SearchStep", "Symptom", "bisect",
+    "bisect_many", "find_symptom", "lacking_ends", "plan", "search",
 ]  # fmt: skip

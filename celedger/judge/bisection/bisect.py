@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from celedger.base.errors import CannotJudge, command
@@ -130,6 +131,7 @@ def bisect_many(
     limits: Limits = Limits(),  # noqa: B008  frozen
     *,
     improved: bool = False,
+    others: Sequence[tuple[Task, str]] = (),
     seconds: Callable[[Task], float | None] = lambda _: None,
     chosen: Callable[[Sequence[Symptom]], None] = lambda _: None,
     expected: Callable[[float], None] = lambda _: None,
@@ -137,7 +139,8 @@ def bisect_many(
 ) -> Answer:
     """Measure both ends, find the symptoms, search the first bad commit of each with the same
     trials; the first better one where what `improved` is searched. Without `metrics` what got
-    worst is searched; several must be metrics of one task.
+    worst is searched; several must be metrics of one task. `others` are further tasks of the
+    incident with their metrics ("" for a crash): they are trained at the answer and its parent.
 
     Trials run on the engine of the bench, or one by one where speed is searched, which trials at
     once would disturb. `seconds` is what a task's trial usually takes. Raises CannotJudge where an
@@ -148,7 +151,7 @@ def bisect_many(
     for name in names:
         must_be_judged(tasks, name)
     # One environment for all commits, or what changed in it would be taken for the code's doing.
-    bench.hold_environment(bad.sha, tasks)
+    bench.hold_environment(bad.sha, [*tasks, *(task for task, _ in others)])
     asked = [metric for task in tasks for name in names if (metric := task.metric(name or ""))]
     ran = measure_ends(bench, good, bad, tasks, names[0], _engine(bench, asked))
     symptoms, refused = _symptoms(
@@ -158,16 +161,28 @@ def bisect_many(
         raise refused[0][1]
     chosen(symptoms)
     usual = seconds(symptoms[0].task) or 1.0
-    engine = _engine(bench, [symptom.metric for symptom in symptoms])
+    beside = _of_other_tasks(bench, good, bad, others)
+    engine = _engine(bench, [symptom.metric for symptom in (*symptoms, *beside)])
     reports = search(
         bench, history, good, symptoms, limits,
-        ran=ran, seconds=usual, engine=engine, expected=expected, on_step=on_step,
+        ran=ran, seconds=usual, engine=engine, others=beside, expected=expected, on_step=on_step,
     )  # fmt: skip
     if not limits.every_cause:
         return Answer(reports, tuple(refused))
     left = replace(limits, budget=limits.budget - reports[0].trials + len(ran))
     further = _further(bench, history, symptoms, reports, left, engine, on_step)
     return Answer(reports, tuple(refused), tuple(further))
+
+
+def _of_other_tasks(
+    bench: Bench, good: Commit, bad: Commit, others: Sequence[tuple[Task, str]]
+) -> list[Symptom]:
+    """Return what the stored trials of the ends show of other tasks, where they show it."""
+    symptoms = []
+    for task, metric in others:
+        with suppress(CannotJudge):
+            symptoms.append(find_symptom(bench, [task], good, bad, metric or None))
+    return symptoms
 
 
 def _engine(bench: Bench, metrics: Sequence[Metric | None]) -> Engine:

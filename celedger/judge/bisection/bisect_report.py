@@ -12,6 +12,7 @@ import numpy as np
 from celedger.base.model import BisectRecord, Commit, TrialRecord
 from celedger.judge.bisection.one_metric import Sparse, Track
 from celedger.judge.bisection.other_steps import Between, rests, worse_between
+from celedger.judge.bisection.other_tasks import Agreement, Others
 from celedger.ledger import Ledger
 from celedger.repo import History
 from celedger.stats import firstbad
@@ -76,6 +77,7 @@ class Report:
     compared: tuple[str, ...]  # commits whose trials tell of the named one's parent and of it
     between: Between | None  # a commit that is worse than both ends, where none is named
     ran: str  # the commit that ran for the named one
+    agreements: tuple[Agreement, ...] = ()  # of the other tasks of an incident with the named one
 
     @property
     def named(self) -> bool:
@@ -123,10 +125,13 @@ def conclude(
     stored: int,
     ulid: str,
     now: float,
+    others: Others,
 ) -> Report:
     """Make the report of one metric and write it to the ledger. `spent` are the trials that this
-    command ran; `stored` how many told something before."""
+    command ran; `stored` how many told something before; `others` what was asked about it."""
     report = replace(_report(history, good, track, spent), id=ulid, ended=now, stored=stored)
+    if report.named:
+        report = replace(report, agreements=others.agreements(track.posterior.leader))
     fresh = record(report)
     asked = ("suite", "task", "metric", "good", "bad", "status", "culprits")
     answer = [getattr(fresh, name) for name in asked]
@@ -241,6 +246,7 @@ def restored(stored: BisectRecord, commits: Mapping[str, Commit]) -> Report:
         "between": between and Between(**{**between, "commit": commits[between["commit"]]}),
         "readings": tuple((int(at), float(value)) for at, value in _rows(fields, "readings")),
     }
+    fields["agreements"] = tuple(Agreement(**row) for row in _rows(fields, "agreements"))
     for name in ("posterior", "untestable", "steps", "compared"):
         fields[name] = tuple(_rows(fields, name))
     return Report(**{"stopped": 0, "ran": "", **fields})  # type: ignore[arg-type]

@@ -17,6 +17,7 @@ from celedger.judge.bisection.identical_trials import Traces
 from celedger.judge.bisection.symptom import Symptom
 from celedger.repo import History
 from celedger.stats import choice, draws, equal_bits, firstbad, shifts
+from celedger.stats.arrays import Floats
 from celedger.stats.lineage import GOOD, Lineage
 from celedger.stats.parallel import UnderWay
 from celedger.trial import events
@@ -53,6 +54,7 @@ class Track:
         self.view: equal_bits.View
         self.records: Sequence[TrialRecord]
         self.classes: Classes
+        self.others: Floats = np.ones(len(history.commits))  # likelihoods by other tasks' trials
         self._ledger, self._history, self._good = bench.ledger, history, good
         self._environment = bench.environments[symptom.task.name].fingerprint
         self._confidence, self._none_prior = confidence, none_prior
@@ -90,7 +92,7 @@ class Track:
             sure=self._traces.sure(records),
             none_prior=self._none_prior,
             floor=metric.floor.at(float(np.median(at_good))) if metric and at_good else 0.0,
-            prior=classes.weights,
+            prior=(np.asarray(classes.weights) * self.others).tolist(),
             place=classes.place,
         )
         self._alike = self._traces.alike(placed) if self.symptom.bits_decide else ()

@@ -24,6 +24,7 @@ from celedger.judge.bisection.bisect_loop import Aim, Proposal, drive
 from celedger.judge.bisection.bisect_report import Report, conclude
 from celedger.judge.bisection.equal_commits import classify
 from celedger.judge.bisection.one_metric import Track
+from celedger.judge.bisection.other_tasks import Others
 from celedger.judge.bisection.symptom import Symptom
 from celedger.ledger import ulid as ulids
 from celedger.repo import History
@@ -75,6 +76,7 @@ def search(
     seconds: float = 1.0,
     none_prior: float = firstbad.NONE_PRIOR,
     engine: Engine | None = None,
+    others: Sequence[Symptom] = (),
     expected: Callable[[float], None] = lambda _: None,
     on_step: Callable[[SearchStep], None] = lambda _: None,
 ) -> tuple[Report, ...]:
@@ -85,8 +87,9 @@ def search(
     took, and not of its budget. `seconds` is the usual time of a trial; `expected` is told how
     many trials it will take, before the first one is spent; `none_prior` is how likely it is that
     nothing changed, before any trial is read. Trials run on the `engine`, else on that of
-    the bench. Raises CannotJudge, LedgerError or MachineError from the trials; a
-    KeyboardInterrupt passes through, and nothing is lost.
+    the bench. `others` are symptoms of other tasks that may have the cause of the first of the
+    `symptoms`: they are asked about each answer until one stands. Raises CannotJudge, LedgerError
+    or MachineError from the trials; a KeyboardInterrupt passes through, and nothing is lost.
     """
     engine = engine or bench.engine
     seeking = _Search(
@@ -109,10 +112,13 @@ def search(
             on_step(step)
 
     drive(engine, propose, hear, seeking.spare)
+    beside = Others(bench, history, good, others, limits.confidence)
+    while others and seeking.ask(beside, engine):
+        drive(engine, propose, hear, seeking.spare)
     return tuple(
         conclude(
             bench.ledger, history, good, track, seeking.spent, stored=number,
-            ulid=ulids.new(bench.now(), bench.random), now=bench.now(),
+            ulid=ulids.new(bench.now(), bench.random), now=bench.now(), others=beside,
         )
         for track, number in zip(seeking.tracks, stored, strict=True)
     )  # fmt: skip
@@ -141,6 +147,7 @@ class _Search:
             Track(bench, history, good, s, limits.confidence, none_prior) for s in symptoms
         ]
         self.spent = [r for r in ran if r.trial.recipe == self._task.recipe]
+        self._answers: set[tuple[int, ...]] = set()  # that other tasks were asked about
         self._classes = classify(bench, history, good, self._task)
         self.records = self._classes.stored(bench, self._task)
         self._update()
@@ -187,6 +194,19 @@ class _Search:
         answered = all(t.posterior.state is not firstbad.State.SEARCHING for t in self.tracks)
         needed = (Aim.NAMED,) if answered else (Aim.NAMED, Aim.CONFIRM)
         return [p for i, p in enumerate(under_way) if i in useless and p.aim not in needed]
+
+    def ask(self, others: Others, engine: Engine) -> bool:
+        """Count what other tasks say of the first metric's answer. Return True if they were not
+        asked about it before."""
+        track = self.tracks[0]
+        named = track.named()
+        if not named or named in self._answers:
+            return False
+        self._answers.add(named)
+        self.spent += others.train([track.commit(position) for position in named], engine)
+        track.others = others.likelihoods()
+        self._update()
+        return True
 
     def _cost(self) -> choice.Cost:
         tried = frozenset(map(self._classes.position, self.records))
