@@ -209,16 +209,17 @@ class _Filter:
         whole, part = np.log(np.array(sets)).T
         kept = self.weights >= NEGLIGIBLE
         self.states, weights = self.states[kept], self.weights[kept]
-        first, of_left = _distinct(self.states[:, asked])
+        first, of_left = _distinct(_codes(self.states[:, asked]))
         lefts = self.states[first][:, asked]
         hypotheses = [_hypotheses(left) for left in lefts]
         sizes = np.array([len(log) for _, _, log, _, _ in hypotheses])
-        every = np.zeros((sizes.sum(), len(asked)), np.int64)
+        every = np.zeros((sizes.sum() + 1, len(asked)), np.int64)  # the last takes nothing
         priors = []
         for (rest, taken, log, entire, partly), end in zip(hypotheses, sizes.cumsum(), strict=True):
             every[end - len(log) : end, rest] = taken
             priors.append((log, entire @ whole[rest], partly @ part[rest]))
-        first, of_row = _distinct(every)
+        codes = _codes(every)
+        first, of_row = _distinct(codes)
         density = _moments(fall, near, keys, self.levels).log_density(every[first] / QUARTERS)
         count = sizes[of_left]
         parent = np.repeat(np.arange(len(weights)), count)
@@ -227,10 +228,15 @@ class _Filter:
         log, of_whole, of_part = (np.concatenate(part)[which] for part in zip(*priors, strict=True))
         nothing = weights + _log_improvement(fall, keys, self.levels)
         something = weights[parent] + log + of_whole + of_part + density[of_row[which]]
-        after = np.concatenate([lefts[of_left], lefts[of_left[parent]] - every[which]])
         total = np.concatenate([nothing, something])
         nobodys = float(np.logaddexp.reduce(nothing) - np.logaddexp.reduce(total))
-        self._merge(asked, np.append(np.arange(len(weights)), parent), after, total)
+        parent = np.append(np.arange(len(weights)), parent)
+        which = np.append(np.full(len(weights), -1), which)
+        # What is left has the code of what was left less that of what is taken.
+        left = [a[of_left[parent]] - b[which] for a, b in zip(_codes(lefts), codes, strict=True)]
+        best, self.weights = _likeliest(self._beside(asked)[parent], left, total)
+        self.states = self.states[parent[best]]
+        self.states[:, asked] -= every[which[best]]
         return math.exp(min(0.0, nobodys))
 
     def drop_settled(self, mends: Sequence[Mend]) -> None:
@@ -239,48 +245,45 @@ class _Filter:
             mend = mends[self.live[k]]
             if mend.state is IncidentState.RECOVERED and mend.gone > SETTLED:
                 del self.live[k]
-                self.states = np.delete(self.states, k, axis=1)
-                every = np.arange(len(self.states))
-                self._merge([], every, np.zeros((len(every), 0), np.int64), self.weights)
+                best, self.weights = _likeliest(self._beside([k]), [], self.weights)
+                self.states = np.delete(self.states[best], k, axis=1)
 
-    def _merge(self, asked: Sequence[int], parent: Ints, after: Ints, weights: Floats) -> None:
-        """Add up equal states; keep the likeliest ones.
-
-        Args:
-            asked: Columns in which they may differ from the present state that each comes from.
-            parent: The index of that.
-            after: What is left in these columns.
-            weights: Of each state.
-        """
-        _, of_rest = _distinct(np.delete(self.states, asked, axis=1))
-        first, of_state = _distinct(after, of_rest[parent])
-        total = np.full(len(first), -np.inf)
-        np.logaddexp.at(total, of_state, weights)
-        least = (
-            np.partition(total, -MOST_STATES)[-MOST_STATES] if len(total) > MOST_STATES else -np.inf
-        )
-        likely = np.flatnonzero(total >= least)
-        states = self.states[parent[first[likely]]]
-        states[:, asked] = after[first[likely]]
-        order = _distinct(states)[0]
-        best = order[np.argsort(-total[likely][order], kind="stable")[:MOST_STATES]]
-        self.states, weights = states[best], total[likely[best]]
-        self.weights = weights - np.logaddexp.reduce(weights)
+    def _beside(self, columns: Sequence[int]) -> Ints:
+        """Number the states by what they say of all rises but some."""
+        return _distinct(_codes(np.delete(self.states, columns, axis=1)))[1]
 
 
-def _distinct(rows: Ints, group: Ints | None = None) -> tuple[Ints, Ints]:
-    """Return the index of one of each distinct row of quarters, in their order, and which of them
-    each row is. (np.unique of rows compares bytes, which takes a hundred times longer.)
+def _likeliest(group: Ints, codes: Sequence[Ints], weights: Floats) -> tuple[Ints, Floats]:
+    """Add up equal states; return the index of one of each of the likeliest, and their weights.
 
     Args:
-        group: Rows of two groups are distinct.
+        group, codes: States are equal where all these are.
+        weights: Log probabilities, but for a common constant.
     """
-    of_row = np.zeros(len(rows), np.int64) if group is None else group
-    first = of_row[:0]
-    for at in range(0, max(1, rows.shape[1]), 20):
-        digits = rows[:, at : at + 20]
-        code = digits @ (QUARTERS + 1) ** np.arange(digits.shape[1], dtype=np.int64)[::-1]
-        code += of_row * (QUARTERS + 1) ** 20
+    first, of_state = _distinct([group, *codes])
+    total = np.full(len(first), -np.inf)
+    np.logaddexp.at(total, of_state, weights)
+    best = np.argsort(-total, kind="stable")[:MOST_STATES]
+    return first[best], total[best] - np.logaddexp.reduce(total[best])
+
+
+_DIGITS = 20
+"""Rises whose quarters one code has."""
+
+
+def _codes(rows: Ints) -> list[Ints]:
+    """Return numbers that say what rows of quarters are, so many rises each."""
+    powers = (QUARTERS + 1) ** np.arange(_DIGITS, dtype=np.int64)
+    parts = [rows[:, at : at + _DIGITS] for at in range(0, max(1, rows.shape[1]), _DIGITS)]
+    return [part @ powers[: part.shape[1]] for part in parts]
+
+
+def _distinct(codes: Sequence[Ints]) -> tuple[Ints, Ints]:
+    """Return the index of one of each distinct row of codes, and which of them each row is.
+    (np.unique of rows compares bytes, which takes a hundred times longer.)"""
+    first = of_row = np.zeros(0, np.int64)
+    for at, code in enumerate(codes):
+        code = code + of_row * (QUARTERS + 1) ** _DIGITS if at else code
         _, first, of_row = np.unique(code, return_index=True, return_inverse=True)
     return first, of_row
 
