@@ -150,12 +150,19 @@ def standings_at(
     names = {(task.suite, task.name) for task in tasks}
     standings = state.standings
     if commit != state.tip:
-        from celedger.judge.derivation import derive
-        from celedger.judge.state import state_of
+        path = _file(repository, ledger, f"{state.tip} at {commit}")
+        known = _kept(path)
+        if known is None:
+            from celedger.judge import standings as standing  # numpy, as above
+            from celedger.judge.derivation import derive
 
-        line = line_of(repository, ledger, state.tip)
-        derivation = derive(ledger, line, cache=cache_of(repository))
-        standings = state_of(derivation, commit).standings
+            line = line_of(repository, ledger, state.tip)
+            derivation = derive(ledger, line, cache=cache_of(repository))
+            place = derivation.place(commit)
+            standings = tuple(standing.at(derivation, place, state.incidents))
+            _keep(path, replace(state, standings=standings), is_said=False)
+        else:
+            standings = known[0].standings
     own = [
         replace(each, declared=not each.metric or (each.task, each.metric) in judged)
         for each in standings

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from conftest import Project
 
 
-def test_check_without_trials_answers_from_the_state_that_is_kept(project: Project) -> None:
+@pytest.mark.parametrize("commit", ["HEAD", "HEAD~1"])
+def test_check_without_trials_answers_from_the_state_that_is_kept(
+    project: Project, commit: str
+) -> None:
     project.history([1.0, 1.0])
-    assert "standings" in json.loads(project.run("check", "--json").out)
-    before = json.loads(project.run("check", "--json").out)  # nothing is in doubt any more
+    assert "standings" in json.loads(project.run("check", commit, "--json").out)
+    before = json.loads(project.run("check", commit, "--json").out)  # nothing is in doubt any more
     folder = project.root / ".git" / "celedger" / "state"
     for path in folder.glob("*.json"):
         kept = json.loads(path.read_text())
         if kept:
             kept["state"]["standings"][0]["level"] = 4242.0
             path.write_text(json.dumps(kept))
-    after = json.loads(project.run("check", "--json").out)
+    after = json.loads(project.run("check", commit, "--json").out)
     assert 4242.0 in [each["level"] for each in after["standings"]]
     assert len(after["standings"]) == len(before["standings"])
 
     project.history([1.0])
-    anew = json.loads(project.run("check", "--json").out)
+    anew = json.loads(project.run("check", commit, "--json").out)
     assert 4242.0 not in [each["level"] for each in anew["standings"]]
