@@ -144,6 +144,7 @@ def _signed(evidence: StepEvidence) -> Floats:
     a trial. Its direction is the step's.
     """
     moments = evidence.moments.copy()
+    moments[moments[:, :, 0] <= 0] = 0.0  # a rounding error, by which nothing can be divided
     z = evidence.contrast * np.sqrt(evidence.contrast_precision)
     for k in np.flatnonzero((np.abs(z) >= CERTAIN_DIRECTION) & moments[:, :, 0].any(1)).tolist():
         way, other = (0, 1) if z[k] > 0 else (1, 0)

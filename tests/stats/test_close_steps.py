@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from random import Random
 
 import numpy as np
 import pytest
@@ -45,6 +46,18 @@ def test_a_doubt_beside_a_certain_step_is_a_step_of_its_own() -> None:
     assert [s.probability > 0.9 for s in rises] == [True, False]
     assert rises[0].first == rises[0].last == 12
     assert rises[1].probability > 0.03 and rises[1].last == 13
+
+
+def test_a_rise_of_a_hundred_sd_and_its_mend_are_two_steps() -> None:
+    """The probability of a step beside such a one is a rounding error, below zero even."""
+    draw = Random(55)
+    values = [
+        [level * (1 + 0.003 * draw.gauss()) for _ in range(count)]
+        for level, count in ((1, 6), (1, 2), (1, 2), (1.4, 2), (1, 2))
+    ]
+    rise, fall = (s for s in steps(values) if s.probability > 0.5)
+    assert (rise.first, rise.last, fall.first, fall.last) == (3, 3, 4, 4)
+    assert rise.size == pytest.approx(-fall.size, rel=0.05)
 
 
 def test_a_step_knows_the_probability_of_each_commit_of_a_gap() -> None:
