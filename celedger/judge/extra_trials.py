@@ -89,6 +89,8 @@ class _Settling:
     def run(self, most: int) -> bool:
         """Run what tells most; return True where nothing more is wanted."""
         job = self.job
+        if self.ran and not any(record.ok for record in self.ran):
+            return True  # a commit that fails has no level that more trials could tell
         asked = self._asked_before()
         own = len(self.ran)
         while job._spent < most:

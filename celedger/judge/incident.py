@@ -4,6 +4,7 @@ view prints them and no view makes them. Hashes are full; numbers are in the met
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -127,6 +128,11 @@ class Incident:
         return self.kind in FAILURES
 
     @property
+    def is_failing(self) -> bool:
+        """Return True if something fails by it still; what else is left of it moved a number."""
+        return self.is_failure and not math.isfinite(self.main.change)
+
+    @property
     def is_searchable(self) -> bool:
         """Return True if a bisect can tell more: several commits may be the first bad one."""
         return (
@@ -148,7 +154,7 @@ class Incident:
             main = self.main
             names = {"suite": main.suite, "task": main.task, "metric": main.name}
             return command("plot", "drift", **names).strip("`")
-        if self.is_failure:
+        if self.is_failing:
             return command("show", self.likeliest[:TYPED]).strip("`")
         if not self.parent:
             return ""

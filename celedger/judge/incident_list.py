@@ -186,14 +186,15 @@ def _of_failure(derivation: Derivation, failure: Failure, told: Sequence[Told]) 
 def _joined(
     parts: Sequence[_Part], new: _Part, age: Mapping[str, tuple[float, str]]
 ) -> list[_Part]:
-    """Return the parts with one more, joined to those with which it shares a commit. What is no
-    more in doubt joins what is alike alone: a cause that is over does not take in one that is
-    not. Of two names the older one stays; `age` sorts them."""
+    """Return the parts with one more, joined to one with which it shares a commit. A task that
+    fails has no numbers: what is worse once it runs again is another cause, the mend's perhaps. Of
+    two names the older one stays; `age` sorts them."""
     mates = [
         part for part in parts
         if part.first <= new.last and new.first <= part.last
         and part.state is not IncidentState.WITHDRAWN
         and new.state is not IncidentState.WITHDRAWN
+        and not (part.last > new.last and any(_is_hidden(m, new) for m in part.metrics))
     ]  # fmt: skip
     if not mates:
         return [*parts, new]
@@ -220,6 +221,14 @@ def _joined(
         closed=closed, failures=failures, was_sure=True,
     )  # fmt: skip
     return [joined if part is mate else part for part in parts]
+
+
+def _is_hidden(metric: IncidentMetric, failure: _Part) -> bool:
+    """Return True if a metric that moved has no value where this fails."""
+    return math.isfinite(metric.change) and any(
+        metric.key[:2] == each.key[:2] and each.key[2] in ("", metric.name)
+        for each in failure.failures
+    )
 
 
 def _named(derivation: Derivation, part: _Part) -> Incident:

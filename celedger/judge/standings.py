@@ -23,6 +23,7 @@ WITHOUT_FLOOR = 0.10
 smallest change that people act on without being asked to say so."""
 ONE_SIDED_95 = 1.644854
 """Standard errors: where the level may be higher by the floor with 5 %, noise hides the floor."""
+_HIDDEN = "noise hides changes as small as the floor"
 PAIRED = 0.1
 """Share of the floor below which the differences of equal seeds show that nothing was drawn anew:
 by chance a redraw falls there about once in twelve times where the noise is as large as the floor.
@@ -63,11 +64,8 @@ def at(
     """Yield how every metric stands at a place of the line: first the tasks that fail."""
     in_force = [i for i in incidents if _holds(derivation, i, place)]
     for (suite, name), task in derivation.tasks.items():
-        failing = [
-            i
-            for i in in_force
-            if i.is_failure and any(m.key == (suite, name, "") for m in i.metrics)
-        ]
+        is_newest = place >= max(task.tried, default=-1)
+        failing = _worse_by(in_force, (suite, name, ""), is_newest)
         if failing:
             yield MetricStanding(
                 suite, name, "", Standing.WORSE, True, tuple(i.id for i in failing),
@@ -75,8 +73,9 @@ def at(
             )  # fmt: skip
         for key, metric in task.metrics.items():
             own = [i for i in incidents if any(m.key == key for m in i.metrics)]
+            worse = tuple(i.id for i in _worse_by(in_force, key, is_newest))
             history, values = derivation.histories.get(key), task.measured.get(key)
-            standing = _of_metric(derivation, key, metric, history, values, place, own, in_force)
+            standing = _of_metric(derivation, key, metric, history, values, place, own, worse)
             if standing is not None and not (failing and standing.standing is Standing.MISSING):
                 yield standing
 
@@ -90,6 +89,17 @@ def _holds(derivation: Derivation, incident: Incident, place: int) -> bool:
     return 0 <= last <= place and not over
 
 
+def _worse_by(in_force: Sequence[Incident], key: MetricKey, is_newest: bool) -> list[Incident]:
+    """Return the incidents that a metric is worse by, or a task fails by. One that is mended in
+    part has metrics that recovered by the newest commit."""
+    return [
+        incident
+        for incident in in_force
+        if any(m.key == key and not (is_newest and m.state == "recovered")
+               for m in incident.metrics)
+    ]  # fmt: skip
+
+
 def _of_metric(
     derivation: Derivation,
     key: MetricKey,
@@ -98,10 +108,9 @@ def _of_metric(
     values: Measurements | None,
     place: int,
     own: Sequence[Incident],
-    in_force: Sequence[Incident],
+    worse: tuple[str, ...],
 ) -> MetricStanding | None:
     declared = metric not in TELEMETRY
-    worse = tuple(i.id for i in own if i in in_force)
     numbers = _numbers(metric, history, values, place)
     if numbers is None:
         if not (worse or (declared and history is not None)):
@@ -225,5 +234,7 @@ def _kind(
     if not numbers.knows_noise:
         return Standing.TOO_NOISY, "noise unknown: too few repeats of one commit"
     if numbers.hides_floor:
-        return Standing.TOO_NOISY, "noise hides changes as small as the floor"
+        seen = numbers.smallest <= numbers.floor
+        note = "may be worse by more than the floor" if seen else _HIDDEN
+        return Standing.TOO_NOISY, note
     return Standing.SAME, ""

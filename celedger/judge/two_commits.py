@@ -53,19 +53,38 @@ def between(
     ]  # fmt: skip
 
 
+def knows_change(
+    state: State, place: Callable[[str], int], key: tuple[str, str, str], a: str, b: str
+) -> bool:
+    """Return True if the state has a change of a metric, for the worse or the better, between two
+    commits of the line."""
+    old, new = sorted((place(a), place(b)))
+    incidents = [i for i in state.of(*key) if i.state != "withdrawn"]
+    changed = [i.first_bad[-1] for i in incidents] + [i.closed_at for i in incidents if i.closed_at]
+    changed += [
+        each.seen_at
+        for each in state.changes
+        if each.kind == "improvement" and (each.suite, each.task, each.metric) == key
+    ]
+    return any(0 <= old < place(sha) <= new for sha in changed)
+
+
 def compare(
     metric: Metric,
     noise: MetricNoise | None,
     incidents: Sequence[Incident],
     a: tuple[float, int],
     b: tuple[float, int],
+    *,
+    is_known: bool = False,
 ) -> str:
-    """Return what a metric's change from A to B is, each a mean and its number of trials.
+    """Return what a metric's change from A to B is, each a mean and its number of trials;
+    `is_known` where the state has a change between them.
 
     Returns:
-        `worse` or `better`, where an incident says so or the trials do; `same` (equal values),
-        `within noise`, `small` (below the metric's floor), `unknown` (no repeats to judge by),
-        `not finite`.
+        `worse` or `better`, where the state says so; `seems worse` or `seems better`, where only
+        these trials do (one time in twenty by chance); `same` (equal values), `within noise`,
+        `small` (below the metric's floor), `unknown` (no repeats to judge by), `not finite`.
     """
     delta = b[0] - a[0]
     if not math.isfinite(delta):
@@ -81,4 +100,5 @@ def compare(
         return "within noise"
     if abs(delta) < metric.floor.at(a[0]):
         return "small"
-    return "worse" if delta * metric.direction.sign > 0 else "better"
+    seems = "" if is_known else "seems "
+    return seems + ("worse" if delta * metric.direction.sign > 0 else "better")

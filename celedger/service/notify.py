@@ -152,9 +152,7 @@ def _lines(news: News, commits: Mapping[str, Commit]) -> list[str]:
         if news.event is Event.NAMED:
             lines.append(words.headline(incident))
         lines.append(_first_bad(incident, commits))
-        others = [m.name or m.task for m in incident.metrics[1:]]
-        if others:
-            lines.append(f"also {', '.join(dict.fromkeys(others))}")
+        lines += words.also(incident)
         if incident.message:
             lines.append(plain(incident.message))
     if news.event is Event.RECOVERED and incident.closed_at:

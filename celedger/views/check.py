@@ -102,7 +102,7 @@ def _sensitivity(each: MetricStanding) -> str:
         return "any change would have been seen"
     if each.standing is Standing.SAME and math.isfinite(each.smallest):
         return f"a change of {_amount(each.smallest, each)} would have been seen"
-    if each.standing is Standing.TOO_NOISY and math.isfinite(each.smallest):
+    if each.standing is Standing.TOO_NOISY and each.floor < each.smallest < math.inf:
         return f"cannot tell less than {_amount(each.smallest, each)} from none"
     return ""
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from celedger.base.model import Commit, Direction, Metric
 from celedger.judge.incident import State
-from celedger.judge.two_commits import between, compare, smallest_change
+from celedger.judge.two_commits import between, compare, knows_change, smallest_change
 from celedger.ledger.read import Reader
 from celedger.views import samples
 from celedger.views.document import Document, pick
@@ -187,10 +187,13 @@ class _Known:
         if metric.direction is Direction.INFO or not a.n or not b.n:
             return change
         noise = self.state.noise_of(suite, task, metric.name)
-        came = between(self.state, self.place, (suite, task, metric.name), self.a, self.b)
+        ends = (self.state, self.place, (suite, task, metric.name), self.a, self.b)
+        came = between(*ends)
         return replace(
             change,
-            judgement=compare(metric, noise, came, (a.mean, a.n), (b.mean, b.n)),
+            judgement=compare(
+                metric, noise, came, (a.mean, a.n), (b.mean, b.n), is_known=knows_change(*ends)
+            ),
             smallest=smallest_change(noise, a.n, b.n),
             incidents=tuple(incident.id for incident in came),
         )

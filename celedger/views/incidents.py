@@ -11,7 +11,6 @@ from celedger.base.model import Commit
 from celedger.judge.incident import Incident, IncidentMetric, Standing, State
 from celedger.views.format import (
     amount,
-    count,
     measure,
     plain,
     probability,
@@ -30,29 +29,34 @@ FINEST = 1e-3
 """Share of a level below which no digit is shown."""
 
 
-def what(incident: Incident, *, also: bool = True) -> str:
-    """Return `mlp val_loss, also train_loss; also task cnn`."""
+def what(incident: Incident) -> str:
+    """Return `mlp val_loss; also train_loss; also task cnn`."""
+    return "; ".join([incident.title(), *also(incident)])
+
+
+def also(incident: Incident) -> list[str]:
+    """Return `also train_loss` and `also tasks cnn, rnn`: what moved beside the first metric."""
     main = incident.main
-    text = incident.title()
-    if not also:
-        return text
-    metrics = list(dict.fromkeys(
-        m.name for m in incident.metrics[1:] if m.task == main.task and m.name != main.name
-    ))  # fmt: skip
-    tasks = list(dict.fromkeys(m.task for m in incident.metrics if m.task != main.task))
-    parts = [text]
-    if metrics:
-        parts.append(f"also {', '.join(filter(None, metrics))}")
-    if tasks:
-        parts.append(f"also task{'s' * (len(tasks) > 1)} {', '.join(tasks)}")
-    return "; ".join(parts)
+    names = dict.fromkeys(m.name for m in incident.metrics if m.task == main.task)
+    metrics = [name for name in names if name not in ("", main.name)]
+    tasks = [name for name in dict.fromkeys(m.task for m in incident.metrics) if name != main.task]
+    plural = "s" * (len(tasks) > 1)
+    return [
+        *([f"also {', '.join(metrics)}"] if metrics else []),
+        *([f"also task{plural} {', '.join(tasks)}"] if tasks else []),
+    ]
 
 
 def by_how_much(incident: Incident) -> str:
     """Return `+29.8 %`, `+0.02`, or what a failing task does."""
-    if incident.is_failure:
-        return KINDS[incident.kind]
-    return moved(incident.main)
+    return _failure(incident, incident.main) or moved(incident.main)
+
+
+def _failure(incident: Incident, metric: IncidentMetric) -> str:
+    """Return what a task or a metric does that fails; "" for a metric that moved."""
+    if math.isfinite(metric.change) or not incident.is_failure:
+        return ""
+    return KINDS["not-finite" if metric.name else incident.kind]
 
 
 def moved(metric: IncidentMetric) -> str:
@@ -64,9 +68,7 @@ def moved(metric: IncidentMetric) -> str:
 
 def effect(incident: Incident, metric: IncidentMetric) -> str:
     """Return `worse +8.1 %`, or what a metric or a task does that fails."""
-    if math.isfinite(metric.change) or not incident.is_failure:
-        return f"worse {moved(metric)}".rstrip()
-    return KINDS["not-finite" if metric.name else incident.kind]
+    return _failure(incident, metric) or f"worse {moved(metric)}".rstrip()
 
 
 def interval(metric: IncidentMetric) -> str:
@@ -116,21 +118,23 @@ def state(incident: Incident) -> str:
     text = {"partly": "partly recovered"}.get(incident.state, incident.state)
     if not incident.is_measured and incident.in_force:
         text += ", no longer measured"
-    return f"{text} ({plain(incident.why)})" if incident.why else text
+    if not incident.why:
+        return text
+    why = plain(incident.why)
+    return why if why.startswith(text) else f"{text} ({why})"
 
 
 def headline(incident: Incident) -> str:
     """Return `mlp val_loss is worse: +29.8 %`, or `mlp fails`."""
     amount = by_how_much(incident)
-    verb = " " if incident.is_failure else " is worse: " if amount else " is worse"
-    return f"{incident.title()}{verb}{amount}"
+    if _failure(incident, incident.main):
+        return f"{incident.title()} {amount}"
+    return f"{incident.title()} is worse: {amount}" if amount else f"{incident.title()} is worse"
 
 
 def sentence(incident: Incident, commits: Mapping[str, Commit]) -> str:
     """Return one line on an incident: what is worse, by how much, since which commit."""
-    more = len(incident.metrics) - 1
-    also = f" (and {count(more, 'metric')} more)" if more else ""
-    return f"{headline(incident)}{also} since {since(incident, commits)}"
+    return "; ".join([f"{headline(incident)} since {since(incident, commits)}", *also(incident)])
 
 
 def summary(state: State, commits: Mapping[str, Commit]) -> str:

@@ -3,6 +3,7 @@ ID`: one incident with its evidence."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -156,7 +157,7 @@ class IncidentDocument(Document):
                 words.interval(m), m.state,
             )
             for m in each.metrics
-            if m.name
+            if math.isfinite(m.change)
         ]  # fmt: skip
         if rows:
             lines += ["", table(_EVIDENCE, rows, width=width)]

@@ -83,7 +83,7 @@ class Life:
 
     def say(self, *words: str) -> scripted.Done:
         done = self.project.run(*words)
-        assert "Traceback" not in done.err, done.err
+        assert not re.search("Traceback|internal error", done.err), done.err
         self._receive()
         return done
 

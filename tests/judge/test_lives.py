@@ -13,7 +13,7 @@ import pytest
 from conftest import git
 from ledgers.make import HERE, history
 
-from .conftest import SUITE, Life
+from .conftest import SUITE, Life, training
 
 Live = Callable[..., Life]
 
@@ -217,6 +217,72 @@ def test_a_crash_beside_an_open_one(live: Live) -> None:
     life.commit(1.65)
     assert life.check() == 1
     assert life.only()["first_bad"] == [slow]
+
+
+def test_what_is_worse_after_a_crash_is_no_part_of_it(live: Live) -> None:
+    life = live()
+    life.begin()
+    life.commit(1, text=CRASH)
+    assert life.check() == 1
+    crash = life.only()["id"]
+    mend = life.commit(1.4)
+    assert life.check() == 1
+    assert life.only("recovered")["id"] == crash
+    row = life.only()
+    assert (row["kind"], row["first_bad"][-1]) == ("metric", mend)
+    assert "fails" not in life.say("status").out + life.say("check").out
+
+
+def test_a_commit_that_fails_is_not_run_again_to_know_its_level(live: Live) -> None:
+    life = live()
+    life.commit(1)
+    life.check()
+    life.commit(1, text=CRASH)
+    before = life.trials()
+    assert life.check() == 1
+    assert life.trials() == before + 2  # one a seed
+
+
+def test_diff_is_sure_of_what_the_state_knows_alone(live: Live) -> None:
+    life = live()
+    life.begin()
+    life.commit(1.4)
+    life.say("check")
+    life.commit(1)
+    life.say("check")
+    life.say("check")
+
+    def said(ends: str) -> str:
+        (task,) = life.json("diff", ends)["tasks"]
+        return next(m["said"] for m in task["metrics"] if m["metric"] == "val_loss")
+
+    assert said("HEAD~2..HEAD~1") == "worse"
+    assert said("HEAD~1..HEAD~2") == "better"
+    assert said("HEAD~1..HEAD") == "better"
+    life.project.executor.training = training(0, exact=True)
+    life.commit(1.06)
+    life.say("run", "HEAD", "--seed", "0")
+    assert life.listed() == []
+    assert said("HEAD~1..HEAD") == "seems worse"
+
+
+def test_of_a_cause_that_is_mended_in_part_the_rest_is_told(live: Live) -> None:
+    life = live(suite=SUITE.replace("[[task]]", MANY.split("[[task]]")[0] + "[[task]]", 1))
+    for _ in range(3):
+        life.commit(1, text="OTHERS = {'accuracy': .9}\n")
+        life.check()
+    bad = life.commit(1.4, text="OTHERS = {'accuracy': float('nan')}\n")
+    assert life.check() == 1
+    row = life.only()
+    assert (row["kind"], row["first_bad"]) == ("not-finite", [bad])
+    for _ in range(2):
+        life.commit(1.4, text="OTHERS = {'accuracy': .9}\n")
+        assert life.check() == 1
+    (standing,) = [s for s in life.json("check")["standings"] if s["metric"] == "accuracy"]
+    assert (standing["standing"], standing["incidents"]) == ("same", [])
+    assert life.only("partly")["id"] == row["id"]
+    assert "fit val_loss is worse: +4" in life.say("status", row["id"]).out
+    assert "not finite" not in life.say("status").out
 
 
 def test_an_incident_is_accepted_by_its_id(live: Live) -> None:

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from celedger.base.errors import command
 from celedger.base.model import BisectRecord, Commit
-from celedger.judge.incident import TYPED, Doubt, Incident, LevelChange
+from celedger.judge.incident import DRIFT, TYPED, Doubt, Incident, LevelChange
 from celedger.views import incidents as words
 from celedger.views.format import (
     amount,
@@ -147,12 +147,14 @@ class CardWriter:
     def _incident(self, incident: Incident) -> Card:
         main = incident.main
         telemetry = not incident.declared
-        crashes = incident.kind in ("crash", "timeout")
+        crashes = incident.is_failing and incident.kind in ("crash", "timeout")
         state = Health.CRASHED if crashes else Health.WORSE
-        word = _WORDS.get(incident.kind, "Telemetry" if telemetry else "Worse")
+        word = "Telemetry" if telemetry else "Worse"
+        if incident.is_failing or incident.kind == DRIFT:
+            word = _WORDS[incident.kind]
         if not incident.in_force:
             state, word = _OVER[incident.state], incident.state.capitalize()
-        also = words.what(incident).partition("; ")[2]
+        also = "; ".join(words.also(incident))
         remarks = [
             f"{also.capitalize()}." if also else "",
             plain(incident.message),

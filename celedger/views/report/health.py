@@ -77,7 +77,12 @@ def _of_task(history: Measured, task: TaskSeries) -> TaskHealth:
     series = tuple(_of_series(history, each) for each in task.series)
     whole = (task.suite, task.name, "")
     failing = next(
-        (i for i in history.state.in_force if any(m.key == whole for m in i.metrics)), None
+        (
+            i
+            for i in history.state.in_force
+            if any(m.key == whole and m.state in IN_FORCE for m in i.metrics)
+        ),
+        None,
     )
     own = [each.health for each in series if not each.series.is_telemetry]
     health = min(own, key=lambda each: each.rank, default=Health.UNMEASURED)

@@ -163,12 +163,13 @@ def _headline(history: Measured, tasks: Sequence[TaskHealth], first: Card | None
         return Headline(Health.UNMEASURED, "Nothing is measured yet", None, "")
     if causes:
         drifts = sum(i.kind == "drift" for i in causes)
-        failing = sum(i.is_failure for i in causes)
+        failing = sum(i.is_failing for i in causes)
         worse = len(causes) - failing - drifts
         parts = [f"{count(worse, 'commit')} made something worse"] if worse else []
         parts += [count(drifts, "slow drift")] if drifts else []
         noun = "" if parts else " commit" if failing == 1 else " commits"
-        verb = "crash" if any(i.kind == "crash" for i in causes) else "fail"
+        crash = all(i.kind == "crash" for i in causes if i.is_failing)
+        verb = "crash" if crash else "fail"
         plural = {"crash": "es", "fail": "s"}[verb] if failing == 1 else ""
         parts += [f"{failing}{noun} {verb}{plural}"] if failing else []
         worst = Health.WORSE if worse or drifts else Health.CRASHED
@@ -221,7 +222,7 @@ def _calm(history: Measured) -> str:
     over = history.state.incidents
     if over:
         newest = max(over, key=lambda i: history.at(i.closed_at or i.seen_at))
-        return f"Last: {words.what(newest)} {words.by_how_much(newest)}, {words.state(newest)}."
+        return f"Last: {newest.title()} {words.by_how_much(newest)}, {words.state(newest)}."
     state = history.state
     return (
         f"No change for the worse in {count(state.metrics, 'metric')} over "
