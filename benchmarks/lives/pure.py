@@ -37,6 +37,7 @@ SWITCHES: dict[str, list[tuple[ModuleType, str, object]]] = {
     "recovered": [
         (mends, "MORE_GONE_THAN_LEFT", -1e9),
         (mends, "GONE", 0.0),
+        (mends, "GONE_UNNAMED", 0.0),
         (mends, "CLOSED", mends.OPEN),
     ],
 }

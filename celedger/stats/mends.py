@@ -25,9 +25,10 @@ OPEN = 0.95
 """Probability of a rise from which it is an incident."""
 CLOSED = 0.99
 """Probability of a fall from which it can make an incident "good again"."""
-GONE = 0.9
-"""P(nothing is left of an incident) from which it is recovered (.95 told 74 % of single mends,
-.9 85 %, with one wrong name in 300 simulated lives)."""
+GONE, GONE_UNNAMED = 0.9, 0.95
+"""P(nothing is left of an incident) from which it is recovered: by a commit that says it reverts
+one of its commits, and by another one. The latter at .9 was the wrong one, or half a fix, in 36 of
+1,000 simulated lives, at .96 in 14 (benchmarks/statistics.md)."""
 PARTLY = 0.95
 """P(some of an incident is gone) from which it is partly mended."""
 ONE_SIDED = 1.64
@@ -314,9 +315,10 @@ def _read(
         was = rise.was_recovered
         over = was or _standard_errors_over_half(rise, mend, fall) >= MORE_GONE_THAN_LEFT
         closed = sure_fall >= (KEPT if was else CLOSED)
-        if over and closed and mend.gone >= (KEPT if was else GONE):
+        names = ratios.naming((rise.first, rise.last), (fall.first, fall.last))
+        gone = KEPT if was else GONE_UNNAMED if names is None else GONE
+        if over and closed and mend.gone >= gone:
             mend.state = IncidentState.RECOVERED
-            names = ratios.naming((rise.first, rise.last), (fall.first, fall.last))
             mend.closed = fall.likeliest() if names is None else names
             laid.append(i)
         elif less >= PARTLY and sure_fall >= OPEN:
