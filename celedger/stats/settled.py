@@ -26,8 +26,8 @@ VERSION = 1
 LAG = 120
 """The newest nodes that every job passes again, and up to as many older ones: as many as the
 longest drift has commits."""
-LEAF_NODES = 64
-"""A kept table is of so many nodes or more: fewer cost as much to name as to compute."""
+TAIL_NODES = 4
+"""The newest nodes change most, and no table of theirs is kept."""
 _SMALLEST_OUTLIERS = 0.005
 _LARGEST_ERROR = 2.0
 
@@ -163,8 +163,8 @@ def summed_table(
 ) -> Floats:
     """Return the sum of the tables of all nodes, and keep those of stretches.
 
-    Stretches have `LEAF_NODES` times a power of two nodes and begin at a multiple of their length:
-    a new commit leaves nearly all as they are.
+    Stretches have a power of two nodes and begin at a multiple of their length: a new commit
+    leaves nearly all as they are. Two neighbours become one of twice the length.
 
     Args:
         count: Of nodes.
@@ -174,18 +174,19 @@ def summed_table(
     old, kept.tables = kept.tables, {}
 
     def stretch(begin: int, size: int) -> Floats:
-        key = name(begin, begin + size)
+        half = size // 2
+        key, left = name(begin, begin + size), name(begin, begin + half) if half else ""
         if key in old:
             return old[key]
-        if size == LEAF_NODES:
-            return compute(begin, begin + size)
-        return stretch(begin, size // 2) + stretch(begin + size // 2, size // 2)
+        if left in old:
+            return old[left] + stretch(begin + half, half)
+        return compute(begin, begin + size)
 
-    leaves, begin = count // LEAF_NODES, 0
-    total = compute(leaves * LEAF_NODES, count)
-    for bit in reversed(range(leaves.bit_length())):
-        if leaves >> bit & 1:
-            size = LEAF_NODES << bit
+    steady = max(0, count - TAIL_NODES)
+    total, begin = compute(steady, count), 0
+    for bit in reversed(range(steady.bit_length())):
+        size = 1 << bit
+        if steady & size:
             table = stretch(begin, size)
             kept.tables[name(begin, begin + size)] = table
             total = total + table
