@@ -81,8 +81,7 @@ def check(
     from celedger.cli.plot import draw_bisect
     from celedger.cli.progress import Progress
     from celedger.judge import memory
-    from celedger.judge.extra_trials import ExtraTrials
-    from celedger.judge.standings import status
+    from celedger.judge.incident import status
     from celedger.service.notify import announce
     from celedger.trial.workers import run_all
     from celedger.trial.workplace import lacking
@@ -104,6 +103,8 @@ def check(
             line = memory.line_of(repository, ledger, tip)
             asked = (tip, commit.sha, *(each.recipe for each in tasks))
             if needs or not memory.is_settled(repository, ledger, asked):
+                from celedger.judge.extra_trials import ExtraTrials  # and numpy
+
                 extra = ExtraTrials(bench, line, commit, tasks, note, lacks=bool(needs))
                 with Progress(bench, needs):
                     ran = run_all(bench, needs, in_company=False)

@@ -53,7 +53,7 @@ def run(
     be tested or a trial of this command was killed.
     """
     from celedger.judge import memory
-    from celedger.judge.standings import status
+    from celedger.judge.incident import status
     from celedger.repo import spread
     from celedger.trial.workplace import lacking
     from celedger.views.show import CommitRows

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from celedger.base.errors import command
+from celedger.base.errors import Status, command
 from celedger.base.model import Kind
 from celedger.stats.incident_state import FEWEST_REPEATS, IncidentState
 
@@ -392,3 +392,31 @@ class State:
 
 def _rows(kind: type[Any], rows: Sequence[Mapping[str, Any]], *tuples: str) -> tuple[Any, ...]:
     return tuple(kind(**{**row, **{name: tuple(row[name]) for name in tuples}}) for row in rows)
+
+
+def status(
+    standings: Sequence[MetricStanding],
+    *,
+    gate: bool,
+    lenient: bool = False,
+    complete: bool = True,
+) -> Status:
+    """Return the exit status of a commit that stands so; only what the suite declares counts.
+
+    A `gate` does not pass what it could not decide or did not measure. A `lenient` one passes what
+    noise hides, and a first measurement. `complete`: every trial that the command was asked for
+    was measured; one that was not never passes, whatever the ledger held before.
+    """
+    own = [each for each in standings if each.declared]
+    if any(each.standing is Standing.WORSE for each in own):
+        return Status.BAD
+    if not complete:
+        return Status.CANNOT_JUDGE
+    if (own or gate) and all(each.standing is Standing.MISSING for each in own):
+        return Status.CANNOT_JUDGE
+    if not gate:
+        return Status.GOOD
+    passing = {Standing.SAME, Standing.BETTER}
+    if lenient:
+        passing |= {Standing.TOO_NOISY, Standing.FIRST}
+    return Status.GOOD if all(s.standing in passing for s in own) else Status.CANNOT_JUDGE

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from celedger.base.errors import Status
 from celedger.base.model import Metric
 from celedger.judge.derivation import Derivation
 from celedger.judge.incident import Incident, MetricStanding, Standing, interval
@@ -28,34 +27,6 @@ PAIRED = 0.1
 """Share of the floor below which the differences of equal seeds show that nothing was drawn anew:
 by chance a redraw falls there about once in twelve times where the noise is as large as the floor.
 """
-
-
-def status(
-    standings: Sequence[MetricStanding],
-    *,
-    gate: bool,
-    lenient: bool = False,
-    complete: bool = True,
-) -> Status:
-    """Return the exit status of a commit that stands so; only what the suite declares counts.
-
-    A `gate` does not pass what it could not decide or did not measure. A `lenient` one passes what
-    noise hides, and a first measurement. `complete`: every trial that the command was asked for
-    was measured; one that was not never passes, whatever the ledger held before.
-    """
-    own = [each for each in standings if each.declared]
-    if any(each.standing is Standing.WORSE for each in own):
-        return Status.BAD
-    if not complete:
-        return Status.CANNOT_JUDGE
-    if (own or gate) and all(each.standing is Standing.MISSING for each in own):
-        return Status.CANNOT_JUDGE
-    if not gate:
-        return Status.GOOD
-    passing = {Standing.SAME, Standing.BETTER}
-    if lenient:
-        passing |= {Standing.TOO_NOISY, Standing.FIRST}
-    return Status.GOOD if all(s.standing in passing for s in own) else Status.CANNOT_JUDGE
 
 
 def at(
