@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -118,7 +118,8 @@ class BisectAnswer(Document):
         for other in report.others:
             if other.probability >= report.confidence:
                 good, bad = other.after.sha, other.by.sha
-                again = self.typed.bisect(report, [report.metric], good=good, bad=bad)
+                turned = replace(report, improved=report.improved != (other.share < 0))
+                again = self.typed.bisect(turned, [report.metric], good=good, bad=bad)
                 lines.append(f"  {again}")
         return lines
 
@@ -253,6 +254,13 @@ def _shares(report: Report) -> list[str]:
     for other in report.others:
         ends = f"{short(other.after.sha)}..{short(other.by.sha)}"
         whole = other.effect / other.share
+        if other.share < 0:
+            low, high = sorted((abs(other.low / whole), abs(other.high / whole)))
+            chance = sure(other.probability)
+            lines.append(
+                f"  against     {ends} moves {low:.0%} to {high:.0%} of it back ({chance} sure)"
+            )
+            continue
         low, high = sorted(np.clip([other.low / whole, other.high / whole], 0.0, 1.0))
         if other.probability >= report.confidence:
             rest += low, high

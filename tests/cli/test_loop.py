@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shlex
 import sqlite3
 from pathlib import Path
 
@@ -110,6 +111,19 @@ def test_a_bisect_names_the_change_of_environment_that_makes_stored_trials_usele
         done = quick.run("bisect", f"{shas[0]}..{shas[2]}")
         assert f"first bad commit of fit val_loss: {shas[2]}" in done.out, done.err
         assert (said in done.err) == lacking
+
+
+def test_a_step_that_moves_a_part_back_is_told_beside_the_named_commit(
+    quick: ScriptedProject,
+) -> None:
+    shas = quick.history([1.0] * 4 + [2.0] * 4 + [1.6] * 4)
+    done = quick.run("bisect", f"{shas[0]}..{shas[-1]}", "--metric", "val_loss")
+    assert f"first bad commit of fit val_loss: {shas[4]}" in done.out, done.err
+    (line,) = [line for line in done.out.splitlines() if line.startswith("  against  ")]
+    assert re.search(r"moves \d+% to \d+% of it back \(9\d.\d % sure", line)
+    (command,) = [line for line in done.out.splitlines() if "--find improved" in line]
+    again = quick.run(*shlex.split(command)[1:])
+    assert f"first better commit of fit val_loss: {shas[8]}" in again.out, again.err
 
 
 def test_a_metric_that_is_not_worse_is_said_to_be_so(quick: ScriptedProject) -> None:

@@ -201,8 +201,8 @@ def _further(
     engine: Engine,
     on_step: Callable[[SearchStep], None],
 ) -> list[Report]:
-    """Search what the reports leave unexplained, and what those searches leave, within one
-    budget."""
+    """Search what the reports leave unexplained, and what those searches leave, within one budget;
+    not what moves the metric back."""
     position = {commit.sha: i for i, commit in enumerate(history.commits)}
     answers: list[Report] = []
     left = [
@@ -210,6 +210,8 @@ def _further(
     ]
     while left and limits.budget > 0:
         symptom, other = left.pop(0)
+        if other.share < 0:
+            continue
         inside = part(history, position.get(other.after.sha, GOOD), position[other.by.sha])
         (answer,) = search(
             bench, inside, other.after, [symptom], limits,

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from celedger.base.model import BisectRecord, Commit, TrialRecord
+from celedger.judge.bisection.named_effect import effect_between, neighbours
 from celedger.judge.bisection.one_metric import Sparse, Track
-from celedger.judge.bisection.other_steps import Between, rests, worse_between
+from celedger.judge.bisection.other_steps import Between, Rest, rests, worse_between
 from celedger.judge.bisection.other_tasks import Agreement, Others
 from celedger.ledger import Ledger
 from celedger.repo import History
@@ -149,7 +150,8 @@ def _report(history: History, good: Commit, track: Track, spent: Sequence[TrialR
     status = _STATUS[posterior.state]
     nothing = status == "nothing-changed"
     order = sorted(posterior.candidates, key=lambda i: -posterior.probability[i])
-    level, effect, low, high = _effect(track, sign)
+    steps = rests(track.question, evidence, posterior) if status == "found" else ()
+    level, effect, low, high = _effect(track, sign, steps)
     between = None
     if status in ("nothing-changed", "undecided") and posterior.no_change >= _ALIKE:
         between = worse_between(history, good, track.question, evidence, sign)
@@ -193,39 +195,44 @@ def _report(history: History, good: Commit, track: Track, spent: Sequence[TrialR
         untestable=tuple(sorted(evidence.untestable)),
         steps=tuple(track.steps),
         narrowing=tuple(track.narrowing),
-        others=_others(track, sign) if status == "found" else (),
+        others=_others(track, sign, steps),
         compared=tuple(commit for commit, _ in speakers),
         between=between,
         ran=speakers[-1][1] if speakers else "",
     )
 
 
-def _effect(track: Track, sign: int) -> tuple[float, float, float, float]:
-    """Return the mean of what is good, the effect and its interval, in the metric's direction."""
+def _effect(track: Track, sign: int, steps: Sequence[Rest]) -> tuple[float, float, float, float]:
+    """Return the mean of what is good, the effect and its interval, in the metric's direction. With
+    further steps only the named commit's neighbours tell of it."""
     posterior, question = track.posterior, track.question
     good = [
-        reading.value
+        reading
         for reading in track.evidence.readings
-        if math.isfinite(reading.value)
-        and not question.lineage.ancestors(reading.position)[posterior.leader]
+        if not question.lineage.ancestors(reading.position)[posterior.leader]
     ]
-    level = sign * float(np.mean(good)) if good else math.nan
+    effect = posterior.effect, posterior.effect_low, posterior.effect_high
+    if steps:
+        good, bad = neighbours(question, track.evidence, posterior.leader, steps)
+        effect = effect_between(question, posterior, good, bad)
+    values = [reading.value for reading in good if math.isfinite(reading.value)]
+    level = sign * float(np.mean(values)) if values else math.nan
     at_bad = [r.value for r in track.evidence.readings if r.position == question.lineage.bad]
     if track.symptom.metric is not None and 2 * sum(map(math.isfinite, at_bad)) < len(at_bad):
         # The statistics then ask whether a commit is finite, and answer in rates.
         return level, math.nan, math.nan, math.nan
-    low, high = sorted((sign * posterior.effect_low, sign * posterior.effect_high))
-    return level, sign * posterior.effect, low, high
+    low, high = sorted((sign * effect[1], sign * effect[2]))
+    return level, sign * effect[0], low, high
 
 
-def _others(track: Track, sign: int) -> tuple[Other, ...]:
+def _others(track: Track, sign: int, steps: Sequence[Rest]) -> tuple[Other, ...]:
     """Return the further steps beside the leader's, in the metric's own direction."""
     return tuple(
         Other(
             track.commit(rest.after), track.commit(rest.by), sign * rest.effect, rest.probability,
             rest.share, *sorted((sign * rest.low, sign * rest.high)),
         )
-        for rest in rests(track.question, track.evidence, track.posterior)
+        for rest in steps
     )  # fmt: skip
 
 

@@ -20,6 +20,8 @@ from celedger.stats.lineage import GOOD, Lineage
 NO_STEP_PRIOR = 0.8
 """Prior probability that a side of the named commit holds no further step: most regressions are
 one commit's."""
+NO_FALL_PRIOR = 0.95
+"""The same for a step of the opposite sign: it hides a part of what was seen."""
 OPEN = 0.15
 """Probability of a further step from which it is mentioned."""
 
@@ -27,8 +29,9 @@ OPEN = 0.15
 @dataclass(frozen=True, slots=True)
 class Rest:
     """A further step, at a commit that is not an ancestor of position `after` and is one of `by`,
-    or `by` itself. `effect` is its size in the readings' unit, `low` and `high` bound it with the
-    asked confidence; `share` is its part of the whole difference between the ends."""
+    or `by` itself. `effect` is its size in the readings' unit, negative where it moves back a part
+    of the whole difference between the ends; `low` and `high` bound it with the asked confidence;
+    `share` is its part of that difference."""
 
     after: int
     by: int
@@ -107,16 +110,24 @@ def _step(
     start: int,
     inside: Sequence[int],
 ) -> Rest | None:
-    """Return the step among the positions `inside`, of which `start` is the good end; its share
-    left open."""
-    answer = _among(question, evidence, inside, [start], NO_STEP_PRIOR)
+    """Return the likeliest step of either sign among the positions `inside`, of which `start` is
+    the good end; its share left open."""
+    falling = replace(
+        evidence, readings=tuple(replace(r, value=-r.value) for r in evidence.readings)
+    )
+    answers = [
+        (_among(question, seen, inside, [start], none_prior), sign)
+        for seen, none_prior, sign in ((evidence, NO_STEP_PRIOR, 1), (falling, NO_FALL_PRIOR, -1))
+    ]
+    answer, sign = min(answers, key=lambda pair: pair[0].no_change)
     probability = 1 - answer.no_change
     if answer.belief is None or probability < OPEN or not answer.effect > 0:
         return None
     before = question.lineage.parents[inside[min(answer.candidates)]]
     after = max((p for p in before if p in inside), default=start)
     by = inside[max(answer.candidates)]
-    return Rest(after, by, probability, answer.effect, answer.effect_low, answer.effect_high, 0.0)
+    low, high = sorted((sign * answer.effect_low, sign * answer.effect_high))
+    return Rest(after, by, probability, sign * answer.effect, low, high, 0.0)
 
 
 _TRIED = 3  # commits, the worst first

@@ -1,0 +1,62 @@
+"""How far the named commit itself moved a metric, where other commits of the range moved it, too.
+
+Runs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from celedger.judge.bisection.other_steps import Rest
+from celedger.stats import firstbad
+from celedger.stats.arrays import Bools
+from celedger.stats.lineage import GOOD, Lineage
+
+Readings = list[firstbad.Reading]
+
+
+def neighbours(
+    question: firstbad.Question,
+    evidence: firstbad.Evidence,
+    leader: int,
+    steps: Sequence[Rest],
+) -> tuple[Readings, Readings]:
+    """Return the readings just before and just after the leader: those that no further step parts
+    from it."""
+    lineage = question.lineage
+
+    def descendants(position: int) -> Bools:
+        return np.array(lineage.reach([position]), dtype=bool)
+
+    before, after = lineage.ancestors(leader), descendants(leader)
+    before, from_good = before & ~after, True
+    for step in steps:
+        if before[step.by]:
+            before, from_good = before & descendants(step.by), False
+        else:
+            after = after & lineage.ancestors(step.after)
+    good = [
+        r for r in evidence.readings if (from_good if r.position == GOOD else before[r.position])
+    ]
+    bad = [r for r in evidence.readings if r.position != GOOD and after[r.position]]
+    return good, bad
+
+
+def effect_between(
+    question: firstbad.Question, answer: firstbad.Posterior, good: Readings, bad: Readings
+) -> tuple[float, float, float]:
+    """Return the difference of two groups of readings, bad - good, and its interval at the asked
+    confidence. `answer` is to the whole range, whose readings tell the noise of one."""
+    spread = answer.noise
+    noise = question.noise
+    if (noise is None or not noise.dof) and np.isfinite(spread):
+        noise = firstbad.NoisePrior(spread, float(max(len(good) + len(bad) - 2, 1)))
+    alone = firstbad.Question(Lineage(((),)), question.confidence, noise)
+    readings = [
+        firstbad.Reading(at, r.value, r.seed)
+        for at, group in ((GOOD, good), (0, bad))
+        for r in group
+    ]
+    local = firstbad.posterior(alone, firstbad.Evidence(tuple(readings)))
+    return local.effect, local.effect_low, local.effect_high

@@ -1,0 +1,63 @@
+"""Steps of either sign beside the named one, and how far the named commit itself moved a metric."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from celedger.judge.bisection.named_effect import effect_between, neighbours
+from celedger.judge.bisection.other_steps import Rest, rests
+from celedger.stats import firstbad
+from celedger.stats.lineage import GOOD, Lineage
+
+Levels = dict[int, float]
+FIRST, SECOND, LAST = 20, 45, 63
+
+
+def readings(levels: Levels, case: int) -> firstbad.Evidence:
+    """Read each level once, those of the ends five times; the noise is 1."""
+    rng = np.random.default_rng([case, 31])
+    return firstbad.Evidence(tuple(
+        firstbad.Reading(p, level + rng.standard_normal(), seed)
+        for p, level in levels.items()
+        for seed in range(5 if p in (GOOD, LAST) else 1)
+    ))  # fmt: skip
+
+
+def two_steps(first: float, second: float) -> Levels:
+    at = (GOOD, 5, 10, 15, 18, 19, 20, 21, 25, 30, 35, 44, 45, 48, 52, 58, LAST)
+    return {p: first * (p >= FIRST) + second * (p >= SECOND) for p in at}
+
+
+@pytest.mark.parametrize(("second", "told"), [(-2.5, 16), (3.0, 16), (0.0, 0)])
+def test_a_step_of_either_sign_is_told_and_the_named_commits_effect_leaves_it_out(
+    second: float, told: int
+) -> None:
+    question = firstbad.Question(Lineage.line(LAST + 1))
+    held = seen = false = 0
+    for case in range(20):
+        evidence = readings(two_steps(5.0, second), case)
+        answer = firstbad.posterior(question, evidence)
+        steps = rests(question, evidence, answer)
+        good, bad = neighbours(question, evidence, answer.leader, steps)
+        _, low, high = effect_between(question, answer, good, bad)
+        held += low <= 5.0 <= high
+        seen += any(s.effect * second > 0 and s.after < SECOND <= s.by for s in steps)
+        false += any(s.probability > 0.95 for s in steps) and not second
+    assert held >= 17  # at 95 %, fewer of 20 have probability 1.6 %
+    assert seen >= told
+    assert not false
+
+
+def test_the_neighbours_end_where_a_further_step_may_begin() -> None:
+    question = firstbad.Question(Lineage.line(LAST + 1))
+    evidence = readings(two_steps(5.0, -4.0), 1)
+    before, after = (Rest(a, b, 0.9, 1.0, 0.0, 2.0, 0.2) for a, b in ((5, 15), (44, 45)))
+
+    def positions(*steps: Rest) -> tuple[set[int], set[int]]:
+        good, bad = neighbours(question, evidence, FIRST, steps)
+        return {r.position for r in good}, {r.position for r in bad}
+
+    assert positions(after) == ({GOOD, 5, 10, 15, 18, 19}, {20, 21, 25, 30, 35, 44})
+    assert positions(before) == ({15, 18, 19}, {20, 21, 25, 30, 35, 44, 45, 48, 52, 58, LAST})
+    assert positions(before, after) == ({15, 18, 19}, {20, 21, 25, 30, 35, 44})
