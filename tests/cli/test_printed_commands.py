@@ -187,7 +187,7 @@ def test_a_bad_end_that_is_good_again_names_the_commit_between_that_is_not(
         done = project.run("bisect", ends, *words)
         assert done.status == 125
         said = done.out + done.err
-        assert "nothing changed" not in said
+        assert "nothing changed in" not in said
         worse = re.search(
             r"a commit between is worse than both ends in fit val_loss: (\w{40})", said
         )
@@ -198,3 +198,26 @@ def test_a_bad_end_that_is_good_again_names_the_commit_between_that_is_not(
         assert f"first bad commit of fit val_loss: {shas[2]}" in type_all(project, done)[line]
     answer = json.loads(project.run("bisect", ends, "--metric", "val_loss", "--json").out)
     assert answer["bisect"]["between"]["commit"] == worse[1]
+
+
+def test_the_middle_is_looked_at_before_nothing_changed_is_said(tmp_path: Path) -> None:
+    project = scripted(tmp_path / "project")
+    shas = project.history([1.0, 1.0, 1.0, 1.5, 1.5, 1.5, 1.0, 1.0])
+    done = project.run("bisect", f"{shas[0]}..{shas[-1]}", "--metric", "val_loss")
+    assert done.status == 125
+    worse = re.search(
+        r"a commit between is worse than both ends in fit val_loss: (\w{40})", done.out
+    )
+    assert worse is not None, done.out + done.err
+    assert worse[1] in shas[3:6]
+
+
+def test_a_middle_that_is_like_the_ends_takes_one_trial(tmp_path: Path) -> None:
+    project = scripted(tmp_path / "project")
+    shas = project.history([1.0] * 8)
+    project.executor.ran.clear()
+    done = project.run("bisect", f"{shas[0]}..{shas[-1]}", "--metric", "val_loss")
+    assert "nothing changed in fit val_loss" in done.out, done.out + done.err
+    inside = [sha for sha, _ in project.executor.ran if sha in shas[1:-1]]
+    assert 1 <= len(inside) <= 3
+    assert len(set(inside)) == 1

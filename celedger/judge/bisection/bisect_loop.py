@@ -20,6 +20,8 @@ class Aim(Enum):
     """It tells which commits are left."""
     CONFIRM = "confirm"
     """Its end is asked: it is of an end of the range, of the leader or of its parent."""
+    LOOK = "look"
+    """The ends are alike, and it tells whether a commit between them is, too."""
     NAMED = "named"
     """It is of a named commit, of which only others of its class had trials."""
 

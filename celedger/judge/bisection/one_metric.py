@@ -26,6 +26,7 @@ from celedger.trial.runner import Bench
 Sparse = tuple[tuple[int, float], ...]
 """(position, probability) of the candidates that are not unlikely."""
 LIKELY = 0.005
+_LOOKS = 3  # trials of a commit that seems worse than two alike ends
 MAX_KILLED = 2  # a commit whose trial is killed from outside this often is stepped around
 
 
@@ -111,6 +112,27 @@ class Track:
         """Return the next trial for this metric beside those under way; None when it is answered,
         or no trial would tell."""
         return equal_bits.pick(self.question, self.evidence, self.view, cost, beside)
+
+    def unseen_middle(self) -> int | None:
+        """Return where to look before "nothing changed" is said of alike ends: in the middle, and
+        where it is worse than both ends again. None where that was done."""
+        if self.posterior.state is not firstbad.State.NOTHING_CHANGED or not self.symptom.metric:
+            return None
+        values: dict[int, list[float]] = {}
+        for reading in self.evidence.readings:
+            values.setdefault(reading.position, []).append(reading.value)
+        ends = {GOOD, self._lineage.bad}
+        means = {position: np.mean(these) for position, these in values.items()}
+        inside = means.keys() - ends
+        if not inside:
+            closed = self.question.hidden(self.evidence)
+            if len(self.evidence.untestable) >= _LOOKS:
+                return None
+            places = sorted({*map(self.classes.at, range(len(self._lineage)))} - ends - closed)
+            return places[len(places) // 2] if places else None
+        worst = max(inside, key=means.__getitem__)
+        is_worse = means[worst] > max(means[end] for end in ends) + self.question.floor
+        return worst if is_worse and len(values[worst]) < _LOOKS else None
 
     def useless(self, cost: choice.Cost, beside: UnderWay) -> list[int]:
         """Return which trials under way tell this metric too little by now; all when it is

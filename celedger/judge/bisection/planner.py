@@ -183,6 +183,8 @@ class _Search:
                     track.commit(at), self._task, seed, reuse=self._reuse([track]), role="bisect"
                 )
                 return Proposal(need, Aim.NAMED, [track])
+            if (middle := track.unseen_middle()) is not None and middle not in running:
+                return self._proposal(middle, Aim.LOOK, [track], under_way)
         return None
 
     def spare(self, under_way: Sequence[Proposal]) -> list[Proposal]:
@@ -192,7 +194,7 @@ class _Search:
         cost, beside = self._cost(), self._beside(under_way)
         useless = set.intersection(*(set(t.useless(cost, beside)) for t in self.tracks))
         answered = all(t.posterior.state is not firstbad.State.SEARCHING for t in self.tracks)
-        needed = (Aim.NAMED,) if answered else (Aim.NAMED, Aim.CONFIRM)
+        needed = {Aim.NAMED, Aim.LOOK} if answered else {Aim.NAMED, Aim.LOOK, Aim.CONFIRM}
         return [p for i, p in enumerate(under_way) if i in useless and p.aim not in needed]
 
     def ask(self, others: Others, engine: Engine) -> bool:
@@ -220,7 +222,7 @@ class _Search:
         self, position: int, aim: Aim, wanting: Sequence[Track], under_way: Sequence[Proposal]
     ) -> Proposal:
         """Return a trial at a position, or at the commit that stands for it."""
-        at, whole = self._classes.at(position), aim is Aim.CONFIRM
+        at, whole = self._classes.at(position), aim is not Aim.NARROW
         commit = wanting[0].commit(at)
         same = set[int]() if whole else set.union(*(set(t.fellows(at)) for t in wanting))
         seed = next_seed(
