@@ -111,7 +111,7 @@ def drift() -> None:
 
 
 def curves() -> None:
-    commits = ("06f84f8c^", "06f84f8c")
+    commits = ("HEAD^{/Shorten the making}^", "HEAD^{/Shorten the making}")
     celedger(demo(), "plot", "curves", *commits, "--task", "mlp", "-o", str(IMAGES / "curves.png"))
 
 
