@@ -13,7 +13,7 @@ import signal
 import socket
 import time
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -230,7 +230,7 @@ class Worker:
             ran = run_all(bench, lacking(bench, [commit], tasks), in_company=False)
             extra.run(ran, most=settings.max_reruns)
             state = self._record(repository, commit)
-            answers = [_unjudged(ran, state)]
+            answers = [_unjudged(ran, state, {task.name for task in tasks})]
             try:
                 if settings.bisect_on_regression:
                     answers += self._search(repository, bench, tasks, state, settings.bisect_budget)
@@ -274,12 +274,12 @@ class Worker:
         return [answer for answer in answers if answer]
 
 
-def _unjudged(ran: Iterable[TrialRecord], state: State) -> str:
-    """Return which tasks could not be judged at the tip, and why."""
+def _unjudged(ran: Iterable[TrialRecord], state: State, tasks: Set[str]) -> str:
+    """Return which tasks of the suite could not be judged at the tip, and why."""
     missing = {
         each.task: each.note
         for each in state.standings
-        if each.declared and each.standing is Standing.MISSING
+        if each.declared and each.task in tasks and each.standing is Standing.MISSING
     }
     for record in ran:
         if record.outcome is not None and record.outcome.kind is OutcomeKind.UNTESTABLE:

@@ -235,8 +235,30 @@ def offset_texts(state: State, environments: Mapping[str, Environment]) -> list[
         if kind == "environment":
             what = environment_text(environments.get(old), environments.get(new))
         at = short(changes[0].seen_at)
-        lines.append(f"{suite}/{task}: {what}: {moved}; the code: nothing ({at})")
+        lines.append(f"{suite}/{task}: {what}: {moved}; the code: {by_code(state, changes)} ({at})")
     return lines
+
+
+def by_code(state: State, changes: Sequence[LevelChange]) -> str:
+    """Return `nothing`, or what the commits moved that are measured next after a change of
+    environment or definition: an incident's name, a metric that got better."""
+    first = changes[0]
+    seen, task = first.seen_at, (first.suite, first.task)
+    metrics = {each.metric for each in changes}
+    moved = [
+        incident.id
+        for incident in state.incidents
+        if incident.known_good == seen
+        and incident.state != "withdrawn"
+        and any(m.key[:2] == task and m.name in metrics for m in incident.metrics)
+    ]
+    moved += [
+        f"{each.metric} better"
+        for each in state.changes
+        if each.kind == "improvement" and each.known == seen
+        and (each.suite, each.task) == task and each.metric in metrics
+    ]  # fmt: skip
+    return ", ".join(moved) or "nothing"
 
 
 def offset(each: LevelChange) -> str:

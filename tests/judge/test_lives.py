@@ -551,6 +551,20 @@ def drain(live: Live) -> Callable[[Life], str]:
     return work
 
 
+def test_a_task_that_was_removed_is_no_doubt_of_the_worker(
+    live: Live, drain: Callable[[Life], str]
+) -> None:
+    life = live(suite=SUITE + "[[task]]" + MANY.split("[[task]]")[1])
+    life.commit(1)
+    life.project.allow()
+    drain(life)
+    file = life.project.root / "suites" / "tiny" / "suite.toml"
+    file.write_text(SUITE)
+    life.commit(1, "Remove the other task")
+    life.project.allow()
+    assert "not judged" not in drain(life)
+
+
 def test_the_worker_names_the_commit_inside_a_bad_merge_in_one_alert(
     live: Live, drain: Callable[[Life], str]
 ) -> None:

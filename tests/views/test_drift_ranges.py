@@ -276,6 +276,17 @@ def test_an_environment_s_offset_is_named_and_is_no_incident(
     assert f"; the code: nothing ({made[4].sha[:8]})" in told
 
 
+def test_beside_an_environment_s_offset_the_code_s_part_is_named(
+    history: Any, make_commits: Commits
+) -> None:
+    made = history.commits(make_commits(8))
+    measure(history, made[:5], [0.4] * 5)
+    measure(history, made[4:], [0.5, 0.7, 0.7, 0.7], environment=NEW)
+    (incident,) = state(history, made).incidents
+    assert incident.first_bad == (made[5].sha,)
+    assert f"; the code: {incident.id} ({made[4].sha[:8]})" in text(history, made)
+
+
 def test_a_range_has_what_may_have_happened_in_it(history: Any, make_commits: Commits) -> None:
     made = history.commits(make_commits(15))
     measure(history, made, [0.4] * 5 + [0.42] * 5 + [0.6] * 5)

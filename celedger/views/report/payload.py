@@ -22,7 +22,7 @@ from celedger.ledger.findings import FindingRecord
 from celedger.ledger.read import Reader
 from celedger.stats.arrays import Floats
 from celedger.views import incidents as words
-from celedger.views.drift import environment_text, offset
+from celedger.views.drift import by_code, environment_text, offset
 from celedger.views.format import Scale, iso_date, plain, probability, relative
 from celedger.views.report.health import SeriesHealth, TaskHealth, crashes, untestable
 from celedger.views.report.series import Measured, Series, Stretch, TaskSeries
@@ -212,7 +212,8 @@ def _change(history: Measured, series: Series, old: Stretch | None, new: Stretch
     for each in history.state.changes:
         own = (each.suite, each.task, each.metric) == series.key and each.environments == pair
         if own and each.kind == ("definition" if same else "environment"):
-            return f"{what}: {offset(each) or 'nothing clear'}; the code: nothing"
+            code = by_code(history.state, [each])
+            return f"{what}: {offset(each) or 'nothing clear'}; the code: {code}"
     return what
 
 
