@@ -47,9 +47,6 @@ KEPT = 0.5
 """What is less probable by then was no step."""
 EXPLAINED = 6
 """The size of a step is the mean over so many of the likeliest histories that have it."""
-DOUBTFUL, EXACT_DOUBTFUL, SETTLED = 0.03, 0.003, 0.95
-"""A step is worth a pair of trials between these probabilities. Bits seldom change: where they
-repeat, a smaller doubt costs few trials."""
 MOST_CHANGE = 100.0
 """For the evidence a value is at most so many levels away: how far a loss diverged does not tell
 how much trials differ."""
@@ -154,34 +151,6 @@ def _settled(at: Checkpoint, table: SeedTable, nodes: Sequence[Node], spread: in
             sure = [step for step in steps if step.probability >= KEPT]
             return Checkpoint(beam, [*at.steps, *sure], end)
     return at
-
-
-def pair_wanted(
-    measured: Measurements, nodes: Sequence[Node], noise: TrialNoise, step: Step
-) -> tuple[int, int, int] | None:
-    """Return the pair of trials that tells most about a doubtful step.
-
-    Returns:
-        The newest measured place before the doubtful ones, the newest measured place after them
-        without a newer step between, and a seed for both. It is one that only one of the two was
-        measured with, if there is one, else the smallest that neither was. None for a step that is
-        no doubt, and where as many seeds were tried as are followed.
-    """
-    doubtful = EXACT_DOUBTFUL if noise.is_exact else DOUBTFUL
-    if not doubtful <= step.probability < SETTLED:
-        return None
-    chain = [node for node in nodes if node.chain == step.chain and node.rows]
-    before = max((n for n in chain if n.last < step.first), key=lambda n: n.last, default=None)
-    shown = [node for node in chain if node.first >= step.last]
-    if before is None or not shown:
-        return None
-    after = shown[-1 if step.is_newest else 0]
-    old, new = (set(measured.seed[list(node.rows)].tolist()) for node in (before, after))
-    if len(old & new) >= MOST_SEEDS:
-        return None
-    partial = old ^ new
-    seed = min(partial) if partial else next(s for s in range(len(old) + 1) if s not in old)
-    return before.last, after.last, seed
 
 
 # What was measured

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from celedger.stats import seed_pairs
 from celedger.stats.course import Measurements, Node, Step, TrialNoise
 from celedger.stats.seed_checkpoints import Checkpoints
 from celedger.stats.seed_histories import BEAM, advanced, filtered
-from celedger.stats.seed_pairs import pair_wanted, paired_steps, seed_table
+from celedger.stats.seed_pairs import paired_steps, seed_table
 from celedger.stats.settled import Kept, decode, encode
 
 EXACT = TrialNoise(sd=1.0, log_sd_error=0.3, freedom=8, outliers=0.0, is_exact=True)
@@ -255,19 +254,14 @@ def life(random: np.random.Generator, own: float, pairs: int, draws: float = 0.0
     before = random.normal(0, SD, seeds)
     after = before + SD + random.normal(0, own * SD, seeds)
     trials = line(lambda p, s: LEVEL + (after if p >= 20 else before)[s], 2, range(21))
-    for _ in range(pairs + 1):
+    for seed in range(2, pairs + 3):
         measured, nodes = measurements(trials)
         (step,) = paired_steps(measured, nodes, EXACT, hazard=HAZARD) or (None,)
         if step is None:
             return False
         if step.probability >= 0.95:
             return True
-        wanted = pair_wanted(measured, nodes, EXACT, step)
-        if wanted is None:
-            return False
-        old, new, seed = wanted
-        assert (old, new) == (19, 20)
-        trials += [(old, seed, LEVEL + before[seed]), (new, seed, LEVEL + after[seed])]
+        trials += [(19, seed, LEVEL + before[seed]), (20, seed, LEVEL + after[seed])]
     return False
 
 
@@ -275,40 +269,6 @@ def test_a_step_of_one_sd_is_open_after_few_pairs() -> None:
     random = np.random.default_rng(8)
     assert sum(life(random, own=0.0, pairs=3) for _ in range(20)) >= 18
     assert sum(life(random, own=0.3, pairs=6) for _ in range(40)) >= 32
-
-
-def test_the_pair_asked_for_is_new_on_both_sides_or_completes_one() -> None:
-    trials = line(lambda p, s: LEVEL * (1.018 if p >= 6 else 1), 1)
-    measured, nodes = measurements(trials)
-    (step,) = steps_of(trials)
-    assert pair_wanted(measured, nodes, EXACT, step) == (5, 11, 1)
-    half = [*trials, (11, 4, LEVEL * 1.02)]
-    measured, nodes = measurements(half)
-    assert pair_wanted(measured, nodes, EXACT, step) == (5, 11, 4)
-
-
-def test_no_pair_is_asked_for_a_step_that_is_sure_or_improbable() -> None:
-    trials = line(lambda p, s: LEVEL + A[s] + (p >= 6) * 0.0045, 3)
-    measured, nodes = measurements(trials)
-    (step,) = steps_of(trials)
-    assert step.probability > 0.95
-    assert pair_wanted(measured, nodes, EXACT, step) is None
-    (doubt,) = steps_of(line(lambda p, s: LEVEL * (1.018 if p >= 6 else 1), 1))
-    assert pair_wanted(measured, nodes, EXACT, doubt) is not None
-    slight = replace(doubt, probability=0.01)
-    assert pair_wanted(measured, nodes, EXACT, slight) is not None
-    assert pair_wanted(measured, nodes, NOISY, slight) is None
-
-
-def test_a_doubt_before_a_newer_step_is_settled_before_that_step() -> None:
-    def value(place: int, seed: int) -> float:
-        return LEVEL * (1.018 if place >= 6 else 1) + (place >= 9) * 3.0
-
-    trials = line(value, 1)
-    measured, nodes = measurements(trials)
-    doubt, sure = steps_of(trials)
-    assert doubt.probability < 0.95 < sure.probability
-    assert pair_wanted(measured, nodes, EXACT, doubt) == (5, 8, 1)
 
 
 def growing_line() -> list[Trial]:
