@@ -22,7 +22,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import SUITE, Done, Project, git, make_project
+from conftest import SUITE, Done, Project, make_project
 
 from celedger.base.model import Commit, Environment, OutcomeKind
 from celedger.cli.app import run as run_program
@@ -103,8 +103,8 @@ class Executor:
 
         def prepare(bench: Workbench, commit: Commit, *_: object) -> tuple[OutcomeKind, str]:
             if commit.sha not in self._models:
-                root = bench.checkouts.repository.root
-                self._models[commit.sha] = git(root, "show", f"{commit.sha}:model.py")
+                model = bench.checkouts.repository.blob(commit.sha, "model.py")
+                self._models[commit.sha] = model.decode()
             self._commit = commit.sha
             return OutcomeKind.OK, ""
 

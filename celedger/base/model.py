@@ -367,6 +367,11 @@ class TaskRecord:
     recipe: str
     definition: Mapping[str, object]
 
+    @property
+    def without_files(self) -> str:
+        """Return what is equal for definitions that differ in the suite's files alone."""
+        return json.dumps({**self.definition, "files": ""}, sort_keys=True)
+
 
 @dataclass(frozen=True)
 class SummaryRow:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, cast
@@ -9,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from celedger.base.errors import CannotJudge, CeledgerError, Status, UsageError
-from celedger.cli import options
+from celedger.cli import options, synthetic
 from celedger.cli.session import TYPED, command_line, diagnosing, keep, note, warn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from celedger.base.model import Task
+    from celedger.base.model import Commit, Task
     from celedger.cli.session import Looking, Session
     from celedger.diagnose.explain import ExplainLimits, Explanation, Side
     from celedger.judge.bisection import Report
@@ -25,13 +26,14 @@ if TYPE_CHECKING:
 
 def explain(
     context: typer.Context,
-    revision: Annotated[
-        str,
-        typer.Argument(metavar="GOOD..BAD | REV", help="Two commits; or one, with --a and --b."),
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="A..B [TASK] | A B [TASK] | REV [TASK]",
+            help="Two commits (`.` is the working tree), or one, with --a and --b; and the task "
+            "[default: all of the suite].",
+        ),
     ],
-    task: Annotated[
-        str | None, typer.Argument(metavar="TASK", help="The task [default: all of the suite].")
-    ] = None,
     a: Annotated[
         list[str] | None,
         typer.Option(
@@ -75,13 +77,17 @@ def explain(
     if output is not None:
         check_suffix(output)
     limits = ExplainLimits(steps, operators)
-    names = [] if task is None else [task]
-    with diagnosing(context.obj, "explain", suite=suite, tasks=names, device=device) as session:
+    revisions, names = _parsed(words, is_one=bool(a or b))
+    around = partial(synthetic.apart_for, words=revisions)
+    with diagnosing(
+        context.obj, "explain", suite=suite, tasks=names, device=device, around=around
+    ) as session:
+        revision = "..".join(session.sides.revisions)
         answers, refused = _explain_all(session, revision, a or [], b or [], seed, limits, watch)
         by_name = {task.name: task for task in session.tasks}
         for answer in answers:
             shas = dict.fromkeys(side.commit.sha[:TYPED] for side in (answer.a, answer.b))
-            line = command_line(context, revision="..".join(shas), task=answer.task)
+            line = command_line(context, words=["..".join(shas), answer.task])
             chosen = by_name[answer.task]
             _keep(session, chosen, answer, session.bench.tree, line, session.started)
         if json:
@@ -91,6 +97,16 @@ def explain(
         if output is not None:
             _draw(answers, output)
     return _status(answers, refused)
+
+
+def _parsed(words: Sequence[str], *, is_one: bool) -> tuple[list[str], list[str]]:
+    """Return the revisions and the tasks among the words. `is_one`: both sides are of one commit.
+    Raises UsageError for too many words."""
+    number = 1 if is_one or ".." in words[0] else 2
+    revisions, tasks = list(words[:number]), list(words[number:])
+    if len(tasks) > 1:
+        raise UsageError(f"{' '.join(tasks)} are several tasks", "name one, or none for all")
+    return revisions, tasks
 
 
 def _keep(
@@ -156,7 +172,7 @@ def sides(
         good, bad = repository.ends(revision)
         if good.sha == bad.sha and not (a or b):
             raise UsageError(f"both ends of {revision} are the same commit, {good.sha[:10]}")
-        left, right = Side(good.sha[:10], good), Side(bad.sha[:10], bad)
+        left, right = _side(session, good), _side(session, bad)
     else:
         commit = repository.resolve(revision)
         if not (a or b):
@@ -166,6 +182,14 @@ def sides(
             )
         left = right = Side(commit.sha[:10], commit)
     return variant(left, task, a), variant(right, task, b)
+
+
+def _side(session: Looking, commit: Commit) -> Side:
+    from celedger.diagnose.explain import Side
+
+    return Side(
+        synthetic.name_of(commit), commit, suite_files=session.sides.suite_files.get(commit.sha)
+    )
 
 
 def explained(session: Session, suite: Suite, reports: Sequence[Report]) -> Iterator[str]:

@@ -10,6 +10,7 @@ import typer
 from celedger.base.errors import CeledgerError, Status, UnknownRevision, UsageError, command
 from celedger.cli import options
 from celedger.cli.session import Session, note, reading, warn
+from celedger.cli.synthetic import apart, both, find
 
 if TYPE_CHECKING:
     from celedger.base.model import Commit
@@ -70,6 +71,16 @@ def show(
 
     with reading(context.obj) as session:
         document: Document
+        if (synthetic := find(session.repository, revision)) is not None and synthetic.is_changed:
+            state = memory.read(session.repository, session.ledger)
+            with apart(session) as own:
+                sha = synthetic.commit.sha
+                findings = own.ledger.findings(sha)
+                document = CommitRows.of(own.ledger, sha, state, findings)
+                options.answer(document, json, context.obj.retyped)
+            return Status.GOOD
+        if synthetic is not None:
+            revision = synthetic.commit.sha
         try:
             sha = session.repository.resolve(revision).sha
             state = _state_with(session, sha)
@@ -87,7 +98,10 @@ def show(
 
 def diff(
     context: typer.Context,
-    commits: Annotated[str, typer.Argument(metavar="A..B", help="Two commits.")],
+    commits: Annotated[
+        list[str],
+        typer.Argument(metavar="A..B | A B", help="Two commits; `.` is the working tree."),
+    ],
     json: options.Json = False,
 ) -> int:
     """Compare two commits, metric by metric."""
@@ -95,11 +109,18 @@ def diff(
     from celedger.views.diff import Diff
 
     with reading(context.obj) as session:
-        a, b = session.repository.ends(commits)
-        state = _state_with(session, b.sha)
-        line = memory.line_of(session.repository, session.ledger, state.tip)
-        document = Diff.of(session.ledger, a.sha, b.sha, state, line.place)
-        options.answer(document, json)
+        a, b, is_synthetic = both(session.repository, commits)
+        if not is_synthetic:
+            state = _state_with(session, b.sha)
+            line = memory.line_of(session.repository, session.ledger, state.tip)
+            document = Diff.of(session.ledger, a.sha, b.sha, state, line.place)
+            options.answer(document, json)
+            return Status.GOOD
+        state = memory.read(session.repository, session.ledger)
+        with apart(session) as own:
+            own.ledger.take_trials(session.ledger, [a.sha, b.sha])
+            document = Diff.of(own.ledger, a.sha, b.sha, state, lambda _: -1, across_files=True)
+            options.answer(document, json)
     return Status.GOOD
 
 

@@ -9,10 +9,13 @@ import typer
 
 from celedger.base.errors import Status
 from celedger.cli import options
-from celedger.cli.session import note, record_state, set_bench, writing
+from celedger.cli.session import Session, load_suite, note, record_state, set_bench, writing
+from celedger.cli.synthetic import apart, find, is_unchanged, suite_at
+from celedger.cli.synthetic import status as status_of
 
 if TYPE_CHECKING:
     from celedger.base.model import TrialRecord
+    from celedger.repo.synthetic import Synthetic
     from celedger.trial.engine import Need
     from celedger.trial.runner import Bench
 
@@ -48,9 +51,9 @@ def run(
 ) -> int:
     """Train the suite at a commit, or at every commit of a range.
 
-    What the ledger already holds is not run again. With several workers, speed is not judged:
-    trials disturb each other. Exits 1 when the newest commit is worse or fails, 125 when it cannot
-    be tested or a trial of this command was killed.
+    `.` is the working tree, as it is. What the ledger already holds is not run again. With several
+    workers, speed is not judged: trials disturb each other. Exits 1 when the newest commit is worse
+    or fails, 125 when it cannot be tested or a trial of this command was killed.
     """
     from celedger.judge import memory
     from celedger.judge.incident import status
@@ -62,6 +65,10 @@ def run(
         context.obj, suite=suite, device=device, workers=workers, engine=engine
     ) as session:
         repository, ledger = session.repository, session.ledger
+        if (synthetic := find(repository, revision)) is not None:
+            return _run_apart(
+                session, synthetic, revision, task, only, seed or (), repeat, force=force
+            )
         commits = repository.commits(revision)
         if steps is not None:
             commits = spread(commits, steps)
@@ -72,9 +79,7 @@ def run(
             for warning in bench.suite.warnings:
                 note(f"celedger: warning: {warning}")
             needs = lacking(bench, commits, tasks, seeds=seed or (), repeat=repeat, force=force)
-            records = _train(bench, needs) if needs else []
-            if not needs:
-                note("celedger: the ledger holds every trial asked for; --force runs them again")
+            records = _train(bench, needs)
         state = record_state(session, memory.tip_of(repository, newest), "run")
         standings = memory.standings_at(
             repository, ledger, state, newest.sha, tasks, bench.suite.judged
@@ -88,7 +93,43 @@ def run(
     return status(standings, gate=False, complete=all(r.ok for r in own))
 
 
+def _run_apart(
+    session: Session,
+    synthetic: Synthetic,
+    revision: str,
+    task: Sequence[str] | None,
+    only: Sequence[str] | None,
+    seeds: Sequence[int],
+    repeat: int,
+    *,
+    force: bool,
+) -> int:
+    """Train the suite at a synthetic revision."""
+    from celedger.judge import memory
+    from celedger.trial.workplace import lacking
+    from celedger.views.show import CommitRows
+
+    if is_unchanged(synthetic):
+        return Status.GOOD
+    commit, base = synthetic.commit, synthetic.base
+    with apart(session) as own, suite_at(own, load_suite(session), commit, revision) as suite:
+        own.ledger.take_trials(session.ledger, [base.sha])
+        with set_bench(own, "run", task, only=only, together=True, suite=suite) as (bench, tasks):
+            needs = lacking(bench, [commit], tasks, seeds=seeds, repeat=repeat, force=force)
+            _train(bench, needs)
+            records = [
+                record for each in tasks
+                for record in own.ledger.trials(commit=commit.sha, recipe=each.recipe)
+            ]  # fmt: skip
+        state = memory.read(session.repository, session.ledger)
+        options.answer(CommitRows.of(own.ledger, commit.sha, state), json=False)
+    return status_of(records)
+
+
 def _train(bench: Bench, needs: Sequence[Need]) -> list[TrialRecord]:
+    if not needs:
+        note("celedger: the ledger holds every trial asked for; --force runs them again")
+        return []
     from celedger.cli.progress import Progress
     from celedger.trial.workers import run_all
 

@@ -10,9 +10,9 @@ import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from celedger.ledger import Ledger
     from celedger.ledger.archive import Archive
     from celedger.repo import Repository
+    from celedger.suite import Suite
     from celedger.trial.permissions import Gate
     from celedger.trial.runner import Bench
     from celedger.views.document import Json
@@ -64,6 +65,16 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True)
+class Sides:
+    """What a diagnosis compares: the `session` that has the revisions and keeps the answer, the
+    revisions, and copies of the suite's files by commit, for commits whose own are used."""
+
+    session: Session
+    revisions: tuple[str, ...] = ()
+    suite_files: Mapping[str, Path] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Looking(Session):
     """A session for diagnostic runs, of which only the answer enters the ledger."""
 
@@ -71,6 +82,7 @@ class Looking(Session):
     tasks: tuple[Task, ...]
     folder: Path  # for what the probes leave; gone at the end
     started: float
+    sides: Sides
 
 
 def note(text: str) -> None:
@@ -227,7 +239,7 @@ def writing(
             _report_lost_trials(repository, ledger, options)
             _report_left_out(ledger, options)
             if not read_only:
-                _report_leftovers(repository, ledger)
+                report_leftovers(repository, ledger)
             if settings.engine == "local":
                 _name_orders(repository)
             try:
@@ -235,6 +247,13 @@ def writing(
             finally:
                 if attended and gate.grown:
                     allow.wake(repository, settings)
+
+
+def load_suite(session: Session) -> Suite:
+    """Return the suite that the settings name, as the work tree has it."""
+    from celedger.trial import workplace
+
+    return workplace.suite_of(session.repository, session.config)
 
 
 @contextmanager
@@ -246,15 +265,17 @@ def set_bench(
     only: Sequence[str] | None = None,
     why: Why | None = None,
     together: bool = False,
+    suite: Suite | None = None,
 ) -> Iterator[tuple[Bench, tuple[Task, ...]]]:
-    """Yield a bench for the named tasks of the suite, all when none is named, and the tasks. Its
-    trials run one by one, or `together` on the workers that the settings ask for."""
+    """Yield a bench for the named tasks of the suite [default: as configured], all when none is
+    named, and the tasks. Its trials run one by one, or `together` on the workers that the settings
+    ask for."""
     from celedger.base.model import Why
     from celedger.trial import workplace
     from celedger.trial.engines import dispatch
 
     settings = session.config
-    suite = workplace.suite_of(session.repository, settings)
+    suite = suite or load_suite(session)
     tasks = workplace.choose_tasks(suite, names or (), only or ())
     with dispatch.set_bench(
         session.repository, session.ledger, settings, suite, tasks, gate=session.gate,
@@ -271,22 +292,28 @@ def diagnosing(
     suite: str | None,
     tasks: Sequence[str] = (),
     device: str | None = None,
+    around: Callable[[Session], AbstractContextManager[Sides]] | None = None,
 ) -> Iterator[Looking]:
     """Yield a session with a bench for `celedger.trial.diagnostic.diagnose`, and the tasks named
-    (all of the suite when none is). The folder of its runs is kept where they cannot be judged."""
+    (all of the suite when none is). The folder of its runs is kept where they cannot be judged.
+    `around` yields what is compared, and the session that can measure it."""
     import shutil
     import tempfile
 
     from celedger.base.errors import CannotJudge
 
-    with writing(options, read_only=True, suite=suite, device=device) as session:
+    with (
+        writing(options, read_only=True, suite=suite, device=device) as opened,
+        around(opened) if around else nullcontext(Sides(opened)) as sides,
+    ):
+        session = sides.session
         folder = Path(tempfile.mkdtemp(prefix=f"celedger-{verb}-"))
         failed = False
         try:
             with set_bench(session, verb, tasks) as (bench, chosen):
                 yield Looking(
                     session.repository, session.config, session.ledger, session.gate, bench,
-                    chosen, folder, time.time(),
+                    chosen, folder, time.time(), sides,
                 )  # fmt: skip
         except CannotJudge:
             failed = any(folder.rglob("log.txt"))
@@ -334,7 +361,7 @@ _NAMED = 3  # damaged facts, of those that are left out
 _OF_ONE_ANSWER = ("json", "output", "timeline", "record")  # say nothing of what is answered
 
 
-def command_line(context: typer.Context, **values: str) -> str:
+def command_line(context: typer.Context, **values: str | list[str]) -> str:
     """Return the verb and its arguments as they were typed, with other values for some of them."""
     words = [str(context.info_name)]
     for parameter in context.command.params:
@@ -374,7 +401,7 @@ def _take_in_leftovers(repository: Repository, path: Path, archive: Archive) -> 
     with suppress(CeledgerError, OSError):
         if os.access(path, os.W_OK) and any(any(f.glob("*.*")) for f in folders):
             with Ledger.open(path, archive=archive) as ledger:
-                _report_leftovers(repository, ledger)
+                report_leftovers(repository, ledger)
 
 
 def _report_lost_trials(repository: Repository, ledger: Ledger, options: Options) -> None:
@@ -412,7 +439,7 @@ def _name_orders(repository: Repository) -> None:
              "there of a killed one")  # fmt: skip
 
 
-def _report_leftovers(repository: Repository, ledger: Ledger) -> None:
+def report_leftovers(repository: Repository, ledger: Ledger) -> None:
     from celedger.system.process import sweep
     from celedger.trial.engines import open_orders
     from celedger.trial.journal import recover

@@ -58,6 +58,7 @@ class Side:
     float32: bool = False  # without TF32, which the other side's device lacks
     python: str = ""  # another interpreter
     autocast: str = ""
+    suite_files: Path | None = None  # the suite's, where this side has others than the bench
 
 
 def variant(side: Side, task: Task, settings: Sequence[str]) -> Side:
@@ -147,6 +148,10 @@ class Desk:
         name, bench = self.task.name, self.bench
         if side.device is not None and side.device != bench.device:
             bench = bench.on(side.device)
+        if side.suite_files is not None:
+            checkout = bench.checkout
+            bench = replace(bench, suite_files=side.suite_files)
+            bench._checkout = checkout
         if not side.python:
             return bench
         python = environment.resolve_interpreter(side.python, bench.base_env.get("PATH", ""))

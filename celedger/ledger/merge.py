@@ -6,8 +6,9 @@ carried is `facts.Union`'s business.
 
 from __future__ import annotations
 
+import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from celedger.ledger import checksums
 from celedger.ledger.checksums import Union
@@ -58,6 +59,27 @@ class Merger(Store):
         except LookupError as error:
             raise self._explained(ValueError(str(error))) from error
         return added
+
+    def take_trials(self, other: Store, commits: Collection[str]) -> None:
+        """Add the trials of some commits (hashes) of another ledger of this machine, with what
+        tells whether their results may be re-used."""
+        chosen = (
+            "SELECT r.id FROM trials r JOIN commits c ON c.id = r.revision "
+            "WHERE c.sha IN (SELECT value FROM json_each(?))"
+        )
+        asked = (json.dumps(list(commits)),)
+        source = other._connection
+        with self.transaction() as target, checksums.snapshot(source):
+            union = Union(source, target)
+            for (row,) in source.execute(chosen, asked).fetchall():
+                union.carry("trials", row)
+            for table in ("trial_facts", "closures"):
+                sql = f"SELECT rowid FROM {table} WHERE trial IN ({chosen})"
+                for (row,) in source.execute(sql, asked).fetchall():
+                    union.carry(table, row)
+            sql = f"SELECT evidence FROM derived WHERE trial IN ({chosen})"
+            for (evidence,) in source.execute(sql, asked).fetchall():
+                union.carry("closures", evidence)
 
 
 def _counts(connection: sqlite3.Connection) -> dict[str, int]:

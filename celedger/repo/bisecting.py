@@ -38,12 +38,32 @@ def lay(repository: Repository, commit: str, names: Sequence[str], folder: Path)
 
     Raises RepositoryError where git cannot write them.
     """
-    where, tell = repository.worktree, repository.tell
-    paths = [f":(top,literal){name}" for name in names]
+    lay_commit(repository, commit, names, folder)
+    paths = _literal(names)
+    own = repository.tell("diff", "--name-only", "-z", "--no-renames", "HEAD", "--", *paths).out
+    own += repository.tell("ls-files", "-z", "--others", "--", *paths).out
+    _link(repository.worktree, own, folder)
+
+
+def lay_beside_ignored(
+    repository: Repository, commit: str, names: Sequence[str], folder: Path
+) -> bool:
+    """Write files and folders of a commit below `folder`, with what git ignores of them in the work
+    tree. Return False where the commit has nothing of them."""
+    if not lay_commit(repository, commit, names, folder):
+        return False
+    words = ("ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--")
+    _link(repository.worktree, repository.tell(*words, *_literal(names)).out, folder)
+    return True
+
+
+def lay_commit(repository: Repository, commit: str, names: Sequence[str], folder: Path) -> bool:
+    """Write files and folders of a commit below `folder`. Return False where it has none."""
+    tell = repository.tell
     env = {"GIT_INDEX_FILE": str(folder / ".index")}
     # The whole tree: attributes may lie anywhere above.
     tell(*ONE_INDEX, "read-tree", commit, env=env)
-    tracked = tell(*ONE_INDEX, "ls-files", "-z", "--", *paths, env=env).out
+    tracked = tell(*ONE_INDEX, "ls-files", "-z", "--", *_literal(names), env=env).out
     tell(
         *ONE_INDEX, f"--work-tree={folder}", "checkout-index", "-z", "--stdin", "--force",
         stdin=tracked, env=env,
@@ -52,9 +72,16 @@ def lay(repository: Repository, commit: str, names: Sequence[str], folder: Path)
         link = folder / name
         if link.is_symlink() and not link.resolve().is_relative_to(folder.resolve()):
             raise RepositoryError(f"{name} of {commit[:10]} is a link that leads out of it")
-    own = tell("diff", "--name-only", "-z", "--no-renames", "HEAD", "--", *paths).out
-    own += tell("ls-files", "-z", "--others", "--", *paths).out
-    for name in map(os.fsdecode, own.split(b"\0")[:-1]):
+    return bool(tracked)
+
+
+def _literal(names: Sequence[str]) -> list[str]:
+    return [f":(top,literal){name}" for name in names]
+
+
+def _link(where: Path, names: bytes, folder: Path) -> None:
+    """Lay links to files of the work tree below a folder, in place of what it has there."""
+    for name in map(os.fsdecode, names.split(b"\0")[:-1]):
         target = folder / name
         with suppress(OSError):  # a folder at the start, or below a file of it: the commit's stays
             target.unlink(missing_ok=True)

@@ -36,11 +36,12 @@ _NOTHING = "000000"  # the mode of what is not there
 
 @dataclass(frozen=True, slots=True)
 class Synthetic:
-    """A synthetic revision. `commit` is `base` itself where both have the same tree; `left_out`
-    says of each path of the working tree that was not taken along why not."""
+    """A synthetic revision. `commit` is `base` itself where both have the same tree; `title` says
+    what it is, and `left_out` of each path of the working tree that was not taken along why not."""
 
     commit: Commit
     base: Commit
+    title: str
     left_out: tuple[str, ...] = ()
 
     @property
@@ -96,7 +97,7 @@ def _working_tree(store: ObjectStore) -> Synthetic:
             continue
         tree = store.changed(head.tree, changes) if changes else head.tree
         title = f"working tree at {head.sha[:_SHORT]}"
-        return Synthetic(_commit(store, tree, head, title), head, left_out)
+        return Synthetic(_commit(store, tree, head, title), head, title, left_out)
     raise RepositoryError(
         f"the working tree changes while it is read: {reason}", "type the command again"
     )
@@ -279,11 +280,11 @@ def _reverted(
         )
     tree = store.changed(base.tree, changes) if changes else base.tree
     title = f"{_name(base)} without {culprit.sha[:_SHORT]}"
-    return Synthetic(_commit(store, tree, base, title), base, left_out)
+    return Synthetic(_commit(store, tree, base, title), base, title, left_out)
 
 
 def _name(commit: Commit) -> str:
-    is_synthetic = commit.author == _AUTHOR
+    is_synthetic = commit.author == AUTHOR
     return commit.subject if is_synthetic else commit.sha[:_SHORT]
 
 
@@ -339,7 +340,7 @@ def _merged(store: ObjectStore, ours: Entry, base: Entry, theirs: Entry) -> Entr
 
 # --- the commit
 
-_AUTHOR = "celedger"
+AUTHOR = "celedger"
 
 
 def _commit(store: ObjectStore, tree: str, parent: Commit, subject: str) -> Commit:
@@ -347,6 +348,6 @@ def _commit(store: ObjectStore, tree: str, parent: Commit, subject: str) -> Comm
     parent have equal hashes: the dates are the parent's."""
     if tree == parent.tree:
         return parent
-    person = f"{_AUTHOR} <{_AUTHOR}@localhost> {parent.commit_time} +0000"
+    person = f"{AUTHOR} <{AUTHOR}@localhost> {parent.commit_time} +0000"
     text = f"tree {tree}\nparent {parent.sha}\nauthor {person}\ncommitter {person}\n\n{subject}\n"
     return store.repository.resolve(store.write("commit", text.encode(), parent.sha))

@@ -76,10 +76,7 @@ class TaskDiff:
     a: Batch | None
     b: Batch | None
     changes: tuple[MetricChange, ...]
-
-    @property
-    def same_recipe(self) -> bool:
-        return self.a is not None and self.b is not None and self.a.recipe == self.b.recipe
+    same_recipe: bool = False
 
     @property
     def environments(self) -> tuple[str, str] | None:
@@ -125,11 +122,24 @@ class Diff(Document):
     environments: Mapping[tuple[str, str], Sequence[Difference]]  # by the pair that differs
 
     @classmethod
-    def of(cls, ledger: Reader, a: str, b: str, state: State, place: Callable[[str], int]) -> Diff:
+    def of(
+        cls,
+        ledger: Reader,
+        a: str,
+        b: str,
+        state: State,
+        place: Callable[[str], int],
+        *,
+        across_files: bool = False,
+    ) -> Diff:
         """Compare two commits, by their full hashes; `place` is that of a commit on the state's
-        line. Raises CeledgerError if one end has no trials."""
+        line. With `across_files` a change of the suite's files is one of the code. Raises
+        CeledgerError if one end has no trials."""
         (old, of_a), (new, of_b) = samples.measured(ledger, a), samples.measured(ledger, b)
-        known = _Known(ledger, state, place, a, b)
+        recipes = {task.recipe: task.recipe for task in ledger.tasks()}
+        if across_files:
+            recipes = {task.recipe: task.without_files for task in ledger.tasks()}
+        known = _Known(ledger, state, place, a, b, recipes)
         tasks = tuple(
             _task_diff(
                 known, key, [x for x in of_a if (x.suite, x.task) == key],
@@ -181,6 +191,7 @@ class _Known:
     place: Callable[[str], int]
     a: str
     b: str
+    recipes: Mapping[str, str]  # of each recipe what must be equal
 
     def judged(self, change: MetricChange, suite: str, task: str) -> MetricChange:
         metric, a, b = change.metric, change.a, change.b
@@ -206,14 +217,15 @@ def _task_diff(
     definition, else any."""
     if not of_a or not of_b:
         return TaskDiff(*key, next(iter(of_a), None), next(iter(of_b), None), ())
-    a, b = max(
-        ((a, b) for b in of_b for a in of_a),
-        key=lambda pair: (
-            pair[0].recipe == pair[1].recipe,
-            pair[0].recipe == pair[1].recipe and pair[0].environment == pair[1].environment,
-        ),
-    )
-    diff, ledger = TaskDiff(*key, a, b, ()), known.ledger
+
+    def agree(pair: tuple[Batch, Batch]) -> tuple[bool, bool]:
+        a, b = pair
+        same_recipe = known.recipes[a.recipe] == known.recipes[b.recipe]
+        return same_recipe, same_recipe and a.environment == b.environment
+
+    a, b = max(((a, b) for b in of_b for a in of_a), key=agree)
+    same_recipe, _ = agree((a, b))
+    diff, ledger = TaskDiff(*key, a, b, (), same_recipe), known.ledger
     names = {m.name for side in (a, b) for m in side.metrics(ledger)}
     changes = []
     for metric in samples.in_order(m for m in ledger.metrics(b.recipe) if m.name in names):

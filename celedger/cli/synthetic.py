@@ -1,0 +1,146 @@
+"""What verbs do with a synthetic revision (`.`, `REV-CULPRIT`).
+
+Its trials go to a ledger of their own among celedger's files: no state, history, merge, export or
+engine can see them there.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from celedger.base.errors import Status, UsageError
+from celedger.cli.session import Session, Sides, load_suite, note, report_leftovers
+
+if TYPE_CHECKING:
+    from celedger.base.model import Commit, TrialRecord
+    from celedger.repo import Repository
+    from celedger.repo.synthetic import Synthetic
+    from celedger.suite import Suite
+
+_LEDGER = "ledger.db"  # in the folder of the object store
+
+
+def find(repository: Repository, text: str) -> Synthetic | None:
+    """Return the synthetic revision that a text names, and say what it leaves out; None where git
+    itself knows the text, or does not know it either."""
+    from celedger.base.errors import UnknownRevision
+    from celedger.repo import synthetic
+
+    try:
+        found = synthetic.find(repository, text)
+    except UnknownRevision:
+        return None  # the caller's own error says more
+    if found is not None and found.left_out:
+        note(f"celedger: left out of the {found.title}:")
+        for line in found.left_out:
+            note(f"  {line}")
+    return found
+
+
+def both(repository: Repository, words: Sequence[str]) -> tuple[Commit, Commit, bool]:
+    """Return the two commits that `A..B`, or `A B`, names, and whether one is synthetic. The
+    working tree needs two words: three dots are git's. Raises UsageError for other words."""
+    if len(words) == 1:
+        start, dots, end = words[0].partition("..")
+        if not dots or ".." in end or end.startswith("."):
+            repository.ends(words[0])  # its error says what is wrong
+        words = (start, end)
+    if len(words) != 2 or any(".." in word for word in words):
+        raise UsageError(f"{' '.join(words)} are not two revisions", "write A..B, or A B")
+    first, second = words
+    found = [find(repository, word or "HEAD") for word in (first, second)]
+    ends = [
+        each.commit if each else repository.resolve(word or "HEAD")
+        for each, word in zip(found, (first, second), strict=True)
+    ]
+    return ends[0], ends[1], any(each is not None and each.is_changed for each in found)
+
+
+@contextmanager
+def apart(session: Session) -> Iterator[Session]:
+    """Yield a session whose repository has the synthetic revisions, and whose ledger their trials.
+    Raises UsageError for an engine that would carry them to another machine."""
+    from celedger.ledger import Ledger
+    from celedger.repo.object_store import ObjectStore
+
+    if session.config.engine != "local":
+        raise UsageError("a synthetic revision is measured on this machine alone", "--engine local")
+    store = ObjectStore(session.repository)
+    with Ledger.open(store.folder / _LEDGER, create=True) as ledger:
+        report_leftovers(store.repository, ledger)
+        yield replace(session, repository=store.repository, ledger=ledger)
+
+
+@contextmanager
+def apart_for(session: Session, words: Sequence[str]) -> Iterator[Sides]:
+    """Yield these revisions (or a range) as the sides of a diagnosis: by their hashes, and in a
+    session `apart`, where one is synthetic."""
+    from celedger import suite as suites
+    from celedger.suite.content import hash_of
+
+    repository = session.repository
+    if len(words) == 1 and ".." in words[0]:
+        words = words[0].split("..", 1)
+    found = [find(repository, word) for word in words]
+    if not any(found):
+        yield Sides(session, tuple(words))
+        return
+    with apart(session) as own:
+        names, files = [], {}
+        for word, each in zip(words, found, strict=True):
+            commit = each.commit if each else repository.resolve(word or "HEAD")
+            with suite_at(own, load_suite(own), commit, word) as suite:
+                copies = own.repository.state_dir / "suites"
+                files[commit.sha] = suites.snapshot(suite.folder, hash_of(suite.files), copies)
+            names.append(commit.sha)
+        yield Sides(own, tuple(names), files)
+
+
+def name_of(commit: Commit) -> str:
+    """Return what a commit is called beside another: a synthetic one by what it is."""
+    from celedger.repo.synthetic import AUTHOR
+
+    return commit.subject if commit.author == AUTHOR else commit.sha[:10]
+
+
+@contextmanager
+def suite_at(session: Session, suite: Suite, commit: Commit, text: str) -> Iterator[Suite]:
+    """Yield a suite with the files that a revision has of it: those of the working tree for `.`,
+    and where the revision has none. What git ignores of them is the working tree's."""
+    from celedger.repo import bisecting
+    from celedger.repo.synthetic import WORKING_TREE
+    from celedger.suite.content import digests, hash_of
+
+    repository = session.repository
+    if text == WORKING_TREE or not suite.folder.is_relative_to(repository.worktree):
+        yield suite
+        return
+    name = str(suite.folder.relative_to(repository.worktree))
+    with tempfile.TemporaryDirectory(prefix="celedger-suite-") as folder:
+        tree = Path(folder).resolve()
+        if not bisecting.lay_beside_ignored(repository, commit.sha, [name], tree):
+            yield suite
+            return
+        files = digests(tree / name)
+        tasks = tuple(replace(task, files=hash_of(files)) for task in suite.tasks)
+        yield replace(suite, folder=tree / name, files=files, tasks=tasks)
+
+
+def is_unchanged(found: Synthetic) -> bool:
+    """Return True, and say so, where a synthetic revision has the tree of what it is made from."""
+    if not found.is_changed:
+        print(f"the {found.title} has the files of {found.base.sha[:10]}: nothing to measure")
+    return not found.is_changed
+
+
+def status(records: Sequence[TrialRecord]) -> Status:
+    """Return the exit status of trials of a synthetic revision: 1 where one failed by itself."""
+    kinds = [record.outcome.kind for record in records if record.outcome is not None]
+    if any(kind.crashed for kind in kinds):
+        return Status.BAD
+    return Status.GOOD if all(kind == "ok" for kind in kinds) else Status.CANNOT_JUDGE
