@@ -12,7 +12,7 @@ from celedger.base.model import Commit
 from celedger.judge.incident import Incident, MetricStanding, Standing, State
 from celedger.views import incidents as words
 from celedger.views.document import Document
-from celedger.views.format import amount, change, count, measure, percent, plain, short
+from celedger.views.format import amount, change, count, measure, ordinal, percent, plain, short
 from celedger.views.status import state_json
 from celedger.views.tables import Column, table
 
@@ -29,7 +29,7 @@ StandingRows = Sequence[tuple[MetricStanding, tuple[str, ...]]]
 
 @dataclass(frozen=True, slots=True)
 class CheckDocument(Document):
-    """`explained` adds the numbers behind each line."""
+    """`explained` adds the numbers behind each line; `number` is that of a try, 0 for a commit."""
 
     SCHEMA: ClassVar[int] = 2
 
@@ -37,10 +37,14 @@ class CheckDocument(Document):
     state: State
     commits: Mapping[str, Commit]
     explained: bool = False
+    number: int = 0
 
     def text(self, width: int = 100) -> str:
         """Return the worst first, one row a task × metric; then the incidents."""
         head = f"{short(self.commit.sha)} {plain(self.commit.subject)}"
+        if self.number:
+            base = short(self.commit.parents[0])
+            head = f"{plain(self.commit.subject)}: the {ordinal(self.number)} try against {base}"
         own, telemetry = self.rows()
         if not own and not telemetry:
             return f"{head}\nnothing was measured"
@@ -59,6 +63,7 @@ class CheckDocument(Document):
     def json(self) -> dict[str, object]:
         return {
             "commit": self.commit.sha,
+            **({"try": self.number, "against": self.commit.parents[0]} if self.number else {}),
             "standings": [asdict(each) for each in self.state.standings],
             **state_json(self.state),
         }
@@ -79,7 +84,7 @@ class CheckDocument(Document):
     def _cells(self, each: MetricStanding) -> tuple[str, ...]:
         moved = ""
         size = each.value - each.level
-        is_news = each.standing in (Standing.BETTER, Standing.UNDECIDED)
+        is_news = each.standing in (Standing.BETTER, Standing.UNDECIDED, Standing.WORSE)
         if math.isfinite(size) and is_news:
             moved = amount(size, each.level, unit=each.unit)
         incidents = {i.id: i for i in self.state.incidents}

@@ -32,6 +32,12 @@ def short(sha: str) -> str:
     return sha[:_SHORT]
 
 
+def ordinal(number: int) -> str:
+    """Return `1st`, `2nd`, `11th`."""
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{'th' if number % 100 in (11, 12, 13) else ending}"
+
+
 def iso_date(time: float) -> str:
     """Return `2026-03-02`, UTC, of seconds since the epoch."""
     return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from random import Random
 
 import pytest
 from conftest import SUITE, git, make_project
@@ -12,6 +14,8 @@ from scripted import ScriptedProject, scripted
 
 from celedger.base.errors import CannotJudge
 from celedger.diagnose.explain import Side
+
+CHAINS, TRIES = 2, 5
 
 
 @pytest.fixture
@@ -34,18 +38,15 @@ def test_the_working_tree_is_measured_and_the_ledger_does_not_know_of_it(
     head = quick.history([1.0])[-1]
     quick.run("run", "HEAD")
     facts = "SELECT ulid FROM trials UNION ALL SELECT sha FROM commits"
-    before = rows(quick, facts)
+    before, exported = rows(quick, facts), quick.run("export").out
     edit(quick, "LEVEL = 0.5\n")
     done = quick.run("run", ".")
     assert done.status == 0, done.err
     assert f"working tree at {head[:10]}" in done.out
     assert "0.83" in done.out  # 0.5 + 1 / 3
-    assert (
-        rows(quick, "SELECT ulid FROM trials"),
-        rows(quick, "SELECT sha FROM commits"),
-    ) == before
+    assert rows(quick, facts) == before
     assert "working tree" not in quick.run("log").out + quick.run("drift").out
-    assert "0.83" not in quick.run("export").out
+    assert quick.run("export").out == exported != ""
 
 
 def test_what_was_measured_is_not_measured_again(quick: ScriptedProject) -> None:
@@ -64,7 +65,7 @@ def test_what_was_measured_is_not_measured_again(quick: ScriptedProject) -> None
 
 def test_a_tree_equal_to_heads_runs_nothing(quick: ScriptedProject) -> None:
     quick.history([1.0])
-    for verb in ("run",):
+    for verb in ("run", "check"):
         done = quick.run(verb, ".")
         assert (done.status, quick.executor.ran) == (0, []), done.err
         assert "nothing to measure" in done.out
@@ -160,3 +161,66 @@ def test_explain_trains_each_side_with_its_own_files(
     assert b.suite_files is not None
     assert (a.suite_files / "fit.py").read_text() != "edited\n"
     assert (b.suite_files / "fit.py").read_text() == "edited\n"
+
+
+# --- check .
+
+
+@pytest.fixture
+def known(tmp_path: Path) -> ScriptedProject:
+    """A project of which the noise is known: five seeds of one commit, and a repeat."""
+    project = scripted(tmp_path / "known", SUITE.replace("[0, 1]", "[0, 1, 2]"))
+    project.history([1.0])
+    project.run("noise", "--seeds", "12", "--repeats", "2")
+    project.run("check", "HEAD")
+    return project
+
+
+def check(project: ScriptedProject, text: str) -> tuple[int, dict, str]:
+    edit(project, text)
+    done = project.run("check", ".", "--json")
+    answer = json.loads(done.out)
+    (loss,) = [s for s in answer["standings"] if s["metric"] in ("val_loss", "")]
+    return done.status, answer, loss["standing"]
+
+
+def test_an_edit_is_judged_beside_head_by_equal_seeds(known: ScriptedProject) -> None:
+    head = git(known.root, "rev-parse", "HEAD")
+    assert check(known, "LEVEL = 1.0  # equal\n")[::2] == (0, "same")
+    assert check(known, "LEVEL = 1.4\n")[::2] == (1, "worse")
+    assert check(known, "LEVEL = 0.7\n")[::2] == (0, "better")
+    assert check(known, "LEVEL = None\n")[::2] == (1, "worse")
+    text = known.run("check", ".").out
+    assert text.startswith(f"working tree at {head[:10]}: the 4th try against {head[:8]}")
+    # None of it is an incident, a baseline or history.
+    assert json.loads(known.run("status", "--json").out)["incidents"] == []
+    assert "first measurement" in known.run("check", "HEAD").out
+
+
+def test_the_tries_are_counted_since_head_moved(known: ScriptedProject) -> None:
+    numbers = [check(known, f"LEVEL = 1.0  # {text}\n")[1]["try"] for text in ("a", "b", "a", "c")]
+    assert numbers == [1, 2, 1, 3]
+    known.commit("c")
+    assert check(known, "LEVEL = 1.0  # d\n")[1]["try"] == 1
+
+
+def test_a_redraw_that_looks_better_is_not_said_to_be(tmp_path: Path) -> None:
+    """Chains of edits that draw all seeds anew and change nothing else. The bound itself is
+    simulated in tests/stats/test_tries.py."""
+    rng = Random(33)
+    draws: dict[tuple[object, int], float] = {}
+
+    def training(model: Mapping[str, object], seed: int) -> Iterator[dict[str, object]]:
+        key = model.get("DRAW"), seed
+        yield {"epoch": 0, "val_loss": 1 + draws.setdefault(key, rng.gauss(0, 0.02))}
+
+    project = scripted(tmp_path / "null", SUITE.replace("0.1%", "1%"), training)
+    project.commit("first", {"model.py": "DRAW = -1\n"})
+    project.run("noise", "--seeds", "8", "--repeats", "2")
+    accepted = 0
+    for chain in range(CHAINS):
+        project.commit(f"chain {chain}", {"model.py": f"DRAW = {-1 - chain}\n"})
+        answers = [check(project, f"DRAW = {100 * chain + n}\n") for n in range(TRIES)]
+        accepted += any(standing == "better" for _, _, standing in answers)
+        assert [answer["try"] for _, answer, _ in answers] == list(range(1, TRIES + 1))
+    assert accepted == 0  # 5 % of so few chains are none

@@ -1,0 +1,166 @@
+"""How each metric stands in a synthetic revision beside the commit that it was made from, by equal
+seeds. Reads both sides' trials; records nothing, and knows of no history: an edit has none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
+from celedger.base.model import SPOILT, Kind, Metric, Task, TrialRecord
+from celedger.judge.incident import TWO_SIDED_95, MetricStanding, Standing, State, interval
+from celedger.judge.standings import ONE_SIDED_95, PAIRED, WITHOUT_FLOOR
+from celedger.ledger.read import Reader
+from celedger.repo.synthetic import AUTHOR
+from celedger.stats.incident_state import FEWEST_REPEATS
+from celedger.stats.tries import evidence, needed
+
+
+def try_number(ledger: Reader, base: str, edit: str) -> int:
+    """Return which of the synthetic revisions of a commit (hashes) that were measured this one is,
+    from 1. The ledger has synthetic revisions and what they were compared with."""
+    measured = {*ledger.commits_with_trials()}
+    tries = [
+        commit.sha for commit in ledger.commits()  # of equal times: in the order of recording
+        if commit.author == AUTHOR and commit.parents == (base,) and commit.sha in measured
+    ]  # fmt: skip
+    return tries.index(edit) + 1
+
+
+def standings(
+    ledger: Reader,
+    state: State,
+    sides: tuple[str, str],
+    tasks: Sequence[tuple[Task, Task]],
+    judged: Collection[tuple[str, str]],
+    number: int,
+    is_untracked: Callable[[str], bool],
+) -> Iterator[MetricStanding]:
+    """Yield how the declared metrics stand: first the tasks that fail.
+
+    Args:
+        ledger: Has the trials of both sides.
+        state: Of the line; the noise is read from it.
+        sides: The commit and the synthetic revision (hashes).
+        tasks: Each as it is defined on both sides.
+        judged: Task and metric that the suite declares; all of them share the bound.
+        number: Of the try.
+        is_untracked: Returns True if a message says that a file is missing which git ignores.
+    """
+    for old, new in tasks:
+        here = ledger.trials(commit=sides[1], recipe=new.recipe)
+        environment = here[-1].trial.environment if here else None
+        there = ledger.trials(commit=sides[0], recipe=old.recipe, environment=environment)
+        here = [r for r in here if r.trial.environment == environment]
+        ended = [r for r in here if r.outcome is not None and not r.ok]
+        if ended or not here:
+            yield _failed(new, ended, there, is_untracked)
+            continue
+        for metric in new.metrics:
+            if (new.name, metric.name) in judged:
+                yield _Comparison(state, new, metric, there, here).standing(number, len(judged))
+
+
+def _failed(
+    task: Task,
+    ended: Sequence[TrialRecord],
+    there: Sequence[TrialRecord],
+    is_untracked: Callable[[str], bool],
+) -> MetricStanding:
+    outcome = ended[-1].outcome if ended else None
+    if outcome is None:
+        return MetricStanding(task.suite, task.name, "", Standing.MISSING, True, note="no trial")
+    is_its_own = outcome.kind.crashed and not is_untracked(outcome.message)
+    kind = Standing.WORSE if is_its_own and any(r.ok for r in there) else Standing.MISSING
+    note = f"{outcome.kind.value}: {outcome.message}"
+    return MetricStanding(task.suite, task.name, "", kind, True, note=note)
+
+
+class _Comparison:
+    """A metric of both sides, by the seeds that both have."""
+
+    def __init__(
+        self,
+        state: State,
+        task: Task,
+        metric: Metric,
+        there: Sequence[TrialRecord],
+        here: Sequence[TrialRecord],
+    ) -> None:
+        self.task, self.metric = task, metric
+        self.noise = state.noise_of(task.suite, task.name, metric.name)
+        self.is_reused = bool(here) and all(record.derived for record in here)
+        a, b = _values(there, metric), _values(here, metric)
+        self.pairs = [(a[seed], b[seed]) for seed in sorted(a.keys() & b.keys())]
+
+    def standing(self, number: int, metrics: int) -> MetricStanding:
+        """Return how the metric stands, at a try that looks at so many metrics."""
+        if self.is_reused:
+            return self._plain(Standing.SAME, "nothing that it reads has changed")
+        if not self.pairs:
+            return self._plain(Standing.MISSING, "no seed has a value on both sides")
+        if not all(math.isfinite(b) for _, b in self.pairs):
+            was_finite = all(math.isfinite(a) for a, _ in self.pairs)
+            return self._plain(Standing.WORSE if was_finite else Standing.MISSING, "not finite")
+        sign, count = self.metric.direction.sign, len(self.pairs)
+        level = sum(a for a, _ in self.pairs) / count
+        value = sum(b for _, b in self.pairs) / count
+        size = sign * (value - level)  # positive is worse
+        floor = self.metric.floor.at(level)
+        if not self.metric.floor.amount:
+            floor = WITHOUT_FLOOR * abs(level)
+        error, variance = self._error(count)
+        kind, note = self._kind(size, floor, error)
+        if self.noise is not None and kind is not Standing.TOO_NOISY:
+            claim = evidence(-size, variance, self.noise.sd, self.noise.freedom)
+            if claim >= needed(number, metrics) and -size >= floor:
+                kind = Standing.BETTER
+            elif -size > max(floor, TWO_SIDED_95 * error):
+                note = f"seems better, but chance is not excluded at try {number}"
+        low, high = interval(sign, size, error)
+        return MetricStanding(
+            self.task.suite, self.task.name, self.metric.name, kind, True, (), level, value,
+            low, high, ONE_SIDED_95 * error, floor, count, self.metric.unit, note,
+        )  # fmt: skip
+
+    def _error(self, count: int) -> tuple[float, float]:
+        """Return the standard error of the difference, and its variance over that of a trial. Where
+        seeds repeat bit by bit and nothing tells how they differ, the difference is the code's."""
+        noise = self.noise
+        if noise is None:
+            return math.inf, math.inf
+        variance = 2 / count + 2 * noise.session**2
+        if noise.freedom >= FEWEST_REPEATS:
+            return noise.sd * math.sqrt(variance), variance
+        return (0.0 if noise.is_exact else math.inf), variance
+
+    def _kind(self, size: float, floor: float, error: float) -> tuple[Standing, str]:
+        is_timed = self.metric.kind in (Kind.SPEED, Kind.WORK, Kind.MEMORY)
+        largest = max(abs(b - a) for a, b in self.pairs)
+        if largest <= PAIRED * floor and not is_timed:
+            return Standing.SAME, "equal at every seed" if largest == 0 else ""
+        if math.isinf(error):
+            return Standing.TOO_NOISY, "noise unknown: too few repeats of one commit"
+        if size >= floor and size > TWO_SIDED_95 * error:
+            return Standing.WORSE, ""
+        if size + ONE_SIDED_95 * error > floor:
+            return Standing.TOO_NOISY, "noise hides changes as small as the floor"
+        return Standing.SAME, ""
+
+    def _plain(self, kind: Standing, note: str) -> MetricStanding:
+        names = (self.task.suite, self.task.name, self.metric.name)
+        return MetricStanding(*names, kind, True, unit=self.metric.unit, note=note)
+
+
+def _values(records: Sequence[TrialRecord], metric: Metric) -> Mapping[int, float]:
+    """Return the mean of the trials that count, by seed: re-used results where no trial ran."""
+    counts = [
+        r for r in records
+        if r.ok and not r.early_stopped and r.rules.get(metric.name) == metric.summary
+        and not (metric.kind is Kind.SPEED and r.outcome and SPOILT & {*r.outcome.marks})
+    ]  # fmt: skip
+    counts = [r for r in counts if not r.derived] or counts
+    by_seed: dict[int, list[float]] = {}
+    for record in counts:
+        by_seed.setdefault(record.trial.seed, []).append(record.summaries[metric.name])
+    return {seed: sum(values) / len(values) for seed, values in by_seed.items()}
