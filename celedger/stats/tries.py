@@ -15,8 +15,9 @@ from celedger.stats.tails import t_tail
 ERROR = 0.05
 """Probability that a chain of null edits ever holds a claim, over all its tries and metrics."""
 SPREAD = 4.0
-"""Standard deviation of real effects, in those of a trial: the sizes that lives.md draws lie
-between 1.5 and 10. It decides which effects are seen soonest, never how often a claim is wrong."""
+"""Standard deviation of real effects, in those of a trial: the middle of the sizes, 1.5 to 10, by
+which the model of histories was measured. It decides which effects are seen soonest, never how
+often a claim is wrong."""
 
 
 def evidence(effect: float, variance: float, sd: float, freedom: float) -> float:
