@@ -88,8 +88,8 @@ noise: $(STAMP)  ## Measure the shipped suites' noise anew into docs/noise.md (a
 bench-lab: $(STAMP)  ## Plant faults in eleven trainings as people write them (20 minutes)
 	$(BIN)/python benchmarks/lab.py --jobs 2
 
-example: $(STAMP)  ## Make ledger.db.example anew
-	$(BIN)/python scripts/make_example_ledger.py
+example: $(STAMP)  ## Train the example anew: ledger.db.example and docs/example (10 minutes)
+	$(BIN)/python scripts/make_example.py
 
 release: $(STAMP)  ## Rehearse a release: VERSION=0.2.0; with KEEP=1, make it
 	@test -n "$(VERSION)" || { echo "say which: make release VERSION=0.2.0" >&2; exit 1; }

@@ -53,13 +53,15 @@ from celedger.judge.bisection.planner import BUDGET
 from celedger.ledger import Ledger
 from celedger.repo import History, Repository, filters
 from celedger.repo.checkouts import Checkouts
-from celedger.repo.fast_import import NewCommit, create
 from celedger.stats.lineage import GOOD, Lineage
 from celedger.system.device_lock import DeviceLock
 from celedger.system.gpu import CPU
 from celedger.trial.engine import Need
 from celedger.trial.reuse import NamedPaths
 from celedger.trial.runner import Bench
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+from fast_import import NewCommit, create
 
 METRIC = "val_loss"
 TASK = Task(

@@ -3,7 +3,7 @@ training that reads them in a dozen ways; every mutation of one is run for real,
 what its footprint said.
 
     python benchmarks/reuse.py --mutations 5000
-    python benchmarks/reuse.py --demo 0           # what the demo's bisects train
+    python benchmarks/reuse.py --demo             # what the demo's bisects train
     python benchmarks/reuse.py --range 5000       # time and memory of the classes of a range
     python benchmarks/reuse.py --overhead 5       # a cold start beside the bare script
 
@@ -199,7 +199,7 @@ def report(tally: Tally) -> None:
         print("FAULT", fault)
 
 
-def demo(seed: int, *, reuse: bool) -> dict[str, object]:
+def demo(*, reuse: bool) -> dict[str, object]:
     """The demo's survey and four bisects: commits and trials that were trained in the bisects."""
     from unittest import mock
 
@@ -227,7 +227,7 @@ def demo(seed: int, *, reuse: bool) -> dict[str, object]:
     with tempfile.TemporaryDirectory() as place, contextlib.ExitStack() as stack:
         if not reuse:
             stack.enter_context(blind)
-        stage = play.set_stage(Path(place).resolve() / "demo", seed)
+        stage = play.set_stage(Path(place).resolve() / "demo")
         with Ledger.open(stage.settings.ledger, create=True) as ledger:
             found = play.play(stage, ledger, listen, say)
     surveyed = trained.pop("survey", set())
@@ -342,7 +342,7 @@ def main() -> int:
     parser.add_argument("--each", type=int, default=12, help="mutations of one repository")
     parser.add_argument("--first", type=int, default=0, help="seed of the first repository")
     parser.add_argument("--pythons", nargs="+", default=[sys.executable], help="they take turns")
-    parser.add_argument("--demo", type=int, nargs="*", metavar="SEED", default=[])
+    parser.add_argument("--demo", action="store_true")
     parser.add_argument("--range", type=int, default=0, metavar="COMMITS")
     parser.add_argument("--overhead", type=int, default=0, metavar="REPEATS")
     options = parser.parse_args()
@@ -351,12 +351,9 @@ def main() -> int:
         tally = soundness(options.mutations, options.each, options.first, options.pythons)
         report(tally)
         bad += len(tally.faults)
-    for seed in options.demo:
+    if options.demo:
         for reuse in (False, True):
-            print(
-                f"demo {seed}, {'with' if reuse else 'without'} re-use: {demo(seed, reuse=reuse)}",
-                flush=True,
-            )
+            print(f"demo {'with' if reuse else 'without'} re-use: {demo(reuse=reuse)}", flush=True)
     if options.range:
         overlapping(options.range)
     if options.overhead:

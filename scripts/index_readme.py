@@ -10,17 +10,17 @@ from typing import Any
 
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
-_LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!\w+:|#)([^)]+)\)")
+_TARGET = re.compile(r"\]\((?!\w+:|#)([^)]+)\)")
 
 
 def absolute(text: str, repository: str, tag: str) -> str:
     """Return Markdown whose relative links lead to files of a tag in the repository at a URL."""
 
     def link(match: re.Match[str]) -> str:
-        image, label, path = match.groups()
-        return f"{image}[{label}]({repository}/{'raw' if image else 'blob'}/{tag}/{path})"
+        kind = "raw" if match[1].endswith((".png", ".svg")) else "blob"
+        return f"]({repository}/{kind}/{tag}/{match[1]})"
 
-    return _LINK.sub(link, text)
+    return _TARGET.sub(link, text)
 
 
 class ReadmeHook(MetadataHookInterface):

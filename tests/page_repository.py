@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
+from fast_import import NewCommit
 from golden.repositories import HERE, OLD, Writer, _writer
 
 from celedger.base.model import BaselineAct, BisectRecord, Environment, OutcomeKind
 from celedger.ledger.findings import FindingRecord
-from celedger.repo.fast_import import NewCommit
 from celedger.repo.plumbing import tell
 
 START = 1_772_000_000

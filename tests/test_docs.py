@@ -49,8 +49,8 @@ def test_nothing_installs_a_name_that_anyone_may_take() -> None:
     install = re.compile(r"(?:pip|pipx|uv tool) install (?:-{1,2}[\w-]+ )*['\"]?celedger\b(?! @ )")
     folders = ("celedger", "docs", "hooks", "suites", ".github")
     files = [file for folder in folders for file in (ROOT / folder).rglob("*") if file.is_file()]
-    texts = [file for file in [*files, *ROOT.glob("*.md")] if file.suffix not in (".png", ".pyc")]
-    broken = [str(f.relative_to(ROOT)) for f in texts if install.search(f.read_text())]
+    texts = {file: file.read_text(errors="replace") for file in [*files, *ROOT.glob("*.md")]}
+    broken = [str(file.relative_to(ROOT)) for file, text in texts.items() if install.search(text)]
     assert install.search("pip install --upgrade celedger")
     assert broken == []
 

@@ -1,4 +1,5 @@
-"""`celedger demo`: make a repository, search its planted regressions, show the answers."""
+"""`celedger demo`: make a repository, search its planted regressions, show the answers; or unpack
+the ledger that has them."""
 
 from __future__ import annotations
 
@@ -15,28 +16,56 @@ def demo(
     folder: Annotated[
         Path, typer.Argument(metavar="DIR", help="Where to make the repository.")
     ] = Path("demo"),
-    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Varies the history.")] = 0,
+    example: Annotated[
+        bool, typer.Option("--example", help="Train nothing: unpack the ledger that ships.")
+    ] = False,
     device: options.Device = None,
     json: options.Json = False,
 ) -> int:
     """Make a repository with four planted regressions, and find them.
 
-    The repository holds a small made-up library that trains with torch. Its history of some
-    20 commits is varied by the seed. The demo bisects a quality, a speed and a memory
-    regression and a crash, and compares each answer with the truth. Typed again, it goes on
-    where it was.
+    The repository holds a small library that trains with torch, and 20 commits. The demo
+    bisects a quality, a speed and a memory regression and a crash, and compares each answer
+    with the truth. Typed again, it goes on where it was. With --example nothing is trained
+    and torch is not needed: all commits are measured in the ledger that comes with it.
     """
+    from celedger.cli.session import Options
+
+    status = (_unpack if example else _play)(folder, device, json)
+    if not json:
+        print(f"\nlook around:\n  {Options(folder, None).typed('celedger')} status")
+    return status
+
+
+def _unpack(folder: Path, device: str | None, json: bool) -> Status:
+    from celedger.base import config, umask
+    from celedger.cli.session import keep_out_of_git
+    from celedger.demo.example import materialise, unpack_ledger
+    from celedger.repo import Repository
+    from celedger.views.demo import Unpacked
+
+    with umask.users():
+        materialise(folder.absolute())
+    repository = Repository.open(folder)
+    ledger = config.load(repository.root, {}, device=device).ledger
+    unpack_ledger(ledger)
+    keep_out_of_git(repository, ledger)
+    options.answer(Unpacked(repository.root, ledger), json)
+    return Status.GOOD
+
+
+def _play(folder: Path, device: str | None, json: bool) -> Status:
     from celedger.base import umask
     from celedger.cli.demo_play import play, set_stage
     from celedger.cli.progress import Progress
-    from celedger.cli.session import Options, keep_out_of_git, note
+    from celedger.cli.session import keep_out_of_git
     from celedger.judge import memory
     from celedger.judge.derivation import derive
     from celedger.ledger import Ledger
     from celedger.views.demo import DemoResult, draw
 
     with umask.users():
-        stage = set_stage(folder.absolute(), seed, device)
+        stage = set_stage(folder.absolute(), device)
     keep_out_of_git(stage.repository, stage.settings.ledger)
     with Ledger.open(stage.settings.ledger, create=True) as ledger:
         with Progress() as progress:
@@ -48,5 +77,4 @@ def demo(
         print(f"\nledger    {stage.settings.ledger}")
         for picture in pictures:
             print(f"picture   {picture}")
-        note(f"look around: {Options(folder, None).typed('celedger')} log")
     return Status.GOOD if all(answer.honest for answer in answers) else Status.CANNOT_JUDGE

@@ -12,7 +12,7 @@ from pathlib import Path
 from celedger.base import config
 from celedger.base.errors import CeledgerError, UsageError
 from celedger.base.model import Commit, Why
-from celedger.demo.made_history import materialise
+from celedger.demo.example import materialise
 from celedger.judge import bisection
 from celedger.ledger import Ledger
 from celedger.repo import Repository, spread
@@ -44,15 +44,15 @@ class Stage:
     planted: dict[str, str]
 
 
-def set_stage(folder: Path, seed: int, device: str | None = None) -> Stage:
-    """Make the demo's repository at `folder`, or find it there again for the same seed. Its trials
-    run on the `device`.
+def set_stage(folder: Path, device: str | None = None) -> Stage:
+    """Make the demo's repository at `folder`, or find it there again. Its trials run on the
+    `device`.
 
     Raises UsageError where something else is there, or torch is not installed.
     """
     if find_spec("torch") is None:
         raise UsageError("the demo trains with torch", "pip install torch")
-    planted = materialise(folder, seed)
+    planted = materialise(folder)
     repository = Repository.open(folder)
     return Stage(repository, config.load(repository.root, {}, device=device), planted)
 

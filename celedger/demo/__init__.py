@@ -1,1 +1,1 @@
-"""The demo: a generated library with planted regressions, and its truth."""
+"""The example: a repository with planted regressions, its truth and its ledger."""

@@ -1,5 +1,6 @@
 """Commits on their way to another machine: packed here, unpacked into a bare clone there, which
-keeps a ref on each commit that it was sent. Must not know who carries the packs."""
+keeps a ref on each commit that it was sent; and the bundle that a repository is made from. Must
+not know who carries the packs."""
 
 from __future__ import annotations
 
@@ -46,3 +47,18 @@ def commits_in(clone: Path) -> list[str]:
         return []
     answer = ask(clone, "--git-dir", str(clone), "for-each-ref", "--format=%(objectname)", _REFS)
     return answer.text.split()
+
+
+def clone_bundle(bundle: Path, path: Path) -> None:
+    """Make a repository at `path` of all refs of a bundle, and check out its branch `main`."""
+    path.mkdir(parents=True, exist_ok=True)
+    tell(path, "init", "--quiet", "--initial-branch=main", "--template=")
+    tell(path, "fetch", "--quiet", "--update-head-ok", str(bundle), "refs/*:refs/*")
+    tell(path, "-c", "core.hooksPath=/dev/null", "reset", "--quiet", "--hard", "main", "--")
+
+
+def refs_below(path: Path, prefix: str) -> dict[str, str]:
+    """Return the hash of each ref of a repository below a prefix, by the rest of its name."""
+    shown = ask(path, "for-each-ref", "--format=%(objectname) %(refname)", prefix).text
+    pairs = (line.split() for line in shown.splitlines())
+    return {name.removeprefix(prefix): sha for sha, name in pairs}

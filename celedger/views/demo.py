@@ -16,7 +16,7 @@ from celedger.views.format import percent, plain, short
 from celedger.views.tables import Column, table
 
 _COLUMNS = (
-    Column("planted"), Column("seen in"), Column("truth"), Column("found"), Column(),
+    Column("worse"), Column("metric"), Column("first bad commit"), Column("named"), Column(),
     Column("sure", right=True), Column("trials", right=True), Column("subject", shrink=True),
 )  # fmt: skip
 
@@ -53,7 +53,7 @@ class DemoResult(Document):
     answers: Sequence[DemoAnswer]
 
     def text(self, width: int = 100) -> str:
-        """Return a line for each planted regression, and how many were found."""
+        """Return a line for each planted regression, and how many were named."""
         rows = []
         for answer in self.answers:
             report = answer.report
@@ -67,7 +67,8 @@ class DemoResult(Document):
             truth, subject = short(answer.truth.sha), plain(answer.truth.subject)
             rows.append((answer.kind, metric, truth, named, grade, sure, trials, subject))
         right = sum(answer.right for answer in self.answers)
-        return f"{table(_COLUMNS, rows, width=120)}\n\n{right} of {len(self.answers)} found"
+        named = f"{right} of {len(self.answers)} first bad commits named"
+        return f"{table(_COLUMNS, rows, width=120)}\n\n{named}"
 
     def json(self) -> dict[str, object]:
         return {
@@ -87,6 +88,20 @@ class DemoResult(Document):
                 for report in [answer.report]
             ]
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Unpacked(Document):
+    """Where the example is now."""
+
+    repository: Path
+    ledger: Path
+
+    def text(self, width: int = 100) -> str:
+        return f"repository  {self.repository}\nledger      {self.ledger}"
+
+    def json(self) -> dict[str, object]:
+        return {"repository": str(self.repository), "ledger": str(self.ledger)}
 
 
 def draw(derivation: Derivation, answers: Sequence[DemoAnswer]) -> list[Path]:

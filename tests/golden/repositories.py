@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
+from fast_import import NewCommit, create
 from old_verdicts import record_verdicts
 
 from celedger import suite
@@ -38,7 +39,6 @@ from celedger.base.model import (
 from celedger.ledger import Ledger
 from celedger.ledger.job_record import JobState
 from celedger.repo import Repository
-from celedger.repo.fast_import import NewCommit, create
 from celedger.trial.workplace import choose_tasks
 
 START = 1_772_000_000  # 2026-02-25, the time of the first commit and of the first trial

@@ -16,11 +16,11 @@ from contextlib import chdir
 from pathlib import Path
 
 import pytest
+from fast_import import Blob, NewCommit, create
 
 from celedger.base.errors import UnknownRevision
 from celedger.repo import Repository
 from celedger.repo.checkouts import Checkout, Checkouts
-from celedger.repo.fast_import import Blob, NewCommit, create
 
 Git = Callable[..., str]
 

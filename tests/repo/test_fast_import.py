@@ -4,9 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from fast_import import Blob, NewCommit, create
 
 from celedger.base.errors import RepositoryError
-from celedger.repo.fast_import import Blob, NewCommit, create
 
 Git = Callable[..., str]
 

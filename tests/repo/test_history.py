@@ -3,12 +3,12 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+from fast_import import NewCommit, create
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from celedger.base.errors import UsageError
 from celedger.repo import Repository
-from celedger.repo.fast_import import NewCommit, create
 
 
 @st.composite

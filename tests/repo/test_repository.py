@@ -5,10 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from fast_import import NewCommit, create
 
 from celedger.base.errors import RepositoryError, UnknownRevision, UsageError
 from celedger.repo import Repository, scrubbed, spread
-from celedger.repo.fast_import import NewCommit, create
 
 Git = Callable[..., str]
 LINE = [NewCommit(name, f"commit {name}", {"f": name}) for name in "abcde"]

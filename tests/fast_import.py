@@ -1,4 +1,4 @@
-"""Builds a repository from a list of commits, for the demo and for tests: names and dates are
+"""Builds a repository from a list of commits, for tests and benchmarks: names and dates are
 given, so equal lists make equal hashes. Knows nothing of what the commits contain.
 """
 
