@@ -11,7 +11,7 @@ NPX    := npm_config_fetch_retries=0 npm_config_fetch_timeout=20000 npx --yes $(
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test-core test test-all test-gpu test-slurm gpu-report golden lint types arch audit check page docs pictures \
-	noise bench-lab example release clean
+	noise bench bench-lab example release clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -84,6 +84,17 @@ pictures: $(STAMP)  ## Make docs/images anew by the commands that draw them (10 
 
 noise: $(STAMP)  ## Measure the shipped suites' noise anew into docs/noise.md (an hour, a quiet machine)
 	$(BIN)/python scripts/make_noise_table.py
+
+bench: $(STAMP)  ## Measure what the manual quotes figures of (hours, a quiet machine)
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/bisect_calibration.py --cases 2000 --out /tmp/celedger-bisects
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/lives.py --lives 20 --jobs 2
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/hard_worlds.py --cases 120 --jobs 2
+	$(BIN)/python benchmarks/decision_time.py
+	$(BIN)/python benchmarks/kills.py --times 30 --seed 7
+	$(BIN)/python benchmarks/damage.py
+	$(BIN)/python benchmarks/hostile.py
+	$(BIN)/python benchmarks/reuse.py --mutations 5000
+	$(BIN)/python benchmarks/hook.py
 
 bench-lab: $(STAMP)  ## Plant faults in eleven trainings as people write them (20 minutes)
 	$(BIN)/python benchmarks/lab.py --jobs 2

@@ -267,7 +267,7 @@ def test_importing_the_child_side_brings_only_the_standard_library() -> None:
 
 
 def test_a_call_costs_microseconds(journal: Path) -> None:
-    """The target is 10 µs (`benchmarks/child_log.py`); CPU time and a wide margin here, so that
+    """The target is 10 µs; CPU time and a wide margin here, so that
     only another order of magnitude fails."""
     before = resource.getrusage(resource.RUSAGE_SELF)
     for epoch in range(5000):

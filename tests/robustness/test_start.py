@@ -1,4 +1,4 @@
-"""`celedger --help` stays cheap: what it must not load. benchmarks/help.py measures the time."""
+"""`celedger --help` stays cheap: what it must not load."""
 
 from __future__ import annotations
 

@@ -238,7 +238,7 @@ EVERY = " --batch 4 --lr 1e-2"
 def test_a_task_learns_and_reports_what_is_declared(
     task: str, tmp_path: Path, trial: Trials
 ) -> None:
-    """That it repeats itself bit by bit is measured in benchmarks/suite_figures.py."""
+    """That it repeats itself bit by bit was measured once, for all tasks."""
     options, share = SHORT[task]
     reports = trial(task, options + EVERY, tmp_path / "trial")
     declared = {metric.name for metric in task_of(task)[1].metrics}
