@@ -168,7 +168,9 @@ def drift(
         start, dots, end = revision.partition("..")
         tip = repository.resolve((end or "HEAD") if dots else revision).sha
         state = memory.read(repository, ledger, tip, every=every)
-        log = repository.log(tip, limit=memory.LONGEST, first_parent=not every)[::-1]
+        log = repository.log(tip, limit=memory.LONGEST, first_parent=not every, by_branch=every)[
+            ::-1
+        ]
         if dots:
             inside = {c.sha for c in repository.commits(revision)} | {repository.resolve(start).sha}
             state = within(state, [c.sha for c in log if c.sha in inside])

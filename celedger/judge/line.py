@@ -52,9 +52,9 @@ class Line:
 
         Args:
             elsewhere: Measured commits; those off the line count where it has their tree.
-            every: Take all ancestors, in the order of the history, and not first parents alone.
+            every: Take all ancestors, a merged branch after the other, and not first parents alone.
         """
-        log = repository.log(revision, limit=LONGEST, first_parent=not every)
+        log = repository.log(revision, limit=LONGEST, first_parent=not every, by_branch=every)
         commits = tuple(reversed(log))
         is_whole = len(commits) < LONGEST and not repository.shallow_boundary()
         return cls(repository, commits, _aliases(commits, elsewhere), is_whole)

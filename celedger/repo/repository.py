@@ -108,12 +108,18 @@ class Repository:
         return self.resolve(sha)
 
     def log(
-        self, revision: str = "HEAD", limit: int = 20, *, first_parent: bool = False
+        self,
+        revision: str = "HEAD",
+        limit: int = 20,
+        *,
+        first_parent: bool = False,
+        by_branch: bool = False,
     ) -> list[Commit]:
-        """Return the newest commits reachable from a revision, newest first."""
+        """Return the newest commits reachable from a revision, newest first; `by_branch`: those of
+        a merged branch beside one another, whatever their dates."""
         sha = self.resolve(revision).sha
-        line = ("--first-parent",) if first_parent else ()
-        return parse(self.tell(*LOG, *line, f"--max-count={limit}", sha, "--").out)
+        options = [*(["--first-parent"] * first_parent), *(["--topo-order"] * by_branch)]
+        return parse(self.tell(*LOG, *options, f"--max-count={limit}", sha, "--").out)
 
     def commits(self, spec: str, first_parent: bool = False) -> list[Commit]:
         """`REV`, or `A..B`: the commits reachable from B and not from A, oldest first and parents

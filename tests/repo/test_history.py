@@ -56,3 +56,18 @@ def test_histories_of_any_shape_agree_with_rev_list(
             real = commit.parents[:1] if first_parent else commit.parents
             assert [shas[p] for p in parents] == [p for p in real if p in shas]
             assert not first_parent or len(parents) <= 1
+
+
+def test_a_log_by_branch_keeps_a_merged_branch_together(tmp_path: Path) -> None:
+    start = 10**9
+    parents = {"a": (), "b1": ("a",), "c1": ("a",), "b2": ("b1",), "c2": ("c1",), "m": ("b2", "c2")}
+    commits = [
+        NewCommit(key, key, {key: "x"}, own, time=start + n)
+        for n, (key, own) in enumerate(parents.items())
+    ]
+    ids = create(tmp_path / "r", commits, checkout=False)
+    repository = Repository.open(tmp_path / "r")
+    dated = [c.subject for c in repository.log(ids["m"])[::-1]]
+    assert dated == ["a", "b1", "c1", "b2", "c2", "m"]
+    apart = [c.subject for c in repository.log(ids["m"], by_branch=True)[::-1]]
+    assert apart in (["a", "b1", "b2", "c1", "c2", "m"], ["a", "c1", "c2", "b1", "b2", "m"])
