@@ -76,7 +76,7 @@ class Sample:
         if math.isinf(smallest):
             return "unknown"
         unit = self.metric.unit
-        text = change(smallest, unit=unit, like=self.mean, significant=2)
+        text = change(smallest, unit=unit, like=self.mean, signed=False, significant=2)
         if math.isfinite(self.mean) and self.mean:
             text += f" ({percent(smallest / abs(self.mean))})"
         return text
