@@ -30,7 +30,7 @@ from scipy.special import betaln
 from scipy.stats import mannwhitneyu
 
 from celedger.stats.choice import choose
-from celedger.stats.draws import alike
+from celedger.stats.equal_bits import alike
 from celedger.stats.firstbad import (
     Evidence,
     NoisePrior,
@@ -157,34 +157,22 @@ class Trials:
         self.readings: list[Reading] = []
         self.numbers: dict[tuple[int, int], int] = {}
 
-    def add(self, position: int) -> None:
+    def add(self, position: int, seed: int | None = None) -> None:
+        """Run a trial with a seed, or with the first one that tells something."""
         case = self.case
         if case.cell.redraw is None:
             self.readings.append(Reading(position, case.read(position)))
             return
         known = alike(self.readings, position)
         tried = {r.seed for r in self.readings if r.position in known}
-        seed = next(s for s in count() if s not in tried)
+        if seed is None:
+            seed = next(s for s in count() if s not in tried)
         key = int(case.classes[position]), seed
         if key not in case.drawn:
             case.drawn[key] = case.draw()
         number = self.numbers.setdefault(key, len(self.numbers)) if case.cell.bits else None
         value = case.level(position) + case.drawn[key]
         self.readings.append(Reading(position, value, seed, number))
-
-    @property
-    def sides(self) -> dict[int, str]:
-        """As bisection/identical_trials.py finds them."""
-        n = self.case.cell.n
-        ends: dict[int, set[str]] = {}
-        for r in self.readings:
-            if r.draw is not None and r.position in (GOOD, n - 1):
-                ends.setdefault(r.draw, set()).add("good" if r.position == GOOD else "bad")
-        found: dict[int, set[str]] = {}
-        for r in self.readings:
-            if r.draw is not None and r.position not in (GOOD, n - 1):
-                found.setdefault(r.position, set()).update(ends.get(r.draw, ()))
-        return {position: next(iter(s)) for position, s in found.items() if len(s) == 1}
 
 
 def ours(case: Case) -> Answer:
@@ -214,7 +202,7 @@ def ours_at(case: Case, confidences: Sequence[float]) -> list[Answer]:
         asked = max(cell.stored, 1)
         confidence = confidences[len(answers)]
         question = Question(lineage, confidence, noise, binary=binary, asked=asked)
-        evidence = Evidence(tuple(done.readings), frozenset(broken), done.sides)
+        evidence = Evidence(tuple(done.readings), frozenset(broken))
         start = time.process_time()
         belief = posterior(question, evidence)
         choice = choose(question, evidence, belief)
@@ -234,7 +222,7 @@ def ours_at(case: Case, confidences: Sequence[float]) -> list[Answer]:
         if choice.position in case.broken:
             broken.add(choice.position)
         else:
-            done.add(choice.position)
+            done.add(choice.position, choice.seed)
     return answers
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from celedger.stats import draws
+from celedger.stats import seed_choice
 from celedger.stats.arrays import Bools, Floats
 from celedger.stats.candidate_divisions import cells, quantiles, shares, worth_comparing
 from celedger.stats.firstbad import (
@@ -24,14 +24,19 @@ from celedger.stats.firstbad import (
     State,
     inseparable,
     unconfirmed,
+    unsettled_pairs,
 )
 from celedger.stats.lineage import GOOD, Lineage
 from celedger.stats.parallel import NOTHING, UnderWay, beyond, likeness, told
+from celedger.stats.seed_choice import entropy
+from celedger.stats.worlds import EXACT, FREE
 
 DOUBTED = 0.3
 """Probability of "nothing changed" beyond which a trial is chosen for what it tells of that alone:
 the evidence then speaks for it (NONE_PRIOR), and where a change is not even likely its place is not
 worth a trial. Such trials go to the ends, which differ most."""
+UNSETTLED = 0.5
+"""Probability of the exact world from which its own rules hold."""
 SMALLEST_GAIN = 1e-5
 """Bits below which a trial is not worth running: more of the same tells nothing."""
 ASSUMED_SHIFT, SURE_SHIFT, NO_SHIFT = 2.0, 8.0, 1e-6
@@ -72,6 +77,8 @@ class Choice:
     position: int
     gain: float = 0.0
     """Expected information in bits; 0 at an end of the range, or to confirm."""
+    seed: int | None = None
+    """None for any that no trial of the commit has."""
 
     @property
     def whole(self) -> bool:
@@ -93,30 +100,49 @@ def choose(
     if needed is not None or posterior.state is not State.SEARCHING or posterior.belief is None:
         return needed
     workers = beside.workers if beside.positions else 1
-    positions, gain, rate = _alone(question, evidence, posterior, cost, workers)
+    table = _alone(question, evidence, posterior, cost, workers)
+    left = np.ones(len(table.positions))
     if beside.positions:
-        gain = gain * _Company(question, evidence, posterior, positions, beside).left(())
-    return _best(positions, gain, rate)
+        left = _Company(question, evidence, posterior, table.positions, beside).left(())
+    return _best(table, left)
 
 
-def _best(positions: list[int], gain: Floats, rate: Floats) -> Choice | None:
-    worth = gain * rate
-    best = int(np.argmax(np.round(worth / max(worth.max(), 1e-300), 9)))
-    if gain[best] < SMALLEST_GAIN:
+@dataclass(frozen=True)
+class _Compared:
+    """What is compared: P positions, S seeds."""
+
+    positions: list[int]
+    seeds: list[int | None]
+    gain: Floats
+    """(P, S) bits that a trial tells if no other one runs"""
+    rate: Floats
+    """(P,) the chance to be told them by a second of cost"""
+
+
+def _best(table: _Compared, left: Floats) -> Choice | None:
+    """Return the best choice, where others leave a part (P,) of each gain."""
+    gain = table.gain * left[:, None]
+    worth = gain * table.rate[:, None]
+    row, column = divmod(
+        int(np.argmax(np.round(worth / max(worth.max(), 1e-300), 9))), gain.shape[1]
+    )
+    if gain[row, column] < SMALLEST_GAIN:
         return None
-    return Choice(positions[best], float(gain[best]))
+    return Choice(table.positions[row], float(gain[row, column]), table.seeds[column])
 
 
 def _alone(
     question: Question, evidence: Evidence, posterior: Posterior, cost: Cost, workers: int
-) -> tuple[list[int], Floats, Floats]:
-    """Return the positions that are compared, the bits that a trial of each tells if no other one
-    runs, and the chance to be told them by a second of cost."""
+) -> _Compared:
+    """Return what is compared if no other trial runs."""
     lineage, belief = question.lineage, posterior.belief
     assert belief is not None
     bad, doubted = lineage.bad, posterior.no_change > DOUBTED
+    if belief.world[FREE] < UNSETTLED:  # only pairs at the ends tell whether anything changed
+        doubted = posterior.no_change > min(DOUBTED, 1 - float(posterior.probability.max()))
     tested, hidden = question.tested(evidence), question.hidden(evidence)
-    useful = tested - draws.spare(evidence.readings, bad)
+    # Where another position has the same bits, that one stands for it.
+    useful = tested - {int(p) for p in belief.positions[belief.counts == 0]}
     positions = worth_comparing(lineage, posterior, useful, frozenset(tested | hidden), cost.built)
     if workers > 1:
         marks = np.arange(1, 2 * workers) / (2 * workers)
@@ -129,21 +155,40 @@ def _alone(
         of_change = _gains(posterior, positions, share, predictions, of_change=True)
         of_change *= [p in (GOOD, bad) for p in positions]
         gain = of_change if of_change.max() >= SMALLEST_GAIN else gain
-    repeats = draws.repeating(evidence.readings, bad)
-    if repeats:
-        # A commit that repeats a tested neighbour shows by its bits which part of its group holds
-        # the change; between two that are equal it will only repeat them.
-        apart = draws.contradicted(lineage, evidence.readings, evidence.sides)
-        open_groups = np.zeros(len(belief.group))
-        open_groups[belief.split.group[~apart]] = 1.0
-        located = (1 - posterior.no_change) * (_sided(share) @ (belief.group * open_groups))
-        located *= not doubted
-        new = np.array([p not in tested for p in positions])
-        equal = np.array([p != GOOD and bool(apart[p]) for p in positions])
-        expected = np.where(equal, 0.0, repeats * located + (1 - repeats) * gain)
-        gain = np.where(new, expected, gain)
+    seeds, by_seed = seed_choice.weigh_seeds(posterior, positions, share, gain)
+    if doubted:
+        by_seed = _of_doubt(posterior, positions, share, seeds, by_seed, gain)
     chance = _testable(lineage, positions, tested, hidden)
-    return positions, gain, chance / np.array([cost.at(p) for p in positions])
+    rate = chance / np.array([cost.at(p) for p in positions])
+    return _Compared(positions, seeds, by_seed, rate)
+
+
+def _of_doubt(
+    posterior: Posterior,
+    positions: list[int],
+    share: Floats,
+    seeds: list[int | None],
+    by_seed: Floats,
+    of_change: Floats,
+) -> Floats:
+    """(P, S) bits of the trials that are chosen while "nothing changed" is not unlikely: halving
+    where bits may repeat, for one trial shows it; else seeds at both ends."""
+    belief = posterior.belief
+    assert belief is not None
+    world = belief.world
+    places = seed_choice.halving(posterior, positions, share, seeds)
+    if world[EXACT] > seed_choice.SUSPECTED and places.max() > seed_choice.WORTH_HALVING:
+        return places
+    paired = 1 - world[FREE] > world[FREE]
+    lacking = seed_choice.lacking_partner(belief) if paired else None
+    result = np.zeros_like(by_seed)
+    if lacking is not None and lacking[0] in positions and lacking[1] in seeds:
+        result[positions.index(lacking[0]), seeds.index(lacking[1])] = 1.0
+    elif paired:
+        result[positions.index(GOOD), -1] = 1.0
+    else:
+        result[:, -1] = of_change
+    return result
 
 
 def _needed(
@@ -158,6 +203,11 @@ def _needed(
             return Choice(end)
     if posterior.state is not State.SEARCHING:
         return None
+    belief = posterior.belief
+    exact = belief is not None and belief.world[EXACT] > UNSETTLED
+    if belief is not None and exact and not running and unsettled_pairs(evidence, bad):
+        at, seed = seed_choice.lacking_partner(belief) or (GOOD, None)
+        return Choice(at, seed=seed)
     if posterior.belief is None:  # every reading is the same so far
         ends = [*places, *running]
         return Choice(GOOD if ends.count(GOOD) <= ends.count(bad) else bad)
@@ -169,7 +219,7 @@ def _needed(
         # The culprit and its parents are always measured.
         for position in unconfirmed(lineage, members, hidden, tested):
             if question.at(position) not in running:
-                return Choice(position)
+                return Choice(position, seed=seed_choice.telling_seed(posterior.belief))
     untouched = not {*places, *hidden, *cost.built} - {GOOD, bad}
     if beside.workers > 1 and untouched and posterior.no_change <= DOUBTED:
         mark = (len(running) + 1) / (beside.workers + 1)
@@ -192,12 +242,13 @@ def useless(
         question, evidence, posterior, cost, nobody
     ):
         return []
-    positions, gain, rate = _alone(question, evidence, posterior, cost, beside.workers)
+    table = _alone(question, evidence, posterior, cost, beside.workers)
+    positions = table.positions
     company, ended = _Company(question, evidence, posterior, positions, beside), list[int]()
     while company.bits >= CLEAR and (least := company.least(ended)) is not None:
         index, own = least
         without = [*ended, index]
-        better = _best(positions, gain * company.left(without), rate)
+        better = _best(table, company.left(without))
         if better is None:
             break
         if own >= USELESS * company.more(without)[0][positions.index(better.position)]:
@@ -219,6 +270,7 @@ def gains(
         return np.zeros(len(positions))
     share = shares(question.lineage, posterior, positions)
     gain = _gains(posterior, positions, share, posterior.belief.fit.predictions())
+    gain = np.asarray(seed_choice.weigh_seeds(posterior, positions, share, gain)[1].max(axis=1))
     if beside.positions:
         gain = gain * _Company(question, evidence, posterior, positions, beside).left(())
     return gain
@@ -239,12 +291,14 @@ def expected_trials(question: Question, evidence: Evidence, posterior: Posterior
     ends += max(FEWEST_BAD - places.count(question.lineage.bad), 0)
     hidden = question.hidden(evidence)
     mass = np.bincount(inseparable(question.lineage, hidden), weights=posterior.probability)
-    bits = float(_entropy(np.asarray(mass, dtype=np.float64))) / np.log(2)
+    bits = float(entropy(np.asarray(mass, dtype=np.float64))) / np.log(2)
     odds = np.log(question.confidence / (1 - question.confidence))
     sure = mass.max() * (1 - posterior.no_change)
     missing = odds - np.log(max(sure, 1e-300) / max(1 - sure, 1e-300))
     if posterior.belief is None or not np.isfinite(posterior.noise):
         shift = SURE_SHIFT if posterior.belief is not None or question.binary else ASSUMED_SHIFT
+    elif posterior.belief.world[EXACT] > UNSETTLED:
+        shift = SURE_SHIFT
     else:
         shift = posterior.effect / max(posterior.noise, 1e-300)
     if not shift > NO_SHIFT:
@@ -258,7 +312,7 @@ def capacity(shift: float) -> float:
     """Bits one reading tells, levels `shift` sd of normal noise apart and equally likely."""
     x = np.linspace(-8, 8 + shift, 512)
     good, bad = (np.exp(-0.5 * (x - level) ** 2) / np.sqrt(2 * np.pi) for level in (0, shift))
-    information = _entropy((good + bad) / 2) - (_entropy(good) + _entropy(bad)) / 2
+    information = entropy((good + bad) / 2) - (entropy(good) + entropy(bad)) / 2
     return float(information * (x[1] - x[0]) / np.log(2))
 
 
@@ -281,7 +335,7 @@ class _Company:
         self._positions, self._running = positions, beside.positions
         ends = GOOD, lineage.bad
         self.inner = [i for i, p in enumerate(beside.positions) if p not in ends]
-        self.bits = _bits(posterior, draws.repeating(evidence.readings, lineage.bad))
+        self.bits = _bits(posterior, float(belief.world[EXACT]))
         if self.inner:
             group, self._weight, self._bad = cells(
                 lineage, posterior, [beside.positions[i] for i in self.inner]
@@ -330,7 +384,7 @@ def _bits(posterior: Posterior, repeats: float) -> float:
     if belief.exact:
         return 1.0
     good, bad, _, step = belief.fit.predictions()
-    each = _entropy((good + bad) / 2) - (_entropy(good) + _entropy(bad)) / 2
+    each = entropy((good + bad) / 2) - (entropy(good) + entropy(bad)) / 2
     return float(repeats + (1 - repeats) * (belief.group @ each) * step / np.log(2))
 
 
@@ -352,11 +406,11 @@ def _gains(
     changed = is_bad @ bad + is_good @ good
     mixed = (1 - none) * changed + none * same
     if of_change:
-        inner = (1 - none) * _entropy(changed) + none * _entropy(same)
+        inner = (1 - none) * entropy(changed) + none * entropy(same)
     else:
-        inner = is_bad @ _entropy(bad) + is_good @ _entropy(good)
-        inner = (1 - none) * inner + none * _entropy(same)
-    gain = (_entropy(mixed) - inner) * step / np.log(2)
+        inner = is_bad @ entropy(bad) + is_good @ entropy(good)
+        inner = (1 - none) * inner + none * entropy(same)
+    gain = (entropy(mixed) - inner) * step / np.log(2)
     counts = dict(zip(belief.positions.tolist(), belief.counts.tolist(), strict=True))
     m = np.array([counts.get(p, 0) for p in positions], dtype=float)
     if belief.exact:
@@ -364,15 +418,6 @@ def _gains(
     # d/dm of the independent trials that m repeats are worth
     common = belief.fit.common(belief.group)
     return np.asarray(gain / (1 + m * common) ** 2)
-
-
-def _sided(chance: Floats) -> Floats:
-    """Bits told by learning for sure what has this chance."""
-    return np.asarray(_entropy(np.stack([chance, 1 - chance], axis=-1)) / np.log(2))
-
-
-def _entropy(density: Floats) -> Floats:
-    return -np.asarray((density * np.log(np.maximum(density, 1e-300))).sum(axis=-1))
 
 
 def _testable(

@@ -8,14 +8,15 @@ named after whole trials of it and its parents, as ever.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from celedger.stats import draws
+from celedger.stats.arrays import Bools
 from celedger.stats.choice import ALONE, Choice, Cost, choose
-from celedger.stats.firstbad import Evidence, Posterior, Question, State, posterior
+from celedger.stats.firstbad import Evidence, Posterior, Question, Reading, State, posterior
+from celedger.stats.lineage import Lineage
 from celedger.stats.parallel import UnderWay
 
 DOUBT = 0.05
@@ -43,7 +44,7 @@ def view(question: Question, evidence: Evidence, alike: Sequence[frozenset[int]]
         return View(plain, question, plain)
     n = len(question.lineage)
     prior = np.asarray(np.ones(n) if question.prior is None else question.prior, dtype=np.float64)
-    agrees = np.where(draws.parted(question.lineage, alike), 0.0, 1.0)
+    agrees = np.where(parted(question.lineage, alike), 0.0, 1.0)
     mean = float(prior @ agrees / prior.sum())
     trusted = doubted = np.ones(n)  # they may contradict each other
     if mean > 0:
@@ -68,3 +69,32 @@ def pick(
     if best is None and not beside.positions:  # only the doubt is left: whole trials settle it
         best = choose(question, evidence, seen.posterior, cost)
     return best
+
+
+def alike(
+    readings: Sequence[Reading], position: int, others: Sequence[frozenset[int]] = ()
+) -> frozenset[int]:
+    """Return the positions whose bits are known to be those of `position`, itself among them: a
+    trial there tells something new only with a seed that none of them had. `others` are further
+    sets of positions that computed the same."""
+    places: dict[int, set[int]] = {}
+    for reading in readings:
+        if reading.draw is not None:
+            places.setdefault(reading.draw, set()).add(reading.position)
+    groups = [some for some in (*places.values(), *others) if len(some) > 1]
+    positions = {position}
+    while joined := [some for some in groups if some & positions and not some <= positions]:
+        positions.update(*joined)
+    return frozenset(positions)
+
+
+def parted(lineage: Lineage, groups: Iterable[Collection[int]]) -> Bools:
+    """Return (n,) True where a candidate puts the members of one group on different sides."""
+    apart = np.zeros(len(lineage), dtype=bool)
+    for places in groups:
+        split = lineage.split(sorted(places))
+        all_bad: Bools = np.all(split.bad, axis=1)
+        any_bad: Bools = np.any(split.bad, axis=1)
+        both: Bools = any_bad & ~all_bad
+        apart |= both[split.group]
+    return apart

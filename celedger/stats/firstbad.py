@@ -9,7 +9,7 @@ are, otherwise such a reading is worth the worst finite one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
@@ -17,15 +17,16 @@ from math import isfinite
 
 import numpy as np
 
-from celedger.stats import draws, shifts
+from celedger.stats import shifts
 from celedger.stats.arrays import Bools, Floats, Ints
-from celedger.stats.draws import Reading as Reading
 from celedger.stats.failure_rates import SURE, fit_rates
 from celedger.stats.levels import Fit, fit
-from celedger.stats.likelihood import FAR, Sites, standardised
+from celedger.stats.likelihood import FAR, Sites
 from celedger.stats.lineage import GOOD, Lineage, Split
 from celedger.stats.shifts import NoisePrior as NoisePrior
 from celedger.stats.tails import t_test
+from celedger.stats.worlds import EXACT, Table, Worlds, failures, tabulate, weigh
+from celedger.stats.worlds import Reading as Reading
 
 CONTRADICTING = 1e-4
 """p-value of the ends' own difference below which "nothing changed" is not said: of ends that are
@@ -35,9 +36,6 @@ NONE_PRIOR = 0.3
 Two ends with 10 readings each and no difference need a median of 54 more at this prior before
 nothing changed is believed at 95 % (100 at 0.2, 390 at 0.05), which is then said wrongly of a
 shift of half a sd in 3.6 % (0.9 and 0 %), of one of 1 sd in less than 0.1 %."""
-ALONE_PRIOR = 0.01
-"""The same where the metric repeats exactly and only one commit can have changed it: its values do
-differ, whatever commits in general differ by. No further trial would tell more."""
 BETTER_PRIOR = 0.02
 """Prior probability that the bad end is the better one: weighed where its readings are."""
 FLAKY_CONFIDENCE = 0.85
@@ -47,6 +45,8 @@ that comes three times in ten is then laid on another commit in 5 % (7 % at 0), 
 MOST_RANGES = FAR
 """The ledger's noise and the floor count as at most so many ranges of the readings, and the noise
 as at least one in so many."""
+MOST_SPARED = 6
+"""Seeds that are tried at both ends before nothing is said to have changed because none differs."""
 FEWEST_GOOD, FEWEST_BAD = 2, 1
 """Readings at the ends before anything else is asked."""
 
@@ -99,8 +99,6 @@ class Evidence:
 
     readings: tuple[Reading, ...] = ()
     untestable: frozenset[int] = frozenset()
-    sides: Mapping[int, str] = field(default_factory=dict)
-    """Positions whose bits equal those of an end: "good" or "bad"."""
 
 
 class State(Enum):
@@ -127,6 +125,12 @@ class Belief:
     fit: Fit
     exact: bool
     """Repeats tell nothing: the metric repeats exactly."""
+    table: Table
+    worlds: Worlds
+    world: Floats
+    """(3,) probability of each world"""
+    located: Floats
+    """(G,) probability of each group given a change and the exact world"""
 
 
 @dataclass(frozen=True)
@@ -200,54 +204,73 @@ def _posterior(
     lineage = question.lineage
     n = len(lineage)
     prior = np.ones(n) if question.prior is None else np.asarray(question.prior, dtype=float)
-    prior = draws.located(lineage, evidence.readings, evidence.sides, prior / prior.sum())
+    prior = prior / prior.sum()
 
-    data = _sites(question, evidence)
-    if data.sites is None or data.sites.good < 0 or data.sites.bad < 0:
+    table, binary = _table(question, evidence)
+    if table is None:
         return _answer(question, evidence, prior, question.none_prior, None)
-    if data.constant:
+    if table.constant:
         # Not one reading differs: half the doubt with every further one.
-        none = 1.0 - 0.1 * 0.5 ** (len(data.sites.values) - 2)
+        none = 1.0 - 0.1 * 0.5 ** (table.constant - 2)
         return _answer(question, evidence, prior, none, None)
 
     known = None if like is None else like.belief
-    split = known.split if known else lineage.split([int(p) for p in data.positions])
+    split = known.split if known else lineage.split([int(p) for p in table.positions])
     group_prior = np.bincount(split.group, prior, len(split.bad)).astype(np.float64)
     with np.errstate(divide="ignore"):
         log_prior = np.log(group_prior)
-    fitted = known.fit if known else _fit(question, data, data.sites, split.bad, log_prior, sure)
-    none_prior = question.none_prior
-    if draws.ends_repeat(evidence.readings, lineage.bad):
-        none_prior = 1 - (1 - none_prior) * draws.DOUBT
-    elif data.exact and prior.max() >= 1 - 1.01 * draws.DOUBT:
-        none_prior = ALONE_PRIOR
-    log_change = log_prior + fitted.log_evidence + np.log(1 - none_prior)
+    read = split.bad[:, table.counts > 0]
+    floor = min(question.floor / table.unit, MOST_RANGES)
+    if known:
+        explained = known.worlds
+    else:
+        fitted = _fit(question, table, table.sites, read, log_prior, sure if binary else None)
+        explained = weigh(
+            table, split.bad, fitted, log_prior, floor, question.selected, linear=lineage.linear
+        )
+    changes, nones = explained.evidence(question.none_prior)
+    of_world = np.logaddexp.reduce(log_prior + changes, axis=1)
+    log_change = np.logaddexp.reduce(log_prior + changes, axis=0)
     change = np.logaddexp.reduce(log_change)
-    none = np.log(none_prior) + fitted.log_none
+    none = np.logaddexp.reduce((log_prior + nones).ravel())
+    noisy = explained.noisy
+    fitted = explained.fit
     if fitted.log_small is not None:
-        small = np.logaddexp.reduce(log_prior + fitted.log_small)
-        none = np.logaddexp(none, small + np.log(1 - none_prior))
-    if data.sites.falls:  # the opposite of what was asked is no change for the worse
-        turned = _fit(question, data, data.sites.swapped(), ~split.bad, log_prior, sure)
-        better = np.logaddexp.reduce(log_prior + turned.log_evidence)
+        small = np.logaddexp.reduce(log_prior + fitted.log_small + noisy)
+        none = np.logaddexp(none, small + np.log(1 - question.none_prior))
+    if table.sites.falls:  # the opposite of what was asked is no change for the worse
+        other = replace(table, sites=table.sites.swapped())
+        turned = _fit(question, table, other.sites, ~read, log_prior, sure if binary else None)
+        reverse = weigh(other, ~split.bad, turned, log_prior, 0.0, question.selected, linear=False)
+        better = np.logaddexp.reduce(log_prior + turned.log_evidence + reverse.noisy)
         none = np.logaddexp(none, better + np.log(BETTER_PRIOR))
     no_change = float(np.exp(none - np.logaddexp(change, none)))
     # Where no split explains the readings as a change, the prior is left.
-    group = np.exp(log_change - change) if change > -np.inf else group_prior
+    group = group_prior if change == -np.inf else np.exp(log_change - change)
     with np.errstate(invalid="ignore", divide="ignore"):
         share = np.where(group_prior > 0, group / group_prior, 0.0)
     probability = prior * share[split.group]
     probability /= probability.sum()
-    belief = Belief(split, data.positions, data.sites.counts, group, fitted, data.exact)
+    every = np.logaddexp(of_world, np.logaddexp.reduce(log_prior + nones, axis=1))
+    world = np.exp(every - np.logaddexp.reduce(every))
+    belief = Belief(
+        split, table.positions, table.counts, group, fitted, table.alone, table, explained, world,
+        np.asarray(np.exp(log_prior + changes[EXACT] - max(of_world[EXACT], -1e300))),
+    )  # fmt: skip
     return _answer(question, evidence, probability, no_change, belief)
 
 
 def _fit(
-    question: Question, data: _Data, sites: Sites, bad: Bools, log_prior: Floats, sure: float
+    question: Question,
+    table: Table,
+    sites: Sites,
+    bad: Bools,
+    log_prior: Floats,
+    sure: float | None,
 ) -> Fit:
-    if data.binary:
+    if sure is not None:
         return fit_rates(sites, bad, question.asked, sure)
-    noise, unit = question.noise or NoisePrior(0.0, 0.0), data.unit
+    noise, unit = question.noise or NoisePrior(0.0, 0.0), table.unit
     if noise.sd > 0:
         noise = NoisePrior(min(max(noise.sd / unit, 1 / MOST_RANGES), MOST_RANGES), noise.dof)
     fitted = fit(
@@ -255,76 +278,23 @@ def _fit(
         bad,
         log_prior,
         noise=noise,
-        sharp=data.exact,
+        resolution=table.resolution,
         floor=min(question.floor / unit, MOST_RANGES),
         selected=question.selected,
     )
     return replace(fitted, unit=unit)
 
 
-@dataclass(frozen=True)
-class _Data:
-    sites: Sites | None
-    positions: Ints
-    binary: bool
-    exact: bool
-    constant: bool
-    unit: float
-    """Of the sites' values, in the readings' unit."""
-
-
-def _sites(question: Question, evidence: Evidence) -> _Data:
-    """Return the readings sorted and grouped; what can't be told apart counts once."""
-    bad = question.lineage.bad
-    at_bad = [r.value for r in evidence.readings if r.position == bad]
+def _table(question: Question, evidence: Evidence) -> tuple[Table | None, bool]:
+    """Return the readings as arrays, and whether they say only what failed."""
+    bad, readings = question.lineage.bad, evidence.readings
+    at_bad = [r.value for r in readings if r.position == bad]
     broken = sum(not isfinite(value) for value in at_bad)
-    binary = question.binary or 2 * broken > len(at_bad)
-    readings = evidence.readings if binary else draws.drawn_once(evidence.readings, bad)
-    worst = max((r.value for r in evidence.readings if isfinite(r.value)), default=0.0)
-
-    def number(value: float) -> float:
-        if binary:
-            return float(not isfinite(value) or (question.binary and value > 0.5))
-        return float(value) if isfinite(value) else worst
-
-    numbers = sorted(
-        (r.position, number(r.value), -1 if r.seed is None else r.seed) for r in readings
-    )
-    exact = False
-    if not binary:
-        # The same seed that gives the same value again has told nothing new.
-        numbers = [
-            row for i, row in enumerate(numbers) if row[2] < 0 or i == 0 or numbers[i - 1] != row
-        ]
-        known = question.noise is not None and question.noise.dof > 0
-        by_position: dict[int, set[float]] = {}
-        for position, value, _ in numbers:
-            by_position.setdefault(position, set()).add(value)
-        repeats = len(numbers) > len(by_position)
-        if known:
-            exact = question.noise is not None and question.noise.sd == 0
-        else:
-            exact = repeats and all(len(values) == 1 for values in by_position.values())
-        constant = len({value for _, value, _ in numbers}) == 1 and (exact or not known)
-        if exact and not constant:
-            numbers = sorted({(position, value, 0) for position, value, _ in numbers})
-    else:
-        constant = False
-    positions, counts = np.unique(
-        np.array([row[0] for row in numbers], dtype=np.int64), return_counts=True
-    )
-    places = [int(position) for position in positions]
-    sites, unit = None, 1.0
-    if places:
-        sites = Sites(
-            np.array([row[1] for row in numbers], dtype=float),
-            counts,
-            places.index(GOOD) if GOOD in places else -1,
-            places.index(bad) if bad in places else -1,
-        )
-        if sites.good >= 0 and sites.bad >= 0 and not binary:
-            sites, unit = standardised(sites)
-    return _Data(sites, positions, binary, exact, constant, unit)
+    if question.binary or 2 * broken > len(at_bad):
+        return failures(readings, bad, crashed=question.binary), True
+    known = question.noise is not None and question.noise.dof > 0
+    exact = question.noise.sd == 0 if known and question.noise is not None else None
+    return tabulate(readings, bad, exact=exact), False
 
 
 def _answer(
@@ -347,7 +317,10 @@ def _answer(
 
     enough = _enough(evidence, question.lineage.bad)
     state = State.SEARCHING
-    if enough and no_change >= question.confidence and not _ends_differ(question, evidence):
+    doubted = _ends_differ(question, evidence) or (
+        not question.binary and unsettled_pairs(evidence, question.lineage.bad)
+    )
+    if enough and no_change >= question.confidence and not doubted:
         state = State.NOTHING_CHANGED
     elif (
         enough
@@ -364,6 +337,17 @@ def _answer(
 def _enough(evidence: Evidence, bad: int) -> bool:
     places = [reading.position for reading in evidence.readings]
     return places.count(GOOD) >= FEWEST_GOOD and places.count(bad) >= FEWEST_BAD
+
+
+def unsettled_pairs(evidence: Evidence, bad: int) -> bool:
+    """Return True if all seeds of both ends repeat there, and are too few to say that no seed
+    would differ."""
+    at: dict[int, dict[int, set[object]]] = {GOOD: {}, bad: {}}
+    for r in evidence.readings:
+        if r.position in at and r.seed is not None:
+            at[r.position].setdefault(r.seed, set()).add(r.value if r.draw is None else r.draw)
+    pairs = [(at[GOOD][seed], at[bad][seed]) for seed in at[GOOD].keys() & at[bad].keys()]
+    return 0 < len(pairs) < MOST_SPARED and all(one == other for one, other in pairs)
 
 
 def _ends_differ(question: Question, evidence: Evidence) -> bool:

@@ -19,6 +19,7 @@ from celedger.stats.integration_grid import Sides, log_sum
 from celedger.stats.likelihood import (
     OUTLYING,
     OUTLYING_PRIOR,
+    ROUNDED,
     Background,
     NoiseKind,
     Sites,
@@ -92,6 +93,9 @@ class Fit:
                         low = min(low, float((level + mode - 4 * scale)[node].min()))
                         high = max(high, float((level + mode + 4 * scale)[node].max()))
                         finest = min(finest, float(scale[node].min()))
+        if low > high:  # no split explains the readings
+            level, scale = self.nodes[2]
+            low, high, finest = float(level.min()), float(level.max()), float(scale.min())
         fewest, most = PREDICTION_NODES
         x = np.linspace(low, high, int(np.clip((high - low) / finest, fewest, most)))
         good, bad, same = (
@@ -121,7 +125,7 @@ class Fit:
     def common(self, weight: Floats) -> float:
         """Expected share of the variance that repeats at one commit have in common."""
         belief = np.einsum("g,gkaw->k", weight, self.good)
-        return float(belief @ [noise.share for noise in self.noises] / belief.sum())
+        return float(belief @ [noise.share for noise in self.noises] / max(belief.sum(), SMALLEST))
 
     def effect(self, weight: Floats, mass: float) -> tuple[float, float, float]:
         """Median and central interval holding `mass` of bad level - good level, groups mixed
@@ -133,6 +137,8 @@ class Fit:
         order = np.argsort(shift, kind="stable")
         cumulated = np.cumsum(np.repeat(weight[groups], good.shape[1] * bad.shape[1])[order])
         marks = np.array([0.5, (1 - mass) / 2, (1 + mass) / 2]) * cumulated[-1]
+        if not cumulated[-1] > 0:  # no split explains the readings
+            return float(np.nan), float(np.nan), float(np.nan)
         centre, low, high = np.interp(marks, cumulated, shift[order])
         return float(centre) * self.unit, float(low) * self.unit, float(high) * self.unit
 
@@ -161,14 +167,14 @@ def fit(
     log_prior: Floats,
     *,
     noise: NoisePrior,
-    sharp: bool,
     floor: float,
     selected: tuple[int, int] = (0, 0),
+    resolution: float = 0.0,
 ) -> Fit:
     """Integrate levels and noise out for every row of `splits` (G, T), True where bad.
 
-    All lengths are in the unit of `likelihood.standardised`. `sharp` says the metric repeats
-    exactly. Both ends must have been read. The grid is focused on
+    All lengths are in the unit of `likelihood.standardised`; values that are `resolution` apart
+    show no noise below that of rounding. Both ends must have been read. The grid is focused on
     what `log_prior` (G,) makes of the evidence. `selected` counts the readings of the good and the
     bad end that made somebody ask.
     """
@@ -176,6 +182,7 @@ def fit(
     lowest, highest, usual = grids.scale_range(
         sites, ends[1] - ends[0], noise.sd if noise.dof > 0 else 0.0
     )
+    lowest = max(lowest, ROUNDED * resolution)
     background = Background(sites.values, usual)
     noises = kinds(sites)
     # Where the mass lies is found with one kind of noise of each shape.
@@ -183,7 +190,7 @@ def fit(
     shapes = [plain, *modes[len(modes) // 2 :][:1]]
     wide = grids.coarse(sites, ends, lowest, highest)
     sides = grids.focused(sites, splits, wide, shapes, background, log_prior, lowest)
-    prior = ChangePrior(*sides[:2], noise, sharp=sharp, floor=floor, selected=selected)
+    prior = ChangePrior(*sides[:2], noise, floor=floor, selected=selected)
     return _integrated(sites, splits, sides, noises, prior, background)
 
 

@@ -41,6 +41,8 @@ OWN_SHARE, OWN_PRIOR = 0.02, 0.22
 count as m / (1 + (m - 1) r), so that a commit with a small effect of its own is not blamed.
 Measured at one sd and 64 commits (cells `rough` of benchmarks/bisect_simulator.py): without it
 7 % fewer trials, and 7 to 9 % wrong answers instead of 5 %."""
+ROUNDED = 0.29
+"""Noise of rounding, in distances of possible values: 1 / sqrt(12)."""
 BLOCK = 16
 FAR = 1e3
 """Where readings are cut off, in robust scales."""

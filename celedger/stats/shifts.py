@@ -24,8 +24,6 @@ SHIFTS = (0.9, 2.0), (0.1, 20.0)
 bisects has seen it, and where a training hardly depends on its seed it is huge."""
 SHIFT_SPREAD = 1.0
 """Log-sd of both."""
-SHARP_MEDIAN = 20.0
-"""The median for a metric that repeats exactly: what is left between commits is jitter."""
 SAME = 0.6
 """Prior probability that both sides have the same scale, and the same share of outliers."""
 SCALE_SPREAD = 0.8
@@ -91,7 +89,6 @@ class ChangePrior:
         bad: SideNodes,
         noise: NoisePrior,
         *,
-        sharp: bool,
         floor: float,
         selected: tuple[int, int],
     ) -> None:
@@ -111,7 +108,7 @@ class ChangePrior:
         sd = scale[:, None, None]
         shift = difference / sd
         size = good.level.size
-        log_pair = np.where(shift > 0, base + _log_shift(shift, sharp) - np.log(sd), -np.inf)
+        log_pair = np.where(shift > 0, base + _log_shift(shift) - np.log(sd), -np.inf)
         log_pair = log_pair.reshape(size, size)
         self.top = float(log_pair.max() if (shift > 0).any() else base.max())
         self._floor = floor
@@ -141,12 +138,12 @@ class ChangePrior:
         return [(1 - SHARE_ALONE, self._pair, self.outlying), (SHARE_ALONE, self._still, seen)]
 
 
-def _log_shift(shift: Floats, sharp: bool) -> Floats:
+def _log_shift(shift: Floats) -> Floats:
     """(...) log density of positive shifts, in scales of the good side; 0 for others."""
     logs = np.log(np.where(shift > 0, shift, 1.0))
     density = sum(
         weight * np.exp(-0.5 * ((logs - np.log(median)) / SHIFT_SPREAD) ** 2)
-        for weight, median in (((1.0, SHARP_MEDIAN),) if sharp else SHIFTS)
+        for weight, median in SHIFTS
     )
     return np.asarray(
         np.log(np.maximum(density, 1e-300)) - logs - np.log(SHIFT_SPREAD * np.sqrt(2 * np.pi))

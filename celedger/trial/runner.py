@@ -166,8 +166,9 @@ def next_seed(
     *,
     whole: bool = True,
     under_way: Collection[int] = (),
+    first: int | None = None,
 ) -> int:
-    """Return the first seed, of the task's own and then upward, without a trial at this commit.
+    """Return the first seed without a trial at this commit: `first`, the task's own, then upward.
 
     Equal seeds at different commits pair their noise. A seed with a trial at a commit known to
     compute the same (`like`, hashes) adds no evidence. An early-stopped trial counts, unless
@@ -183,4 +184,5 @@ def next_seed(
         if r.outcome is not None and r.outcome.kind.final and not (whole and r.early_stopped)
     }.union(under_way)
     later = itertools.count(max(task.seeds) + 1)
-    return next(s for s in itertools.chain(task.seeds, later) if s not in tried)
+    wanted = () if first is None else (first,)
+    return next(s for s in itertools.chain(wanted, task.seeds, later) if s not in tried)

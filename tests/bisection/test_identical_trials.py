@@ -20,8 +20,8 @@ from celedger.base.model import (
 )
 from celedger.judge.bisection.identical_trials import Epoch, Placed, Trace, Traces, agrees
 from celedger.judge.bisection.symptom import Symptom
-from celedger.stats import draws
 from celedger.stats.failure_rates import SURE, SURE_EXACT
+from celedger.stats.firstbad import Reading
 
 LOSS = Metric("loss", direction=Direction.LOWER, kind=Kind.QUALITY)
 SCORE = Metric("score", direction=Direction.HIGHER, kind=Kind.QUALITY)
@@ -71,8 +71,17 @@ class Ledger:
 
     def sides(self, placed: Placed, metric: Metric = LOSS) -> dict[int, str]:
         traces = self.traces(metric)
-        readings = [draws.Reading(p, 0.0, r.trial.seed, traces.draw(r)) for p, r in placed]
-        return draws.sides(readings, BAD)
+        readings = [Reading(p, 0.0, r.trial.seed, traces.draw(r)) for p, r in placed]
+        classes: dict[int | None, set[int]] = {}
+        for reading in readings:
+            classes.setdefault(reading.draw, set()).add(reading.position)
+        classes.pop(None, None)
+        sides: dict[int, set[str]] = {}
+        for places in classes.values():
+            for position in places - {GOOD, BAD}:
+                ends = {name for end, name in ((GOOD, "good"), (BAD, "bad")) if end in places}
+                sides.setdefault(position, set()).update(ends)
+        return {position: ends.pop() for position, ends in sides.items() if len(ends) == 1}
 
 
 def test_a_commit_that_repeats_an_end_is_on_its_side() -> None:

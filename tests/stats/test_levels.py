@@ -109,7 +109,7 @@ def test_ends_that_made_somebody_ask_count_given_that_they_did(stored: int) -> N
     tail = float(special.stdtr(2 * stored - 2, -shifts.SELECTING_T))
     for gap in (1.6, 8.0):
         ends = [Reading(GOOD, 0.3 * (-1) ** i, i) for i in range(stored)]
-        ends += [Reading(9, gap + 0.3 * (-1) ** i, i) for i in range(stored)]
+        ends += [Reading(9, gap + 0.3 * (-1) ** i, stored + i) for i in range(stored)]
         plain, chosen = (
             posterior(Question(Lineage.line(10), selected=seen), Evidence(tuple(ends))).no_change
             for seen in ((0, 0), (stored, stored))

@@ -16,7 +16,7 @@ from celedger.judge.bisection.equal_commits import Classes
 from celedger.judge.bisection.identical_trials import Traces
 from celedger.judge.bisection.symptom import Symptom
 from celedger.repo import History
-from celedger.stats import choice, draws, equal_bits, firstbad, shifts
+from celedger.stats import choice, equal_bits, firstbad, shifts
 from celedger.stats.arrays import Floats
 from celedger.stats.lineage import GOOD, Lineage
 from celedger.stats.parallel import UnderWay
@@ -144,7 +144,7 @@ class Track:
 
     def fellows(self, position: int) -> frozenset[int]:
         """Return the positions known to compute the same as this one."""
-        return draws.alike(self.evidence.readings, position, self._alike)
+        return equal_bits.alike(self.evidence.readings, position, self._alike)
 
     def enough(self, seed: int) -> events.Until:
         """Return a test of a running trial of this seed: why it has told enough, or ""."""
@@ -234,8 +234,7 @@ class Track:
         tested = {reading.position for reading in readings}
         silent = {position for position, n in failed.items() if n >= MAX_KILLED}
         untestable = frozenset((silent | set(unreachable)) - tested)
-        sides = draws.sides(readings, self._lineage.bad)
-        return firstbad.Evidence(tuple(readings), untestable, sides)
+        return firstbad.Evidence(tuple(readings), untestable)
 
     def _selected(self, placed: Sequence[tuple[int, TrialRecord]]) -> tuple[int, int]:
         """Return how many readings of GOOD and BAD made somebody ask, as the question wants it."""

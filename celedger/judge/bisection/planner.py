@@ -162,9 +162,10 @@ class _Search:
         wanting = [track for _, track in picks]
         for pick, _ in picks:
             if pick.whole:  # some metric cannot do without it
-                return self._proposal(pick.position, Aim.CONFIRM, wanting, under_way)
+                return self._proposal(pick, Aim.CONFIRM, wanting, under_way)
         if picks:
-            positions = sorted({pick.position for pick, _ in picks})
+            by_position = {pick.position: pick for pick, _ in reversed(picks)}
+            positions = sorted(by_position)
             best = 0
             if len(positions) > 1:
                 bits = sum(
@@ -172,7 +173,7 @@ class _Search:
                     for t in wanting
                 )
                 best = int(np.argmax(bits / np.array([cost.at(p) for p in positions])))
-            return self._proposal(positions[best], Aim.NARROW, wanting, under_way)
+            return self._proposal(by_position[positions[best]], Aim.NARROW, wanting, under_way)
         # A commit that is named, or its parent, of which only their classes had a trial: the
         # report is about them, and what it prints reads their trials.
         running = set(map(self._position, under_way))
@@ -184,7 +185,7 @@ class _Search:
                 )
                 return Proposal(need, Aim.NAMED, [track])
             if (middle := track.unseen_middle()) is not None and middle not in running:
-                return self._proposal(middle, Aim.LOOK, [track], under_way)
+                return self._proposal(choice.Choice(middle), Aim.LOOK, [track], under_way)
         return None
 
     def spare(self, under_way: Sequence[Proposal]) -> list[Proposal]:
@@ -219,19 +220,25 @@ class _Search:
         return UnderWay(tuple(positions), self._workers)
 
     def _proposal(
-        self, position: int, aim: Aim, wanting: Sequence[Track], under_way: Sequence[Proposal]
+        self,
+        pick: choice.Choice,
+        aim: Aim,
+        wanting: Sequence[Track],
+        under_way: Sequence[Proposal],
     ) -> Proposal:
-        """Return a trial at a position, or at the commit that stands for it."""
-        at, whole = self._classes.at(position), aim is not Aim.NARROW
+        """Return the chosen trial, or one of the commit that stands for its own; with the chosen
+        seed, unless that runs there now."""
+        at, whole = self._classes.at(pick.position), aim is not Aim.NARROW
         commit = wanting[0].commit(at)
         same = set[int]() if whole else set.union(*(set(t.fellows(at)) for t in wanting))
+        running = {
+            each.need.seed
+            for each in under_way
+            if self._classes.at(self._position(each)) in same | {at}
+        }
         seed = next_seed(
             self._bench, commit, self._task, [wanting[0].commit(p).sha for p in same], whole=whole,
-            under_way={
-                each.need.seed
-                for each in under_way
-                if self._classes.at(self._position(each)) in same | {at}
-            },
+            under_way=running, first=pick.seed,
         )  # fmt: skip
         until = None if whole else self._until(wanting, seed)
         need = Need(

@@ -1,0 +1,207 @@
+"""What a trial of each commit with each seed tells. If noise is free, the caller says it; if seeds
+share noise, it depends on how well the seed's other readings predict it; if values are exact, on
+whether the seed's bits part what is left. Pure: beliefs in, bits out."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from celedger.stats.arrays import Floats
+from celedger.stats.exact_bits import Bits
+from celedger.stats.firstbad import Belief, Posterior
+from celedger.stats.lineage import GOOD
+from celedger.stats.pairing import Pairs
+from celedger.stats.worlds import EXACT, FREE, PAIRED
+
+MOST_SEEDS = 12
+"""Seeds that are compared, those with most readings first."""
+NEW_SEED = 0.5
+"""A seed that has no reading is chosen only where pairs and exact values are together less likely,
+or where no other is left."""
+SUSPECTED = 0.03
+"""Probability of the exact world from which it is tried first: one trial mostly tells."""
+WORTH_HALVING = 0.05
+"""Bits of place below which bits have told the place."""
+UNKNOWN = 0.5
+"""Chance that a change touches a seed that is not known on both sides of it."""
+FEW, MOST_SHARE = 10, 0.45
+"""A commit that has more readings than this, and than this share of all, tells nothing more where
+others tell something."""
+LIGHT = 1e-4
+"""Probability of a group that tells nothing of a trial."""
+NODES = 40, 240
+
+
+def weigh_seeds(
+    posterior: Posterior, positions: list[int], share: Floats, free: Floats
+) -> tuple[list[int | None], Floats]:
+    """Return the seeds that are compared, None for any other, and (P, S) bits of a trial of each
+    position with each. `free` (P,) are the bits if noise is free, `share` (P, G) says how much of
+    each group makes a position bad."""
+    belief = posterior.belief
+    assert belief is not None
+    table, bits, world = belief.table, belief.table.bits, belief.world
+    if bits is None:
+        return [None], _capped(belief, positions, free[:, None])
+    readings = np.bincount(bits.seed)
+    codes = [code for code, seed in enumerate(table.known) if seed >= 0]
+    codes.sort(key=lambda code: (-readings[code], table.known[code]))
+    columns = codes[:MOST_SEEDS]
+    have = _have(belief, positions, columns)
+    gain = world[FREE] * np.repeat(free[:, None], len(columns) + 1, axis=1)
+    if belief.worlds.pairs is not None:
+        told = _of_pairs(belief, belief.worlds.pairs, share, columns)
+        gain = gain + world[PAIRED] * (1 - posterior.no_change) * told
+    located = place_bits(belief, positions, share, columns) * (1 - posterior.no_change)
+    located[have] = 0.0
+    fresh = ~have
+    at = {int(p): i for i, p in enumerate(table.positions)}
+    ends = _have(belief, [GOOD, int(table.positions[-1])], columns).all(axis=0)
+    fresh[[p not in at for p in positions]] &= ~ends
+    gain = gain + world[EXACT] * (located + fresh * free[:, None])
+    gain[have] = 0.0
+    if world[PAIRED] + world[EXACT] > NEW_SEED:
+        others = gain[:, :-1].max(axis=1, initial=0.0)
+        gain[others > 0, -1] = 0.0
+    return [*(table.known[code] for code in columns), None], _capped(belief, positions, gain)
+
+
+def _of_pairs(belief: Belief, pairs: Pairs, share: Floats, columns: list[int]) -> Floats:
+    """(P, S + 1) bits that a trial tells of the place, if seeds share noise."""
+    heavy = belief.group > LIGHT
+    weight, share = belief.group[heavy] / belief.group[heavy].sum(), share[:, heavy]
+    mean, sd = (part[:, heavy] for part in pairs.predict(belief.group, columns))
+    low, high, finest = (mean - 4 * sd).min(), (mean + 4 * sd).max(), sd.min()
+    x = np.linspace(low, high, int(np.clip(2 * (high - low) / finest, *NODES)))
+    own = np.log(sd) + 0.5 * np.log(2 * np.pi * np.e)  # entropies, in nats
+    on = (1 - share) * weight, share * weight
+    told = np.zeros((len(share), len(columns) + 1))
+    for column in range(told.shape[1]):
+        mixed, inner = np.zeros((len(share), len(x))), np.zeros(len(share))
+        for side in (0, 1):
+            m, s = mean[side, :, column, None], sd[side, :, column, None]
+            mixed += on[side] @ (np.exp(-0.5 * ((x - m) / s) ** 2) / (s * np.sqrt(2 * np.pi)))
+            inner += on[side] @ own[side, :, column]
+        told[:, column] = entropy(mixed) * (x[1] - x[0]) - inner
+    return np.asarray(np.maximum(told, 0.0) / np.log(2))
+
+
+def entropy(density: Floats) -> Floats:
+    return -np.asarray((density * np.log(np.maximum(density, 1e-300))).sum(axis=-1))
+
+
+def _have(belief: Belief, positions: list[int], columns: list[int]) -> np.ndarray:
+    """(P, S + 1) which position has a reading of which seed."""
+    table, bits = belief.table, belief.table.bits
+    assert bits is not None
+    seeds = bits.present @ bits.of_seed > 0
+    at = {int(p): i for i, p in enumerate(table.positions)}
+    have = np.zeros((len(positions), len(columns) + 1), dtype=bool)
+    for row, position in enumerate(positions):
+        if position in at:
+            have[row, :-1] = seeds[at[position], columns]
+            have[row, -1] = bits.alone
+    return have
+
+
+def place_bits(belief: Belief, positions: list[int], share: Floats, columns: list[int]) -> Floats:
+    """(P, S + 1) bits that a trial tells of the place, if values are exact."""
+    bits, exact = belief.table.bits, belief.worlds.exact
+    result = np.zeros((len(positions), len(columns) + 1))
+    if bits is None or exact is None:
+        return result
+    many = exact.largest is not None
+    last = len(belief.table.positions) - 1
+    after = belief.split.bad.argmax(axis=1)
+    label = bits.stretches[after] - 1 if many else np.zeros(len(after), dtype=np.int64)
+    mass = np.bincount(np.maximum(label, 0), weights=belief.located)
+    for k in np.flatnonzero(mass > 0.01).tolist():
+        members = label == k
+        part = _binary(share[:, members] @ belief.located[members] / mass[k]) * mass[k]
+        rows = (bits.stretches == k, bits.stretches == k + 1) if many else (
+            np.arange(last + 1) == 0, np.arange(last + 1) == last
+        )  # fmt: skip
+        result += part[:, None] * differing(bits, *rows)[[*columns, -1]]
+    return result
+
+
+def differing(bits: Bits, one: np.ndarray, other: np.ndarray) -> Floats:
+    """(S + 1,) chance that a seed's bits differ between two sets of positions; last that of a new
+    one."""
+    if bits.alone:
+        return np.ones(bits.of_seed.shape[1] + 1)
+    before, after = bits.present[one].any(axis=0), bits.present[other].any(axis=0)
+    known = ((before @ bits.of_seed) > 0) & ((after @ bits.of_seed) > 0)
+    equal = (before & after) @ bits.of_seed > 0
+    return np.append(np.where(known, np.where(equal, 0.0, 1.0), UNKNOWN), UNKNOWN)
+
+
+def halving(
+    posterior: Posterior, positions: list[int], share: Floats, seeds: list[int | None]
+) -> Floats:
+    """(P, S) bits of place of the seed that differs most between the ends, 0 for the others."""
+    belief = posterior.belief
+    assert belief is not None
+    seed = telling_seed(belief)
+    result = np.zeros((len(positions), len(seeds)))
+    if belief.table.bits is None or (seed is None and not belief.table.alone) or seed not in seeds:
+        return result
+    column = seeds.index(seed)
+    code = 0 if seed is None else belief.table.known.index(seed)
+    place = place_bits(belief, positions, share, [code])[:, 0]
+    place[_have(belief, positions, [code])[:, 0]] = 0.0
+    result[:, column] = place
+    return result
+
+
+def telling_seed(belief: Belief | None) -> int | None:
+    """Return the seed whose values differ most between the ends; None where none does."""
+    if belief is None or belief.table.bits is None or belief.table.alone:
+        return None
+    best, seed = 0.0, None
+    for code, (good, bad) in _at_ends(belief).items():
+        if good is not None and bad is not None and abs(bad - good) > best:
+            best, seed = abs(bad - good), belief.table.known[code]
+    return seed
+
+
+def lacking_partner(belief: Belief) -> tuple[int, int] | None:
+    """Return an end and a seed that only the other end has; None without one."""
+    table = belief.table
+    for code, (good, bad) in _at_ends(belief).items():
+        if (good is None) != (bad is None):
+            return (GOOD if good is None else int(table.positions[-1])), table.known[code]
+    return None
+
+
+def _at_ends(belief: Belief) -> dict[int, tuple[float | None, float | None]]:
+    """Return the values of each known seed at the ends, the smallest seed first."""
+    table, bits = belief.table, belief.table.bits
+    if bits is None:
+        return {}
+    ends = (0, len(table.positions) - 1)
+    values = {
+        (int(site), int(seed)): float(value)
+        for site, seed, value in zip(bits.site, bits.seed, bits.value, strict=True)
+        if site in ends
+    }
+    codes = sorted(
+        (c for c in {code for _, code in values} if table.known[c] >= 0),
+        key=table.known.__getitem__,
+    )
+    return {c: (values.get((ends[0], c)), values.get((ends[1], c))) for c in codes}
+
+
+def _binary(chance: Floats) -> Floats:
+    p = np.clip(chance, 1e-12, 1 - 1e-12)
+    return np.asarray(-(p * np.log2(p) + (1 - p) * np.log2(1 - p)))
+
+
+def _capped(belief: Belief, positions: list[int], gain: Floats) -> Floats:
+    """Return the gains without those of commits that were read far more than the others."""
+    counts = dict(zip(belief.positions.tolist(), belief.counts.tolist(), strict=True))
+    most = max(FEW, MOST_SHARE * int(belief.counts.sum()))
+    over = np.array([counts.get(p, 0) > most for p in positions])
+    if over.any() and gain[~over].max(initial=0.0) > 0:
+        gain = np.where(over[:, None], 0.0, gain)
+    return gain

@@ -1,0 +1,247 @@
+"""Three worlds that may explain the same readings of a range, weighed against one another: noise
+that is free, noise that equal seeds share, and values that are a function of code and seed.
+
+Arrays in, arrays out. What a position is, and what is concluded, is not known here
+(docs/statistics.md, "Equal seeds").
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import isfinite
+
+import numpy as np
+
+from celedger.stats import exact_bits, pairing
+from celedger.stats.arrays import Bools, Floats, Ints
+from celedger.stats.exact_bits import Bits, Exact
+from celedger.stats.levels import Fit
+from celedger.stats.likelihood import Sites, middle, standardised
+from celedger.stats.lineage import GOOD
+from celedger.stats.noise import fine
+from celedger.stats.pairing import Pairs
+
+FREE, PAIRED, EXACT = range(3)
+PRIOR = np.log((0.5, 0.3, 0.2))
+"""Log prior of the worlds."""
+MODES_BELIEVED = 0.8
+"""Where a second mode is believed more than this, seeds that collapse look like pairs to a normal
+distribution: the factor of pairs is then 1 at most, and their prior counts squared."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One trial's summary at a position (GOOD is -1); worse is larger, +inf not finite.
+
+    Equal values of one seed at one position count once, so a repeat needs a fresh seed to tell
+    anything. Without seeds equal repeats mean that the metric repeats exactly."""
+
+    position: int
+    value: float
+    seed: int | None = None
+    draw: int | None = None
+    """Readings that share it computed the same to the last bit."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """The readings of a range as arrays."""
+
+    positions: Ints
+    """(T,) the tested positions, sorted"""
+    counts: Ints
+    """(T,) readings at each that tell of the noise: of equal bits only one does"""
+    sites: Sites
+    """Of the positions that have any, standardised"""
+    unit: float
+    alone: bool
+    """The metric repeats exactly, whatever the seed."""
+    constant: int
+    """So many readings, none of which differs; 0 where some do"""
+    bits: Bits | None
+    """None where no seed is known at two positions"""
+    seeds: Ints
+    """(R,) of the readings of `sites`, from 0"""
+    resolution: float
+    """Distance of possible values, in the unit of `sites`; 0 for fine ones"""
+    known: tuple[int, ...] = ()
+    """The seeds by their numbers, -1 for none"""
+
+    @property
+    def gap(self) -> float:
+        sites = self.sites
+        return middle(sites.at(sites.bad)) - middle(sites.at(sites.good))
+
+
+def tabulate(readings: Sequence[Reading], bad: int, *, exact: bool | None) -> Table | None:
+    """Return the table of the readings; None without one of each end.
+
+    Args:
+        exact: Whether the ledger says that the metric repeats exactly; None if it knows nothing.
+    """
+    ends = {GOOD, bad}
+    if not ends <= {r.position for r in readings}:
+        return None
+    worst = max((r.value for r in readings if isfinite(r.value)), default=0.0)
+    rows = sorted(
+        (r.position, r.value if isfinite(r.value) else worst, *_numbers(r)) for r in readings
+    )
+    by_place: dict[int, set[float]] = {}
+    of_value: dict[float, set[int]] = {}
+    for place, value, seed, _ in rows:
+        by_place.setdefault(place, set()).add(value)
+        of_value.setdefault(value, set()).add(seed)
+    once = {row[:3] if row[2] >= 0 else (*row[:3], i) for i, row in enumerate(rows)}
+    alone = exact
+    if exact is None:
+        alone = len(once) > len(by_place) and all(len(some) == 1 for some in by_place.values())
+    alone = bool(alone)
+    tied = not alone and any(len(some) > 1 for some in of_value.values())
+    drawn = any(row[3] >= 0 for row in rows)
+    digits = 2 * sum(map(fine, of_value)) >= len(of_value)
+    is_fine = alone or drawn or (digits and not tied)
+
+    # What cannot be told apart counts once: equal bits at an end, else at their first position.
+    owners = [
+        0 if alone else row[2] if row[2] >= 0 else -1 - i for i, row in enumerate(rows)
+    ]  # a number of its own for every reading without a seed
+    keys = [
+        (owner, "value", row[1]) if row[3] < 0 or alone else (owner, "draw", float(row[3]))
+        for owner, row in zip(owners, rows, strict=True)
+    ]
+    at_ends = {key for row, key in zip(rows, keys, strict=True) if row[0] in ends and is_fine}
+    counted: list[int] = []
+    seen = set()
+    for i, (row, key) in enumerate(zip(rows, keys, strict=True)):
+        inner = row[0] not in ends and is_fine and not alone
+        if (row[0], key) in seen or (inner and (key in at_ends or (None, key) in seen)):
+            continue
+        seen |= {(None, key), (row[0], key)}
+        counted.append(i)
+    positions, site = np.unique([row[0] for row in rows], return_inverse=True)
+    counts = np.bincount(site[counted], minlength=len(positions))
+    kept = positions[counts > 0].tolist()
+    raw = np.array([rows[i][1] for i in counted], dtype=float)
+    places = kept.index(GOOD), kept.index(bad)
+    sites, unit = standardised(Sites(raw, counts[counts > 0], *places))
+    distinct = np.unique(sites.values)
+    distance = float(np.diff(distinct).min()) if len(distinct) > 1 else 1.0
+    codes = {owner: code for code, owner in enumerate(dict.fromkeys(owners))}
+    seed_of = np.array([codes[owner] for owner in owners])
+    bits = None
+    if alone or len({*zip(site.tolist(), seed_of.tolist(), strict=True)}) > len(codes):
+        number = {key: at for at, key in enumerate(dict.fromkeys(keys))}
+        of_key = {keys[i]: float(x) for i, x in zip(counted, sites.values, strict=True)}
+        step = exact_bits.FINE * float(np.abs(raw).max()) / unit if is_fine else distance
+        bits = Bits(
+            site, seed_of, np.array([number[key] for key in keys]),
+            np.array([of_key[key] for key in keys]), -math.log(max(step, 1e-300)), alone,
+        )  # fmt: skip
+    constant = len(once) if len(of_value) == 1 and (alone or exact is None) else 0
+    resolution = distance if tied else 0.0
+    known = tuple(-1 if alone or owner < 0 else owner for owner in codes)
+    return Table(
+        positions, counts, sites, unit, alone, constant, bits, seed_of[counted], resolution, known
+    )  # fmt: skip
+
+
+def _numbers(reading: Reading) -> tuple[int, int]:
+    """Return seed and draw, -1 for none."""
+    seed, draw = reading.seed, reading.draw
+    return -1 if seed is None else seed, -1 if draw is None else draw
+
+
+def failures(readings: Sequence[Reading], bad: int, *, crashed: bool) -> Table | None:
+    """Return a table of 0 and 1 (not finite or, if `crashed`, 1): what repeats counts again."""
+    rows = sorted(
+        (r.position, float(not isfinite(r.value) or (crashed and r.value > 0.5))) for r in readings
+    )
+    positions, counts = np.unique([row[0] for row in rows], return_counts=True)
+    places = positions.tolist()
+    if GOOD not in places or bad not in places:
+        return None
+    values = np.array([row[1] for row in rows])
+    sites = Sites(values, counts, places.index(GOOD), places.index(bad))
+    nobody = np.zeros(0, dtype=np.int64)
+    return Table(positions, counts, sites, 1.0, False, 0, None, nobody, 0.0)
+
+
+@dataclass(frozen=True)
+class Worlds:
+    """The evidence of each world for every split; priors of the candidates left out."""
+
+    fit: Fit
+    pairs: Pairs | None
+    exact: Exact | None
+    prior: Floats
+    """(3,) logs"""
+
+    @property
+    def noisy(self) -> Floats:
+        """(G,) log of what the free and the paired world make of the free one's evidence."""
+        factor = 0.0 if self.pairs is None else self.pairs.log_factor
+        log = np.logaddexp(self.prior[FREE], self.prior[PAIRED] + factor)
+        return np.broadcast_to(log, self.fit.log_evidence.shape)
+
+    def evidence(self, none_prior: float) -> tuple[Floats, Floats]:
+        """(3, G) log evidence of a change, (3, G) that there is none; with their priors."""
+        change = np.full((3, len(self.fit.log_evidence)), -np.inf)
+        none = change.copy()
+        change[FREE], none[FREE] = self.fit.log_evidence, self.fit.log_none
+        if self.pairs is not None:
+            change[PAIRED] = self.fit.log_evidence + self.pairs.log_factor
+            none[PAIRED] = self.fit.log_none + self.pairs.log_none
+        priors = np.full(3, none_prior)
+        if self.exact is not None:
+            change[EXACT], none[EXACT] = self.exact.log_change, self.exact.log_none
+            odds = none_prior / (1 - none_prior) * exact_bits.NONE_ODDS
+            priors[EXACT] = odds / (1 + odds)
+        prior = self.prior[:, None]
+        return change + prior + np.log1p(-priors)[:, None], none + prior + np.log(priors)[:, None]
+
+
+def weigh(
+    table: Table, splits: Bools, fitted: Fit, log_prior: Floats, floor: float,
+    selected: tuple[int, int], *, linear: bool,
+) -> Worlds:  # fmt: skip
+    """Return the worlds of a table for every row of `splits` (G, T)."""
+    never = -np.inf
+    if table.bits is None:
+        return Worlds(fitted, None, None, np.array((0.0, never, never)))
+    pairs = None
+    prior = PRIOR.copy()
+    readings = pairing.Readings.of(table.sites.values, table.seeds, table.gap, table.resolution)
+    if not table.alone:
+        rows = np.repeat(splits[:, table.counts > 0], table.sites.counts, axis=1)
+        pairs = pairing.compare(readings, rows, selected)
+        weight = log_prior + fitted.log_evidence
+        share = np.exp(weight - max(weight.max(), -1e300))
+        modes = [not np.isnan(noise.offset) for noise in fitted.noises]
+        if share @ fitted.good[:, modes].sum(axis=(1, 2, 3)) > MODES_BELIEVED * share.sum():
+            capped = np.minimum(pairs.log_factor, 0.0)
+            pairs = replace(pairs, log_factor=capped, log_none=min(pairs.log_none, 0.0))
+            prior[PAIRED] *= 2
+    bits, exact = table.bits, None
+    if not (bits.present @ bits.of_seed > 1).any():
+        exact = exact_bits.weigh(bits, splits, readings.finest, floor, selected)
+        if not table.alone and fitted.background is not None:
+            # The fit counts densities in its background's scale.
+            unit = len(table.sites.values) * math.log(fitted.background.scale)
+            exact = replace(
+                exact, log_change=exact.log_change + unit, log_none=exact.log_none + unit
+            )
+        if not exact.possible and linear:
+            exact = exact_bits.weigh_many(
+                bits, splits, log_prior, fitted.log_evidence, fitted.log_none, pairs
+            )
+    if exact is not None and exact.possible:
+        exact = exact.beyond(floor, bits)
+    else:
+        exact, prior[EXACT] = None, never
+    if exact is not None and table.alone:
+        prior[FREE] = never
+    if pairs is None:
+        prior[PAIRED] = never
+    return Worlds(fitted, pairs, exact, prior)

@@ -1,0 +1,142 @@
+"""Searches where a value is a function of code and seed, bit by bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+
+import numpy as np
+import pytest
+
+from celedger.stats import equal_bits
+from celedger.stats.choice import choose
+from celedger.stats.firstbad import Evidence, Posterior, Question, Reading, State, posterior
+from celedger.stats.lineage import GOOD, Lineage
+
+Value = Callable[[int, int], float]
+"""Of a position and a seed."""
+
+
+def search(
+    value: Value, lineage: Lineage, stored: int, *, floor: float = 0.0, most: int = 60
+) -> tuple[Posterior, list[tuple[int, int]]]:
+    """Search with so many stored seeds at both ends; return answer and path."""
+    places = (GOOD, lineage.bad)
+    readings = [Reading(p, value(p, s), s) for p in places for s in range(stored)]
+    path: list[tuple[int, int]] = []
+    question = Question(lineage, floor=floor)
+    while True:
+        evidence = Evidence(tuple(readings))
+        answer = posterior(question, evidence)
+        choice = choose(question, evidence, answer)
+        if choice is None or len(path) == most:
+            return answer, path
+        seed = choice.seed
+        if seed is None:
+            used = {r.seed for r in readings if r.position == choice.position}
+            seed = next(s for s in count() if s not in used)
+        path.append((choice.position, seed))
+        readings.append(Reading(choice.position, value(choice.position, seed), seed))
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_a_change_that_spares_most_seeds_is_found_by_one_that_it_touches(number: int) -> None:
+    random = np.random.default_rng([number, 1])
+    first_bad = int(random.integers(64))
+    level, step = random.standard_normal((2, 60))
+    touched = random.random(60) < 0.4
+    touched[3] = True
+
+    def value(position: int, seed: int) -> float:
+        return float(level[seed] + (position >= first_bad) * touched[seed] * (2 + step[seed] / 2))
+
+    answer, path = search(value, Lineage.line(64), 5)
+    assert (answer.state, answer.candidates) == (State.FOUND, (first_bad,))
+    assert len(path) <= 7
+
+
+def test_counts_of_iterations_are_read_by_seed() -> None:
+    """liblinear: 6, 5, 5, 5 iterations became 11, 5, 8, 5, with no noise at all."""
+    counts = (6, 5, 5, 5), (11, 5, 8, 5)
+
+    def value(position: int, seed: int) -> float:
+        return float(counts[position >= 40][seed % 4])
+
+    answer, path = search(value, Lineage.line(64), 4)
+    assert (answer.state, answer.candidates) == (State.FOUND, (40,))
+    assert len(path) <= 8
+
+
+@pytest.mark.parametrize("n", [8, 64])
+@pytest.mark.parametrize("steps", [(1.0, 0.49), (0.49, 1.0)])
+def test_of_two_exact_levels_the_larger_step_is_named(n: int, steps: tuple[float, float]) -> None:
+    places = n // 4, 3 * n // 4
+    level = lambda p: sum(s for s, at in zip(steps, places, strict=True) if p >= at)  # noqa: E731
+    random = np.random.default_rng(5)
+    of_seed = 0.2 * random.standard_normal(80)
+    for spread in (0.0, 1.0):
+        answer, path = search(
+            lambda p, s, w=spread: 1.0 + level(p) + w * float(of_seed[s]), Lineage.line(n), 3
+        )  # fmt: skip
+        assert answer.state is State.FOUND
+        assert answer.candidates == (places[int(steps[1] > steps[0])],)
+        assert len(path) <= 16
+
+
+def test_merges_are_searched_by_bits_too() -> None:
+    # 0 - 1 - 2 ------- 7 - 8
+    #       \\ 3-4-5-6 /          the first bad commit is 4
+    lineage = Lineage(((), (0,), (1,), (1,), (3,), (4,), (5,), (2, 6), (7,)))
+    reached = lineage.reach([4])
+    of_seed = np.random.default_rng(2).standard_normal(40)
+
+    def value(position: int, seed: int) -> float:
+        bad = position != GOOD and reached[position] > 0 and seed != 0
+        return float(of_seed[seed] + 3.0 * bad)
+
+    answer, path = search(value, lineage, 3)
+    assert (answer.state, answer.candidates) == (State.FOUND, (4,))
+    assert len(path) <= 7
+
+
+def test_four_more_seeds_are_tried_in_pairs_before_nothing_is_said_to_have_changed() -> None:
+    of_seed = np.random.default_rng(3).standard_normal(40)
+    answer, path = search(lambda p, s: float(of_seed[s]), Lineage.line(64), 2)
+    assert answer.state is State.NOTHING_CHANGED
+    assert sorted(path) == [(p, s) for p in (GOOD, 63) for s in range(2, 6)]
+    touched = lambda p, s: float(of_seed[s] + 5.0 * (s == 4 and p >= 30))  # noqa: E731
+    answer, path = search(touched, Lineage.line(64), 2)
+    assert (answer.state, answer.candidates) == (State.FOUND, (30,))
+
+
+def test_a_new_draw_of_all_bits_is_located_and_then_settled_by_further_seeds() -> None:
+    drawn = np.random.default_rng(7).standard_normal((2, 400))
+    for shift in (3.0, 0.0):
+        answer, path = search(
+            lambda p, s, d=shift: float(drawn[int(p >= 20), s] + d * (p >= 20)),
+            Lineage.line(32), 3, most=40,
+        )  # fmt: skip
+        assert (answer.state is State.FOUND) == bool(shift)
+        assert answer.leader == 20
+        inner = [position for position, _ in path if position not in (GOOD, 31)]
+        assert len(inner) == len(set(inner)) <= 6  # one look each: their bits say the rest
+
+
+def test_an_exact_change_below_the_floor_is_not_named() -> None:
+    of_seed = np.random.default_rng(3).standard_normal(40)
+    answer, _ = search(
+        lambda p, s: float(of_seed[s] + 0.1 * (p >= 9)), Lineage.line(16), 3, floor=1.0
+    )
+    assert answer.state is not State.FOUND
+
+
+def test_the_seeds_of_a_class_are_those_of_all_that_repeat_each_other() -> None:
+    readings = [
+        Reading(GOOD, 0.0, 0, 1),
+        Reading(3, 0.0, 0, 1),
+        Reading(3, 0.4, 1, 2),
+        Reading(5, 0.4, 1, 2),
+        Reading(7, 0.9, 0, 3),
+    ]
+    assert equal_bits.alike(readings, 5) == {GOOD, 3, 5}
+    assert equal_bits.alike(readings, 7) == {7}

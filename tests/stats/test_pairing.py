@@ -1,0 +1,103 @@
+"""What readings of equal seeds say if seeds share noise."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import numpy as np
+import pytest
+
+from celedger.stats import pairing
+from celedger.stats.choice import choose
+from celedger.stats.firstbad import Evidence, Question, Reading, State, posterior
+from celedger.stats.lineage import GOOD, Lineage
+from celedger.stats.pairing import KAPPA, RHO, Readings
+
+
+@pytest.mark.parametrize("model", [0, 1, 5, 9, 13, 20])
+def test_a_density_is_that_of_a_plain_sum(model: int) -> None:
+    """The joint normal of all readings, summed over fixed grids of s and shift."""
+    random = np.random.default_rng(1)
+    seeds = np.array([0, 1, 2, 0, 1, 3, 3, 0])
+    bad = np.array([0, 0, 0, 1, 1, 1, 0, 1.0])
+    values = 0.2 * random.standard_normal(8) + 0.4 * bad + np.array([0, 0.3, -0.3, 0.1])[seeds]
+    values = (values - values.mean()) / np.ptp(values)
+    readings = Readings(values, seeds, 0.001)
+    log = pairing.densities(readings, 1 - bad[None], bad[None], (0, 0))
+    same = seeds[:, None] == seeds
+    shared = RHO[model] + KAPPA[model] * np.outer(bad, bad)
+    covariance = same * shared + (1 - RHO[model]) * np.eye(8)
+    precision, one = np.linalg.inv(covariance), np.ones(8)
+    weight = one @ precision @ one
+    scales, shifts = np.linspace(np.log(0.02), np.log(5), 150), np.linspace(-7, 7, 400)
+    prior = pairing._prior(shifts[None, None], np.array([1 - RHO[model]]))[0, 0]
+    total = 0.0
+    for s in np.exp(scales):
+        rest = values - np.exp(shifts)[:, None] * s * bad
+        form = (
+            np.einsum("ni,ij,nj->n", rest, precision, rest) - (rest @ precision @ one) ** 2 / weight
+        )
+        logs = -form / (2 * s**2) - 3.5 * np.log(2 * np.pi * s**2)
+        total += float(np.exp(logs) @ prior)
+    total *= (scales[1] - scales[0]) * (shifts[1] - shifts[0])
+    expected = np.log(total) - 0.5 * (np.linalg.slogdet(covariance)[1] + np.log(weight))
+    assert log[0, model] == pytest.approx(expected, abs=0.03)
+
+
+def table(rho: float, number: int) -> tuple[Readings, np.ndarray]:
+    """Ten seeds at four positions; the last two are bad."""
+    random = np.random.default_rng(number)
+    own, seeds = random.standard_normal(10), np.tile(np.arange(10), 4)
+    noise = np.sqrt(rho) * own[seeds] + np.sqrt(1 - rho) * random.standard_normal(40)
+    bad = np.repeat([False, False, True, True], 10)
+    values = noise + bad
+    return Readings(values / np.ptp(values), seeds, 1e-3), bad[None]
+
+
+def test_the_factor_tells_shared_noise_from_free_noise() -> None:
+    for number in range(5):
+        assert pairing.compare(*table(0.0, number), (0, 0)).log_factor[0] < 0
+        assert pairing.compare(*table(0.9, number), (0, 0)).log_factor[0] > 5
+
+
+def test_seeds_without_a_partner_tell_nothing_of_pairs() -> None:
+    readings, bad = table(0.9, 0)
+    alone = Readings(readings.values, np.arange(40), readings.finest)
+    assert abs(pairing.compare(alone, bad, (0, 0)).log_factor[0]) < 1.5
+
+
+def test_a_seed_is_predicted_by_its_other_readings() -> None:
+    readings, bad = table(0.9, 2)
+    pairs = pairing.compare(readings, bad, (0, 0))
+    mean, sd = pairs.predict(np.ones(1), range(10))
+    assert (sd[:, 0, :10] < 0.6 * sd[:, 0, 10:]).all()
+    for side in (0, 1):
+        own = [readings.values[(readings.seeds == s) & (bad[0] == side)].mean() for s in range(10)]
+        assert np.corrcoef(own, mean[side, 0, :10])[0, 1] > 0.9
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_shift_below_the_spread_of_seeds_is_found_in_pairs(number: int) -> None:
+    """A change of .7 sd where 95 % of the variance is the seed's: 158 trials without pairs."""
+    random = np.random.default_rng([number, 3])
+    own, n, first_bad = random.standard_normal(500), 64, int(random.integers(64))
+
+    def read(position: int, seed: int) -> Reading:
+        noise = np.sqrt(0.95) * own[seed] + np.sqrt(0.05) * random.standard_normal()
+        return Reading(position, float(noise + 0.7 * (position >= first_bad)), seed)
+
+    readings = [read(p, s) for p in (GOOD, n - 1) for s in range(3)]
+    question = Question(Lineage.line(n))
+    for _ in range(60):
+        evidence = Evidence(tuple(readings))
+        answer = posterior(question, evidence)
+        choice = choose(question, evidence, answer)
+        if choice is None:
+            break
+        used = {r.seed for r in readings if r.position == choice.position}
+        seed = choice.seed
+        if seed is None:
+            seed = next(s for s in count() if s not in used)
+        readings.append(read(choice.position, seed))
+    assert (answer.state, answer.candidates) == (State.FOUND, (first_bad,))
+    assert len(readings) <= 6 + 30
