@@ -198,7 +198,7 @@ def weigh_many(
     paired, none = 1.0, -np.inf
     if not bits.alone:
         factor = pairs.log_factor if pairs is not None else np.zeros(len(free))
-        mean = np.logaddexp.reduce(log_prior + free + factor) - total
+        mean = np.logaddexp.reduce(log_prior + free + factor) - max(total, -1e300)
         paired = float(1 / (1 + np.exp(-np.clip(mean + np.log(SEVERAL), -30, 30))))
         of_none = pairs.log_none if pairs is not None else 0.0
         none = log_none + float(np.logaddexp(np.log1p(-paired), np.log(paired) + of_none))
