@@ -146,7 +146,7 @@ def tensor() -> None:
 def report() -> None:
     """Photograph the page of the example."""
     sys.path.insert(0, str(ROOT / "tests"))
-    from browser import PROGRAM, Browser
+    from page.browser import PROGRAM, Browser
     from PIL import Image  # comes with matplotlib
 
     if not PROGRAM:

@@ -28,7 +28,7 @@ _SERVER = """
 import gc, importlib, json, os, pathlib, pkgutil, random, runpy, sys, tempfile
 import celedger, matplotlib.figure
 for found in pkgutil.walk_packages(celedger.__path__, "celedger."):
-    if not found.name.startswith(("celedger.child", "celedger.__main__")):
+    if not found.name.startswith(("celedger.child", "celedger.lab.probes", "celedger.__main__")):
         importlib.import_module(found.name)
 sys.path.insert(0, sys.argv[1])  # of the tests
 from compiled import compile_once

@@ -100,10 +100,10 @@ def _as_sitecustomize() -> None:
 
 
 def _attach_probe() -> None:
-    if "celedger.child.probes.attach" in sys.modules:
+    if "celedger.child.attach" in sys.modules:
         return  # by another copy of this file
     try:
-        from celedger.child.probes import attach
+        from celedger.child import attach
     except ImportError:
         return  # another program that this training starts, with its own PYTHONPATH
     attach.install()

@@ -4,7 +4,7 @@ measured environment, so it knows torch and the standard library (Python 3.8 on)
 celedger's parent side.
 
 A `Training` is plain data. `train` drives it: `prepare`, then `step` after `step`, without hooks.
-Probes of diagnostic runs are attached from outside, as to any training (`celedger.child.probes`).
+Probes of diagnostic runs are attached from outside, as to any training (`celedger.child.attach`).
 """
 
 from __future__ import annotations

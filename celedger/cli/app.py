@@ -11,30 +11,17 @@ import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
 from celedger.base import VERSION
 from celedger.base.errors import CeledgerError, RepositoryError, Status
-from celedger.cli import unix
+from celedger.cli import unix, verbs
 from celedger.cli.session import Options
 from celedger.cli.unix import complain
 
-# The verbs in the order of `--help`, and the modules that have them.
-_MODULES = {
-    "init": "init", "allow": "service", "run": "run", "log": "reading", "show": "reading",
-    "diff": "reading", "drift": "reading", "report": "report", "check": "check", "bisect": "bisect",
-    "explain": "explain", "watch": "watch", "profile": "profile", "preflight": "preflight",
-    "noise": "run", "table": "reading", "status": "status", "queue": "service",
-    "worker": "service", "demo": "demo", "doctor": "doctor", "baseline": "check",
-    "plot": "plot", "hook": "service", "merge": "merge",
-    "export": "export",
-}  # fmt: skip
-_HIDDEN = {"void": "check"}  # another name of `baseline void`
 _COMPLETE = "_CELEDGER_COMPLETE"  # set by the completion of a shell
 
 
@@ -70,29 +57,24 @@ def _options(
     context.obj = Options(repository, ledger)
 
 
-def _program(verb: str, *, complete: bool = False) -> TyperGroup:
-    """Build the command line: of one verb, or of all where there is none of that name. Importing
-    all of them takes longer than most need for their answer. What installs the completion of a
-    shell, and answers it, is an option of the program and not of a verb."""
+def _program(verb: str, *, complete: bool = False) -> verbs.Verbs:
+    """Build the command line of one verb, or of all where celedger's own are none of that name.
+    What installs the completion of a shell, and answers it, is an option of the program and not of
+    a verb."""
     app = typer.Typer(
         name="celedger",
+        cls=verbs.Verbs,
         no_args_is_help=True,
-        add_completion=complete or verb not in _MODULES | _HIDDEN,
+        add_completion=complete or not verbs.is_core(verb),
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
         callback=_options,
     )
-    modules = _MODULES | _HIDDEN
-    for name in [verb] if verb in modules else modules:
-        own = getattr(import_module(f"celedger.cli.{modules[name]}"), name)
-        if isinstance(own, typer.Typer):
-            app.add_typer(own, name=name)
-        else:
-            app.command(hidden=name in _HIDDEN)(own)
-    command = typer.main.get_command(app)
-    assert isinstance(command, TyperGroup)
-    return command
+    program = typer.main.get_command(app)
+    assert isinstance(program, verbs.Verbs)
+    program.offered = [verb] if verbs.is_core(verb) else verbs.names()
+    return program
 
 
 def run(arguments: Sequence[str]) -> int:

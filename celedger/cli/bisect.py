@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from celedger.base.errors import CeledgerError, Status, UsageError
-from celedger.cli import options
-from celedger.cli.explain import explained, explained_json
+from celedger.cli import options, verbs
 from celedger.cli.session import (
+    TYPED,
     Options,
     Session,
     note,
@@ -23,7 +23,7 @@ from celedger.cli.session import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from celedger.base.model import Commit, Metric, Task
@@ -94,6 +94,8 @@ def bisect(
     search that was killed goes on when typed again, and a trial stops once it repeats another
     bit by bit. Exits 0 when it named a commit for every metric asked for, 125 when it could not.
     """
+    from json import loads
+
     from celedger.base.model import Why
     from celedger.cli.plot import draw_bisect
     from celedger.judge import bisection, memory
@@ -104,6 +106,8 @@ def bisect(
 
     if output is not None:
         check_suffix(output)  # before hours of training, not after
+    if explain and not verbs.is_installed("explain"):
+        raise UsageError("--explain needs the verb `explain`, which is not installed")
     limits = bisection.Limits(confidence, every_cause=every)
     if budget is not None:
         limits = replace(limits, budget=budget)
@@ -136,14 +140,35 @@ def bisect(
         words += ["--device", device] if device is not None else []
         command: Options = context.obj
         typed = Typed(command.typed("celedger"), command.typed("git"), tuple(words))
-        more = explained_json(session, bench.suite, answer.reports) if explain and json else {}
+        more: dict[str, object] = {}
+        again = ["--suite", session.config.suite or bench.suite.folder.name]
+        again += ["--device", device] if device is not None else []
+        if explain and json:
+            texts = _explained(command, answer, [*again, "--json"])
+            more = {"explanations": [e for text in texts for e in loads(text)["explanations"]]}
         metrics = {m.name: m for m in session.ledger.metrics()}
         options.answer(BisectAnswer(answer, metrics, typed, more), json)
         if explain and not json:
-            for text in explained(session, bench.suite, answer.reports):
-                print(f"\n{text}", flush=True)
+            for text in _explained(command, answer, again):
+                print(f"\n{text}", end="", flush=True)
         _draw(session, answer, metrics, output)
     return Status.GOOD if answer.named else Status.CANNOT_JUDGE
+
+
+def _explained(command: Options, answer: Answer, words: Sequence[str]) -> Iterator[str]:
+    """Yield what `celedger explain` answers of each named commit against its first parent, once a
+    task. What cannot be explained is said on stderr: the bisect's answer stands without it."""
+    culprits = {
+        (report.task, culprit.sha): culprit.parents[0]
+        for report in answer.reports if report.status == "found"
+        for culprit in report.culprits[:1] if culprit.parents
+    }  # fmt: skip
+    for (task, sha), parent in culprits.items():
+        ends = f"{parent[:TYPED]}..{sha[:TYPED]}"
+        try:
+            yield verbs.answer_of("explain", [ends, task, *words], command)
+        except CeledgerError as error:
+            note(f"celedger: {task} is not explained: {error}")
 
 
 def _incident(session: Session, name: str) -> Incident | None:

@@ -39,7 +39,8 @@ Workers = Annotated[
 Engine = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME", help="Where trials run: local, ray or slurm [default: as configured]."
+        metavar="NAME",
+        help="Where trials run: local, or an engine [default: as configured].",
     ),
 ]
 Seed = Annotated[

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from celedger.base.errors import Status
-from celedger.cli import options
+from celedger.cli import options, verbs
 from celedger.cli.session import (
     Options,
-    Session,
     find,
     keep_out_of_git,
     note,
@@ -238,7 +237,6 @@ def _drain(command: Options, engine: str | None, *, from_hook: bool) -> None:
     from celedger.base.errors import MachineError
     from celedger.cli.plot import draw_bisect
     from celedger.cli.progress import Progress
-    from celedger.cli.report import write_page
     from celedger.repo import Repository
     from celedger.service.worker import Worker
     from celedger.system.output import Output
@@ -247,9 +245,10 @@ def _drain(command: Options, engine: str | None, *, from_hook: bool) -> None:
         return stack.enter_context(settled(repository, command, engine=engine))[0]
 
     def publish(repository: Repository, settings: Config) -> None:
-        if settings.report is not None:
-            page = Session(repository, settings, session.ledger, session.gate)
-            write_page(page, "HEAD", settings.report)
+        if settings.report is not None and verbs.is_installed("report"):
+            place = Options(repository.worktree, settings.ledger)
+            inside = (repository.root, repository.worktree)
+            verbs.answer_of("report", ["--output", str(settings.report)], place, not_in=inside)
 
     with (
         writing(command, attended=not from_hook, engine=engine) as session,
@@ -310,14 +309,10 @@ def queue_document(repository: Repository, settings: Config, jobs: Sequence[Job]
     """Return the queue with the merges that are not in it yet."""
     from celedger.service.allow import held_back, queue_folder
     from celedger.service.worker import at_work
-    from celedger.trial.engines import open_orders as remote
+    from celedger.trial import elsewhere
     from celedger.views.queue import Queue
 
     notes = len(list(queue_folder(repository).glob("*.moved")))
     waits = held_back(repository, settings) if notes else ""
-    orders = [
-        (o.order.commit.sha, o.order.tasks[0].name, o.order.seed, o.engine, o.attended)
-        for o in remote.out(repository)
-        if o.order.commit is not None
-    ]
-    return Queue(jobs, notes, at_work(settings.ledger), waits, orders)
+    remote = elsewhere.trials(repository)
+    return Queue(jobs, notes, at_work(settings.ledger), waits, remote)

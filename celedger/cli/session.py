@@ -271,8 +271,7 @@ def set_bench(
     named, and the tasks. Its trials run one by one, or `together` on the workers that the settings
     ask for."""
     from celedger.base.model import Why
-    from celedger.trial import workplace
-    from celedger.trial.engines import dispatch
+    from celedger.trial import dispatch, workplace
 
     settings = session.config
     suite = suite or load_suite(session)
@@ -428,10 +427,10 @@ def _report_left_out(ledger: Ledger, options: Options) -> None:
 
 def _name_orders(repository: Repository) -> None:
     """Say which trials a killed command left on nodes, to one that does not ask them."""
-    from celedger.trial.engines import open_orders
+    from celedger.trial import elsewhere
 
     for engine, number in Counter(
-        o.engine for o in open_orders.out(repository) if not o.attended
+        trial.engine for trial in elsewhere.trials(repository) if not trial.attended
     ).items():
         trials = "1 trial runs" if number == 1 else f"{number} trials run"
         name = engine.split()[0]
@@ -441,12 +440,12 @@ def _name_orders(repository: Repository) -> None:
 
 def report_leftovers(repository: Repository, ledger: Ledger) -> None:
     from celedger.system.process import sweep
-    from celedger.trial.engines import open_orders
+    from celedger.trial import elsewhere
     from celedger.trial.journal import recover
     from celedger.views.format import count
 
     for record in recover(
-        ledger, now=time.time(), sweep=sweep, elsewhere=open_orders.ulids(repository)
+        ledger, now=time.time(), sweep=sweep, elsewhere=elsewhere.ulids(repository)
     ):
         epochs = count(record.epochs, "epoch")
         note(

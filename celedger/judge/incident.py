@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
+from celedger.base import plugins
 from celedger.base.errors import Status, command
 from celedger.base.model import Kind
 from celedger.stats.incident_state import FEWEST_REPEATS, IncidentState
@@ -159,6 +160,8 @@ class Incident:
         if not self.parent:
             return ""
         verb = "explain" if self.main.kind in (Kind.QUALITY, Kind.COUNT) else "profile"
+        if verb not in plugins.installed(plugins.VERBS):
+            return command("show", self.likeliest[:TYPED]).strip("`")
         words = ["--memory"] if self.main.kind == Kind.MEMORY else []
         ends = f"{self.parent[:TYPED]}..{self.likeliest[:TYPED]}"
         return command(verb, ends, self.main.task, *words, suite=self.main.suite).strip("`")

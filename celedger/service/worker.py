@@ -209,7 +209,7 @@ class Worker:
         from celedger.judge import memory
         from celedger.judge.extra_trials import ExtraTrials
         from celedger.service.notify import announce, note_as_sent
-        from celedger.trial.engines.dispatch import set_bench
+        from celedger.trial.dispatch import set_bench
         from celedger.trial.workers import run_all
         from celedger.trial.workplace import choose_tasks, lacking, suite_of
         from celedger.views import incidents

@@ -1,8 +1,8 @@
 """A diagnostic run: one training of a task at a commit, observed by a probe, outside the ledger. It
 uses the same checkout, build, environment and device lock as a trial, but no journal:
 `celedger.child.log` does nothing in it, and nothing enters the ledger. The files of the probe
-inside the training (celedger.child.probes.attach loads it) are in a folder for the caller to
-read.
+inside the training (celedger.child.attach loads it) are in a folder for the caller to read.
+Probes are entry points `celedger.probes`: the name of a module and the package that has it.
 """
 
 from __future__ import annotations
@@ -14,15 +14,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from celedger.base.errors import CannotJudge
+from celedger.base import plugins
+from celedger.base.errors import CannotJudge, MachineError
 from celedger.base.model import Commit, OutcomeKind, Task
 from celedger.system import process
 from celedger.system.telemetry import POWER_CAPPED, Sampler
 from celedger.trial.ending import classify, explain
 from celedger.trial.runner import Bench
+from celedger.trial.training_variables import child_copy, variables
 
 EAGER = {"TORCHDYNAMO_DISABLE": "1"}  # for probes whose hooks cannot be compiled
-FAILED = "probe-failed.txt"  # of a probe that stopped (celedger.child.probes.attach)
+FAILED = "probe-failed.txt"  # of a probe that stopped (celedger.child.attach)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,22 +55,24 @@ def diagnose(
 ) -> Diagnostic:
     """Run all commands of the task once, with a probe inside its trainings.
 
-    `probe` names the module of `celedger.child.probes` that observes them (`kind`) and holds its
-    options; it writes into folders `0`, `1`, … of `out`, one for each process that trained.
+    `probe` names the probe that observes them (`kind`) and holds its options; it writes into `out`.
     `params` and `environment` change the task's parameters and variables. A training that fails is
-    a result. Raises CannotJudge if the commit cannot be built, or if the probe itself failed.
+    a result. Raises CannotJudge if the commit cannot be built, or if the probe itself failed;
+    MachineError if there is no such probe.
     """
+    child = child_copy(bench.child.parent, folder_of(str(probe["kind"])))
     task = replace(task, params={**task.params, **(params or {})})
     out.mkdir(parents=True, exist_ok=True)
     log = out / "log.txt"
     with bench.device_held():
-        env = bench.variables(task, {
+        env = variables(bench.base_env, task, tree=bench.tree, child=child,
+                        visible_devices=bench.device.visible, extra={
             "CELEDGER_SEED": str(seed),
             "CELEDGER_PROBE": json.dumps(dict(probe)),
             "CELEDGER_PROBE_OUT": str(out),
             **(environment or {}),
         })  # fmt: skip
-        env["PYTHONPATH"] = os.pathsep.join([str(_site(bench, out)), env["PYTHONPATH"]])
+        env["PYTHONPATH"] = os.pathsep.join([str(_site(child, out)), env["PYTHONPATH"]])
         kind, reason = bench.prepare(commit, task, env, log)
         if kind is not OutcomeKind.OK:
             raise CannotJudge(f"{task.name} cannot be built at {commit.sha[:10]}: {reason}")
@@ -94,9 +98,17 @@ def diagnose(
     return Diagnostic(out, log, OutcomeKind.OK, power_capped=sampler.lost(POWER_CAPPED))
 
 
-def _site(bench: Bench, out: Path) -> Path:
+def folder_of(kind: str) -> Path:
+    """Return the folder of the probe of this name. Raises MachineError."""
+    probes = plugins.installed(plugins.PROBES)
+    if kind not in probes:
+        raise MachineError(f"no package that is installed has a probe {kind!r}")
+    return probes[kind].folder()
+
+
+def _site(child: Path, out: Path) -> Path:
     """Make a folder whose `sitecustomize` makes Python attach the probe before anything else."""
     site = out / "site"
     site.mkdir(exist_ok=True)
-    shutil.copyfile(bench.child / "sitecustomize.py", site / "sitecustomize.py")
+    shutil.copyfile(child / "sitecustomize.py", site / "sitecustomize.py")
     return site

@@ -130,25 +130,29 @@ def variables(
     }
 
 
-def child_copy(cache: Path) -> Path:
+def child_copy(cache: Path, probes: Path | None = None) -> Path:
     """Return a folder, to be put on PYTHONPATH, that holds only `celedger.child` and a
-    `sitecustomize` (`import_finder.py`); its folder UNTRACED has no `sitecustomize`. It is named by
-    its content: an upgrade makes another."""
+    `sitecustomize` (`import_finder.py`); its folder UNTRACED has no `sitecustomize`. With a folder
+    of `probes`, it has that as `celedger.probes`. It is named by its content: an upgrade makes
+    another."""
     import compileall
     from py_compile import PycInvalidationMode
 
     content = hashlib.sha256(UNTRACED.encode())
-    files = [PACKAGE / "__init__.py", *sorted((PACKAGE / "child").rglob("*.py"))]
-    for file in files:
-        content.update(str(file.relative_to(PACKAGE)).encode() + b"\0" + file.read_bytes())
+    own = [PACKAGE / "__init__.py", *sorted((PACKAGE / "child").rglob("*.py"))]
+    files = {file.relative_to(PACKAGE): file for file in own}
+    for file in sorted(probes.glob("*.py")) if probes is not None else ():
+        files[Path("probes", file.name)] = file
+    for name, file in files.items():
+        content.update(str(name).encode() + b"\0" + file.read_bytes())
     home = cache / content.hexdigest()[:16]
     if home.exists():
         return home
     with explained(f"{cache} cannot be written"):
         cache.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=".draft-", dir=cache))
-        for file in files:
-            target = draft / "celedger" / file.relative_to(PACKAGE)
+        for name, file in files.items():
+            target = draft / "celedger" / name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, target)
         shutil.copyfile(PACKAGE / "child" / "import_finder.py", draft / "sitecustomize.py")

@@ -46,7 +46,7 @@ def test_a_verb_imports_no_other_verb_and_nothing_that_it_does_not_need() -> Non
 
 
 def test_the_page_imports_no_search() -> None:
-    code = "import sys, celedger.views.report.page; print(*sys.modules)"
+    code = "import sys, celedger.page.page; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not set(done.stdout.split()) & {"celedger.judge.bisection", "matplotlib"}
 

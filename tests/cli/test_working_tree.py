@@ -9,11 +9,11 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from celedger.diagnose.explain import Side
 from conftest import SUITE, git, make_project
 from scripted import ScriptedProject, scripted
 
 from celedger.base.errors import CannotJudge
-from celedger.diagnose.explain import Side
 
 CHAINS, TRIES = 2, 5
 

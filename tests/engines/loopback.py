@@ -15,8 +15,8 @@ from multiprocessing.connection import Client, Listener
 from pathlib import Path
 from typing import Any
 
-from celedger.trial.engines.cluster import LostNode
-from celedger.trial.engines.node_keeper import Keeper
+from celedger.engines.cluster import LostNode
+from celedger.engines.node_keeper import Keeper
 
 
 class Remote:
@@ -138,11 +138,11 @@ def serve(ulid: str, place: Path) -> None:
 def program(options: str, words: list[str]) -> None:
     """Run a command line whose engine `ray` is this cluster."""
     from celedger import __main__
-    from celedger.trial.engines import remote
+    from celedger.engines import ray
 
     facts = json.loads(options)
     cluster = Loopback(Path(facts["folder"]), tuple(facts["nodes"]), facts["environment"])
-    remote.Ray = lambda _: cluster  # type: ignore[assignment,misc]
+    ray.Ray = lambda _: cluster  # type: ignore[assignment,misc]
     sys.argv[1:] = words
     __main__.main()
 

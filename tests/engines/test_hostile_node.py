@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from celedger.base.model import Command, Commit, Environment, Metric, Task, Trial, Why
+from celedger.engines.order import Order
+from celedger.engines.order_lines import Intake
 from celedger.ledger import Ledger, ulid
-from celedger.trial.engines.order import Order
-from celedger.trial.engines.order_lines import Intake
 
 TASK = Task("tiny", "fit", (Command("run", ("{python}", "fit.py")),), metrics=(Metric("loss"),))
 COMMIT = Commit("a" * 40, "b" * 40, (), "Ada", 1, 2, "a subject")

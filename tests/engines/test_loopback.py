@@ -21,14 +21,14 @@ from engines.loopback import Loopback
 from celedger.base.config import Config
 from celedger.base.errors import LedgerError
 from celedger.base.model import TrialRecord
+from celedger.engines import head, order, remote
+from celedger.engines.node_keeper import PROGRAM
+from celedger.engines.order_lines import Intake
 from celedger.ledger import Ledger
 from celedger.repo import Repository
 from celedger.suite import load
 from celedger.trial import workplace
 from celedger.trial.engine import Need
-from celedger.trial.engines import head, open_orders, remote
-from celedger.trial.engines.node_keeper import PROGRAM
-from celedger.trial.engines.order_lines import Intake
 from celedger.trial.permissions import Gate
 
 SUITE = """\
@@ -214,11 +214,12 @@ def test_a_head_killed_while_it_records_a_lost_node_leaves_the_trial_to_the_next
     gate, running = stopped_at_the_gate(project, cluster, tmp_path)
     running.kill()
     running.communicate()
-    (out,) = open_orders.out(Repository.open(project.root))
-    keeper = int((cluster.folder / f"{out.order.ulid}.pid").read_text())
+    (note,) = notes(project)
+    sent = order.rebuilt(order.Order, json.loads(note.read_bytes())["order"])
+    keeper = int((cluster.folder / f"{sent.ulid}.pid").read_text())
     os.kill(keeper, signal.SIGSTOP)  # the next head finds it, and hears nothing
     with Ledger.open(project.root / "ledger.db") as ledger:
-        Intake(out.order, ledger).interrupt(time.time(), "its node was lost")
+        Intake(sent, ledger).interrupt(time.time(), "its node was lost")
     gate.touch()
     monkeypatch.setenv("GATE", str(gate))
     with bench_on(project, cluster) as bench:
@@ -402,9 +403,9 @@ def test_a_shallow_clone_is_refused(project: Project, cluster: Loopback, tmp_pat
         (
             {"CELEDGER_ENGINE": "cray"},
             [],
-            "CELEDGER_ENGINE must be one of local, ray, slurm, not 'cray'",
+            "there is no engine 'cray' (there are local, ray, slurm)",
         ),
-        ({}, ["--engine", "cray"], "--engine must be one of local, ray, slurm, not 'cray'"),
+        ({}, ["--engine", "cray"], "there is no engine 'cray' (there are local, ray, slurm)"),
         (
             {"PYTHONPATH": "no-ray"},
             ["--engine", "ray"],

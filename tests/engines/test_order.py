@@ -21,8 +21,8 @@ from celedger.base.model import (
     Task,
     Why,
 )
-from celedger.trial.engines import order
-from celedger.trial.engines.order import Order
+from celedger.engines import order
+from celedger.engines.order import Order
 
 TASK = Task(
     "tiny", "fit", (Command("run", ("{python}", "fit.py")),), {"lr": 0.1, "layers": [1, 2]},

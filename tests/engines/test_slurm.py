@@ -16,8 +16,8 @@ import pytest
 from conftest import Project, celedger, make_project, matrix_after
 from engines.test_loopback import FIT, SUITE, epochs, notes, series, trials, until
 
+from celedger.engines import slurm_job
 from celedger.ledger import Ledger
-from celedger.trial.engines import slurm_job
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "slurm_here.sh"
 

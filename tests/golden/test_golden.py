@@ -1,7 +1,8 @@
 """What every verb prints for fixed repositories: stdout, stderr and exit status, in transcripts.
 
-A transcript (`VERB.txt`, or `VERB-SUBJECT.txt`) is a list of commands, each typed in one of the
-repositories of `repositories.py`, and of their answers:
+A transcript (`VERB.txt`, or `VERB-SUBJECT.txt`) says what the core answers by itself; those in
+`tests/lab/golden` and `tests/page/golden`, what it answers with the wings. It is a list of
+commands, each typed in one of the repositories of `repositories.py`, and of their answers:
 
     exact$ celedger log -n 1
       2b3c4d5e  2026-02-25  a line of stdout
@@ -33,12 +34,13 @@ from golden.repositories import HERE, NOW, REPOSITORIES, copy
 from scripted import draw_nothing, typed
 
 import celedger
+from celedger.base import plugins
 from celedger.system import environment, process
 from celedger.trial import workplace
 from celedger.trial.runner import Bench
 
 FOLDER = Path(__file__).parent
-TRANSCRIPTS = sorted(FOLDER.glob("*.txt"))
+TRANSCRIPTS = sorted([*FOLDER.glob("*.txt"), *FOLDER.parent.glob("*/golden/*.txt")])
 WIDTH, JSON_WIDTH = 100, 140
 
 _PROMPT = re.compile(
@@ -143,7 +145,10 @@ def templates(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
 
 @pytest.fixture
 def place(
-    tmp_path: Path, templates: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    templates: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> Place:
     monkeypatch.setenv("COLUMNS", str(WIDTH))
     monkeypatch.setenv("NO_COLOR", "1")
@@ -152,16 +157,23 @@ def place(
     monkeypatch.setattr(process, "run", _refuse)
     monkeypatch.setattr(workplace, "Bench", partial(Bench, now=lambda: NOW))
     draw_nothing(monkeypatch)
+    if request.node.callspec.params["path"].parent == FOLDER:
+        monkeypatch.setattr(plugins, "installed", lambda _: {})
     folder = tmp_path.resolve() / "repositories"
     folder.mkdir()
     return Place(folder, templates)
+
+
+def _name(path: Path) -> str:
+    wing = "" if path.parent == FOLDER else f"{path.parent.parent.name}-"
+    return wing + path.stem
 
 
 def _refuse(argv: Sequence[str], **_: object) -> None:
     pytest.fail(f"a transcript must not train: {argv}")
 
 
-@pytest.mark.parametrize("path", TRANSCRIPTS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", TRANSCRIPTS, ids=_name)
 def test_transcript(path: Path, place: Place, request: pytest.FixtureRequest) -> None:
     stored = path.read_text(encoding="utf-8").splitlines()
     lines: list[str] = []

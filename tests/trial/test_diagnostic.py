@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import packages
 import pytest
 from conftest import SUITE, make_project
 
 from celedger import suite as suites
 from celedger.base import config
-from celedger.base.errors import CannotJudge
+from celedger.base.errors import CannotJudge, MachineError
 from celedger.base.model import Commit, OutcomeKind
 from celedger.ledger import Ledger
 from celedger.repo import Repository
@@ -37,6 +38,16 @@ seen = {"level": LEVEL, "argv": sys.argv[1:], "more": os.environ.get("MORE")}
 Path(os.environ["CELEDGER_PROBE_OUT"], "seen.json").write_text(json.dumps(seen))
 """
 TASK = SUITE.replace("--seed {seed}", "--seed {seed} --lr {lr}") + "params = { lr = 0.1 }\n"
+
+
+@pytest.fixture(autouse=True)
+def probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A probe of a package of its own, `look`. The trainings here do without torch and it."""
+    entry = "[celedger.probes]\nlook = looking.probes\n"
+    files = {"looking/__init__.py": "", "looking/probes/look.py": "def attach(options): pass\n"}
+    files["looking/probes/__init__.py"] = ""
+    packages.install(tmp_path / "site", "looking", entry, files)
+    monkeypatch.syspath_prepend(tmp_path / "site")
 
 
 @pytest.fixture
@@ -63,7 +74,7 @@ def test_it_runs_the_commit_with_the_probe_and_leaves_no_row(
     table, commit = bench
     (task,) = choose_tasks(table.suite, ())
     done = diagnose(
-        table, commit, task, 3, tmp_path / "out", {"kind": "trace"},
+        table, commit, task, 3, tmp_path / "out", {"kind": "look"},
         params={"lr": 0.5}, environment={"MORE": "yes"},
     )  # fmt: skip
     assert done.ok
@@ -91,7 +102,7 @@ def test_a_training_that_fails_under_the_probe_is_a_result(
 ) -> None:
     table, commit = bench
     (task,) = choose_tasks(table.suite, ())
-    done = diagnose(table, commit, task, 0, tmp_path / "out", {"kind": "trace", "fails": True})
+    done = diagnose(table, commit, task, 0, tmp_path / "out", {"kind": "look", "fails": True})
     assert (done.ok, done.kind) == (False, OutcomeKind.FAILED)
     assert "ValueError: as asked" in done.message
 
@@ -103,7 +114,14 @@ def test_a_commit_that_does_not_build_cannot_be_diagnosed(
     (task,) = choose_tasks(table.suite, ())
     broken = replace(task, build=(("false",),))
     with pytest.raises(CannotJudge, match="cannot be built"):
-        diagnose(table, commit, broken, 0, tmp_path / "out", {"kind": "trace"})
+        diagnose(table, commit, broken, 0, tmp_path / "out", {"kind": "look"})
+
+
+def test_a_probe_that_no_package_has_is_named(bench: tuple[Bench, Commit], tmp_path: Path) -> None:
+    table, commit = bench
+    (task,) = choose_tasks(table.suite, ())
+    with pytest.raises(MachineError, match="no package that is installed has a probe 'weigh'"):
+        diagnose(table, commit, task, 0, tmp_path / "out", {"kind": "weigh"})
 
 
 def test_the_reason_of_a_failure_is_its_exception_whatever_libraries_say_after(

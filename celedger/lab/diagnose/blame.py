@@ -1,0 +1,134 @@
+"""Which hunks of a commit's change explain a finding, the likeliest first. Pure: the places of a
+finding and the change in, hunks in their order out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from celedger.lab.diagnose.code_change import CodeChange, backward_slice, setting_slice
+from celedger.lab.diagnose.finding import ExplainFinding, FindingPhase, Sureness
+from celedger.lab.diagnose.trace import Frame
+from celedger.repo.hunks import Hunk
+
+_NEAR = 3  # lines: a call that spans several is reported at its first or last
+# What a hunk costs that does not touch the innermost frame of the first kind of place: the caller
+# of a line may do anything else, too; another kind of place is a later guess.
+_CALLER = 2.0  # for each frame
+_LATER = 0.5  # for each kind
+_COST = {"line": 0.0, "near": 1.0, "function": 1.5, "file": 100.0}
+# What a call is given was made elsewhere: its own line is a later guess, unless it is that of the
+# first call whose result differs.
+_GIVEN = 1.0
+_BINDING = 0.25  # for each binding between a line and the call that is given its result
+_SETTINGS = ("schedule", "settings")  # causes: a setting of the optimiser, named as the tensor
+_LOADED = 200.0  # of a hunk in a file without frames
+_CLOSENESS = {"line": 0, "near": 1, "function": 1, "file": 2}
+
+
+_Reached = tuple[str, str, Frame, float, tuple[str, ...]]
+
+
+class Blamed(NamedTuple):
+    """A hunk, and how it was found: a line of it ran there (0), its function did (1), its file
+    (2), or it is in a file that was loaded (3); it means the same on both sides (4)."""
+
+    hunk: Hunk
+    closeness: int
+
+
+def path_in_tree(tree: Path, file: str) -> str | None:
+    """Return a file's path as git names it, None outside of the tree."""
+    try:
+        return Path(file).relative_to(tree).as_posix()
+    except ValueError:
+        return None
+
+
+def blame(
+    finding: ExplainFinding, change: CodeChange, tree: Path, loaded: Iterable[str]
+) -> tuple[ExplainFinding, tuple[Blamed, ...]]:
+    """Return the hunks that have to do with it, the likeliest first, and the finding with its
+    sureness in their light: a place that the change does not touch is no proof."""
+    files = {path_in_tree(tree, name) for name in loaded}
+    frames = list(_frames(finding, tree))
+    ranked = []
+    for hunk in change.hunks:
+        reached = [
+            (start + _COST[at] + _GIVEN * (finding.given and at in beside), at)
+            for side, path, frame, start, beside in frames
+            if (at := _reach(change, hunk, side, path, frame)) is not None
+        ]  # fmt: skip
+        if finding.given:
+            reached += _sources(change, hunk, frames)
+        if finding.cause in _SETTINGS:
+            reached += _written(change, hunk, finding.tensor)
+        cost, at = min(reached, default=(_LOADED, ""))
+        closeness = _CLOSENESS.get(at, 3)
+        if closeness < 3 or files & {hunk.new, hunk.old}:
+            same = change.same(hunk)
+            ranked.append((same, cost, Blamed(hunk, 4 if same else closeness)))
+    ranked.sort(key=lambda row: row[:2])
+    blamed = tuple(one for _, _, one in ranked)
+    sure = finding.sureness
+    close = bool(blamed) and blamed[0].closeness <= 1
+    if sure is Sureness.LIKELY and not close and finding.phase is not FindingPhase.CRASH:
+        sure = Sureness.LIKELY if len(blamed) == 1 else Sureness.UNSURE
+    elif sure is Sureness.UNSURE and blamed and blamed[0].closeness == 0:
+        sure = Sureness.LIKELY
+    return replace(finding, sureness=sure), blamed
+
+
+def _frames(finding: ExplainFinding, tree: Path) -> Iterator[_Reached]:
+    """Yield the frames of a finding's places that are in the tree: side, path, frame, cost, and how
+    near a hunk comes that costs more where the place is given what differs."""
+    kinds = list(dict.fromkeys(place.what for place in finding.places))
+    for place in finding.places:
+        later = _LATER * kinds.index(place.what)
+        inside = [(path_in_tree(tree, frame.file), frame) for frame in place.frames]
+        own = [(path, frame) for path, frame in inside if path is not None]
+        for depth, (path, frame) in enumerate(own):
+            beside = ("near", "function") if place.what == "call" else ("line", "near", "function")
+            yield place.side, path, frame, later + _CALLER * depth, beside
+
+
+def _sources(
+    change: CodeChange, hunk: Hunk, frames: Iterable[_Reached]
+) -> Iterator[tuple[float, str]]:
+    """Yield the costs of a hunk that may have made what the calls in these frames are given."""
+    for side, path, frame, start, _ in frames:
+        if path not in (hunk.old, hunk.new):
+            continue
+        lines = change.changed_lines(hunk, side)
+        sources = backward_slice(change.source(side, path).tree, frame.line)
+        if distances := [sources[line] for line in lines if line in sources]:
+            yield start + _BINDING * min(distances), "near"
+
+
+def _written(change: CodeChange, hunk: Hunk, setting: str) -> Iterator[tuple[float, str]]:
+    """Yield the costs of a hunk that may have made a setting which the loop itself writes."""
+    for side, path in (("a", hunk.old), ("b", hunk.new)):
+        lines = change.changed_lines(hunk, side)
+        sources = setting_slice(change.source(side, path).tree, setting) if lines else {}
+        if distances := [sources[line] for line in lines if line in sources]:
+            yield _BINDING * min(distances), "near"
+
+
+def _reach(change: CodeChange, hunk: Hunk, side: str, path: str, frame: Frame) -> str | None:
+    """Return how near a hunk comes to a frame, as a key of `_COST`; None in another file."""
+    if path not in (hunk.old, hunk.new):
+        return None
+    function = re.fullmatch(r"\w+ …(\d+)", frame.function)  # a place may be a whole function
+    first, last = frame.line, int(function[1]) if function else frame.line
+    lines = change.changed_lines(hunk, side)
+    if any(first <= line <= last for line in lines):
+        return "near" if function else "line"
+    at = hunk.new_start if side == "b" else hunk.old_start
+    ends = lines or {at, at + 1}  # it stands between two lines
+    if any(first - _NEAR <= line <= last + _NEAR for line in ends):
+        return "near"
+    around = change.source(side, path).function_at(first)
+    return "function" if any(line in around for line in ends) else "file"

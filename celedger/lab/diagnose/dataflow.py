@@ -1,0 +1,83 @@
+"""Where the computations of two traces part: a tensor that only one side has is followed back along
+the data flow to the call that first made one, of operands that both sides have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from celedger.lab.diagnose.trace import Event, Trace
+
+
+class Origin(NamedTuple):
+    """Of tensors that only one side has. `source`: the first call that makes one of operands that
+    the other side has, too. `later`: what goes on from there. `calls`: all of the pass."""
+
+    source: Event | None = None
+    later: Sequence[Event] = ()
+    calls: Sequence[Event] = ()
+
+    def like(self, call: Event) -> Event | None:
+        """Return the like of a call of the other side among `later`: best with its arguments."""
+        same = [e for e in self.later if (e.name, e.path) == (call.name, call.path)]
+        return next((e for e in same if e.call == call.call), same[-1] if same else None)
+
+
+def _twin(call: Event, mine: Origin, theirs: Origin) -> Event | None:
+    """Return the call of the other side alone that has the function and the operands of a call of
+    mine, and other arguments."""
+    like = [[e for e in side.calls if _subject(e) == _subject(call)] for side in (mine, theirs)]
+    both = {e.call for e in like[0]}
+    return next((e for e in like[1] if e.call not in both), None)
+
+
+def _subject(call: Event) -> tuple[str, str | None, Sequence[str]]:
+    return call.name, call.path, call.raw["i"]
+
+
+def origin(mine: Trace, theirs: Trace, event: Event) -> Origin:
+    """Follow the tensors of an event of a forward pass back. `theirs`: the other side's trace."""
+    calls = [e for e in _pass(mine, event) if e.kind == "call" and e.order < event.order]
+    known = {mark for e in _pass(theirs, event) for mark in (*_made(e), *e.raw.get("i", ()))}
+    first = {mark: e.order for e in reversed(calls) for mark in _made(e)}
+    wanted = _made(event) - known
+    sources: list[Event] = []
+    later: list[Event] = []
+    for call in reversed(calls):  # what made an operand comes before
+        made, given = _made(call), {mark for mark in call.raw["i"] if mark}
+        if not made & wanted or made <= given:  # or it looks at a tensor in another way
+            continue
+        wanted |= (operands := given - known)
+        follows = any(first.get(mark, call.order) < call.order for mark in operands)
+        (later if follows else sources).append(call)
+    return Origin(sources[-1] if sources else None, later, calls)
+
+
+def parting(a: Origin, b: Origin) -> tuple[Event | None, Event | None]:
+    """Return the call that is gone and the one that is new. Where the other side makes a like call
+    on what came of its own source, either is None, or both are that call with other arguments."""
+    gone, new = a.source, b.source
+    if gone is not None and new is not None and gone.name == new.name:
+        return gone, new
+    if gone is not None and (other := _twin(gone, a, b)) is not None:
+        return gone, other
+    if new is not None and (old := _twin(new, b, a)) is not None:
+        return old, new
+    if gone is None or new is None:
+        return gone, new
+    if (old := a.like(new)) is not None:
+        return (gone, None) if old.call == new.call else (old, new)
+    if (other := b.like(gone)) is not None:
+        return (None, new) if other.call == gone.call else (gone, other)
+    return gone, new
+
+
+def _pass(trace: Trace, event: Event) -> Iterator[Event]:
+    """Yield what is computed, and with what, in the pass of an event."""
+    for e in trace.of("init", "param", "enter", "leave", "call"):
+        if e.kind == "init" or (e.step, e.evaluation) == (event.step, event.evaluation):
+            yield e
+
+
+def _made(event: Event) -> set[str]:
+    return {tensor.hash for tensor in event.tensors if tensor.hash}

@@ -1,0 +1,369 @@
+"""The surroundings of the first difference of two trainings: everything that a rule of the table of
+causes (celedger.lab.diagnose.causes) can read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+from celedger.lab.diagnose.dataflow import Origin, origin, parting
+from celedger.lab.diagnose.difference import Front, TraceComparison, changed
+from celedger.lab.diagnose.finding import (
+    CodePlace,
+    code_of,
+    function_place,
+    named,
+    places_of,
+    share,
+)
+from celedger.lab.diagnose.tensor_distance import first_distance
+from celedger.lab.diagnose.trace import Event, Module, Tensor, Trace
+
+# Calls that seldom are the cause if other calls are new, too.
+_VIEWS = {
+    "detach", "view", "reshape", "flatten", "contiguous", "to", "clone", "unsqueeze", "__getitem__",
+}  # fmt: skip
+_AHEAD = 8  # draws that must agree after a new one
+# The part of a step in which a difference lies, by the kind of its event.
+_PARTS = {
+    "enter": "forward", "leave": "forward", "grad": "backward", "missing": "backward",
+    "pgrad": "gradients", "hyper": "settings", "init": "init", "loss": "loss", "report": "report",
+    "buffer": "buffer",
+}  # fmt: skip
+_CALLERS = {"forward": "caller", "loss": "caller", "data": "training loop"}
+
+
+class Scene:
+    """The first difference of two traces, and what surrounds it on both sides. `a` and `b` are the
+    events; a gradient that does not arrive is None. `part` is the part of the step: init, data,
+    forward, loss, backward, gradients, settings, buffer, update, late (a model was first used after
+    training began) or report."""
+
+    def __init__(self, c: TraceComparison, front: Front) -> None:
+        self.c, self.front, self.pair = c, front, front.pair
+        self.a: Any = front.pair.a
+        self.b: Any = front.pair.b
+        self.step = front.pair.step
+        self.missing = front.kind == "missing"
+        self.part = self._part()
+        self.origins = self._origins()
+        # The calls in which the two sides part: one is None where the other only leaves one out.
+        self.parting = parting(*self.origins)
+        # Of a forward pass, the path in a of the module at fault, and which call of it.
+        self.owner, self._owner_number = self._find_owner()
+        # The module at fault on both sides; None for the training loop's own code.
+        self.old: Module | None = None
+        self.new: Module | None = None
+        if self.owner is not None:
+            self.old = c.a.modules.get(self.owner)
+            self.new = c.b.modules.get(c.paths_in_b.get(self.owner, "no module"))
+        self.calls = self._calls(c.a), self._calls(c.b)
+        self.gone, self.fresh = _only_on_one_side(*self.calls)
+        # On each side, the first call with a result that the other side never has.
+        self.first_calls = self._first_calls()
+        x, y = self.first_calls
+        self.same_function = x is not None and y is not None and x.name == y.name
+        # With its arguments: side b's, unless it is one of a's that is gone.
+        self.call = next((e.call for e in (*reversed(self.parting), y) if e is not None), "")
+
+    def _part(self) -> str:
+        a = self.a
+        if self.front.kind == "init" and self.step:
+            return "late"
+        if self.front.kind != "enter" or a.raw.get("u") is not None or a.evaluation:
+            return _PARTS.get(self.front.kind, "update")
+        # A module's input from the training loop: a batch, or computed from other outputs.
+        leaves = (e for e in self.c.a.of("leave") if e.step == a.step and not e.evaluation)
+        if not any(e.order < a.order for e in leaves):
+            return "data"
+        pairs = zip(a.tensors, self.b.tensors, strict=False)
+        computed = any(y.gradient for x, y in pairs if not x.same(y))
+        return "loss" if self.labels and not computed else "forward"
+
+    # --- the tensors
+
+    @cached_property
+    def first_tensors(self) -> tuple[Tensor, Tensor]:
+        """Return the first tensors of the two events that differ."""
+        pairs = list(zip(self.a.tensors, self.b.tensors, strict=False))
+        return next(((x, y) for x, y in pairs if not x.same(y)), pairs[0])
+
+    @property
+    def x(self) -> Tensor:
+        return self.first_tensors[0]
+
+    @property
+    def y(self) -> Tensor:
+        return self.first_tensors[1]
+
+    @cached_property
+    def far(self) -> Any:
+        """Return their distance; None if there is none to compare."""
+        return first_distance(self.a.tensors, self.b.tensors) if self.a and self.b else None
+
+    # --- the calls of torch's functions that lead to the first difference
+
+    def _calls(self, trace: Trace) -> list[Event]:
+        """Return a side's calls that are compared."""
+        if self.part == "report":
+            return [e for e in trace.of("call") if e.evaluation and e.path is None]
+        if self.part in ("backward", "gradients"):
+            calls = _calls_of_step(trace, self.step)
+            loop = self.part == "gradients" and self.every_gradient
+            return [e for e in calls if e.path is None] if loop else calls
+        if self.part == "late":  # what wrote its weights is no module
+            return [e for e in trace.of("call") if e.path is None and e.step <= self.step]
+        if self.part in ("forward", "loss"):
+            number, event = (0, self.a) if trace is self.c.a else (1, self.b)
+            calls = self.c.calls(self.owner, self._owner_number, self.a)[number]
+            return [e for e in calls if e.order < event.order]
+        return self._data_calls(trace) if self.part == "data" else []
+
+    def _data_calls(self, trace: Trace) -> list[Event]:
+        # What makes batches, outside of modules. The calls for step 0 were made before the trace
+        # began, those for step 1 are like them.
+        step = max(self.step, 1)
+        enters = (e.order for e in trace.of("enter") if e.step == step and not e.evaluation)
+        end = next(enters, len(trace.events))
+        return [e for e in _calls_of_step(trace, step) if e.path is None and e.order < end]
+
+    def _first_calls(self) -> tuple[Event | None, Event | None]:
+        if self.part in ("backward", "gradients"):
+            return None, None
+        sources = self.origins[0].source, self.origins[1].source
+        if all(self.parting):
+            return self.parting
+        return sources if any(sources) else novel(*self.calls)
+
+    def _origins(self) -> tuple[Origin, Origin]:
+        """Follow the difference back on both sides, where calls have computed it."""
+        if self.part not in ("forward", "loss") or self.a is None or self.b is None:
+            return Origin(), Origin()
+        c = self.c
+        return origin(c.a, c.b, self.a), origin(c.b, c.a, self.b)
+
+    @property
+    def new_or_gone(self) -> str:
+        return new_or_gone(self.gone, self.fresh)
+
+    @property
+    def more(self) -> str:
+        """Return the same as the end of a sentence."""
+        return f"; {self.new_or_gone}" if self.new_or_gone else ""
+
+    @property
+    def computed(self) -> str:
+        """Return what is computed in place of what, in the calls in which the two sides part."""
+        gone, new = self.parting
+        if gone is None and new is None:
+            gone, new = telling(self.gone), telling(self.fresh)
+        elif gone is not None and new is not None and gone.call == new.call:
+            return ""
+        return replaced(gone, new)
+
+    # --- the module at fault in a forward pass
+
+    def _find_owner(self) -> tuple[str | None, int]:
+        """Return the module whose call parts the two sides, though the difference shows later.
+        Where no such call is seen: of `enter`, what a module is given, its caller; else the module
+        itself, which returns something else for the same."""
+        if self.part != "forward":
+            return None, 0
+        old, new = self.parting
+        if (source := new or old) is not None:
+            path = self.c.path(source) if source is new else source.path
+            if path is None or path in self.c.a.modules:
+                return path, source.number
+        if self.front.kind != "enter":
+            return self.a.path, self.a.number
+        owner, at = self.a.raw.get("u"), (self.a.step, self.a.evaluation)
+        calls = (
+            e.number for e in self.c.a.of("enter")
+            if e.path == owner and (e.step, e.evaluation) == at and e.order < self.a.order
+        )  # fmt: skip
+        return owner, max(calls, default=0)
+
+    @property
+    def place(self) -> str:
+        return named(self.new.path if self.new is not None else self.owner)
+
+    @property
+    def settings(self) -> list[tuple[str, Any, Any]]:
+        """Return the settings of the module at fault that differ: name, old, new."""
+        if self.old is None or self.new is None:
+            return []
+        return changed(self.old.settings, self.new.settings)
+
+    def only(self, *, added: bool) -> list[Module]:
+        """Return the modules that only b has, or only a."""
+        if added:
+            return [self.c.b.modules[path] for path in self.c.alignment.added]
+        return [self.c.a.modules[path] for path in self.c.alignment.removed]
+
+    def module(self, path: str | None) -> Module | None:
+        return self.c.b.modules.get(path or "")
+
+    # --- the start of a training
+
+    @cached_property
+    def other_draw(self) -> tuple[Event | None, Event | None]:
+        """Return the first calls, up to this step, that draw differently on the two sides: by the
+        call, else by the generators' states after it. One is None if only the other side draws
+        there."""
+        sides = [
+            [
+                e for e in trace.of("draw", "call", "leave")
+                if e.drew and (self.part == "init" or e.step <= self.step)
+            ]
+            for trace in (self.c.a, self.c.b)
+        ]  # fmt: skip
+        states = [[(e.call, e.raw["y"]) for e in side] for side in sides]
+        unequal = (at for at, (x, y) in enumerate(zip(*states, strict=False)) if x != y)
+        at = next(unequal, min(map(len, states)))
+        draws_a, draws_b = sides[0][at:], sides[1][at:]
+        calls = [[e.call for e in side] for side in (draws_a, draws_b)]
+        # A call that differs is new, or gone, if the following calls agree.
+        if draws_b and calls[1][1 : 1 + _AHEAD] == calls[0][:_AHEAD]:
+            return None, draws_b[0]
+        if draws_a and calls[0][1 : 1 + _AHEAD] == calls[1][:_AHEAD]:
+            return draws_a[0], None
+        return (draws_a[0] if draws_a else None), (draws_b[0] if draws_b else None)
+
+    @property
+    def drawn(self) -> str:
+        """Return the call that draws there, and whether it is new; empty if there is none."""
+        return replaced(*self.other_draw)
+
+    @property
+    def same_draw(self) -> str:
+        """Return the call that draws other numbers on both sides; empty if the calls differ."""
+        a, b = self.other_draw
+        return b.call if a is not None and b is not None and a.call == b.call else ""
+
+    @property
+    def drawing_places(self) -> list[CodePlace]:
+        return self.both_places(*self.other_draw, "draws")
+
+    @cached_property
+    def labels(self) -> str:
+        """Describe the change of the targets if they differ for equal inputs."""
+        wrong = total = 0
+        for one, other in zip(self.c.a.rows["target"], self.c.b.rows["target"], strict=False):
+            if len(one) != len(other):
+                return f"{len(other)} targets instead of {len(one)}"
+            wrong += int((one != other).sum())
+            total += len(one)
+        return f"labels differ: {share(wrong / total)} of {total} targets" if wrong else ""
+
+    @cached_property
+    def gradient_path(self) -> str | None:
+        """Return the path in b of the module whose output's gradient differs."""
+        path = self.c.path(self.b) if self.a is None else self.a.path
+        return self.c.path_in_b(path)
+
+    @cached_property
+    def labels_made(self) -> tuple[list[Event], list[Event]]:
+        """Return the calls that make a batch on one side only: gone, and new."""
+        return _only_on_one_side(self._data_calls(self.c.a), self._data_calls(self.c.b))
+
+    @cached_property
+    def every_gradient(self) -> bool:
+        """True where all gradients differ, so that the training loop is at fault."""
+        pairs = self.c.pairs_of("pgrad", step=self.step)
+        return len(self.c.differing("pgrad", step=self.step)) == len(list(pairs))
+
+    # --- the code
+
+    @cached_property
+    def places(self) -> list[CodePlace]:
+        """Return the lines that lead here, the likeliest first."""
+        places = self.both_places(*self.parting, "call")
+        places += self.both_places(*self.first_calls, "call")
+        if self.part == "forward":
+            places += self.both_codes(self.old, self.new)
+        places += self.places_of_calls(self.gone, self.fresh)
+        if self.part in _CALLERS:
+            before = self.a if self.part != "loss" else None
+            places += self.both_places(before, self.b, _CALLERS[self.part])
+        if self.part in ("settings", "update"):
+            places += [*self.stepping(self.c.b), *self.stepping(self.c.a)]
+        return places
+
+    def both_places(
+        self, a: Event | None, b: Event | None, what: str, key: str = "w"
+    ) -> list[CodePlace]:
+        return [*places_of(self.c.b, b, what, key), *places_of(self.c.a, a, what, key)]
+
+    def both_codes(self, old: Module | None, new: Module | None) -> list[CodePlace]:
+        return [*code_of(self.c.b, new), *code_of(self.c.a, old)]
+
+    def places_of_calls(self, gone: Sequence[Event], fresh: Sequence[Event]) -> list[CodePlace]:
+        places = [p for e in fresh[:4] for p in places_of(self.c.b, e, "new call")]
+        return places + [p for e in gone[:4] for p in places_of(self.c.a, e, "call that is gone")]
+
+    def stepping(self, trace: Trace, *, by_loop: bool = False) -> list[CodePlace]:
+        """Return where the optimiser is made, where it is stepped, and where its step is written,
+        as it was last set up. `by_loop`: where the loop calls backward and steps it."""
+        events = [event for event in trace.of("hyper") if event.step <= self.step]
+        if not events:
+            return []
+        event = events[-1]
+        stepped = places_of(trace, event, "optimiser stepped", "at")
+        if by_loop:
+            losses = [e for e in trace.of("loss") if e.step == self.step]
+            backward = [p for e in losses[-1:] for p in places_of(trace, e, "backward")]
+            return [*backward, *stepped]
+        places = [*places_of(trace, event, "optimiser made"), *stepped]
+        if event.raw.get("f") and not event.raw["c"].startswith("torch."):
+            places.append(function_place(trace, "step", event.raw["f"]))
+        return places
+
+
+def _calls_of_step(trace: Trace, step: int) -> list[Event]:
+    return [e for e in trace.of("call") if e.step == step and not e.evaluation]
+
+
+def novel(a: Sequence[Event], b: Sequence[Event]) -> tuple[Event | None, Event | None]:
+    """Return for each side the first call with a result that the other side never has."""
+
+    def first(calls: Sequence[Event], other_calls: Sequence[Event]) -> Event | None:
+        hashes = {tensor.hash for event in other_calls for tensor in event.tensors}
+        fresh = (e for e in calls if any(tensor.hash not in hashes for tensor in e.tensors))
+        return next(fresh, None)
+
+    return first(a, b), first(b, a)
+
+
+def _only_on_one_side(a: Sequence[Event], b: Sequence[Event]) -> tuple[list[Event], list[Event]]:
+    """Return the calls that only one side makes, by function and arguments: only a, only b."""
+
+    def unmatched(calls: Sequence[Event], other_calls: Sequence[Event]) -> list[Event]:
+        spare = Counter(event.call for event in other_calls)
+        extra = []
+        for event in calls:
+            spare[event.call] -= 1
+            if spare[event.call] < 0:
+                extra.append(event)
+        return extra
+
+    return unmatched(a, b), unmatched(b, a)
+
+
+def telling(events: Sequence[Event]) -> Event | None:
+    """Return the call that matters most: a view of a tensor only if there is no other."""
+    return next((e for e in events if e.name not in _VIEWS), events[0] if events else None)
+
+
+def replaced(gone: Event | None, new: Event | None) -> str:
+    """Return "`relu(_)` where `gelu(_)` was", "`relu(_)` is new" or "… is gone"; empty for
+    neither."""
+    if new is not None:
+        return f"`{new.call}` " + (f"where `{gone.call}` was" if gone is not None else "is new")
+    return f"`{gone.call}` is gone" if gone is not None else ""
+
+
+def new_or_gone(gone: Sequence[Event], fresh: Sequence[Event]) -> str:
+    """Name one of the calls that only one side makes, a new one first; empty if there are none."""
+    return replaced(None, telling(fresh)) or replaced(telling(gone), None)

@@ -1,0 +1,437 @@
+"""Explain why two trainings differ. Runs both with traces, outside the ledger (two commits, or
+another device, precision, interpreter or parameter), finds the first difference with an effect, and
+names it and the hunk of the change that caused it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from celedger.base.errors import CannotJudge, RepositoryError, UsageError
+from celedger.base.model import Commit, Kind, Task
+from celedger.lab.diagnose.blame import Blamed, blame
+from celedger.lab.diagnose.causes import judge
+from celedger.lab.diagnose.code_change import CodeChange
+from celedger.lab.diagnose.difference import Front, Growth, Layer, TraceComparison, depth
+from celedger.lab.diagnose.finding import CodePlace, ExplainFinding, FindingPhase, Sureness, named
+from celedger.lab.diagnose.inexact_trainings import (
+    first_operator,
+    first_shift,
+    largest_error,
+    unexplained,
+)
+from celedger.lab.diagnose.trace import Trace, processes, read
+from celedger.lab.diagnose.watch import WatchReport, watch
+from celedger.repo import Repository
+from celedger.repo.hunks import hunks
+from celedger.system import environment, gpu
+from celedger.system.gpu import Device
+from celedger.trial.diagnostic import EAGER, Diagnostic, diagnose
+from celedger.trial.runner import Bench
+
+_FULL = (0, 1, 2)  # steps that are recorded in full, and then each power of two
+_SPARSE = tuple(2**k for k in range(2, 12))
+AUTOCASTS = {"fp32": None, "bf16": "bfloat16", "fp16": "float16"}
+# A change at rounding level is benign if the two trainings part no faster than after a change of
+# the weights by one unit in the last place. Over a few dozen steps 20 planted benign
+# reorderings parted no faster at all (ratio 1). The margin is for chaotic trainings, which
+# amplify two equally small causes at slightly different steps.
+_LIKE_ROUNDING = 30.0
+# Causes that are named regardless of the size of their effect.
+_LITERAL = ("settings", "value", "class", "mode", "dtype", "parameters", "schedule", "labels")
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the two trainings that are compared."""
+
+    name: str  # as printed
+    commit: Commit
+    params: Mapping[str, object] = field(default_factory=dict)
+    device: Device | None = None  # another than the bench's
+    float32: bool = False  # without TF32, which the other side's device lacks
+    python: str = ""  # another interpreter
+    autocast: str = ""
+    suite_files: Path | None = None  # the suite's, where this side has others than the bench
+
+
+def variant(side: Side, task: Task, settings: Sequence[str]) -> Side:
+    """Return the side with these `KEY=VALUE` settings. Raises UsageError for an unknown key,
+    MachineError for a device that is not there."""
+    for text in settings:
+        key, sign, value = text.partition("=")
+        if not sign or not key:
+            raise UsageError(f"{text!r} is no setting", "write KEY=VALUE")
+        if key == "device":
+            kind, _, number = value.partition(":")
+            if value != "cpu" and (kind != "cuda" or not (number or "0").isdigit()):
+                raise UsageError(f"no device {value!r}", "write cpu, cuda or cuda:N")
+            side = replace(side, device=gpu.resolve(value))
+        elif key == "autocast":
+            if value not in AUTOCASTS:
+                raise UsageError(f"no autocast {value!r}", f"there are {', '.join(AUTOCASTS)}")
+            side = replace(side, autocast=value)
+        elif key == "python":
+            side = replace(side, python=value)
+        elif key in task.params:
+            side = replace(side, params={**side.params, key: _parameter(value)})
+        else:
+            keys = ", ".join(["device", "autocast", "python", *task.params])
+            raise UsageError(f"{task.name} has no setting {key!r}", f"it has {keys}")
+    if settings:
+        side = replace(side, name=f"{side.name} with {' '.join(settings)}")
+    return side
+
+
+def _parameter(text: str) -> object:
+    """Return the number or truth value that the text spells, as in the suite's file, else the
+    text."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return value if isinstance(value, bool | int | float) else text
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainLimits:
+    steps: int = 2000  # a training is ended after so many
+    operators: bool = False
+    seeds: int = 5  # of each side, if the training is not deterministic
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    task: str
+    a: Side
+    b: Side
+    seed: int
+    steps: int  # that both sides ran
+    verdict: str  # "equal", "rounding", "difference", "noise"
+    finding: ExplainFinding | None = None
+    blamed: tuple[Blamed, ...] = ()
+    repeats: bool | None = None  # whether a repeats bit by bit; None: not measured
+    growth: Growth | None = None
+    layers: tuple[Layer, ...] = ()
+    amplified: Growth | None = None  # a against a with its weights moved by rounding
+    vanished: int = 0  # differences inside that had no effect
+    notes: tuple[str, ...] = ()
+    watched: tuple[WatchReport, WatchReport] | None = None  # a and b under watchpoints
+
+
+class Desk:
+    """Run one task's sides with traces, each run in its own folder."""
+
+    def __init__(
+        self,
+        bench: Bench,
+        task: Task,
+        folder: Path,
+        *,
+        seed: int | None = None,
+        limits: ExplainLimits = ExplainLimits(),
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self.bench, self.task = bench, task
+        self.seed = task.seeds[0] if seed is None else seed
+        self.folder, self.limits, self.say = folder, limits, say
+        self._runs = 0
+
+    def _bench_of(self, side: Side) -> Bench:
+        """Return the bench with the side's device and interpreter."""
+        name, bench = self.task.name, self.bench
+        if side.device is not None and side.device != bench.device:
+            bench = bench.on(side.device)
+        if side.suite_files is not None:
+            checkout = bench.checkout
+            bench = replace(bench, suite_files=side.suite_files)
+            bench._checkout = checkout
+        if not side.python:
+            return bench
+        python = environment.resolve_interpreter(side.python, bench.base_env.get("PATH", ""))
+        described = environment.describe(
+            python, device=bench.device, threads=self.task.threads,
+            repo_root=bench.checkouts.repository.root,
+        )  # fmt: skip
+        other = replace(
+            bench, interpreters={**bench.interpreters, name: python},
+            environments={**bench.environments, name: described},
+        )  # fmt: skip
+        other._checkout = bench.checkout
+        return other
+
+    def _folder_of_run(self) -> Path:
+        self._runs += 1
+        return self.folder / self.task.name / str(self._runs)
+
+    def run(
+        self, side: Side, full: Sequence[int], *, seed: int | None = None, **more: object
+    ) -> tuple[Diagnostic, list[Trace]]:
+        probe: dict[str, object] = {
+            "kind": "trace", "full": sorted(full), "steps": self.limits.steps,
+            "autocast": side.autocast, "operators": self.limits.operators, **more,
+        }  # fmt: skip
+        done = diagnose(
+            self._bench_of(side), side.commit, self.task, self.seed if seed is None else seed,
+            self._folder_of_run(), probe, params=side.params,
+            environment={**EAGER, **({"NVIDIA_TF32_OVERRIDE": "0"} if side.float32 else {})},
+        )  # fmt: skip
+        return done, [read(folder) for folder in processes(done.out)]
+
+    def watch(self, side: Side) -> WatchReport:
+        """Train the side with watchpoints. Raises CannotJudge if it does not train."""
+        return watch(
+            self._bench_of(side), side.commit, self.task, self.seed, self._folder_of_run(), {},
+            params=side.params,
+        )  # fmt: skip
+
+
+def explain(desk: Desk, a: Side, b: Side) -> Explanation:
+    """Find the first difference between two sides of one task. Raises CannotJudge if side a does
+    not train, or if nothing was trained with torch."""
+    devices = {(side.device or desk.bench.device).key for side in (a, b)}
+    if len(devices) > 1:
+        a, b = (replace(side, float32=True) for side in (a, b))
+    exact = len(devices) == 1 and (a.python, a.autocast) == (b.python, b.autocast)
+    change = CodeChange()
+    if a.commit != b.commit:
+        change = code_change(desk.bench.checkouts.repository, a.commit.sha, b.commit.sha)
+    runs = _train_both(desk, a, b, exact=exact)
+    left, right, c = runs.left, runs.right, runs.comparison
+    steps = min(left[0].steps, right[0].steps) if right else 0
+    notes = (f"compared is {c.a.rank}",) if c is not None and c.a.rank else ()
+    whole = Explanation(desk.task.name, a, b, desk.seed, steps, "equal", notes=notes)
+    if runs.crash:
+        crash, blamed = blame(_crash(right, runs.crash), change, desk.bench.tree, runs.files)
+        steps = min((trace.steps for trace in right), default=0)
+        return replace(whole, verdict="difference", finding=crash, blamed=blamed, steps=steps)
+    if c is None:
+        return whole
+    if exact:
+        return _bit_by_bit(desk, whole, runs, c, change)
+    finding = unexplained(c, _coarsest(a, b))
+    whole = replace(whole, growth=c.growth(), layers=depth(c, finding.step if finding else 0))
+    if finding is None:
+        error = largest_error(c)
+        note = f"the largest relative error of a module's output in step 0 is {error:.2g}"
+        return replace(whole, verdict="rounding", notes=(*notes, note))
+    return replace(whole, verdict="difference", finding=finding)
+
+
+def code_change(repository: Repository, old: str, new: str) -> CodeChange:
+    """Return what changed from one commit (a hash) to another, with the texts of its files."""
+    changes = hunks(repository, old, new)
+
+    def texts(sha: str, names: set[str]) -> dict[str, str]:
+        read = {}
+        for name in names - {""}:
+            with contextlib.suppress(RepositoryError):  # a name that git quotes
+                read[name] = repository.blob(sha, name).decode(errors="replace")
+        return read
+
+    before, after = {one.old for one in changes}, {one.new for one in changes}
+    return CodeChange(changes, (texts(old, before), texts(new, after)))
+
+
+class TracedRuns(NamedTuple):
+    """The traces of both sides. `crash`: how side b failed, if it did."""
+
+    left: list[Trace]
+    right: list[Trace]
+    full: list[int]  # the steps recorded in full
+    comparison: TraceComparison | None  # of the first process that differs
+    crash: str
+
+    @property
+    def files(self) -> set[str]:
+        return {name for trace in (*self.left, *self.right) for name in trace.files}
+
+
+def _train_both(desk: Desk, a: Side, b: Side, *, exact: bool) -> TracedRuns:
+    """Train both sides, and again if they part at a step that was not recorded in full."""
+    task = desk.task
+    full = {*_FULL, *_SPARSE}
+    desk.say(f"{task.name}: {a.name}")
+    good, left = desk.run(a, sorted(full))
+    if not good.ok and not any(trace.cut for trace in left):
+        raise CannotJudge(f"{task.name} fails at {a.name}: {good.message}")
+    if not left:
+        raise CannotJudge(
+            f"{task.name} at {a.name} trained nothing that was seen",
+            "explain follows trainings with torch that step an optimiser of torch.optim",
+        )
+    desk.say(f"{task.name}: {b.name}")
+    bad, right = desk.run(b, sorted(full))
+    crashed = not bad.ok and not any(trace.cut for trace in right)
+    for _ in range(3):  # each pass names a step that was not recorded in full
+        c = _first_process(desk, left, right)
+        if c is None or not exact or (wanted := _unseen(c, full)) is None:
+            break
+        full |= wanted
+        desk.say(f"{task.name}: both again, for a close look at step {max(wanted)}")
+        (good, left), (bad, right) = desk.run(a, sorted(full)), desk.run(b, sorted(full))
+    return TracedRuns(left, right, sorted(full), c, bad.message if crashed else "")
+
+
+def _bit_by_bit(
+    desk: Desk, whole: Explanation, runs: TracedRuns, c: TraceComparison, change: CodeChange
+) -> Explanation:
+    """Explain the first bit that differs, unless it is rounding or noise."""
+    name = f"{whole.task}: {whole.a.name}"
+    front = c.front()
+    if front is None and c.equal:
+        return replace(whole, vanished=sum(1 for pair in c.pairs if c.differs(pair)))
+    finding = judge(c, front) if front is not None else None
+    layers = depth(c, finding.step if finding else 0)
+    whole = replace(whole, verdict="difference", growth=c.growth(), layers=layers)
+    # If every bit agrees up to a place where the code itself differs, the training has repeated
+    # itself far enough.
+    if finding is None or finding.cause not in (*_LITERAL, "argument"):
+        desk.say(f"{name} again, to see whether it repeats itself")
+        twin = _first_process(desk, runs.left, desk.run(whole.a, runs.full)[1])
+        repeats = twin is None or (twin.equal and twin.front() is None)
+        whole = replace(whole, repeats=repeats)
+        if not repeats:
+            return _by_statistics(desk, whole, change, twin.front() if twin else None)
+    if front is None or finding is None:
+        note = "the trainings part, at no place that was looked at"
+        return replace(whole, notes=(*whole.notes, note))
+    if desk.limits.operators and (operator := first_operator(c, front)):
+        finding = replace(finding, operator=operator)
+    finding, blamed = blame(finding, change, desk.bench.tree, runs.files)
+    whole = replace(whole, finding=finding, blamed=blamed, vanished=len(front.vanished))
+    far = finding.distance
+    if finding.cause not in _LITERAL and far is not None and far.rounding:
+        desk.say(f"{name} with its weights moved by rounding, to compare with")
+        moved = desk.run(whole.a, runs.full, perturb=desk.seed)[1]
+        if (shaken := _first_process(desk, runs.left, moved)) is not None:
+            whole = replace(whole, amplified=shaken.growth())
+            if rounding_ratio(c.growth(), shaken.growth()) <= _LIKE_ROUNDING:
+                return replace(whole, verdict="rounding")
+    return whole
+
+
+def _by_statistics(
+    desk: Desk, whole: Explanation, change: CodeChange, parted: Front | None
+) -> Explanation:
+    """Explain from several seeds of each side. `parted`: the first difference between two runs of
+    side a with one seed."""
+    left: list[Trace] = []
+    right: list[Trace] = []
+    for seed in range(whole.seed, whole.seed + desk.limits.seeds):
+        desk.say(f"{whole.task}: it does not repeat itself; seed {seed} of both sides")
+        for side, traces in ((whole.a, left), (whole.b, right)):
+            traces += desk.run(side, _FULL, seed=seed)[1][:1]
+    where = ""
+    if parted is not None:
+        event = parted.pair.one
+        parts = {"enter": "input", "leave": "output", "init": "weights"}
+        part = parts.get(event.kind, event.kind)
+        where = f" (from step {event.step} on: {part} of {named(event.path)})"
+    note = (
+        f"{whole.a.name} does not repeat itself bit by bit with one seed{where}: "
+        f"statistics over {desk.limits.seeds} seeds"
+    )
+    whole = replace(whole, notes=(*whole.notes, note), growth=None, layers=())
+    finding = first_shift(left, right) if min(len(left), len(right)) >= 3 else None
+    if finding is None:
+        return replace(whole, verdict="noise")
+    files = left[0].files | right[0].files
+    finding, blamed = blame(finding, change, desk.bench.tree, files)
+    return replace(whole, verdict="difference", finding=finding, blamed=blamed)
+
+
+def with_watchpoints(desk: Desk, whole: Explanation) -> Explanation:
+    """Train both sides once more with watchpoints, and add their reports."""
+    if whole.a.autocast or whole.b.autocast:
+        return replace(whole, notes=(*whole.notes, "watchpoints do not put autocast on a side"))
+    reports = []
+    for side in (whole.a, whole.b):
+        desk.say(f"{whole.task}: {side.name}, under watchpoints")
+        try:
+            reports.append(desk.watch(side))
+        except CannotJudge as error:
+            return replace(whole, notes=(*whole.notes, str(error)))
+    return replace(whole, watched=(reports[0], reports[1]))
+
+
+def _first_process(
+    desk: Desk, left: Sequence[Trace], right: Sequence[Trace]
+) -> TraceComparison | None:
+    """Compare the process whose trainings differ first (the ranks of one training hand on what
+    differs), by start or rank where several do; the last where none does, None where there is
+    none."""
+    metrics = {m.name for m in desk.task.metrics if m.kind is Kind.QUALITY} or None
+    pairs = zip(left, right, strict=False)
+    comparisons = [TraceComparison(one, other, metrics) for one, other in pairs]
+    unequal = [comparison for comparison in comparisons if not comparison.equal]
+    if len(unequal) > 1:
+        return min(unequal, key=_parting)
+    return next(iter(unequal or comparisons[-1:]), None)
+
+
+def _parting(c: TraceComparison) -> tuple[float, int]:
+    """Return the step in which two trainings part, and how late in it."""
+    front = c.front()
+    if front is None:
+        return math.inf, 0
+    kinds = ("init", "enter", "leave", "loss", "grad", "missing", "hyper", "pgrad")
+    late = kinds.index(front.kind) if front.kind in kinds else len(kinds)
+    return front.pair.step, late
+
+
+def _unseen(c: TraceComparison, full: set[int]) -> set[int] | None:
+    """Return the steps to record in full, if the trainings part before the first recorded
+    difference."""
+    parted, front = c.parted, c.front()
+    if parted is None or (front is not None and front.pair.step <= parted):
+        return None
+    wanted = {max(parted - 1, 0), parted}
+    return None if wanted <= full else wanted
+
+
+def _coarsest(a: Side, b: Side) -> str | None:
+    """Return the coarsest autocast type of the two sides."""
+    kinds = {kind for side in (a, b) if (kind := AUTOCASTS.get(side.autocast))}
+    return min(kinds, default=None)  # bfloat16 before float16
+
+
+def _crash(traces: Sequence[Trace], message: str) -> ExplainFinding:
+    """Describe where side b crashes, given that side a trains."""
+    step, path, kind = 0, None, ""
+    places: list[CodePlace] = []
+    if traces:
+        last = traces[-1]
+        step = last.steps
+        inside = next((trace.inside for trace in reversed(traces) if trace.inside), ())
+        path = inside[-1] if inside else None
+        module = last.modules.get(path or "")
+        kind = module.short if module else ""
+        sites = [event.site for event in last.events if event.site >= 0][-1:]
+        places = [CodePlace("b", "last call", last.frames(site)) for site in sites]
+    return ExplainFinding(
+        FindingPhase.CRASH, step, path, kind, "", "crash", f"it fails at step {step}: {message}",
+        places=places, sureness=Sureness.SURE,
+    )  # fmt: skip
+
+
+def rounding_ratio(growth: Growth, amplified: Growth) -> float:
+    """Return how many times faster two trainings part than by rounding alone: the ninth decile over
+    the steps. It is infinite if there are no losses, or if only the first pair diverges."""
+    if growth.diverged is not None and amplified.diverged is None:
+        return math.inf
+    floor = 1e-7  # single precision has no smaller relative difference
+    ratios = [
+        max(x, floor) / max(y, floor)
+        for x, y in zip(growth.loss, amplified.loss, strict=False)
+        if x == x and y == y
+    ]
+    if len(ratios) < 2:
+        return ratios[0] if ratios else math.inf
+    return statistics.quantiles(ratios, n=10)[8]

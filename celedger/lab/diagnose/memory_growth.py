@@ -1,0 +1,212 @@
+"""Report where the memory of a training goes: what holds it at the peak, what piles up from epoch
+to epoch, and what differs between two commits. Reads the event of the probe of `celedger profile
+--memory`. Bytes are those of tensors, exact and the same in every run of one commit on one machine.
+The result is the document that `--json` prints; its fields are in docs/profile.md.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from celedger.base.errors import CannotJudge
+from celedger.base.model import Commit, Task
+from celedger.lab.diagnose.profile import printed_name, roots, run
+from celedger.lab.diagnose.stalls import CodeLine, Document, line_fields
+from celedger.trial.runner import Bench
+
+# Tensors of one origin that outlive the epoch after their own, in every epoch, pile up. At least
+# three of them, since two may be the current and the previous copy of a model.
+FEWEST = 3
+# Objects of one type, more in every epoch, at least one in two steps. Types are counted exactly,
+# and their number does not grow in a training that keeps nothing.
+OBJECTS = 0.5  # a step
+COMPANIONS = 2.0  # objects that may come with a kept tensor: its own, its gradient function's
+BYTES = 16.0  # a step, of Python's own objects; a number in a list takes 32
+LINE_SHARE = 0.25  # of the line with the largest growth: tracing itself adds small growth elsewhere
+NODES = 1.0  # of autograd's graph, a step
+PEAK_FLOOR = 0.01  # of the peak: a difference that matters
+
+Marks = Sequence[Mapping[str, Any]]
+
+
+def memory(
+    bench: Bench, commit: Commit, task: Task, seed: int, out: Path, probe: Mapping[str, object]
+) -> Document:
+    """Measure the memory of one run. If objects pile up, a second run traces them to their lines,
+    which takes ten times as long."""
+    event = run(bench, commit, task, seed, out / "memory", probe)
+    document = load(event, roots(bench))
+    if objects_pile_up(document):
+        event = run(bench, commit, task, seed, out / "objects", {**probe, "objects": True})
+        document["leaks"] = load(event, roots(bench))["leaks"] or document["leaks"]
+    return document
+
+
+def load(event: Mapping[str, Any], roots: Mapping[str, str]) -> Document:
+    """Read the probe's event; `roots` map prefixes of file names to their printed form. Raises
+    CannotJudge if no step was recorded."""
+    steps = event["steps"]
+    if not steps["peak"]:
+        raise CannotJudge("the training ended before its first step did")
+    # The last has the number -1: no line of the user's.
+    lines = [CodeLine(printed_name(file, roots), name, line) for file, name, line in event["lines"]]
+    places = [*lines, None]
+    for peak in event["peaks"].values():
+        for row in peak["held"]:
+            row["place"] = str(places[row.pop("line")] or "") or None
+    marks = event["marks"]
+    tensors = _tensors(marks, places)
+    types = _types(marks, sum(leak["number"] for leak in tensors))
+    objects = _objects(marks, roots) if types else []
+    return {
+        "environment": {"torch": event["torch"], "device": event["device"]},
+        "peaks": event["peaks"],
+        "peak_rss": event["peak_rss"],
+        "allocator": event.get("allocator"),
+        "steps": steps,
+        "epochs": _epochs(marks, steps["peak"], event["evaluations"]),
+        "leaks": [*tensors, *_graphs(marks, places), *(objects or types)],
+    }
+
+
+def objects_pile_up(document: Document) -> bool:
+    """Return True if a run that traces Python's objects can tell where they pile up."""
+    return any(leak["kind"] == "objects" for leak in document["leaks"])
+
+
+def compare(before: Document, after: Document) -> Document:
+    """Return the parts of each peak that differ, the largest difference first, and what piles up
+    only on the second side. `verdict` is "larger" for either, else "same"."""
+    causes = [_cause(leak) for leak in before["leaks"]]
+    leaks = [leak for leak in after["leaks"] if _cause(leak) not in causes]
+    sides = [(peak, after["peaks"][name]) for name, peak in before["peaks"].items()]
+    grown = any(b["bytes"] >= max(a["bytes"], 1) * (1 + PEAK_FLOOR) for a, b in sides)
+    return {
+        "verdict": "larger" if leaks or grown else "same",
+        "peaks": {
+            name: {"before": a["bytes"], "after": b["bytes"], "parts": _parts(a, b)}
+            for name, (a, b) in zip(before["peaks"], sides, strict=True)
+        },
+        "new_leaks": leaks,
+    }
+
+
+def _cause(leak: Document) -> object:
+    return leak["kind"], leak["what"], leak["module"], leak["file"]
+
+
+def _parts(*peaks: Document) -> list[Document]:
+    parts: dict[object, Document] = {}
+    for side, peak in zip(("before", "after"), peaks, strict=True):
+        for row in peak["held"]:
+            key = row["operator"], row["phase"], row["module"]
+            part = parts.setdefault(key, {**row, "before": 0, "after": 0})
+            part[side] += row["bytes"]
+            part["place"] = row["place"]
+    for part in parts.values():
+        del part["bytes"]
+    differing = [part for part in parts.values() if part["before"] != part["after"]]
+    return sorted(differing, key=lambda part: -abs(part["after"] - part["before"]))
+
+
+def _epochs(marks: Marks, peaks: list[int], evaluations: Sequence[Sequence[int]]) -> list[Document]:
+    rows, start = [], 0
+    for mark in marks:
+        end = mark["step"]
+        sizes = [size for step, size in evaluations if start < step <= end] + peaks[start:end]
+        if sizes:
+            row = {"epoch": mark["epoch"], "step": end, "peak": max(sizes)}
+            rows.append({**row, "held": mark["held"], "rss": mark["rss"]})
+        start = end
+    return rows
+
+
+def _leak(
+    kind: str,
+    what: str,
+    number: float,
+    size: float = 0.0,
+    line: CodeLine | None = None,
+    module: str | None = None,
+) -> Document:
+    """Return a row of `leaks`: `kind` is tensors, graphs or objects; `what` the operator or type.
+    `number` and `size` (bytes) are a step; an unknown size is 0."""
+    return {
+        "kind": kind, "what": what, "module": module, "number": number, "bytes": size,
+        **line_fields(line),
+    }  # fmt: skip
+
+
+def _tensors(marks: Marks, places: Sequence[CodeLine | None]) -> list[Document]:
+    edges = [0, *(mark["step"] for mark in marks)]
+    spans = [(a, b) for a, b in itertools.pairwise(edges) if b > a]
+    if len(spans) < 2:
+        return []
+    leaks = []
+    for phase, module, operator, line, number, size, births in marks[-1]["tensors"]:
+        born = np.asarray(births)
+        if phase in ("evaluation", "data"):  # between two steps, with the number of the second
+            born = born - 1
+        each = [np.unique(born[(a <= born) & (born < b)]).size for a, b in spans]
+        if all(each) and sum(each) >= FEWEST and (len(each) >= FEWEST or min(each) >= FEWEST):
+            steps = edges[-1]
+            rates = number / steps, size / steps
+            leaks.append(_leak("tensors", operator, *rates, places[line], module))
+    return sorted(leaks, key=lambda leak: -leak["bytes"])
+
+
+def _graphs(marks: Marks, places: Sequence[CodeLine | None]) -> list[Document]:
+    counts: list[Counter[int]] = [Counter() for _ in marks]
+    for count, mark in zip(counts, marks, strict=True):
+        for nodes, line in mark["graphs"]:
+            count[line] += nodes
+    return [
+        _leak("graphs", "autograd nodes", rate, line=places[line])
+        for line, rate in _growth(marks, counts, skip=0).items()
+        if rate >= NODES
+    ]
+
+
+def _types(marks: Marks, tensors: float) -> list[Document]:
+    """Return the types with more objects in every epoch, beyond those that come with so many
+    tensors a step."""
+    rates = _growth(marks, [dict(mark["types"]) for mark in marks])
+    least = OBJECTS + COMPANIONS * tensors
+    return [_leak("objects", name, rate) for name, rate in rates.items() if rate >= least]
+
+
+def _objects(marks: Marks, roots: Mapping[str, str]) -> list[Document]:
+    """Return the lines whose objects take more memory in every epoch, if allocations were
+    traced."""
+    sizes = _growth(marks, [{(f, at): size for f, at, size, _ in m["objects"]} for m in marks])
+    numbers = _growth(marks, [{(f, at): n for f, at, _, n in m["objects"]} for m in marks])
+    least = max(BYTES, LINE_SHARE * max(sizes.values(), default=0.0))
+    leaks = [
+        _leak(
+            "objects", "Python objects", numbers[file, at], size,
+            CodeLine(printed_name(file, roots), "", at),
+        )
+        for (file, at), size in sizes.items()
+        if size >= least and numbers[file, at] >= OBJECTS
+    ]  # fmt: skip
+    return sorted(leaks, key=lambda leak: -leak["bytes"])
+
+
+def _growth(marks: Marks, counts: Sequence[Mapping[Any, float]], skip: int = 1) -> dict[Any, float]:
+    """Return, for everything counted at the last mark, its least growth a step from mark to mark,
+    starting at zero. `skip`: ignore the first marks; fewer than two spans give nothing."""
+    spans = np.diff([0, *(mark["step"] for mark in marks)])
+    chosen = spans > 0
+    if chosen.sum() < 2:
+        return {}
+    growth = {}
+    for key in counts[-1]:
+        values = np.diff([0, *(count.get(key, 0) for count in counts)])
+        growth[key] = float((values[chosen] / spans[chosen])[skip:].min())
+    return growth

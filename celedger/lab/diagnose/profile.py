@@ -1,0 +1,284 @@
+"""Report where the time of a training's steps goes: run a task under the probe of `celedger
+profile`, outside the ledger, and sum up the probe's event. Times exclude those in which the machine
+gave the training no core. The result is the document that `--json` prints; its fields are in
+docs/profile.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from celedger.base.errors import CannotJudge
+from celedger.base.model import Commit, Task
+from celedger.lab.diagnose import stalls
+from celedger.lab.diagnose.ranks import communication
+from celedger.lab.diagnose.speed_advice import advise
+from celedger.lab.diagnose.stalls import CodeLine, Document, StackSamples, TimedSteps, line_fields
+from celedger.lab.diagnose.trace import EVENTS, processes, records
+from celedger.trial.diagnostic import EAGER, diagnose
+from celedger.trial.runner import Bench
+
+FEWEST_STEPS = 10  # timed, or nothing is said of their times
+_PARTS = 10  # of a training, to see the use of processors change
+STATES = ("data", "forward", "backward", "tail", "evaluation")  # as the probe numbers them
+
+
+def printed_name(file: str, roots: Mapping[str, str]) -> str:
+    """Return a file's name relative to the tree's root, or under the suite's name."""
+    for prefix, name in roots.items():
+        if file.startswith(prefix.rstrip("/") + "/"):
+            rest = file[len(prefix.rstrip("/")) + 1 :]
+            return f"{name}/{rest}" if name else rest
+    return file
+
+
+def load(ranks: Mapping[int, Mapping[str, Any]], roots: Mapping[str, str]) -> Document:
+    """Sum up the probe's event of the lowest rank, and compare its communication with that of the
+    others (a training that is not distributed has rank 0). `roots` map prefixes of file names to
+    their printed form. Raises CannotJudge if too few steps were timed."""
+    documents = {rank: _sum_up(event, roots) for rank, event in sorted(ranks.items())}
+    document = {**documents[min(documents)], "communication": communication(documents)}
+    return {**document, "advice": advise(document)}
+
+
+def _sum_up(event: Mapping[str, Any], roots: Mapping[str, str]) -> Document:
+    """Return the document of one rank, without advice."""
+    steps, evaluation, busy = _steps(event["edges"])
+    warm_up, settled = event["untimed"]
+    window, count = event["window"], len(steps.number)
+    timed = steps.number >= (warm_up if window["problem"] else settled)
+    if timed.sum() < FEWEST_STEPS:
+        raise CannotJudge(
+            f"the training has {count} steps, and profiling needs {settled + FEWEST_STEPS}",
+            "give the task more steps",
+        )
+    # The profiler's clock does not stop while other processes have the core.
+    first, last = window["first"], window["first"] + len(window["steps"])
+    rows = [_operator(row, busy[row["phase"]][first:last]) for row in window["rows"]]
+    steps = _chosen(steps, timed)
+    own, exact = steps.own, event["exact"]
+    lines = [CodeLine(printed_name(file, roots), name, line) for file, name, line in event["lines"]]
+    samples = _samples(event["samples"], event["edges"], lines)
+    pauses = {step: lines[line] for step, line in event["pauses"] if line >= 0}
+    # The share of evaluation and steps together, as if all steps took as long as the timed ones.
+    share = sum(evaluation) / (float(own.mean()) * count + sum(evaluation))
+    return {
+        "environment": {name: event[name] for name in ("torch", "device", "threads", "workers")},
+        "steps": {
+            "count": count, "timed": len(own), "number": steps.number.tolist(),
+            "seconds": own.tolist(), "wall_seconds": steps.wall.tolist(),
+            "phases": {name: t.tolist() for name, t in steps.times.items() if t.any()},
+        },
+        "delayed_share": max(1.0 - own.sum() / steps.wall.sum(), 0.0) if exact else None,
+        "idle_share": 1.0 - steps.cpu.sum() / own.sum() if exact else None,
+        "collector_share": float(steps.gc.sum() / own.sum()),
+        "waiting": _waiting(steps),
+        "processors": _processors(steps),
+        "disks": event["disks"],
+        "phases": _phases(steps),
+        "evaluation": {"times": len(evaluation), "seconds": sum(evaluation), "share": share},
+        "operators": {
+            "first_step": first, "last_step": last - 1,
+            "step_seconds": sum(row["seconds"] for row in rows),
+            "problem": window["problem"] or None,
+            "rows": sorted(rows, key=lambda row: -row["seconds"]),
+        },
+        "lines": _hot_lines(samples, steps.number),
+        "gpu": _gpu(event, float(np.median(steps.own))),
+        "waits": [
+            {"method": method, "times": times, **line_fields(lines[line])}
+            for method, line, times in event["waits"]
+        ],
+        "stalls": stalls.find(steps, samples, pauses),
+        "communication": _communication(window),
+    }  # fmt: skip
+
+
+def _communication(window: Mapping[str, Any]) -> Document | None:
+    """Return the mean seconds of a step in the window, and of its communication."""
+    spent = window["communication"]
+    if not spent:
+        return None
+    seconds = {"step_seconds": window["steps"], **spent}
+    return {name: float(np.mean(values)) for name, values in seconds.items()}
+
+
+def _gpu(event: Mapping[str, Any], step: float) -> Document | None:
+    """Return the device's own work as seconds a step, with the share of a usual `step` (s) in which
+    it idles, and that of its clock which the power limit cost; None without a GPU."""
+    work = event["window"].get("device")
+    if work is None:
+        return None
+    # A kernel takes as long under the profiler as without it; the host does not.
+    idle = max(0.0, 1.0 - work["busy"] / step)
+    return {
+        **work, "idle_share": idle, "tf32": event["tf32"],
+        "power_capped_share": event.get("power_capped", 0.0),
+    }  # fmt: skip
+
+
+def _processors(steps: TimedSteps) -> list[float]:
+    """Return the processors in use, by tenths of the timed steps."""
+    parts = zip(np.array_split(steps.cpu, _PARTS), np.array_split(steps.own, _PARTS), strict=True)
+    return [float(cpu.sum() / own.sum()) for cpu, own in parts]
+
+
+def _waiting(steps: TimedSteps) -> Document | None:
+    """Return what the wait for data of all timed steps is made of, in seconds: the data set and
+    collate (or a worker that is not done yet), and the transfer to the training. None where the
+    data come from no DataLoader."""
+    data, host = float(steps.times["data"].sum()), float(steps.host.sum())
+    return {"host": host, "transfer": data - host} if host > 0 else None
+
+
+def _phases(steps: TimedSteps) -> list[Document]:
+    """Return the step and its phases: median, 90th and 99th percentile (s), and the share of the
+    total time."""
+    own = steps.own
+    rows = []
+    for name, seconds in {"step": own, **steps.times}.items():
+        if seconds.any():
+            median, p90, p99 = np.quantile(seconds, (0.5, 0.9, 0.99)).tolist()
+            share = float(seconds.sum() / own.sum())
+            rows.append({"name": name, "median": median, "p90": p90, "p99": p99, "share": share})
+    return rows
+
+
+def _steps(
+    columns: Mapping[str, Sequence[int]],
+) -> tuple[TimedSteps, list[float], dict[str, np.ndarray]]:
+    """Return the complete steps between the clock's edges, the evaluations (s), and by phase the
+    share of each step's time in which the training had the core."""
+    edges = {name: np.asarray(values, dtype=np.int64) for name, values in columns.items()}
+    count = int(edges["step"][-1])  # the last step is not complete
+    step = edges["step"][:-1]
+    state = np.asarray(STATES)[edges["phase"][:-1]]
+    spent = {name: np.diff(values) / 1e9 for name, values in edges.items()}
+    own = spent.get("device", spent["own"])
+
+    def seconds(values: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+        chosen = chosen & (step < count)
+        return np.bincount(step[chosen], values[chosen], minlength=count)
+
+    gap, waited = seconds(own, state == "data"), seconds(spent["loader"], state == "data")
+    data = np.where(waited > 0, np.minimum(waited, gap), gap)
+    host = np.minimum(seconds(spent["host"], state == "data"), data)
+    times = {"data": data, "other": gap - data}
+    times |= {name: seconds(own, state == name) for name in STATES[1:4]}
+    busy = {"evaluation": np.ones(count)}
+    for name in STATES[:4]:
+        on_wall = seconds(spent["wall"], state == name)
+        busy[name] = np.ones(count)
+        if "device" not in spent:
+            np.divide(seconds(own, state == name), on_wall, out=busy[name], where=on_wall > 0)
+    training = state != "evaluation"
+    wall = own if "device" in spent else spent["wall"]
+    steps = TimedSteps(
+        np.arange(count), times, seconds(wall, training), seconds(spent["cpu"], training),
+        seconds(spent["gc"], training), host,
+    )  # fmt: skip
+    return steps, own[~training].tolist(), busy
+
+
+def _chosen(steps: TimedSteps, at: np.ndarray) -> TimedSteps:
+    times = {name: values[at] for name, values in steps.times.items()}
+    columns = (steps.wall[at], steps.cpu[at], steps.gc[at], steps.host[at])
+    return TimedSteps(steps.number[at], times, *columns)
+
+
+def _operator(row: Mapping[str, Any], busy: np.ndarray) -> Document:
+    """Return a row of the operators' table: a step's self time (s), calls, time on the device (s),
+    memory kept (bytes) and kernels. `busy`: the share of its phase, in each step, in which the
+    training had the core."""
+    seconds = float(np.median(row["seconds"] * busy))
+    names = ("name", "phase", "module", "calls", "memory", "kernels")
+    return {**{n: row[n] for n in names}, "seconds": seconds, "device_seconds": row["device"]}
+
+
+def _samples(
+    columns: Mapping[str, Sequence[float]],
+    edges: Mapping[str, Sequence[int]],
+    lines: Sequence[CodeLine],
+) -> StackSamples:
+    """Return the samples by the final phase of their edges: a gap may turn out to be an
+    evaluation."""
+    edge, line = (np.asarray(columns[name], dtype=int) for name in ("edge", "line"))
+    at = np.searchsorted(edges["edge"], edge, side="right") - 1
+    phase = np.asarray(STATES)[np.asarray(edges["phase"])[at]]
+    step, seconds = np.asarray(edges["step"])[at], np.asarray(columns["seconds"], dtype=float)
+    named = line >= 0
+    return StackSamples(step[named], phase[named], line[named], seconds[named], lines)
+
+
+def _hot_lines(samples: StackSamples, steps: np.ndarray) -> list[Document]:
+    """Return the user's lines with their shares of the samples, and the phase with most of them."""
+    spent = np.array([samples.spent(steps, phase) for phase in STATES])
+    shares = spent.sum(axis=0) / (spent.sum() or 1.0)
+    phases = np.asarray(STATES)[spent.argmax(axis=0)]
+    return [
+        {"phase": str(phases[at]), "share": float(shares[at]), **line_fields(samples.lines[at])}
+        for at in np.argsort(-shares, kind="stable").tolist()
+        if shares[at] > 0
+    ]
+
+
+def profile(
+    bench: Bench, commit: Commit, task: Task, seed: int, out: Path, probe: Mapping[str, object]
+) -> Document:
+    """Profile one run of the task. Raises CannotJudge if it failed or has too few steps."""
+    rows = _observed(bench, commit, task, seed, out, probe)
+    ranks = {folder: (0, 1) for folder, _ in rows}  # and the world's size
+    ranks |= {one: (r["rank"], r["world"]) for one in ranks for r in records(one, "rank")}
+    longest, _ = _longest(rows)
+    world = ranks[longest][1]
+    # The folders n·world to n·world + world - 1 are of one training: see the observer.
+    events = {
+        ranks[folder][0]: event
+        for folder, event in rows
+        if int(folder.name) // world == int(longest.name) // world
+    }
+    rank = f"rank {min(events)} of {world}" if world > 1 else None
+    return {**load(events, roots(bench)), "rank": rank}
+
+
+def run(
+    bench: Bench, commit: Commit, task: Task, seed: int, out: Path, probe: Mapping[str, object]
+) -> dict[str, Any]:
+    """Run the task once with a probe, and return the event of its longest training. Raises
+    CannotJudge if it failed, or trained nothing that a probe could observe."""
+    return _longest(_observed(bench, commit, task, seed, out, probe))[1]
+
+
+def _longest(rows: Sequence[tuple[Path, dict[str, Any]]]) -> tuple[Path, dict[str, Any]]:
+    return max(rows, key=lambda row: (row[0] / EVENTS).stat().st_size)
+
+
+def _observed(
+    bench: Bench, commit: Commit, task: Task, seed: int, out: Path, probe: Mapping[str, object]
+) -> list[tuple[Path, dict[str, Any]]]:
+    """Run the task once with a probe, and return the folder and event of each training."""
+    kind = str(probe["kind"])
+    # torch.compile is pointless here: nothing is compiled under a dispatch mode.
+    variables = None if kind == "profile" else EAGER
+    ended = diagnose(bench, commit, task, seed, out, probe, environment=variables)
+    events = [(folder, event) for folder in processes(out) for event in records(folder, kind)]
+    # A training that the probe ended may not have written the input of the next command.
+    early = any(event.get("ended", "steps" in probe) for _, event in events)
+    if not ended.ok and not early:
+        raise CannotJudge(f"{task.name} at {commit.sha[:10]}: {ended.message}", f"see {ended.log}")
+    if not events:
+        raise CannotJudge(
+            f"{task.name} at {commit.sha[:10]} trains nothing that a probe can see",
+            "profiling follows torch 2.5 or later: "
+            "a forward or backward pass and an optimiser's steps",
+        )
+    return [(folder, {**event, "power_capped": ended.power_capped}) for folder, event in events]
+
+
+def roots(bench: Bench) -> dict[str, str]:
+    """Return the printed form of the folders of the tree and the suite."""
+    return {str(bench.suite_copy): bench.suite.name, str(bench.tree): ""}

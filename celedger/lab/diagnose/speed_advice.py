@@ -1,0 +1,253 @@
+"""Suggest what could make a training faster: one table of rules, applied to a profile's document.
+Limits are shares of a usual step, since speeding up a part of share p gains at most 1 / (1 - p).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from celedger.lab.diagnose.stalls import Document
+
+# As celedger.lab.probes.operators writes them.
+PYTHON, WAIT, OPTIMISER = "(Python)", "(communication)", "(optimiser)"
+WAITS = 0.5  # a step: a wait in every other step belongs to the loop
+# Starting a kernel takes the host 5 to 10 µs (CUDA C++ Best Practices Guide; measured alike on the
+# CPU): a shorter operator spends most of its time on being started.
+TINY = 10e-6  # s
+IDLE_GPU = 0.30  # of a step
+MANY = 200  # operators a step; fewer tiny ones do not matter
+BUSY_LOADER = 0.20  # at most 1.25 times as fast without it
+WAITING = 0.20  # for other ranks: likewise
+CASTS = ("aten::to", "aten::_to_copy", "aten::copy_")
+MEANING = {
+    "data": "waiting for data",
+    "other": "between steps",
+    "forward": "forward pass",
+    "backward": "backward pass",
+    "tail": "optimiser tail",
+    "evaluation": "evaluation and reports",
+}
+
+# Rule, smallest share that matters, figure, and what to try.
+_RULES = (
+    ("loader", BUSY_LOADER, "{share} of a step is waiting for data{data_line}",
+     "{data_try}"),
+    ("communication", WAITING,
+     "rank {waiting_rank} waits {share} of a step for communication{late}",
+     "{communication_try}"),
+    ("garbage collector", 0.02, "{share} of the time is Python's garbage collector",
+     "gc.freeze() after the set-up, and no gc.collect() in the loop"),
+    ("idle processor", 0.30, "{share} of a step no processor was used",
+     "look for sleeps, locks, files and sockets in the loop"),
+    ("idle GPU", IDLE_GPU, "the GPU idles {share} of a step, most of it {idle_for}", "{idle_try}"),
+    ("pageable copies", 0.02, "{share} of a step is copying from memory that is not pinned",
+     "pin_memory=True in the DataLoader and .to(device, non_blocking=True)"),
+    ("exposed copies", 0.05, "{share} of a step is copying while no kernel runs",
+     "copy the next batch in a stream of its own while this one computes"),
+    ("TF32 off", 0.20, "{share} of a step is matrix products in float32, and this GPU has TF32",
+     "torch.set_float32_matmul_precision('high'), if its rounding (10 bits) is acceptable"),
+    ("power limit", 0.02, "the power limit costs {share} of the GPU's clock",
+     "raise it (nvidia-smi -pl, as root), or compare runs of one limit alone"),
+    ("optimiser tail", 0.20,
+     "{share} of a step is after the backward pass, {optimiser} of that in the optimiser",
+     "fused=True, else foreach=True; look at clipping, logging and schedules in the loop"),
+    ("tiny operators", 0.50, "{calls:.0f} {kind} a step, {share} of them under 10 µs",
+     "a larger batch, torch.compile{graph}"),
+    ("one operator", 0.40, "{top} is {share} of a step, most of it in {top_module}",
+     "look there first: shapes, layout, precision, another algorithm"),
+    ("copies and casts", 0.10,
+     "{share} of a step is copying, {casts:.0f} conversions of type a step",
+     "keep data in one type and layout; autocast only where it pays"),
+    ("Python", 0.40, "{share} of a step is in no operator, most of it in the {phase} phase",
+     "vectorise loops over elements, or torch.compile"),
+    ("evaluation", 0.25, "{share} of the training is evaluation and reports",
+     "evaluate less often, on fewer samples, or in larger batches"),
+)  # fmt: skip
+
+
+_SLOW_HOST = "more DataLoader workers (now {workers}), persistent_workers=True, cheaper transforms"
+_SLOW_TRANSFER = (
+    "fewer and larger tensors in a batch, smaller types, pin_memory=True; "
+    "with a small data set no workers (now {workers})"
+)
+_LATE_RANK = "look at what rank {rank} does besides: its data, its share of rows, its processor"
+_SLOW_COLLECTIVES = (
+    "gradients of several batches by no_sync(), smaller ones by a bf16_compress_hook, "
+    "another bucket_cap_mb; a value once an epoch in place of each step"
+)
+
+
+# What a GPU waits for, and what to try.
+_IDLE = {
+    "loader": ("for data", _SLOW_HOST),
+    "Python": (
+        "in Python, outside all operators",
+        "torch.compile, a CUDA graph, or vectorised loops",
+    ),
+    "synchronisation": ("after a wait of the host", "remove the waits; see synchronisation"),
+    "small kernels": ("between kernels under 10 µs", "a larger batch, torch.compile, a CUDA graph"),
+}
+_WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
+_MASKS = ("getitem", "setitem", "nonzero", "masked_select", "(operator)")
+
+
+def advise(document: Document) -> list[Document]:
+    """Return the advice for a profile's document, the cheapest to follow first."""
+    shares, words = _shares(document)
+    rows = [
+        {
+            "rule": rule,
+            "figure": figure.format(share=f"{shares[rule] * 100:.0f} %", **words),
+            "try": suggestion.format(**words),
+        }
+        for rule, least, figure, suggestion in _RULES
+        if shares[rule] >= least
+    ]
+    at = int(bool(rows) and rows[0]["rule"] == "loader")
+    return [*rows[:at], *_synchronisation(document), *rows[at:]]
+
+
+def largest_operators(document: Document) -> list[tuple[Document, float]]:
+    """Return operators of all phases and modules together, by name, with their shares of a step,
+    the largest first. `module` and `phase` are those of the largest part. Times are the device's on
+    a GPU, else self times."""
+    sums = ("calls", "seconds", "device_seconds", "memory", "kernels")
+    rows: dict[str, Document] = {}
+    for row in sorted(document["operators"]["rows"], key=lambda row: -row["seconds"]):
+        one = rows.setdefault(row["name"], {**row, **dict.fromkeys(sums, 0.0)})
+        for name in sums:
+            one[name] += row[name]
+    key = "device_seconds" if document["environment"]["device"] == "cuda" else "seconds"
+    total = sum(row[key] for row in rows.values()) or 1.0
+    ranked = sorted(rows.values(), key=lambda row: -row[key])
+    return [(row, row[key] / total) for row in ranked]
+
+
+def module(row: Document) -> str:
+    """Return the module in which an operator ran, as text."""
+    named = {None: f"the {row['phase']} phase", "": "the model", OPTIMISER: "the optimiser"}
+    return named.get(row["module"], str(row["module"]))
+
+
+def _shares(document: Document) -> tuple[dict[str, float], dict[str, Any]]:
+    """Return the share of each rule, and the values for the sentences."""
+    rows = document["operators"]["rows"]
+    cuda = document["environment"]["device"] == "cuda"
+    window = _seconds(rows) or 1.0
+    medians = {row["name"]: row["median"] for row in document["phases"]}
+    data = medians.get("data", 0.0) / medians["step"]  # of a usual step: stalls do not count
+    python = [row for row in rows if row["name"] == PYTHON and row["phase"] != "evaluation"]
+    ranked = [pair for pair in largest_operators(document) if pair[0]["name"] not in (PYTHON, WAIT)]
+    top, largest = ranked[0] if ranked else ({"name": "", "phase": "", "module": ""}, 0.0)
+    calls, tiny = _tiny(rows, cuda=cuda)
+    tail = _seconds([row for row in rows if row["phase"] == "tail"]) or 1.0
+    inside = _seconds([row for row in rows if row["module"] == OPTIMISER])
+    waited, own_wait, waiting_words = _communication(document)
+    idle = (document["idle_share"] or 0.0) - own_wait
+    shares = {
+        "loader": data,
+        "communication": waited,
+        "garbage collector": document["collector_share"],
+        "idle processor": idle if data < BUSY_LOADER and not cuda else 0.0,
+        "optimiser tail": medians.get("tail", 0.0) / medians["step"],
+        "tiny operators": tiny / calls if calls >= MANY else 0.0,
+        "one operator": largest,
+        "copies and casts": _seconds([row for row in rows if row["name"] in CASTS]) / window,
+        "Python": _seconds(python) / window,
+        "evaluation": document["evaluation"]["share"],
+        **_gpu_shares(document, medians["step"]),
+    }
+    at = next((line["place"] for line in document["lines"] if line["phase"] == "data"), "")
+    waiting = document["waiting"] or {"host": 1.0, "transfer": 0.0}
+    slow = _SLOW_HOST if waiting["host"] >= waiting["transfer"] else _SLOW_TRANSFER
+    workers = document["environment"]["workers"] or 0
+    cause = _idle_cause(document, shares)
+    if cuda and shares["idle GPU"] < IDLE_GPU:  # then the host runs ahead of the GPU
+        shares["Python"] = 0.0
+    words = {
+        **waiting_words,
+        "idle_for": _IDLE[cause][0], "idle_try": _IDLE[cause][1].format(workers=workers),
+        "data_try": slow.format(workers=workers),
+        "data_line": f", most of it at {at}" if at else "",
+        "optimiser": f"{inside / tail * 100:.0f} %",
+        "calls": calls, "kind": "kernels" if cuda else "operators",
+        "graph": ", a CUDA graph" if cuda else "",
+        "top": top["name"], "top_module": module(top),
+        "casts": sum(row["calls"] for row in rows if row["name"] == "aten::_to_copy"),
+        "phase": max(python, key=lambda row: row["seconds"])["phase"] if python else "",
+    }  # fmt: skip
+    return shares, words
+
+
+def _communication(document: Document) -> tuple[float, float, dict[str, Any]]:
+    """Return the shares of a step that the rank which waits most and the profiled one wait for
+    others, and the values for the sentences."""
+    communication = document["communication"]
+    if communication is None:
+        return 0.0, 0.0, dict.fromkeys(("waiting_rank", "late", "communication_try"), "")
+    row = max(communication["ranks"], key=lambda row: row["waited"])
+    words = {"waiting_rank": row["rank"], "late": "", "communication_try": _SLOW_COLLECTIVES}
+    if (late := communication["late"]) is not None:
+        words["late"] = f": rank {late['rank']} comes late ({MEANING[late['phase']]})"
+        words["communication_try"] = _LATE_RANK.format(rank=late["rank"])
+    own = communication["ranks"][0]
+    return row["waited"] / row["step_seconds"], own["waited"] / own["step_seconds"], words
+
+
+def _gpu_shares(document: Document, step: float) -> dict[str, float]:
+    gpu = document["gpu"]
+    if gpu is None:
+        names = ("idle GPU", "pageable copies", "exposed copies", "TF32 off", "power limit")
+        return dict.fromkeys(names, 0.0)
+    return {
+        "idle GPU": gpu["idle_share"],
+        "pageable copies": gpu["pageable_copies"] / step,
+        "exposed copies": gpu["exposed_copies"] / step,
+        "TF32 off": gpu["float32_products"] / step if gpu["tf32"] else 0.0,
+        "power limit": gpu["power_capped_share"],
+    }
+
+
+def _idle_cause(document: Document, shares: dict[str, float]) -> str:
+    """Return what a GPU that idles waits for: the largest of the host's shares of a step."""
+    rows = document["operators"]["rows"]
+    waits = _seconds([row for row in rows if row["name"] in _WAITS]) / (_seconds(rows) or 1.0)
+    names = ("loader", "Python")
+    causes = {**{name: shares[name] for name in names}, "synchronisation": waits}
+    causes["small kernels"] = shares["tiny operators"] and 1.0 - sum(causes.values())
+    return max(causes, key=lambda name: causes[name])
+
+
+def _seconds(rows: list[Document]) -> float:
+    return float(sum(row["seconds"] for row in rows))
+
+
+def _synchronisation(document: Document) -> Iterator[Document]:
+    cuda = document["environment"]["device"] == "cuda"
+    free = "" if cuda else " (free on a CPU, a wait on a GPU)"
+    for wait in sorted(document["waits"], key=lambda wait: -wait["times"]):
+        if wait["times"] >= WAITS:
+            figure = f"{wait['times']:.3g} × {waiter(wait)} a step at {wait['place']}{free}"
+            suggestion = "keep the value on the device and read it once an epoch"
+            if wait["method"] in _MASKS:
+                suggestion = "torch.where, or a product with the mask: its result has a fixed size"
+            elif wait["method"] == "synchronize":
+                suggestion = "leave it out: reading a value waits by itself"
+            yield {"rule": "synchronisation", "figure": figure, "try": suggestion}
+
+
+def waiter(wait: Document) -> str:
+    """Return the call that waits, as text."""
+    return "an operator" if wait["method"] == "(operator)" else f".{wait['method']}()"
+
+
+def _tiny(rows: list[Document], *, cuda: bool) -> tuple[float, float]:
+    """Return the number of operators (kernels, on a GPU) a step, and how many of them are tiny."""
+    if cuda:
+        calls = sum(row["kernels"] for row in rows)
+        seconds = sum(row["device_seconds"] for row in rows)
+        return calls, calls if calls and seconds / calls < TINY else 0.0
+    rows = [row for row in rows if row["name"].startswith("aten::") and row["calls"]]
+    tiny = sum(row["calls"] for row in rows if row["seconds"] / row["calls"] < TINY)
+    return sum(row["calls"] for row in rows), tiny

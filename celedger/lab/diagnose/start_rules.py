@@ -1,0 +1,186 @@
+"""Rules of the table of causes (celedger.lab.diagnose.causes) on what a step starts with: its
+weights and its data. A rule returns a sentence, or fields of the finding."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+from celedger.lab.diagnose.difference import Pair
+from celedger.lab.diagnose.difference_context import Scene
+from celedger.lab.diagnose.finding import code_of, figure, named, share, some
+from celedger.lab.diagnose.tensor_distance import distance, same_distribution, spread
+from celedger.lab.diagnose.trace import Tensor
+
+_FEW = 2  # elements: too few to compare distributions
+_DRAWING = ("rand", "normal", "uniform", "multinomial", "bernoulli")
+REORDERED = "random numbers are drawn in another order while the model is made"
+
+
+# --- weights
+
+
+def _is_redrawn(pair: Pair) -> bool:
+    """Return True if a parameter has other values of the same distribution. Too few values to
+    compare distributions count as redrawn if the same call drew them."""
+    assert pair.a is not None and pair.b is not None
+    x, y = pair.a.tensors[0], pair.b.tensors[0]
+    writers = [str(event.raw.get("o", "")) for event in (pair.a, pair.b)]
+    few = x.size <= _FEW and (x.shape, x.dtype) == (y.shape, y.dtype) and writers[0] == writers[1]
+    drawn = few and any(word in writers[0] for word in _DRAWING)
+    return pair.one.name == "parameter" and (drawn or same_distribution(x, y))
+
+
+def other_tie(s: Scene) -> dict[str, Any] | None:
+    """Describe a parameter that is the same as another on one side only."""
+    ties = ((pair, tie) for pair in s.c.differing("init") if (tie := s.c.ties(pair)))
+    pair, (old, new) = next(ties, (None, ("", "")))
+    if pair is None or pair.a is None or pair.b is None:
+        return None
+    path = str(pair.b.path)
+    verb = "is no longer" if old and not new else "is now"
+    sentence = f"`{path}` {verb} tied to `{new or old}`" + (f", not `{old}`" if old and new else "")
+    places = s.both_places(pair.a, pair.b, "made a parameter", "v")
+    return {
+        "sentence": sentence, "module": s.c.b.owner(path), "tensor": f"`{path}`",
+        "places": places if new else places[::-1],
+    }  # fmt: skip
+
+
+def wrong_weights(s: Scene) -> dict[str, Any] | None:
+    pairs = s.c.differing("init", step=s.step)
+    wrong = [pair for pair in pairs if not _is_redrawn(pair)]
+    if not wrong:
+        return None
+    a, b = wrong[0].a, wrong[0].b
+    assert a is not None and b is not None and b.path is not None
+    module = s.c.b.owner(b.path)
+    role = "buffer" if b.name == "buffer" else "initialisation of"
+    sentence = f"{role} `{b.path}` differs{_shift(a.tensors[0], b.tensors[0])}"
+    if others := sorted({str(p.one.path) for p in wrong[1:]}):
+        sentence += f", and that of {some(others)}"
+    old, new = (f"{e.raw['o']}({e.arguments})" if "o" in e.raw else "" for e in (a, b))
+    if new and not old:
+        sentence += f"; `{new}` writes it"
+    if old and old != new:
+        sentence += f"; `{old}` wrote it, now {f'`{new}`' if new else 'nothing'} does"
+    places = s.both_places(a, b, "initialised")
+    places += s.both_places(a, b, "made a parameter", "v")
+    rest = [str(p.one.path) for p in pairs if p not in wrong]
+    return {
+        "sentence": sentence, "module": module, "tensor": f"`{b.path}`", "operator": new,
+        "places": [*places, *code_of(s.c.b, s.module(module))],
+        "facts": [f"drawn anew, with the same distribution: {some(rest)}"] if rest else [],
+        "distance": distance(a.tensors[0], b.tensors[0]),
+    }  # fmt: skip
+
+
+def _shift(x: Tensor, y: Tensor) -> str:
+    if x.shape != y.shape:
+        return f": shape {list(x.shape)} → {list(y.shape)}"
+    if x.dtype != y.dtype:
+        return f": {x.dtype} → {y.dtype}"
+    far = distance(x, y)
+    if far.ratio == far.ratio:
+        return f": it is {figure(far.ratio)} times what it was"
+    one, other = spread(x), spread(y)
+    means = f"mean {figure(one.mean)} → {figure(other.mean)}"
+    widest = max(one.deviation, other.deviation)
+    if one.deviation != other.deviation and widest > 0:
+        moved = abs(other.mean - one.mean) > 0.1 * widest
+        deviations = f"{figure(one.deviation)} → {figure(other.deviation)}"
+        return f": standard deviation {deviations}" + (f", {means}" if moved else "")
+    if one.mean != other.mean:
+        return f": {means}"
+    return f" in {share(far.share)} of its elements"
+
+
+def redrawn(s: Scene, sentence: str, **more: object) -> dict[str, Any]:
+    """Describe weights of the same distribution with other numbers: what draws before them is the
+    cause."""
+    pairs = s.c.differing("init", step=s.step)
+    first = str(pairs[0].one.path)
+    fact = f"{len(pairs)} parameters have other numbers of the same distribution, first `{first}`"
+    return {
+        "sentence": sentence, "module": s.c.b.owner(first), "tensor": f"`{first}`", "facts": [fact],
+        "places": s.drawing_places, **more,
+    }  # fmt: skip
+
+
+def module_drawn(s: Scene, *, added: bool) -> dict[str, Any] | None:
+    module = next((module for module in s.only(added=added) if module.shapes), None)
+    if module is None:
+        return None
+    became = "added" if added else "removed"
+    sentence = f"{named(module.path)} ({module.short}) was {became}; {REORDERED} from there"
+    codes = s.both_codes(None, module) if added else s.both_codes(module, None)
+    places = [*codes, *s.drawing_places]
+    return redrawn(s, sentence, module=module.path, places=places)
+
+
+# --- data
+
+
+def other_batch(s: Scene) -> tuple[list[int], list[int]] | None:
+    """Return the rows of the first batch that differs, sorted."""
+    for x, y in zip(s.c.a.rows["input"], s.c.b.rows["input"], strict=False):
+        if not np.array_equal(x, y):
+            return np.sort(x).tolist(), np.sort(y).tolist()
+    return None
+
+
+def shared_rows(s: Scene) -> float:
+    """Return the share of rows, counting repeats, that both sides have, of the side with fewer
+    rows."""
+    rows_a, rows_b = (np.concatenate(trace.rows["input"]).tolist() for trace in (s.c.a, s.c.b))
+    both = sum((Counter(rows_a) & Counter(rows_b)).values())
+    return both / max(1, min(len(rows_a), len(rows_b)))
+
+
+def data_order(s: Scene) -> str | dict[str, Any] | None:
+    if (rows := other_batch(s)) is None:
+        return None
+    if rows[0] == rows[1]:
+        sentence = "the rows of a batch are in another order"
+    elif shared_rows(s) > 0.99:
+        sentence = "the data come in another order: the same rows, in other batches"
+    else:
+        return None
+    if not _drew_before(s) or not s.drawn:
+        return sentence
+    sentence += f", because random numbers are drawn in another order: {s.drawn}"
+    return {"sentence": sentence, "places": s.drawing_places}
+
+
+def other_rows(s: Scene) -> str | None:
+    """Rows are drawn for all inputs of a model: one that varies and is the same rules it out."""
+    same = [x for x, y in zip(s.a.tensors, s.b.tensors, strict=False) if x.same(y)]
+    varies = any(np.ptp(x.values) > 0 for x in same if x.values.size)
+    if varies or other_batch(s) is None or (shared := shared_rows(s)) < 0.5:
+        return None
+    if s.far is not None and s.far.share <= 0.5:
+        return None
+    return f"other rows are drawn: {share(shared)} of them are the same{s.more}"
+
+
+def _drew_before(s: Scene) -> bool:
+    """Return True if the generators' states already differed when the step began."""
+    traces = (s.c.a, s.c.b)
+    if s.step == 0:
+        one, other = (next((e.raw["x"] for e in t.of("random")), None) for t in traces)
+        return bool(one != other)
+    before = [t.pulses[s.step - 1].random for t in traces if len(t.pulses) >= s.step]
+    return len(before) == 2 and before[0] != before[1]
+
+
+def scaled_input(s: Scene) -> str | None:
+    one, other = spread(s.x), spread(s.y)
+    both = one.deviation and other.deviation
+    correlated = both and abs(float(np.corrcoef(s.x.values, s.y.values)[0, 1])) > 0.99999
+    if not correlated:
+        return None
+    slope = other.deviation / one.deviation
+    shift = other.mean - slope * one.mean
+    return f"the input is scaled by {figure(slope)} and shifted by {figure(shift)}"

@@ -1,0 +1,379 @@
+"""Rules of the table of causes (celedger.lab.diagnose.causes) on what a step computes: its forward
+pass, loss, gradients and update, and the reported values. A rule returns a sentence, or fields of
+the finding."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from celedger.lab.diagnose.difference import changed
+from celedger.lab.diagnose.difference_context import Scene, new_or_gone
+from celedger.lab.diagnose.finding import (
+    FindingPhase,
+    became,
+    code_of,
+    named,
+    ordinal,
+    places_of,
+    some,
+)
+from celedger.lab.diagnose.tensor_distance import distance
+from celedger.lab.diagnose.trace import Event, Trace, owner_of
+
+_LONG = 120  # characters of two calls that are shown whole
+_CASTS = {"half", "float", "double", "bfloat16", "to", "type", "type_as"}
+_NUMBER = re.compile(r"\d+\.\d+(?:e[-+]?\d+)?|\d+e[-+]?\d+")  # with a point or an exponent
+
+
+# --- forward pass
+
+
+def other_mode(s: Scene) -> dict[str, Any] | None:
+    """Describe that the module at fault runs in another mode; the outermost that does is named."""
+    others = [
+        (a, b) for a, b in s.c.pairs_of("enter", step=s.step)
+        if a.evaluation == s.a.evaluation and a.raw["tr"] != b.raw["tr"]
+    ]  # fmt: skip
+    several = {a.path for a, _ in others}
+    if s.owner not in several:
+        return None
+    before, outermost = others[0]
+    state = "training" if outermost.raw["tr"] else "evaluation"
+    during = "evaluation" if s.a.evaluation else "training"
+    more = f" (and so do {len(several) - 1} others)" if len(several) > 1 else ""
+    sentence = (
+        f"{named(outermost.path or '')}{more} runs in {state} mode during {during}, as it did not "
+        "before"
+    )
+    return {"sentence": sentence, "places": s.both_places(before, outermost, "mode set", "m")}
+
+
+def child(s: Scene, *, added: bool) -> dict[str, Any] | None:
+    """Describe a module that only one side has, called from the module at fault before the
+    difference."""
+    trace = s.c.b if added else s.c.a
+    parent = s.owner if not added else s.new.path if s.new is not None else None
+    called = {
+        e.path for e in trace.of("enter")
+        if e.raw["u"] == parent and (e.step, e.evaluation) == (s.step, s.a.evaluation)
+    }  # fmt: skip
+    module = next((module for module in s.only(added=added) if module.path in called), None)
+    if module is None:
+        return None
+    sentence = f"{named(module.path)} ({module.short}) was {'added' if added else 'removed'}"
+    if any(event.drew for event in trace.events if event.path == module.path):
+        sentence += "; it draws random numbers, so later ones are drawn in another order"
+    places = s.both_codes(None, module) if added else s.both_codes(module, None)
+    return {
+        "sentence": sentence, "module": module.path, "places": places, "kind": module.short,
+    }  # fmt: skip
+
+
+def other_argument(s: Scene, *, number: bool | None = None) -> str | None:
+    """Describe a call of the same function with other arguments. `number`: require that a number
+    with a point differs, or that none does."""
+    x, y = s.first_calls
+    if x is None or y is None or x.name != y.name or x.call == y.call:
+        return None
+    other_number = _NUMBER.findall(x.call) != _NUMBER.findall(y.call)
+    if not (x.tensors and y.tensors) or (number is not None and number is not other_number):
+        return None
+    return f"{'the loss' if s.part == 'loss' else s.place} calls {_other_call(x, y)}"
+
+
+def _other_call(x: Event, y: Event) -> str:
+    """Say how a call of the same function differs: by what was added or taken away, or where the
+    calls are long, by what is another."""
+    old, new = (event.raw.get("l", ()) for event in (x, y))
+    gone = list((Counter(old) - Counter(new)).elements())
+    added = list((Counter(new) - Counter(old)).elements())
+    for one, other, word in ((gone, added, "without"), (added, gone, "now with")):
+        if one and not other and "_" not in one:
+            return f"`{y.name}` {word} {some(one)}"
+    if len(x.call) + len(y.call) > _LONG:
+        return f"`{y.name}` with {some(added)} instead of {some(gone)}"
+    return f"`{y.call}` instead of `{x.call}`"
+
+
+def other_operands(s: Scene) -> str:
+    """Name the operand that differs in the calls of one function with equal arguments."""
+    x, y = s.first_calls
+    pairs = list(zip(x.raw["i"], y.raw["i"], strict=False))  # type: ignore[union-attr]
+    differing = [at for at, (one, other) in enumerate(pairs) if one != other]
+    tensors = [part for part in y.raw["l"] if part == "_" or part.endswith("=_")]  # type: ignore[union-attr]
+    if len(differing) != 1 or len(tensors) != len(pairs):
+        return "other operands"
+    name = tensors[differing[0]].partition("=")[0]
+    return f"another {ordinal(differing[0] + 1)} operand" if name == "_" else f"another `{name}`"
+
+
+def other_inputs(s: Scene) -> dict[str, Any] | None:
+    """Describe that a module is given more or fewer tensors."""
+    if s.front.kind != "enter" or len(s.a.tensors) == len(s.b.tensors):
+        return None
+    old, new = (e.raw.get("of", ()) for e in (s.a, s.b))
+    gone, added = [n for n in old if n not in new], [n for n in new if n not in old]
+    giver = s.place if s.part == "forward" else "the training loop"
+    verbs = [f"no longer gives {some(gone)}"] if gone else []
+    verbs += [f"now gives {some(added)}"] if added else []
+    verbs = verbs or [f"gives {len(s.b.tensors)} tensors instead of {len(s.a.tensors)}"]
+    sentence = f"{giver} {' and '.join(verbs)} to {named(s.b.path)}"
+    return {"sentence": sentence, "places": s.both_places(s.a, s.b, "caller")}
+
+
+def other_type(s: Scene) -> str | None:
+    """Describe the first call with another result if it computes in another type."""
+    x, y = s.first_calls
+    if x is None or y is None or not (x.tensors and y.tensors):
+        return None
+    old, new = x.tensors[0].dtype, y.tensors[0].dtype
+    if old == new or (x.name != y.name and y.name not in _CASTS):
+        return None
+    return f"{s.place} computes `{y.name}` in {new} instead of {old}"
+
+
+def labels(s: Scene) -> dict[str, Any] | None:
+    """Other targets for the same inputs, and the calls that make them otherwise."""
+    if not s.labels:
+        return None
+    gone, fresh = s.labels_made
+    sentence = "; ".join(filter(None, [s.labels, new_or_gone(gone, fresh)]))
+    return {"sentence": sentence, "places": s.places_of_calls(gone, fresh)}
+
+
+def draws_otherwise(s: Scene) -> bool:
+    x, y = s.first_calls
+    if x is None or y is None or not (x.drew and y.drew and x.tensors and y.tensors):
+        return False
+    return bool(x.raw["z"] != y.raw["z"])
+
+
+# --- backward pass
+
+
+def _user(s: Scene) -> str | None:
+    """Return the innermost module (by its path in b) whose input is the output of the module at
+    fault."""
+    path = s.c.alignment.modules.get(s.gradient_path or "", s.gradient_path)
+    events = [e for e in s.c.b.of("enter", "leave") if e.step == s.step and not e.evaluation]
+    outs = [e for e in events if e.kind == "leave" and s.c.path(e) == path]
+    hashes = {t.hash for e in outs for t in e.tensors}
+    users = [
+        e.path for e in events
+        if e.kind == "enter" and outs and e.order > outs[0].order
+        and any(t.hash in hashes for t in e.tensors)
+    ]  # fmt: skip
+    return users[-1] if users else None
+
+
+def flagged_output(s: Scene) -> Event | None:
+    """Return the first output of equal value that requires a gradient on one side only (b's
+    event)."""
+    for a, b in s.c.pairs_of("leave", step=s.step):
+        flags = zip(a.tensors, b.tensors, strict=False)
+        if not b.evaluation and any(x.gradient != y.gradient for x, y in flags):
+            return b
+    return None
+
+
+def _detaching(s: Scene) -> Event | None:
+    names = ("detach", "detach_", "data", "no_grad")
+    return next((e for e in s.fresh if e.name in names), None)
+
+
+def gradient(s: Scene) -> dict[str, Any]:
+    """Describe the change of a gradient in the backward pass although all forward values agree."""
+    module, detaching, places = s.gradient_path, _detaching(s), []
+    sentence = f"the gradient that reaches {named(module)} differs, though all forward values agree"
+    if s.missing:
+        arrives = "no longer arrives" if s.b is None else "arrives now"
+        sentence = f"the gradient of {named(module)} {arrives}: detached"
+    elif detaching is not None:
+        sentence = f"a part of the gradient of {named(module)} is detached"
+    elif (user := _user(s)) is not None:
+        module = user
+        sentence = f"the backward pass of {named(user)} gives another gradient for equal values"
+    if detaching is not None:
+        sentence += f" by `{detaching.call}` in {named(detaching.path)}"
+        places = places_of(s.c.b, detaching, "call")
+    elif (flagged := flagged_output(s)) is not None:
+        module = flagged.path
+        sentence += f"; the output of {named(module)} requires a gradient on one side only"
+        places = code_of(s.c.b, s.module(module))
+        places += places_of(s.c.b, flagged, "caller")
+    else:
+        sentence += s.more
+    for path in dict.fromkeys((module, s.gradient_path)):
+        places += code_of(s.c.b, s.module(path))
+    operator = detaching.call if detaching is not None else ""
+    return {"sentence": sentence, "module": module, "places": places, "operator": operator}
+
+
+def gradient_cut(s: Scene, *, on: str, explained: bool) -> dict[str, Any] | None:
+    """Describe a gradient that arrives on one side only or (`explained`) is cut by a known call."""
+    cutting = _detaching(s) is not None or flagged_output(s) is not None
+    arrives = s.missing and (s.b is None) is (on == "b")
+    part = on == "b" and not s.missing and _detaching(s) is not None
+    holds = (arrives and cutting) or part if explained else arrives and not (s.gone or s.fresh)
+    return gradient(s) if holds else None
+
+
+# --- the optimiser's input
+
+
+def optimiser_given(s: Scene, sentence: str, *, by_loop: bool = False) -> dict[str, Any]:
+    """Describe that the backward pass agrees as far as it was seen, and the gradients that the
+    optimiser gets do not. `by_loop`: the training loop does it, to all of them."""
+    module = "" if by_loop else s.c.b.owner(str(s.pair.one.path))
+    places = [] if by_loop else code_of(s.c.b, s.module(module))
+    places += s.stepping(s.c.b, by_loop=by_loop)
+    phase = FindingPhase.UPDATE if by_loop else FindingPhase.BACKWARD
+    return {"sentence": sentence + s.more, "module": module, "places": places, "phase": phase}
+
+
+def not_cleared(s: Scene) -> bool:
+    """Return True if b's gradients are the sums of a's and those of the step before."""
+    uncleared = [
+        max((int(e.raw.get("held", 0)) for e in t.of("loss") if e.step == s.step), default=0)
+        for t in (s.c.a, s.c.b)
+    ]
+    last = {e.path: e.tensors[0] for e in s.c.b.of("pgrad") if e.step == s.step - 1 and e.tensors}
+    sums = []
+    for pair in s.c.differing("pgrad", step=s.step):
+        before = last.get(pair.b.path) if pair.b else None
+        if before and pair.a and pair.b and pair.a.tensors and pair.b.tensors:
+            was, now = pair.a.tensors[0].values, pair.b.tensors[0].values
+            room = 1e-4 * float(np.abs(now).max(initial=0.0)) + 1e-12
+            added = len(now) > 0 and np.allclose(now, was + before.values, rtol=1e-3, atol=room)
+            sums.append(added)
+    return uncleared[1] > uncleared[0] or bool(sums and all(sums))
+
+
+def gradient_factor(s: Scene) -> float | None:
+    """Return the one factor between all gradients of both sides, None if there is none."""
+    ratios = [
+        distance(a.tensors[0], b.tensors[0]).ratio
+        for a, b in s.c.pairs_of("pgrad", step=s.step) if a.tensors and b.tensors
+    ]  # fmt: skip
+    if not s.every_gradient or not ratios or not np.allclose(ratios, ratios[0], rtol=1e-3):
+        return None
+    return ratios[0]
+
+
+def optimiser_settings(s: Scene) -> dict[str, Any]:
+    """Describe the change of the optimiser's settings; its cause is one of four."""
+    number, nothing = s.b.path, {"class": "", "of": {}}
+    old, new = (side[s.step].get(number, nothing) for side in s.c.settings)
+    gone = [name for name in old["of"] if name not in new["of"]]
+    fresh = [name for name in new["of"] if name not in old["of"]]
+    changes = {
+        name: change for name, now in new["of"].items()
+        if name not in fresh and (change := changed(old["of"].get(name, {}), now))
+    }  # fmt: skip
+    if old["class"] != new["class"]:
+        kinds = [one["class"].rpartition(".")[2] for one in (old, new)]
+        cause = key = "optimiser"
+        sentence = f"the optimiser is {kinds[1]} instead of {kinds[0]}"
+    elif gone or not changes:
+        cause = key = "parameters"
+        sentence = f"the optimiser is {'no longer ' if gone else ''}given {some(gone or fresh)}"
+        sentence += "" if gone else " too"
+    else:
+        first = next(iter(changes.values()))
+        key = first[0][0]
+        cause = "schedule" if key == "lr" else "settings"
+        same = [name for name, one in changes.items() if became(one) == became(first)]
+        whose = "" if len(same) == len(new["of"]) else f" for {_group(s, same)}"
+        at = f"at step {s.step}"
+        sentence = f"optimiser settings differ {at}: {became(first)}{whose}"
+        if key == "lr" and (shift := _rate_shift(s)):
+            sentence = f"the learning-rate schedule is off by a step ({shift}): {at} "
+            sentence += f"{became(first)}{whose}"
+        sentence += f"; it is given {some(fresh)} too" if fresh else ""
+    kind = s.b.raw["c"].rpartition(".")[2]
+    return {"sentence": sentence, "cause": cause, "module": "", "tensor": key, "kind": kind}
+
+
+def _rate_shift(s: Scene) -> str:
+    """Return whether b's learning rates are a's one step early or late, in words; empty if
+    neither."""
+    a, b = (_rates(trace) for trace in (s.c.a, s.c.b))
+    count = min(len(a), len(b))
+    if count < 4 or len(set(a)) < 3:
+        return ""
+    a, b = a[:count], b[:count]
+    for shift, x, y in (("early", a[1:], b[:-1]), ("late", a[:-1], b[1:])):
+        # The first and last rates may belong to the end of a warm-up or of a schedule.
+        if np.isclose(x, y, rtol=1e-6, atol=1e-12).mean() > 0.9:
+            return f"one step {shift}"
+    return ""
+
+
+def _rates(trace: Trace) -> list[float]:
+    """Return the learning rate of the first group of the first optimiser, by step."""
+    changes = {
+        e.step: float(e.raw["v"][0].get("lr", 0.0)) for e in trace.of("hyper") if e.path == "0"
+    }
+    rates = [0.0]
+    for pulse in trace.pulses:
+        rates.append(changes.get(pulse.step, rates[-1]))
+    return rates[1:]
+
+
+def _group(s: Scene, names: Sequence[str]) -> str:
+    """Describe several parameters by their common property, else by name."""
+    kinds = {m.short for n in names if (m := s.module(owner_of(n))) is not None}
+    if kinds and all("Norm" in kind for kind in kinds):
+        return f"the norms' {len(names)} parameters"
+    if all(name.endswith("bias") for name in names):
+        return f"{len(names)} biases"
+    return f"{len(names)} parameters ({some(names)})"
+
+
+# --- results of a step
+
+
+def buffer(s: Scene, *, by_settings: bool) -> dict[str, Any] | None:
+    path = owner_of(s.b.path or "")
+    new = s.module(path)
+    old = s.c.a.modules.get(s.c.alignment.modules.get(path, path))
+    changes = changed(old.settings, new.settings) if old and new else []
+    if bool(changes) is not by_settings:
+        return None
+    sentence = f"statistics {changed_names(s)} differ after equal forward passes"
+    sentence += f": settings changed: {became(changes)}" if changes else ""
+    return {"sentence": sentence, "module": path, "places": s.both_codes(old, new)}
+
+
+def changed_names(s: Scene) -> str:
+    pairs = s.c.differing(s.front.kind, step=s.step)
+    return some([str(pair.one.path) for pair in pairs])
+
+
+def state_anew(s: Scene) -> bool:
+    """Return True if a moving average of b is a multiple of the gradient, as after one step from
+    zero, and a's is not."""
+    gradients = {e.path: e.tensors for e in s.c.b.of("pgrad") if e.step == s.step}
+    for a, b in s.c.pairs_of("state", step=s.step):
+        gradient = gradients.get(b.path)
+        if not gradient or not a.tensors or not b.tensors or b.tensors[0].size < 2:
+            continue
+        old, new = (distance(gradient[0], e.tensors[0]).ratio for e in (a, b))
+        if new == new:
+            return old != old
+    return False
+
+
+def report(s: Scene) -> dict[str, Any]:
+    changes = s.c.reported(s.a, s.b)
+    sentence = f"the training agrees and the reported {became(changes[:3])} differs"
+    phase = FindingPhase.REPORT
+    if s.new_or_gone:
+        sentence += f": {s.new_or_gone} in the evaluation"
+        phase = FindingPhase.EVALUATION
+    return {"sentence": sentence, "tensor": changes[0][0], "phase": phase}

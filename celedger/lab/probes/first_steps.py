@@ -1,0 +1,368 @@
+"""Observe the first steps of any training, and an evaluation, for preflight.
+
+An outermost call of a module with gradients is training. One without gradients, or in eval mode of
+a module that trains in training mode, is evaluation, unless it comes in nearly every step, as that
+of a generator or a teacher does.
+"""
+
+from __future__ import annotations
+
+import copy
+import gc
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.optim import Optimizer
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map_only
+
+from celedger.child.torch_steps import dense
+
+from . import observe
+from .losses import CHOOSERS, LossCall, leading, loss_call
+from .names import IdentityMap
+from .observe import Args, Kwargs
+from .tensors import address, content, follow_graph, graph_node, tensors, whole
+
+LOOKS = 50  # steps whose gradients, losses and inputs are read
+REPEATED = 3  # steps until the weights are compared with those of a second run
+STEPPED: frozenset[int] = frozenset({-1})  # an optimiser has, and no backward pass since
+
+
+class OuterCall(NamedTuple):
+    """A call from outside any module."""
+
+    module: nn.Module
+    args: Args
+    kwargs: Kwargs
+    output: Any = None
+
+
+class InputRange(NamedTuple):
+    """The range of the first tensor of a module's input."""
+
+    low: float
+    high: float
+    mean: float
+    deviation: float
+    floats: bool
+
+
+class Replay(NamedTuple):
+    """A step before any training, for repetition: copies of module and optimiser, the module's
+    input, where in its output the loss is, or else the input of the loss."""
+
+    module: nn.Module
+    optimiser: Optimizer | None  # until the first step
+    args: Args
+    kwargs: Kwargs
+    path: str
+    loss: LossCall | None
+    inside: bool  # the module itself computes the loss
+
+
+class FirstSteps(observe.Probe):
+    """Observe a training and end it after `steps`, or as many again if no evaluation came."""
+
+    def starts(self) -> None:
+        self.steps, self.ended = 0, False  # by this probe
+        self.start: tuple[float, LossCall | None] | None = None  # the first loss
+        self.classes: Tensor | None = None  # counts
+        self.targets: list[tuple[float, float]] = []
+        self.outputs: list[tuple[float, float]] = []
+        # Backward passes; those of one call of a loss; those whose targets are codes.
+        self.passes = self.losses_seen = self.codes = 0
+        self.misfits: Counter[str] = Counter()
+        self.ranges: dict[bool, list[InputRange]] = {False: [], True: []}  # by evaluation
+        self.rows: dict[bool, set[bytes]] = {False: set(), True: set()}
+        self.batches: list[bytes] = []  # a hash of each step's first input
+        self.row_count = 0  # of those inputs
+        self.same_tensor = False
+        self.evaluated: dict[int, bool] = {}  # step: whether a graph was recorded
+        self.bad_modes: set[str] = set()
+        self.norms: dict[str, tuple[Any, Tensor]] = {}  # and their first statistics
+        self.called: set[int] = set()  # modules, with gradients
+        self.with_gradient: set[int] = set()  # parameters
+        self.initial = IdentityMap()  # values of the optimisers' parameters
+        self.uncleared: Counter[str] = Counter()
+        self.fingerprint = ""
+        self.alive: list[tuple[int, int]] = []  # tensors and graph nodes, every `spacing` steps
+        self.spacing = max(1, self.options["steps"] // 4)
+        self.replay: Replay | str = "the first step has no forward pass of one module"
+        self.last = IdentityMap()  # outermost modules: their last call in training
+        self._trained = IdentityMap()  # outermost modules: whether in training mode
+        self._inputs: list[int] = []  # addresses of the last step's
+        self._batch_step = -1
+        self._stack: list[nn.Module] = []
+        self._evaluating = self._backward = False
+        self._pass: list[OuterCall] = []  # of the first step
+        self._calls: list[LossCall] = []  # since the last backward pass
+        self._codes = IdentityMap()
+        self._dirty = IdentityMap()  # optimisers: gradients that are there at the next pass
+        self._buffers: dict[str, Tensor] = {}
+        self.modes.enter_context(observe.mode(TorchFunctionMode, self._ran))
+
+    def _ran(self, function: Any, args: Any, kwargs: Any, result: Any) -> None:
+        name = getattr(function, "__name__", "")
+        if self._stack and self._evaluating:
+            if ("dropout" in name and kwargs.get("training")) or kwargs.get("dropout_p"):
+                self.bad_modes.add(f"{self._name(self._stack[-1])} drops out during evaluation")
+            return
+        if self.steps >= LOOKS:
+            return
+        chosen = name in CHOOSERS
+        if chosen or any(self._codes.get(tensor) for _, tensor in tensors([args, kwargs])):
+            for _, tensor in tensors(result):
+                if not tensor.is_floating_point():
+                    self._codes[tensor] = True
+        call = loss_call(function, args, kwargs, result)
+        if call is not None and torch.is_grad_enabled():
+            self._calls.append(call)
+
+    # -- modules ----------------------------------------------------------------------------
+
+    def forward_begins(self, module: nn.Module, args: Args) -> None:
+        if self._backward:  # checkpointing computes forward passes again
+            return
+        recording = torch.is_grad_enabled()
+        if not self._stack:
+            if next(module.parameters(), None) is None:
+                return  # a loss, say
+            trains = self._trained.get(module)  # None: not called in training
+            # A module that only ever ran in eval mode is fine-tuned in it.
+            passive = not recording or (bool(trains) and not module.training)
+            self._evaluating = trains is not None and passive
+            if self._evaluating:
+                self._buffers = {k: v.clone() for k, v in module.named_buffers()}
+            elif recording:
+                self._trained[module] = bool(trains) or module.training
+        self._stack.append(module)
+        if recording:
+            self.called.add(id(module))
+        if isinstance(module, _NormBase) and module.running_mean is not None and module.training:
+            name = self._name(module)
+            if self._evaluating:
+                self.bad_modes.add(f"{name} is in training mode during evaluation")
+            elif recording and name not in self.norms:
+                self.norms[name] = module, _copy(module.running_mean)
+
+    def forward_ends(self, module: nn.Module, args: Args, kwargs: Kwargs, output: Any) -> None:
+        if self._backward or module not in self._stack:
+            return
+        while self._stack.pop() is not module:
+            pass  # left over from an exception that the script caught
+        if self._stack:
+            return
+        inputs = [
+            t for _, t in tensors([args, kwargs])
+            if whole(t) and t.dim() and not t.is_complex() and t.layout == torch.strided
+            and t.numel()
+        ]  # fmt: skip
+        if self._evaluating:
+            self._note_evaluation(OuterCall(module, args, kwargs, output), inputs)
+        elif torch.is_grad_enabled():
+            if self.steps == 0:
+                self._pass.append(OuterCall(module, args, kwargs, output))
+            self.last[module] = OuterCall(module, args, kwargs)
+            if self.steps < self.options["steps"]:
+                self._note_inputs(inputs)
+
+    def _note_inputs(self, inputs: list[Tensor]) -> None:
+        if not inputs:
+            return
+        evaluating = self._evaluating
+        rows = _rows(inputs)
+        self.rows[evaluating] |= set(rows)
+        if not evaluating and self._batch_step != self.steps:
+            self._batch_step = self.steps
+            self._inputs = [address(tensor) for tensor in inputs]
+            self.row_count += len(rows)
+            self.batches.append(hashlib.blake2b(b"".join(rows), digest_size=12).digest())
+        first = inputs[0].detach()
+        if len(self.ranges[evaluating]) < LOOKS and first.dtype != torch.bool:
+            low, high, values = float(first.min()), float(first.max()), first.double()
+            spread = float(values.std(unbiased=False))
+            row = InputRange(low, high, float(values.mean()), spread, first.is_floating_point())
+            self.ranges[evaluating].append(row)
+
+    def _note_evaluation(self, call: OuterCall, inputs: list[Tensor]) -> None:
+        graph = any(tensor.requires_grad for _, tensor in tensors(call.output))
+        self.evaluated[self.steps] = graph or self.evaluated.get(self.steps, False)
+        for name, value in call.module.named_buffers():
+            before = self._buffers.get(name)
+            if before is not None and not torch.equal(before, value):
+                self.bad_modes.add(f"evaluation changes {name}")
+        self.same_tensor |= bool(inputs) and address(inputs[0]) in self._inputs
+        self._note_inputs(inputs)
+
+    # -- losses and steps ---------------------------------------------------------------------
+
+    def backward_begins(self, losses: Sequence[Tensor]) -> None:
+        self._backward = True
+        for optimiser, state in list(self._dirty.items()):
+            if not state:
+                continue
+            there = frozenset(
+                address(parameter.grad)
+                for group in optimiser.param_groups
+                for parameter in group["params"]
+                if _has_gradient(parameter)
+            )
+            # Gradients of several passes may add up before a step, and another optimiser's pass may
+            # come before these are cleared.
+            self._dirty[optimiser] = there if state is STEPPED else state & there
+        if self.steps < LOOKS and losses:
+            call = leading(self._calls, losses)
+            if self.start is None:
+                self.start = float(losses[0].detach().double().mean()), _detached(call)
+                self._find_replay(call, losses)
+            self.passes += 1
+            if call is not None:
+                self._note_loss(call)
+        self._calls = []
+
+    def backward_ends(self) -> None:
+        self._backward = False
+
+    def _note_loss(self, call: LossCall) -> None:
+        self.losses_seen += 1
+        misfit = call.misfit()
+        self.misfits.update([misfit] if misfit else [])
+        target = call.target
+        if not target.numel():  # all ignored
+            return
+        if self._codes.get(call.arguments["target"]):
+            self.codes += 1
+        elif not target.is_floating_point():
+            classes = max(call.output.shape[call.axis], int(target.max()) + 1)
+            counts = torch.bincount(target.flatten().cpu(), minlength=classes)
+            same = self.classes is not None and len(self.classes) == len(counts)
+            self.classes = self.classes + counts if same else counts  # type: ignore[operator]
+        else:
+            self.targets.append((float(target.min()), float(target.max())))
+            output = call.output.detach()
+            self.outputs.append((float(output.min()), float(output.max())))
+
+    def step_begins(self, step: int, optimiser: Optimizer) -> None:
+        left = self._dirty.get(optimiser, frozenset())
+        names = (  # not of those that were replaced
+            name for name, p in self.names.parameters(optimiser)
+            if p.grad is not None and _has_gradient(p) and address(p.grad) in left
+        )  # fmt: skip
+        if (first := next(names, None)) is not None:
+            self.uncleared.update([first])
+        if step == 0:
+            self._copy_first_step(optimiser)
+        if step < LOOKS:
+            optimised = self.names.parameters(optimiser)
+            for _, parameter in (*self.parameters(), *optimised):
+                if id(parameter) not in self.with_gradient and _has_gradient(parameter):
+                    self.with_gradient.add(id(parameter))
+            for _, parameter in optimised:
+                if self.initial.get(parameter) is None:
+                    self.initial[parameter] = _copy(parameter)
+
+    def step_ends(self, step: int, optimiser: Optimizer, *, skipped: bool) -> None:
+        self.steps = step + 1
+        self._dirty[optimiser] = STEPPED  # until a backward pass begins
+        self._stack, self._pass = [], []
+        if self.steps <= REPEATED:
+            self.fingerprint = self._fingerprint(optimiser)
+        elif self.steps % self.spacing == 0:
+            self.alive.append(_count_alive())
+        most = self.options["steps"]
+        if self.steps >= (most if self.evaluated or most <= REPEATED else 2 * most):
+            self.ended = True
+            raise SystemExit(0)
+
+    def parameters(self) -> list[tuple[str, nn.Parameter]]:
+        """Name all parameters of the modules that were met."""
+        roots = self.names.roots()
+        return [(p + name, x) for p, root in roots for name, x in root.named_parameters()]
+
+    def _fingerprint(self, optimiser: Optimizer) -> str:
+        digest = hashlib.sha256()
+        for name, parameter in (*self.parameters(), *self.names.parameters(optimiser)):
+            digest.update(name.encode() + content(dense(parameter.detach())))
+        return digest.hexdigest()[:32]
+
+    # -- a copy of the first step -----------------------------------------------------------
+
+    def _find_replay(self, call: LossCall | None, losses: Sequence[Tensor]) -> None:
+        """Find where the loss is in the output of the only called module, or the output that it is
+        computed from."""
+        if len({id(one.module) for one in self._pass}) != 1:
+            return
+        self.replay = "the loss is not taken of the module's output alone"
+        outputs = [(one, *row) for one in self._pass for row in tensors(one.output)]
+        for first, path, tensor in outputs:
+            inside = any(tensor is loss for loss in losses)
+            same = call is not None and address(tensor) == address(call.output) != -1
+            if inside or (same and call is not None and tensor.numel() == call.output.numel()):
+                args, kwargs = _copies((first.args, first.kwargs))
+                self.replay = Replay(
+                    first.module, None, args, kwargs, path, _detached(call), inside
+                )
+                return
+
+    def _copy_first_step(self, optimiser: Optimizer) -> None:
+        if isinstance(self.replay, Replay) and self.replay.optimiser is None:
+            try:
+                module, other = copy.deepcopy((self.replay.module, optimiser))
+            except Exception as error:
+                self.replay = f"the module cannot be copied: {type(error).__name__}: {error}"
+            else:
+                for group in other.param_groups:  # a schedule may start near zero
+                    rates = [group.get(name, 0.0) for name in ("lr", "initial_lr", "max_lr")]
+                    group["lr"] = max(rates)
+                self.replay = self.replay._replace(module=module, optimiser=other)
+
+    def _name(self, module: nn.Module) -> str:
+        return self.names.of(module) or "the model"
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    return tensor.detach().clone()
+
+
+def _copies(value: Any) -> Any:
+    return tree_map_only(Tensor, _copy, value)
+
+
+def _detached(call: LossCall | None) -> LossCall | None:
+    """Return a call that keeps no graph alive; its output continues to share its memory."""
+    if call is None:
+        return None
+    arguments = {k: v.detach() if isinstance(v, Tensor) else v for k, v in call.arguments.items()}
+    return LossCall(call.function, {**arguments, "target": _copy(arguments["target"])}, None)
+
+
+def _has_gradient(parameter: Tensor) -> bool:
+    return parameter.grad is not None and bool((dense(parameter.grad) != 0).any())
+
+
+def _count_alive() -> tuple[int, int]:
+    """Count the living tensors, and the nodes of autograd's graphs that they keep alive."""
+    gc.collect()
+    live = [obj for obj in gc.get_objects() if type(obj) is Tensor]
+    nodes: set[Any] = set()
+    follow_graph(map(graph_node, live), nodes)
+    return len(live), len(nodes)
+
+
+def _rows(inputs: list[Tensor]) -> list[bytes]:
+    """Return a hash of each row of a module's input, over all tensors as long as the first."""
+    count = len(inputs[0])
+    parts = [content(t) for t in inputs if len(t) == count]
+    return [
+        hashlib.blake2b(
+            b"".join(p[row * len(p) // count : (row + 1) * len(p) // count] for p in parts),
+            digest_size=12,
+        ).digest()
+        for row in range(count)
+    ]

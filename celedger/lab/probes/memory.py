@@ -1,0 +1,313 @@
+"""The probe of `celedger profile --memory`: what holds the memory at the peak, and what piles up.
+
+A dispatch mode records every tensor that an operator makes, and a weak reference reports when its
+storage is freed, on the CPU as on a GPU: the bytes that tensors hold are exact at every moment.
+Workspace inside kernels and memory of other libraries are not counted; the process's resident
+memory is recorded for comparison.
+"""
+
+from __future__ import annotations
+
+import bisect
+import gc
+import json
+import os
+import sys
+import tracemalloc
+import weakref
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from . import observe, stack
+from .observe import Args, Kwargs
+from .phases import BACKWARD, FORWARD, GAP, STATES, TAIL
+from .stack import Lines, is_library_file
+from .tensors import follow_graph, graph_node, tensors
+
+_OURS = (observe.__file__, stack.__file__, __file__)
+_FRAMES = 4  # of each of Python's allocations: enough to leave a library's function
+_MARK = 32  # steps between two marks, in a training that reports no epochs
+_MOST_MARKS = 24  # then every second is dropped
+_TOP = 40  # rows of a table
+
+
+class Maker(NamedTuple):
+    """The origin of a tensor."""
+
+    phase: str
+    module: str | None
+    operator: str
+    line: int
+
+
+class Storage(NamedTuple):
+    """One storage: a weak reference to it, its bytes, its maker, and its step."""
+
+    reference: Any
+    size: int
+    maker: Maker
+    step: int
+
+
+BEFORE = Maker("before", None, "made before the training", -1)
+
+
+class MemoryProbe(observe.Probe):
+    """Write one event, `memory`. With `steps`, the training ends after so many; with `objects`,
+    Python's allocations are traced to their lines, which takes ten times as long."""
+
+    def starts(self) -> None:
+        self._lines = Lines()
+        self._step, self._state = 0, FORWARD
+        self._live: dict[int, Storage] = {}
+        self._bytes_by_maker: dict[Maker, int] = defaultdict(int)
+        self._total = self._peak = 0  # now, and since the step or evaluation began
+        self._peaks: dict[str, dict[str, Any]] = {  # the largest until now
+            kind: {"bytes": 0, "step": 0, "held": {}} for kind in ("step", "evaluation")
+        }
+        self._evaluating = False  # since an operator in this gap
+        self._evaluations: list[tuple[int, int]] = []  # after how many steps, peak
+        # Stored in a few large blocks, so as not to look like a leak of objects.
+        self._columns = {name: array("q") for name in ("peak", "held", "rss")}
+        self._marks: list[str] = []
+        self._spacing, self._reported = _MARK, False
+        self._count_existing()
+        self._start_step()
+        if self.options.get("objects"):
+            tracemalloc.start(_FRAMES)
+        self.modes.enter_context(observe.mode(TorchDispatchMode, self._ran))
+
+    # -- operators --------------------------------------------------------------------------
+
+    def _ran(self, function: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """Record new storages among an operator's results."""
+        maker = None
+        for _, tensor in tensors(result):
+            storage = storage_of(tensor)
+            if storage is not None and storage._cdata not in self._live:
+                maker = maker or self._maker(function._schema.name)
+                self._add(storage, maker)
+
+    def _add(self, storage: Any, maker: Maker) -> None:
+        size, key = storage.nbytes(), storage._cdata
+        if not size or storage.device.type == "meta":
+            return
+        reference = weakref.ref(storage, lambda _: self._freed(key))
+        self._live[key] = Storage(reference, size, maker, self._step)
+        self._total += size
+        self._bytes_by_maker[maker] += size
+        if self._total > self._peak:
+            self._peak = self._total
+            kind = "evaluation" if self._evaluating else "step"
+            if self._peak > self._peaks[kind]["bytes"]:
+                sizes = dict(self._bytes_by_maker)
+                self._peaks[kind] = {"bytes": self._peak, "step": self._step, "held": sizes}
+
+    def _freed(self, key: int) -> None:
+        storage = self._live.pop(key, None)
+        if storage is not None:
+            self._total -= storage.size
+            self._bytes_by_maker[storage.maker] -= storage.size
+
+    def _maker(self, operator: str) -> Maker:
+        phase, module = STATES[self._state], self._modules[-1] if self._modules else None
+        node: Any = torch._C._current_autograd_node()
+        if node is not None:  # in a backward pass
+            number = node._sequence_nr()  # the number of a parameter's own node is the largest
+            at = bisect.bisect_right(self._numbers, number) - 1
+            module = self._owners[at] if at >= 0 and number < 2**62 else None
+        elif self._state == GAP and self._modules:
+            phase = "evaluation"
+            self._evaluating = True
+        return Maker(phase, module, operator, self._lines.of(sys._getframe(4)))
+
+    # -- the training's edges ---------------------------------------------------------------
+
+    def forward_begins(self, module: nn.Module, args: Args) -> None:
+        if torch.is_grad_enabled() and self._state == GAP:
+            self._end_evaluation()
+            self._state = FORWARD
+        self._modules.append(self.names.of(module))
+        self._own_nodes()
+
+    def forward_ends(self, module: nn.Module, args: Args, kwargs: Kwargs, output: Any) -> None:
+        path = self.names.of(module)
+        while self._modules and self._modules.pop() != path:
+            pass  # left over from an exception that the script caught
+        self._own_nodes()
+
+    def _own_nodes(self) -> None:
+        """Assign autograd's nodes from now on to the innermost module."""
+        self._numbers.append(torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]
+        self._owners.append(self._modules[-1] if self._modules else None)
+
+    def backward_begins(self, losses: Sequence[Tensor]) -> None:
+        self._state = BACKWARD
+
+    def backward_ends(self) -> None:
+        self._state = TAIL
+
+    def step_ends(self, step: int, optimiser: Optimizer, *, skipped: bool) -> None:
+        self._state = GAP
+        row = (self._peak, self._total, resident())
+        for column, value in zip(self._columns.values(), row):  # noqa: B905 (Python 3.8)
+            column.append(value)
+        self._step += 1
+        self._start_step()
+        if not self._reported and self._step % self._spacing == 0:
+            self._mark(None)
+        if self._step >= self.options.get("steps", sys.maxsize):
+            raise SystemExit(0)
+
+    def reported(self, epoch: int | None, values: Mapping[str, object]) -> None:
+        if not self._reported:
+            self._marks.clear()  # epochs are better marks than numbers of steps
+            self._reported = True
+        self._mark(epoch)
+
+    def ends(self) -> None:
+        from celedger.child.torch import peak_rss
+
+        self.gives_up()
+        self._end_evaluation()
+        for peak in self._peaks.values():
+            rows = [{"bytes": n, **maker._asdict()} for maker, n in peak["held"].items() if n]
+            peak["held"] = sorted(rows, key=lambda row: -row["bytes"])
+        self.write(
+            "memory",
+            torch=torch.__version__,
+            device="cuda" if torch.cuda.is_initialized() else "cpu",  # type: ignore[no-untyped-call]
+            steps={name: list(values) for name, values in self._columns.items()},
+            peaks=self._peaks,
+            evaluations=self._evaluations,
+            marks=[json.loads(mark) for mark in self._marks],
+            lines=self._lines.table,
+            peak_rss=peak_rss(),
+            allocator=allocator() if torch.cuda.is_initialized() else None,  # type: ignore[no-untyped-call]
+        )
+
+    # -- marks ------------------------------------------------------------------------------
+
+    def _start_step(self) -> None:
+        self._numbers: list[int] = []  # autograd's, at the start and end of each module's call
+        self._owners: list[str | None] = []  # the module of the nodes from each number on
+        self._modules: list[str] = []
+        self._peak = self._total
+
+    def _end_evaluation(self) -> None:
+        if self._evaluating:
+            self._evaluations.append((self._step, self._peak))
+            self._start_step()
+            self._evaluating = False
+
+    def _count_existing(self) -> None:
+        """Record the tensors that exist before the training: parameters, and data."""
+        for obj in gc.get_objects():
+            if type(obj) is torch.Tensor or type(obj) is torch.nn.Parameter:
+                storage = storage_of(obj)
+                if storage is not None and storage._cdata not in self._live:
+                    self._add(storage, BEFORE)
+
+    def _mark(self, epoch: int | None) -> None:
+        """Record what is alive now, by its origin: tensors, graphs, Python objects."""
+        gc.collect()  # objects that it can free do not pile up
+        groups: dict[Maker, list[Storage]] = defaultdict(list)
+        for storage in list(self._live.values()):
+            if storage.maker is not BEFORE:
+                groups[storage.maker].append(storage)
+        live = [
+            (*maker, len(group), sum(one.size for one in group), [one.step for one in group])
+            for maker, group in groups.items()
+        ]
+        mark = {
+            "step": self._step, "epoch": epoch, "held": self._total, "rss": resident(),
+            "tensors": live, "graphs": self._graphs(), "objects": _objects(),
+            "types": Counter(type(x).__qualname__ for x in gc.get_objects()).most_common(_TOP),
+        }  # fmt: skip
+        self._marks.append(json.dumps(mark))
+        if len(self._marks) > _MOST_MARKS:
+            self._marks = self._marks[::2]
+            self._spacing *= 2
+
+    def _graphs(self) -> list[tuple[int, int]]:
+        """Count the nodes of autograd's graph that tensors keep, by the tensor's origin."""
+        visited: set[Any] = set()
+        graphs = []
+        for obj in gc.get_objects():
+            if type(obj) is not torch.Tensor or (made := graph_node(obj)) is None:
+                continue
+            before = len(visited)
+            follow_graph([made], visited)
+            storage = storage_of(obj)
+            live = None if storage is None else self._live.get(storage._cdata)
+            graphs.append((len(visited) - before, live.maker.line if live else -1))
+        return sorted(graphs, reverse=True)[:_TOP]
+
+
+def _objects() -> list[tuple[str, int, int, int]]:
+    """Return bytes and number of Python's allocations by the user's line: file, line, bytes,
+    number."""
+    if not tracemalloc.is_tracing():
+        return []
+    sums: dict[tuple[str, int], list[int]] = defaultdict(lambda: [0, 0])
+    for trace in tracemalloc.take_snapshot().traces:
+        frames = list(trace.traceback)[::-1]  # the innermost first
+        if any(frame.filename in _OURS for frame in frames):
+            continue  # the probe's own records
+        at = next((f for f in frames if not is_library_file(f.filename)), None)
+        if at is not None:
+            row = sums[at.filename, at.lineno]
+            row[0] += trace.size
+            row[1] += 1
+    return [(file, line, size, number) for (file, line), (size, number) in sums.items()]
+
+
+def allocator() -> dict[str, int]:
+    """Return what torch's CUDA allocator holds (bytes; torch's "CUDA memory management"): the peaks
+    of tensors and of reserved memory, and by its own snapshot, now, what is `reserved` in how many
+    `segments`, what of it is free (`cached` in whole segments, `split` beside blocks in use) with
+    the `largest_free` block, and how often it had to give all back and try again (`retries`)."""
+    stats: dict[str, int] = torch.cuda.memory_stats()
+    segments: Any = torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
+    free: dict[bool, list[int]] = {True: [], False: []}  # by whether the segment is in use
+    for segment in segments:
+        blocks = [b["size"] for b in segment["blocks"] if b["state"] == "inactive"]
+        free[segment["allocated_size"] > 0] += blocks
+    return {
+        "peak_allocated": stats.get("allocated_bytes.all.peak", 0),
+        "peak_reserved": stats.get("reserved_bytes.all.peak", 0),
+        "reserved": sum(segment["total_size"] for segment in segments),
+        "segments": len(segments),
+        "cached": sum(free[False]),
+        "split": sum(free[True]),
+        "largest_free": max([*free[True], *free[False], 0]),
+        "retries": stats.get("num_alloc_retries", 0),
+    }
+
+
+def storage_of(tensor: Tensor) -> Any:
+    """Return a tensor's storage; None if it has none of its own: sparse, functional or fake."""
+    try:
+        return tensor.untyped_storage()
+    except (NotImplementedError, RuntimeError):
+        return None
+
+
+def resident() -> int:
+    """Return the bytes of RAM in use; 0 if the system does not report them."""
+    try:
+        with open("/proc/self/statm", "rb") as file:  # noqa: PTH123
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError):
+        return 0
+
+
+def attach(options: dict[str, Any]) -> None:
+    observe.attach(MemoryProbe(options))

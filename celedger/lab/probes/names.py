@@ -1,0 +1,223 @@
+"""Name modules, parameters, and tensors that belong to no module: these by the expression with
+which the running script can name them, from the variables of the frames that call, never by an
+attribute that the script computes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import sys
+import weakref
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from types import FrameType, ModuleType
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from .stack import is_library_file
+
+_NO_PARENT = (lambda: None, "")
+
+
+class IdentityMap:
+    """Map objects to values by identity, while the objects live: an object whose constructor still
+    runs may lack what its hash needs. (torch's WeakIdKeyDictionary takes twelve times as long, and
+    a module is looked up at each of its calls.)"""
+
+    def __init__(self) -> None:
+        self._entries: dict[int, tuple[Any, Any]] = {}
+
+    def get(self, obj: Any, default: Any = None) -> Any:
+        entry = self._entries.get(id(obj))
+        return entry[1] if entry is not None and entry[0]() is obj else default
+
+    def __setitem__(self, obj: Any, value: Any) -> None:
+        key = id(obj)
+        self._entries[key] = weakref.ref(obj, lambda _: self._entries.pop(key, None)), value
+
+    def items(self) -> Iterator[tuple[Any, Any]]:
+        """Yield the items in the order of insertion."""
+        for reference, value in list(self._entries.values()):
+            if (obj := reference()) is not None:
+                yield obj, value
+
+
+class ModuleNames:
+    """A module's path, as named_modules gives it, for modules met in hooks.
+
+    The first root met that has parameters is the model, its path is "" and its children's need no
+    prefix; paths in any other root start with its class name and a colon ("Teacher:head").
+    """
+
+    def __init__(self) -> None:
+        self._parents = IdentityMap()  # the parent by weak reference, and a name in it
+        self._roots = IdentityMap()
+        self._classes: Counter[str] = Counter()
+        self._bare = IdentityMap()  # names of parameters without a module
+        self._model = False
+
+    def adopted(self, parent: nn.Module, name: str, child: nn.Module | None) -> None:
+        """Record that a module became a child. The first parent that still lives counts."""
+        if child is not None and child is not parent and self._parent(child) is None:
+            self._parents[child] = weakref.ref(parent), name
+
+    def _parent(self, module: nn.Module) -> tuple[nn.Module, str] | None:
+        """Return the parent and the module's name in it."""
+        reference, name = self._parents.get(module, _NO_PARENT)
+        parent = reference()
+        if parent is None or parent._modules.get(name) is not module:
+            return None
+        return parent, name
+
+    def of(self, module: nn.Module) -> str:
+        parts: list[str] = []
+        for _ in range(1000):  # a cycle of parents is a mistake of the script, not an endless loop
+            if (adopted := self._parent(module)) is None:
+                break
+            module, name = adopted
+            parts.append(name)
+        return self._root(module) + ".".join(reversed(parts))
+
+    def roots(self) -> list[tuple[str, nn.Module]]:
+        """Return prefix and module, in the order in which they were met."""
+        return [(prefix, root) for root, prefix in self._roots.items()]
+
+    def parameters(self, optimiser: Optimizer) -> list[tuple[str, Tensor]]:
+        """Name what an optimiser trains, what belongs to no module by its variable. Called from
+        the step: the script's frames are below."""
+        names = {
+            id(parameter): prefix + name
+            for prefix, root in self.roots()
+            for name, parameter in root.named_parameters()
+        }
+        trained = [
+            (f"param_groups[{group}][{number}]", parameter)
+            for group, one in enumerate(optimiser.param_groups)
+            for number, parameter in enumerate(one["params"])
+        ]
+        bare = [(position, p) for position, p in trained if id(p) not in names]
+        if any(self._bare.get(parameter) is None for _, parameter in bare):
+            self._name_bare(bare, {*names.values()})
+        return [(names.get(id(p)) or str(self._bare.get(p)), p) for _, p in trained]
+
+    def in_no_module(self, parameter: Tensor) -> bool:
+        """Return True for a parameter that `parameters` has named by a variable."""
+        return self._bare.get(parameter) is not None
+
+    def _name_bare(self, bare: list[tuple[str, Tensor]], taken: set[str]) -> None:
+        """Name parameters without a module, once: by a variable of the script, else by their
+        position in the optimiser and the line that steps it."""
+        taken |= {name for _, name in self._bare.items()}
+        expression = expressions([parameter for _, parameter in bare])
+        for position, parameter in bare:
+            if self._bare.get(parameter) is None:
+                first = expression.get(id(parameter)) or f"{position} ({calling_line()})"
+                numbered = (f"{first}#{number}" for number in itertools.count(2))
+                name = next(n for n in itertools.chain([first], numbered) if n not in taken)
+                self._bare[parameter] = name
+                taken.add(name)
+
+    def _root(self, module: nn.Module) -> str:
+        prefix: str | None = self._roots.get(module)
+        if prefix is None:
+            for inner in module.modules():  # copies and unpickled modules were not registered
+                for name, child in inner._modules.items():
+                    self.adopted(inner, name, child)
+            kind, prefix = type(module).__name__, ""
+            if self._model or next(module.parameters(), None) is None:
+                self._classes[kind] += 1
+                number = self._classes[kind]
+                prefix = f"{kind}:" if number == 1 else f"{kind}#{number}:"
+            self._model = self._model or not prefix
+            self._roots[module] = prefix
+        return prefix
+
+
+def constructing() -> bool:
+    """Return True inside a module's constructor or parametrisation: a forward pass there asks for a
+    shape or a norm, and the module has no parent yet."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "register_parametrization" or (
+            code.co_name == "__init__"
+            and code.co_argcount
+            and isinstance(frame.f_locals.get(code.co_varnames[0]), nn.Module)
+        ):
+            return True
+        frame = frame.f_back
+    return False
+
+
+_DEPTH = 3  # attributes, keys and positions behind a variable: `self.layers[2].scale`
+_LONGEST = 1000  # items: a list of samples is no list of parameters
+_MOST = 20_000  # values of one depth
+
+
+def expressions(tensors: Collection[Any]) -> dict[int, str]:
+    """Return by identity an expression of each tensor that the script's frames, from the innermost
+    on, can name, with the fewest positions and then the shortest: `w1`, `self.scale`,
+    `params["w1"]`, `layers[2][0]`."""
+    wanted = {id(tensor) for tensor in tensors}
+    names: dict[int, tuple[int, str]] = {}  # how many positions, and the expression
+    level = [(0, name, value) for scope in _scopes() for name, value in list(scope.items())]
+    for _ in range(_DEPTH + 1):
+        for count, text, value in level:
+            if id(value) in wanted and count < names.get(id(value), (math.inf, ""))[0]:
+                names[id(value)] = count, text
+        deeper: list[tuple[int, str, Any]] = []
+        for count, text, value in level[:_MOST]:
+            sequence = isinstance(value, (list, tuple))
+            parts = [(count + sequence, text + part, item) for part, item in _parts(value)]
+            members = {id(item): (n, inner) for n, inner, item in parts if id(item) in wanted}
+            # Those of one list are named alike: a variable of the last alone is that of a loop.
+            if sequence and not members.keys() <= names.keys():
+                names.update(members)
+            deeper += parts[: _MOST - len(deeper)]
+        level = deeper
+    return {key: text for key, (_, text) in names.items()}
+
+
+def calling_line() -> str:
+    """Return `train.py:31`, the line of the script that is running; empty where there is none."""
+    frame = next(_frames(), None)
+    if frame is None:
+        return ""
+    return f"{frame.f_code.co_filename.replace(chr(92), '/').rpartition('/')[2]}:{frame.f_lineno}"
+
+
+def _frames() -> Iterator[FrameType]:
+    """Yield the frames of the script's own code, the innermost first."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if not is_library_file(frame.f_code.co_filename):
+            yield frame
+        frame = frame.f_back
+
+
+def _scopes() -> Iterable[Mapping[str, Any]]:
+    """Return the variables of the script's frames, locals before globals."""
+    frames = list(_frames())
+    scopes = [*(frame.f_locals for frame in frames), *(frame.f_globals for frame in frames)]
+    return {id(scope): scope for scope in scopes}.values()
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what a value consists of, by how the expression goes on."""
+    if isinstance(value, (Tensor, type, ModuleType)):
+        return
+    if isinstance(value, nn.Module):
+        for name, parameter in value.named_parameters():
+            yield f".{name}", parameter
+    elif isinstance(value, (list, tuple)):
+        yield from ((f"[{number}]", item) for number, item in enumerate(value[:_LONGEST]))
+    elif isinstance(value, dict):
+        for key, item in list(value.items()):
+            if isinstance(key, (str, int)):
+                yield (f'["{key}"]' if isinstance(key, str) else f"[{key}]"), item
+    elif not type(value).__module__.startswith(("builtins", "torch.", "numpy")):
+        attributes = getattr(value, "__dict__", None)
+        if isinstance(attributes, dict):
+            yield from ((f".{name}", item) for name, item in list(attributes.items()))

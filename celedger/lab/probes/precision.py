@@ -1,0 +1,121 @@
+"""Check the operators inside a step, forward and backward: which of them underflows in half
+precision, and which gives the first value that is not finite.
+
+A torch dispatch mode sees every operator as it runs, under autocast in its actual precision. An
+autograd node of the backward pass has the sequence number of its operator in the forward pass, and
+each module records its first and last number: so every node belongs to a module.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import defaultdict
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from .observe import mode
+
+# Operators that give zero only for zero inputs: any other zero is an underflow in half precision.
+# The second kind is zero if any of two inputs is. (exp, softmax and sigmoid are excluded: their
+# zeros are intended.)
+ONE = frozenset({
+    "_to_copy", "square", "pow", "sqrt", "log1p", "expm1", "tanh", "sin", "asinh", "atan",
+})  # fmt: skip
+TWO = frozenset({"mul", "div"})
+EMPTY = ("empty", "new_empty")  # operators that return uninitialised memory
+MASKS = frozenset({"masked_fill", "masked_fill_", "where", "full", "full_like", "fill_", "scatter"})
+CAST = "cast to half precision"
+
+
+class OperatorPrecision:
+    """The mode, entered at a step's first forward pass and left after its backward pass."""
+
+    def __init__(self, probe: Any) -> None:
+        self.probe = probe
+        self._mode: Any = None
+        self._absorbed: dict[int, tuple[Any, Tensor]] = {}
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin a step."""
+        self.broke: tuple[str, str, str] | None = None  # phase, module, operator
+        self._spans: list[tuple[int, int, str]] = []
+        self._lost: dict[tuple[str, str, str], list[int]] = defaultdict(lambda: [0, 0])
+
+    @property
+    def lost(self) -> list[list[Any]]:
+        """Return phase, module, operator, values that became zero, values that were not zero."""
+        return [[*where, *counts] for where, counts in self._lost.items() if counts[0]]
+
+    def enter(self) -> None:
+        if self._mode is None:
+            self._mode = mode(TorchDispatchMode, self._ran)
+            self._mode.__enter__()
+
+    def leave(self) -> None:
+        if self._mode is not None:
+            self._mode.__exit__(None, None, None)
+            self._mode = None
+            self._absorbed = {}
+
+    def module_ends(self, name: str, began: int, ended: int) -> None:
+        if self._mode is not None:
+            self._spans.append((began, ended, name))
+
+    def _ran(self, function: Any, args: tuple[Any, ...], _: Any, out: Any) -> None:
+        if not isinstance(out, torch.Tensor) or not out.is_floating_point():
+            return
+        name = function.overloadpacket.__name__
+        inputs = [a for a in args if isinstance(a, torch.Tensor) and a.is_floating_point()]
+        closely = self.broke is None and self.probe.step in self.probe.closely
+        closely = closely and not name.startswith(EMPTY)
+        if closely and not _finite(out, name) and all(_finite(one, name) for one in inputs):
+            self.broke = (*self._where(), name)
+        if out.dtype in (torch.float16, torch.bfloat16) and inputs:
+            self._weigh(name.rstrip("_") if name.endswith("_") else name, inputs, args, out)
+
+    def _weigh(self, name: str, inputs: list[Tensor], args: Any, out: Tensor) -> None:
+        """Count the values that an operator makes zero, of those that were not zero before it."""
+        first = inputs[0]
+        whole = first != 0
+        number = len(inputs) == 1 and len(args) > 1 and isinstance(args[1], (int, float))
+        if name == "add" and number and args[1]:
+            # 1 + x with x below half of 1's last place is 1: a logarithm of it will be zero
+            self._absorbed[id(out)] = (weakref.ref(out), (out == args[1]) & whole)
+        elif name in ("log", "log2", "log10"):
+            reference, absorbed = self._absorbed.get(id(first), (None, whole))
+            if reference is not None and reference() is first:
+                self._count(f"{name}(1 + x)", (out == 0) & absorbed, out != 0)
+        elif name in ONE and first.shape == out.shape:
+            if name != "_to_copy" or first.dtype != out.dtype:
+                self._count(CAST if name == "_to_copy" else name, (out == 0) & whole, whole)
+        elif name in TWO and not (number and not args[1]):
+            if len(inputs) > 1:
+                second = inputs[1]
+                whole = whole & ((second != 0) if name == "mul" else second.isfinite())
+            if whole.shape == out.shape:
+                self._count(name, (out == 0) & whole, whole)
+
+    def _count(self, name: str, lost: Tensor, whole: Tensor) -> None:
+        counts = self._lost[(*self._where(), name)]
+        counts[0] += int(lost.sum())
+        counts[1] += int((lost | whole).sum())
+
+    def _where(self) -> tuple[str, str]:
+        """Return the phase, and the module (`-`: none, as in the loss function)."""
+        current: Any = torch._C._current_autograd_node()
+        if current is None:
+            stack = self.probe.stack
+            return "forward", stack[-1][0] if stack else "-"
+        number = current._sequence_nr()
+        inner = [span for span in self._spans if span[0] <= number < span[1]]
+        return "backward", max(inner)[2] if inner else "-"
+
+
+def _finite(value: Tensor, operator: str) -> bool:
+    """Return True if all values are finite, or minus infinity by an operator that masks."""
+    finite = value.isfinite()
+    return bool((finite | (value == -float("inf")) if operator in MASKS else finite).all())

@@ -1,0 +1,388 @@
+"""The probe of `celedger preflight`: the checks a person makes before trusting a training, judged
+on its observed first steps. Each returns a status (pass, warn, fail, or n/a if it cannot be
+judged), a figure and a sentence; CHECKS names them. An exception in one becomes its result.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
+
+from . import observe
+from .first_steps import REPEATED, FirstSteps, OuterCall, Replay
+from .inference import inference_memory, latency
+from .losses import LossCall, graded
+from .tensors import tensors
+
+if TYPE_CHECKING:
+    Result = tuple[str, Any, str]  # status, figure, sentence
+
+PASS, WARN, FAIL, NONE = "pass", "warn", "fail", "n/a"
+
+# The first loss divided by that of an uninformed guess. Twice means a first layer too large, three
+# times a confident mistake; half means knowledge that an untrained model cannot have.
+START_WARN, START_FAIL, START_LOW = 1.5, 3.0, 0.5
+OVERFIT_STEPS, OVERFIT_SECONDS = 301, 30.0  # of processor time
+ROWS = 8  # of the batch that is overfitted: few enough to be learnt exactly
+# The share of the loss above its floor that remains after overfitting one batch.
+LEFT_PASS, LEFT_WARN = 0.1, 0.5
+ZEROED = 1e-6  # relative: an output that changes less without an input does not depend on it
+OVERLAP_FAIL = 0.05  # share of validation rows that are also in training
+MAJORITY = 0.9  # share of the commonest class
+INPUT_WARN = 100.0  # largest absolute input: unscaled pixels (255) or raw measures
+APART = 0.5  # of the deviation: the largest distance between the means of training and validation
+GROWTH = 0.25  # tensors a step: a list that keeps one every step grows by one
+USUAL = 0.4  # of steps: passes without gradients in more of them are part of the training
+
+
+class PreflightProbe(FirstSteps):
+    """Write one event, `preflight`. If only as many steps run as are repeated, no check runs."""
+
+    def ends(self) -> None:
+        self.gives_up()
+        rows = []
+        if self.options["steps"] > REPEATED:
+            if observe._observer is not None:
+                observe._observer.silence()  # the runs of the checks are no training
+            rows = [self._result(name, check) for name, check in CHECKS.items()]
+        about = {"fingerprint": self.fingerprint, "steps": self.steps, "ended": self.ended}
+        self.write("preflight", checks=rows, **about)
+        self.flush()
+
+    def _result(self, name: str, check: Callable[[FirstSteps], Result]) -> dict[str, Any]:
+        try:
+            status, figure, sentence = check(self)
+        except Exception as error:
+            message = str(error).partition("\n")[0][:100]
+            status, figure = NONE, None
+            sentence = f"could not be tried: {type(error).__name__}: {message}"
+        return {"check": name, "status": status, "figure": figure, "said": sentence}
+
+
+# --- the loss --------------------------------------------------------------------------------
+
+
+def start(probe: FirstSteps) -> Result:
+    """Compare the loss of the untrained model with that of an uninformed guess."""
+    if probe.start is None:
+        return NONE, None, "no backward pass was seen"
+    total, call = probe.start
+    if not math.isfinite(total):
+        return FAIL, total, f"the loss is {total} before any training"
+    if call is None or not graded(call) or not call.guess():
+        why = "no one loss of torch's own leads to it that would say what to expect"
+        return NONE, total, f"{total:.4g}; {why}"
+    value, guess = float(call.mean(call.output)), call.guess()
+    sentence = f"{call.name} {value:.4g}, {guess:.4g} for a guess without knowledge"
+    ratio = value / guess
+    status = FAIL if ratio < START_LOW else _graded(ratio, START_WARN, START_FAIL)
+    return status, ratio, sentence
+
+
+def fits(probe: FirstSteps) -> Result:
+    """Compare the input of the loss with what the loss expects."""
+    if not probe.losses_seen:
+        return NONE, None, "no one loss of torch's own leads to what is minimised"
+    for misfit, count in probe.misfits.items():
+        if count == probe.losses_seen:  # in every call, so not by chance
+            return WARN if "twice" in misfit else FAIL, count, f"the loss {misfit}"
+    if probe.targets:
+        (low, high), (least, most) = _span(probe.targets), _span(probe.outputs)
+        sentence = f"targets from {low:.4g} to {high:.4g}, output from {least:.4g} to {most:.4g}"
+        if low < 0 and least == 0:  # of a ReLU, say
+            return WARN, least, f"{sentence}: never below 0"
+        return PASS, most - least, sentence
+    return PASS, 0, "shapes and values are those that the loss takes"
+
+
+def overfits(probe: FirstSteps) -> Result:
+    """Overfit a few rows, with the same random numbers in every step."""
+    replay = probe.replay
+    if isinstance(replay, str) or replay.optimiser is None:
+        return NONE, None, replay if isinstance(replay, str) else "no step was seen"
+    floor = replay.loss.floor() if replay.loss is not None and graded(replay.loss) else None
+    try:
+        rows: int | None = ROWS
+        first = float(_loss(replay, rows).detach())
+    except Exception:
+        rows, first = None, float(_loss(replay, None).detach())
+    least, remaining, number = floor or 0.0, 1.0, 0
+    ends = time.process_time() + OVERFIT_SECONDS
+    while number < OVERFIT_STEPS and remaining >= LEFT_PASS / 2 and time.process_time() < ends:
+        torch.manual_seed(0)
+        loss = _loss(replay, rows)
+        replay.optimiser.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        replay.optimiser.step()
+        last, number = float(loss.detach()), number + 1
+        remaining = (last - least) / (first - least) if first > least else 0.0
+    what = f"{ROWS} rows" if rows else "the whole batch (it cannot be cut)"
+    sentence = f"loss of {what} {first:.4g} -> {last:.4g} in {number} steps, floor {least:.4g}"
+    if remaining <= LEFT_PASS:
+        return PASS, remaining, sentence
+    if remaining <= LEFT_WARN or not rows:
+        return WARN, remaining, f"{sentence}: it learns, but does not learn it by heart"
+    if floor is None:
+        return WARN, remaining, f"{sentence}: the floor of this loss is not known"
+    return FAIL, remaining, sentence
+
+
+def _loss(replay: Replay, rows: int | None) -> Tensor:
+    """Return the loss of the first rows of the batch, or of all of it. A loss of a view of the
+    output is that of the same view of a shorter one."""
+    batch = next(len(t) for _, t in tensors([replay.args, replay.kwargs]) if t.dim())
+
+    def few(tensor: Tensor) -> Tensor:
+        if rows is None or not tensor.dim() or len(tensor) % batch:
+            return tensor
+        return tensor[: len(tensor) // batch * rows]
+
+    args, kwargs = tree_map_only(Tensor, few, (replay.args, replay.kwargs))
+    output = dict(tensors(replay.module(*args, **kwargs)))[replay.path]
+    if replay.inside or replay.loss is None:
+        return output
+    usual = replay.loss.output
+    view = output.as_strided(few(usual).shape, usual.stride(), usual.storage_offset())
+    target = few(replay.loss.arguments["target"])
+    call = LossCall(replay.loss.function, {**replay.loss.arguments, "target": target}, None)
+    return call.mean(view)
+
+
+def zeroed(probe: FirstSteps) -> Result:
+    """Compare the trained modules' output with that for zeros in place of each input."""
+    without, tried = [], False
+    for module, call in probe.last.items():
+        name, usual = probe.names.of(module) or "the model", _outputs(call, None)
+        dense = [row for row in tensors([call.args, call.kwargs]) if row[1].layout == torch.strided]
+        inputs = [(path, tensor) for path, tensor in dense if bool((tensor != 0).any())]
+        blind = [path for path, t in inputs if _same(usual, _outputs(call, t))]
+        if not inputs or not usual:  # the output may be no tensor: a distribution, say
+            continue
+        tried = True
+        if len(blind) == len(inputs):
+            return FAIL, len(blind), f"{name} gives the same output for zeros"
+        without += [f"input {path.partition('.')[2]} of {name}" for path in blind]
+    if not tried:
+        return NONE, None, "no module was called with tensors and returned one"
+    if without:
+        return WARN, len(without), f"no effect on the output: {', '.join(without[:3])}"
+    return PASS, 0, "zeros in place of any input change the output"
+
+
+@torch.no_grad()
+def _outputs(call: OuterCall, blank: Tensor | None) -> list[Tensor]:
+    """Return a module's outputs with zeros in place of one of its inputs."""
+
+    def one(tensor: Tensor) -> Tensor:
+        return torch.zeros_like(tensor) if tensor is blank else tensor
+
+    args, kwargs = tree_map_only(Tensor, one, (call.args, call.kwargs))
+    torch.manual_seed(0)
+    return [t.double() for _, t in tensors(call.module(*args, **kwargs)) if t.is_floating_point()]
+
+
+def _same(usual: list[Tensor], other: list[Tensor]) -> bool:
+    return len(usual) == len(other) and all(
+        a.shape == b.shape and bool(((a - b).abs() <= ZEROED * a.abs().max()).all())
+        for a, b in zip(usual, other)  # noqa: B905 (Python 3.8)
+        if a.numel()
+    )
+
+
+# --- data --------------------------------------------------------------------------------------
+
+
+def labels(probe: FirstSteps) -> Result:
+    if probe.classes is not None:
+        counts = probe.classes
+        total, kinds = int(counts.sum()), int((counts > 0).sum())
+        share = int(counts.max()) / total
+        sentence = f"{kinds} of {len(counts)} classes in {total} labels, the commonest {share:.0%}"
+        return FAIL if kinds < 2 else _graded(share, MAJORITY), share, sentence
+    if probe.losses_seen < probe.passes:
+        return NONE, None, "no one loss of torch's own leads to what is minimised"
+    if probe.targets:
+        low, high = _span(probe.targets)
+        sentence = f"targets from {low:.4g} to {high:.4g}"
+        return PASS if high > low else FAIL, high - low, sentence
+    if probe.codes:
+        return NONE, None, "the training computes its targets itself: they are no labels"
+    return NONE, None, "no labels were seen: the loss has none that torch names"
+
+
+def inputs(probe: FirstSteps) -> Result:
+    rows = probe.ranges[False]
+    if not rows:
+        return NONE, None, "no module was called with a tensor"
+    low, high = _span([(row.low, row.high) for row in rows])
+    size = max(abs(low), abs(high))
+    sentence = f"from {low:.4g} to {high:.4g}"
+    if not math.isfinite(size):
+        return FAIL, size, f"{sentence}: not finite"
+    if low == high:
+        return FAIL, size, f"{sentence}: constant"
+    if all(row.floats for row in rows) and size > INPUT_WARN:
+        return WARN, size, f"{sentence}: scale them to about -1..1 or unit variance"
+    return PASS, size, sentence
+
+
+def shuffled(probe: FirstSteps) -> Result:
+    """Judge whether whole batches repeat, as they do if each epoch has the same order."""
+    batches = probe.batches
+    again = len(batches) - len(set(batches))
+    sentence = f"{again} of {len(batches)} batches had come before"
+    if len(set(batches)) <= 1:
+        return NONE, again, "every step has the same input, or none"
+    if again >= 2:
+        return WARN, again, f"{sentence}: every epoch has the same order"
+    if again or len(probe.rows[False]) >= probe.row_count:
+        return NONE, again, f"{sentence}, and no row: no epoch ended, or the data are new each time"
+    return PASS, again, f"{sentence}, but their rows had"
+
+
+def overlap(probe: FirstSteps) -> Result:
+    if why := _not_evaluated(probe):
+        return NONE, None, why
+    rows = probe.rows[True]
+    shared = len(rows & probe.rows[False])
+    share = shared / max(len(rows), 1)
+    sentence = f"{shared} of {len(rows)} validation rows were met in training"
+    if share and probe.same_tensor:
+        sentence += ": the model is given one and the same tensor in both, as on a graph"
+        return WARN, share, sentence
+    return _graded(share, 0.0, OVERLAP_FAIL), share, sentence
+
+
+def alike(probe: FirstSteps) -> Result:
+    """Compare mean and spread of the inputs in training and validation."""
+    sides = [[row for row in probe.ranges[at] if row.floats] for at in (False, True)]
+    if (why := _not_evaluated(probe)) or not all(sides):
+        return NONE, None, why or "the inputs are no floating-point numbers"
+    (one, spread), (other, second) = (
+        [
+            sum(values) / len(rows)
+            for values in ([r.mean for r in rows], [r.deviation for r in rows])
+        ]
+        for rows in sides
+    )
+    sentence = f"{one:.3g} ± {spread:.3g} in training, {other:.3g} ± {second:.3g} in validation"
+    small, large = sorted((spread, second))
+    gap = abs(one - other) / max(large, 1e-12)
+    return WARN if gap > APART or small < APART * large else PASS, gap, sentence
+
+
+# --- the model -----------------------------------------------------------------------------------
+
+
+def modes(probe: FirstSteps) -> Result:
+    why = _not_evaluated(probe)
+    if probe.bad_modes and not why:
+        return FAIL, len(probe.bad_modes), "; ".join(sorted(probe.bad_modes)[:3])
+    still = [
+        name for name, (norm, mean) in probe.norms.items() if torch.equal(norm.running_mean, mean)
+    ]
+    if still:
+        names = ", ".join(still[:3])
+        return WARN, len(still), f"statistics never updated in training: {names}"
+    if why:
+        return NONE, None, why
+    if any(probe.evaluated.values()):
+        return WARN, 1, "evaluation records a graph: torch.no_grad() saves its time and memory"
+    norms = len(probe.norms)
+    return PASS, 0, f"{norms} norms updated in training alone" if norms else "no batch norm"
+
+
+def gradients(probe: FirstSteps) -> Result:
+    initial = {id(parameter): value for parameter, value in probe.initial.items()}
+    owners = {
+        id(p): id(m) for _, root in probe.names.roots() for m in root.modules()
+        for p in m._parameters.values()
+    }  # fmt: skip
+    trained = [(path, p) for path, p in probe.parameters() if p.requires_grad]
+    wrong: list[str] = []
+    idle: list[str] = []
+    for path, parameter in trained:
+        before = initial.get(id(parameter))
+        if id(parameter) in probe.with_gradient:
+            if before is None:
+                wrong.append(f"{path} is held by no optimiser")
+            # A bias before a norm has no effect, so its gradient is only rounding.
+            elif parameter.dim() > 1 and torch.equal(parameter.detach(), before):
+                wrong.append(f"{path} did not move")
+        elif before is not None:
+            called = owners.get(id(parameter)) in probe.called
+            (wrong if called else idle).append(f"{path} gets no gradient")
+    if wrong:
+        return FAIL, len(wrong), f"{len(wrong)} of {len(trained)}: {'; '.join(wrong[:3])}"
+    if idle:
+        return WARN, len(idle), f"modules that were never called: {'; '.join(idle[:3])}"
+    if not trained:
+        return NONE, None, "no module has parameters"
+    return PASS, 0, f"all {len(trained)} get gradients and moved in {probe.steps} steps"
+
+
+def cleared(probe: FirstSteps) -> Result:
+    for name, count in probe.uncleared.items():
+        sentence = f"the gradient of {name} and others is still there in the next backward pass"
+        return FAIL, count, f"{sentence}, {count} times: they add up over steps"
+    return PASS, 0, "each step begins without"
+
+
+def flat(probe: FirstSteps) -> Result:
+    """Judge the growth of tensors and autograd nodes that are alive at the end of steps."""
+    rises = [
+        [(count - before) / probe.spacing for count, before in zip(now, last)]  # noqa: B905
+        for last, now in zip(probe.alive, probe.alive[1:])  # noqa: B905 (Python 3.8)
+    ]
+    if len(rises) < 2:
+        return NONE, None, "too few steps"
+    # Growth that happens once, or ends with an epoch, is no leak: the smallest rise counts.
+    more, nodes = (min(column) for column in zip(*rises))  # noqa: B905
+    sentence = f"{more:+.2g} tensors and {nodes:+.2g} nodes of graphs a step"
+    return WARN if max(more, nodes) > GROWTH else PASS, max(more, nodes), sentence
+
+
+def _not_evaluated(probe: FirstSteps) -> str:
+    """Return why evaluation cannot be judged; empty if it can."""
+    if not probe.evaluated:
+        return "no evaluation of what training calls was seen"
+    if len(probe.evaluated) > USUAL * probe.steps:
+        return "passes without gradients come with nearly every step: evaluation is not told apart"
+    return ""
+
+
+def _span(rows: list[tuple[float, float]]) -> tuple[float, float]:
+    return min(low for low, _ in rows), max(high for _, high in rows)
+
+
+def _graded(value: float, warn: float, fail: float = math.inf) -> str:
+    return FAIL if value > fail else WARN if value > warn else PASS
+
+
+CHECKS: dict[str, Callable[[FirstSteps], Result]] = {
+    "loss at the start": start,
+    "output fits the loss": fits,
+    "labels balanced": labels,
+    "inputs in range": inputs,
+    "training data shuffled": shuffled,
+    "train and validation apart": overlap,
+    "train and validation alike": alike,
+    "train and eval mode": modes,
+    "every parameter learns": gradients,
+    "gradients cleared": cleared,
+    "overfits one batch": overfits,
+    "looks at its inputs": zeroed,
+    "memory stays flat": flat,
+    "inference latency": latency,
+    "inference memory": inference_memory,
+}
+
+
+def attach(options: dict[str, Any]) -> None:
+    observe.attach(PreflightProbe(options))

@@ -1,0 +1,412 @@
+"""Write what a training computes, for `celedger explain` to compare with another.
+
+Options: `full`, the steps that are recorded in full (modules, calls of torch's functions,
+gradients, parameters, the optimiser's state); `steps`, after how many the training is ended (0:
+never); `evaluations`, how many evaluations between steps are recorded; `autocast`, a dtype for the
+roots' forward passes; `operators`, true to record every operator that torch dispatches in the full
+steps, those of the backward pass too; `perturb`, a seed: every weight is moved by one unit in its
+last place before step 0, to measure how the training amplifies rounding.
+
+Besides its events it writes `values.bin` and `rows.bin` (celedger.lab.probes.tensors), all read
+by celedger.lab.diagnose.trace.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from . import describe, observe
+from .describe import Origins
+from .names import IdentityMap
+from .observe import Args, Kwargs
+from .stack import CallSites
+from .tensors import TensorStore, data_hash, has_shape, perturb, tensors, whole
+
+_CALLS_OF_EVALUATION = 2  # of a root: the first batches suffice
+_EARLY_CALLS = 2000  # with a gradient, before a first module or backward pass: of functional code
+_ROWS = 20_000  # inputs whose rows are hashed: about an epoch of a small training
+_TIMELESS = ("site", "start", "rank", "module", "init", "draw")  # events that belong to no step
+_PROPERTIES = ("__get__", "__set__", "is_", "requires_grad")  # names of calls that compute nothing
+_LOSSES = {
+    "cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss",
+    "binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div", "poisson_nll_loss",
+    "gaussian_nll_loss", "soft_margin_loss", "multi_margin_loss", "multilabel_margin_loss",
+    "cosine_embedding_loss", "triplet_margin_loss", "hinge_embedding_loss", "ctc_loss",
+}  # fmt: skip
+
+
+class TraceProbe(observe.Probe):
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        super().__init__(options)
+        self.full = frozenset(options.get("full", (0, 1, 2)))
+        self.last = int(options.get("steps", 0))
+        self.step = 0
+        self.started = False
+        self.store = TensorStore()
+        self.sites = CallSites(lambda number, frames: self.write("site", id=number, s=frames))
+        self.origins = Origins(self)
+        self._early: list[dict[str, Any]] = []  # before the folder is known
+        self._stepping = False  # the optimiser's own calls show in its results
+        self._roots = IdentityMap()
+        self._bare = IdentityMap()  # parameters without a module that are written
+        self._random = describe.torch_generators()
+        self._rows = 0
+        self._optimisers: dict[int, int] = {}
+        self._settings: dict[int, str] = {}
+        self._evaluations = self._calls = 0
+        self._evaluating = self._looking = False
+        self._casting: dict[int, Any] = {}
+        self._operators: Any = None
+        self._dispatching = False
+        if options.get("operators"):
+            self._operators = observe.mode(TorchDispatchMode, self._dispatched)
+        self.functions = observe.mode(TorchFunctionMode, self._called)
+        self.functions.__enter__()
+        self._begin_step()
+
+    def _begin_step(self) -> None:
+        self._stack: list[tuple[Any, str, int]] = []  # modules whose forward runs
+        self._numbers: Counter[str] = Counter()  # calls of a module so far in this step
+        self._losses: list[Any] = []
+
+    def write(self, k: str, **event: Any) -> None:
+        if not self.started:
+            self._early.append({"k": k, **event})
+            return
+        if k not in _TIMELESS:
+            event["t"] = self.step
+            if self._evaluating:
+                event["e"] = self._evaluations
+        super().write(k, **event)
+
+    def _tensors(self, value: Any) -> list[dict[str, Any]]:
+        return [self.store.describe(tensor) for _, tensor in tensors(value)]
+
+    # --- the start
+
+    def starts(self) -> None:
+        self.started = True
+        self.store.open(self.out)
+        version = str(torch.__version__)
+        self.write("start", argv=sys.argv, full=sorted(self.full), torch=version)
+        for event in self._early:
+            self.write(**event)
+        self._random = describe.torch_generators()
+        self.write("random", at="start", x=describe.generators())
+        for _, root in self.names.roots():
+            self._meet(root)
+
+    def _meet(self, root: nn.Module) -> None:
+        """Write the modules of a root, and its parameters and buffers as they are when it is first
+        used. A root is what was called by none. One that is first used in a later step may have
+        changed since it was made: then the event has its step."""
+        if self._roots.get(root):
+            return
+        self._roots[root] = True
+        late = {"t": self.step} if self.step else {}
+        for module in root.modules():
+            kind = type(module)
+            own = module.named_parameters(recurse=False)
+            self.write(
+                "module", p=self.names.of(module), c=f"{kind.__module__}.{kind.__qualname__}",
+                a=describe.settings(module), f=describe.code(kind, "forward"),
+                w=self.origins.constructed.get(module, -1),
+                s={name: list(weight.shape) for name, weight in own if has_shape(weight)},
+            )  # fmt: skip
+        prefix = self.names.of(root)
+        if "perturb" in self.options and self.step == 0:
+            perturb(filter(has_shape, root.parameters()), int(self.options["perturb"]))
+        first: dict[int, str] = {}  # names of what has several: tied weights, shared modules
+        for role in ("parameter", "buffer"):
+            for path, module in root.named_modules(remove_duplicate=False):
+                owned: Any = getattr(module, f"named_{role}s")
+                for own, tensor in owned(recurse=False):
+                    name = prefix + (f"{path}.{own}" if path else own)
+                    first.setdefault(id(tensor), name)
+                    if has_shape(tensor):
+                        tied = {"tied": first[id(tensor)]} if first[id(tensor)] != name else {}
+                        self._write_initial(name, role, tensor, **tied, **late)
+        self.store.forget()
+
+    def _meet_bare(self, named: Sequence[tuple[str, Tensor]]) -> None:
+        """Write parameters without a module before an optimiser changes them first."""
+        for name, weight in named:
+            if self.names.in_no_module(weight) and not self._bare.get(weight):
+                self._bare[weight] = True
+                self._write_initial(name, "parameter", weight)
+                if "perturb" in self.options and self.step == 0:
+                    perturb([weight], int(self.options["perturb"]))
+
+    def _write_initial(self, path: str, role: str, tensor: Tensor, **more: Any) -> None:
+        origin = self.origins.of(tensor)
+        self.write("init", p=path, r=role, x=self._tensors(tensor), **origin, **more)
+
+    # --- torch's functions
+
+    def _called(self, function: Any, args: Args, kwargs: Kwargs, result: Any) -> None:
+        if self._stepping:
+            return
+        name = describe.function_name(function)
+        if not self.started:
+            self.origins.called(name, args, kwargs)
+            functional = describe.functional(name, [args, kwargs], result)
+            if not functional or observe.recorded() or len(self._early) > _EARLY_CALLS:
+                return
+        if self._recording() and not name.startswith(_PROPERTIES):
+            self._call("call", name, args, kwargs, args[0] if name == "__setitem__" else result)
+        if name in _LOSSES and self._rows < _ROWS and not self._evaluating:
+            target = args[1] if len(args) > 1 else kwargs.get("target")
+            if getattr(target, "ndim", 0) and not target.requires_grad:  # type: ignore[union-attr]
+                self._write_rows("target", name, target)
+
+    def _dispatched(self, function: Any, args: Args, kwargs: Kwargs, result: Any) -> None:
+        if not self._stepping:
+            self._call("operator", describe.function_name(function), args, kwargs, result)
+
+    def _call(self, kind: str, name: str, args: Args, kwargs: Kwargs, result: Any) -> None:
+        results = {id(tensor): tensor.numel() for _, tensor in tensors(result)}
+        given = [tensor for _, tensor in tensors([args, kwargs])]
+        if not results or not (given or any(results.values())):
+            return  # torch sends empty tensors between the processes of a loader
+        module, number = self._stack[-1][1:] if self._stack else (None, 0)
+        before = [self.store.hash_before(t) if id(t) in results else None for t in given]
+        inputs = [old or one.get("h") for old, one in zip(before, self._tensors(given))]  # noqa: B905 (3.8)
+        outputs = self._tensors(result)
+        drawn = self._drawn() if kind == "call" else {}
+        self.write(
+            kind, o=name, p=module, n=number, l=describe.literals(args, kwargs), i=inputs,
+            x=outputs, w=self.sites.here(), **drawn,
+        )  # fmt: skip
+
+    def _write_rows(self, role: str, path: str, tensor: Any) -> None:
+        """Write a digest of every row, for about an epoch."""
+        if not tensor.is_sparse and whole(tensor) and len(tensor):
+            self.write("rows", r=role, p=path, **self.store.rows(tensor))
+
+    # --- modules
+
+    def forward_begins(self, module: nn.Module, args: Args) -> None:
+        path = self.names.of(module)
+        outer = not self._stack
+        if outer:
+            self._turn(torch.is_grad_enabled())
+        number = self._numbers[path]
+        self._numbers[path] += 1
+        self._stack.append((module, path, number))
+        if outer:
+            self._meet(module)
+        trains = outer and not self._evaluating
+        given = describe.arguments(module, args) if trains or self._recording() else {}
+        values = list(given.values())
+        if trains:
+            self._write_batch(path, values)
+        if self._recording():
+            self.write(
+                "enter", p=path, n=number, c=type(module).__name__, tr=module.training,
+                m=self.origins.modes.get(module, -1),
+                u=self._stack[-2][1] if not outer else None,
+                ac=describe.autocast(), w=self.sites.here(), x=self._tensors(values),
+                of=[name for name, _ in tensors(given)],
+            )  # fmt: skip
+        if outer and self._recording():
+            self._dispatch(True)
+        dtypes = {"bf16": torch.bfloat16, "fp16": torch.float16}
+        dtype = dtypes.get(self.options.get("autocast", ""))
+        if outer and dtype is not None:
+            kind = next((p.device.type for p in module.parameters()), "cpu")
+            self._casting[id(module)] = torch.autocast(kind, dtype=dtype)
+            self._casting[id(module)].__enter__()
+
+    def forward_ends(self, module: nn.Module, args: Args, kwargs: Kwargs, output: Any) -> None:
+        casting = self._casting.pop(id(module), None)
+        if casting is not None:
+            casting.__exit__(None, None, None)
+        while self._stack and self._stack[-1][0] is not module:
+            self._stack.pop()  # left over from a forward pass whose exception was caught
+        if not self._stack:
+            return
+        _, path, number = self._stack.pop()
+        if not self._stack:
+            self._dispatch(False)
+        if not self._recording():
+            return
+        self.write("leave", p=path, n=number, x=self._tensors(output), **self._drawn())
+        for within, tensor in tensors(output) if torch.is_grad_enabled() else ():
+            if tensor.requires_grad:
+                hook: Any = tensor.register_hook
+                hook(self._gradient_hook(path, number, within))
+
+    def _gradient_hook(self, path: str, number: int, within: str) -> Callable[[Tensor], None]:
+        step = self.step
+
+        def write(gradient: Tensor) -> None:
+            if self.step == step:  # else it is of a parameter that a module returned
+                self.write("grad", p=path, n=number, q=within, x=self._tensors(gradient))
+
+        return lambda gradient: observe.guarded(write, gradient)
+
+    def _turn(self, training: bool) -> None:
+        """Decide, when a root begins, whether a training step or an evaluation continues."""
+        if training:
+            self._evaluating = self._looking = False
+            return
+        if not self._evaluating:
+            self._evaluating, self._calls = True, 0
+            self._evaluations += 1
+        self._calls += 1
+        few = self._evaluations <= int(self.options.get("evaluations", 3))
+        self._looking = few and self._calls <= _CALLS_OF_EVALUATION
+
+    def _recording(self) -> bool:
+        return self._looking if self._evaluating else self.step in self.full
+
+    def _write_batch(self, path: str, args: Sequence[Any]) -> None:
+        """Write the rows of what reaches a root."""
+        for _, tensor in tensors(args):
+            plain = not tensor.requires_grad and not tensor.is_meta and tensor.dim()
+            if plain and len(tensor) <= _ROWS - self._rows:
+                self._rows += len(tensor)
+                self._write_rows("input", path, tensor)
+
+    # --- backward, step, the rest
+
+    def backward_begins(self, losses: Sequence[Tensor]) -> None:
+        self._evaluating = self._looking = False
+        for loss in losses:
+            mean = float(loss.detach().float().mean()) if loss.numel() else None
+            self._losses.append([self.store.mark(loss), describe.simple(mean)])
+        if self._recording():
+            uncleared = sum(
+                weight.grad is not None and bool(weight.grad.count_nonzero())
+                for _, root in self.names.roots() for weight in root.parameters()
+            )  # fmt: skip
+            self.write("loss", x=self._tensors(losses), held=uncleared, w=self.sites.here())
+        if self._recording():
+            self._dispatch(True)
+
+    def backward_ends(self) -> None:
+        self._dispatch(False)
+
+    def step_begins(self, step: int, optimiser: Optimizer) -> None:
+        self._stepping = True
+        named = self.names.parameters(optimiser)
+        self._meet_bare(named)
+        self._write_settings(optimiser, named)
+        if step in self.full:
+            for name, weight in named:
+                self.write("pgrad", p=name, x=self._tensors(weight.grad))
+
+    def step_ends(self, step: int, optimiser: Optimizer, *, skipped: bool) -> None:
+        self.store.forget()
+        named = self.names.parameters(optimiser)
+        if step in self.full:
+            self._write_result(optimiser, named)
+        marks = "".join(self.store.mark(weight) for _, weight in named)
+        self.write(
+            "pulse", loss=self._losses, params=data_hash(marks.encode()),
+            random=describe.generators(), skipped=skipped,
+        )  # fmt: skip
+        self.store.forget()
+        self.flush()
+        self.step = step + 1
+        self._begin_step()
+        self._stepping = False
+        if self.last and self.step >= self.last:
+            self._end(cut=True)
+            os._exit(0)  # end here: the rest of the training is not needed
+
+    def _write_result(self, optimiser: Optimizer, named: Sequence[tuple[str, Tensor]]) -> None:
+        """Write the optimiser's state, the parameters and the buffers after a step."""
+        for name, weight in named:
+            for key, value in optimiser.state.get(weight, {}).items():
+                plain = describe.simple(value)
+                self.write("state", p=name, q=key, x=self._tensors(value), v=plain)
+        for name, weight in named:
+            self.write("param", p=name, x=self._tensors(weight))
+        for prefix, root in self.names.roots():
+            for name, buffer in root.named_buffers():
+                self.write("buffer", p=prefix + name, x=self._tensors(buffer))
+
+    def _write_settings(self, optimiser: Optimizer, named: Sequence[tuple[str, Tensor]]) -> None:
+        """Write the optimiser's settings, where they have changed and in full steps, and which
+        parameters have which."""
+        number = self._optimisers.setdefault(id(optimiser), len(self._optimisers))
+        groups = [
+            {key: describe.simple(value) for key, value in group.items() if key != "params"}
+            for group in optimiser.param_groups
+        ]
+        kind = type(optimiser)
+        settings = json.dumps([kind.__qualname__, groups])
+        if self._settings.get(number) == settings and self.step not in self.full:
+            return
+        self._settings[number] = settings
+        names = iter(name for name, _ in named)
+        self.write(
+            "hyper", p=str(number), c=f"{kind.__module__}.{kind.__qualname__}", v=groups,
+            of=[[next(names) for _ in group["params"]] for group in optimiser.param_groups],
+            f=describe.code(kind, "step"), w=self.origins.constructed.get(optimiser, -1),
+            at=self.sites.here(),
+        )  # fmt: skip
+
+    def reported(self, epoch: int | None, values: Mapping[str, object]) -> None:
+        numbers = {}
+        for name, value in values.items():
+            try:
+                numbers[name] = describe.simple(float(value))  # type: ignore[arg-type]
+            except (TypeError, ValueError, RuntimeError):
+                continue
+        self._evaluating = self._looking = False
+        self.write("report", e=epoch, v=numbers)
+
+    def gives_up(self) -> None:
+        self._dispatch(False)
+        for casting in self._casting.values():
+            casting.__exit__(None, None, None)
+        self._casting = {}
+
+    def ends(self) -> None:
+        self._end(cut=False)
+
+    def _end(self, *, cut: bool) -> None:
+        modules = list(sys.modules.values())
+        names = {str(Path.cwd() / str(getattr(module, "__file__", "") or "")) for module in modules}
+        files = sorted(n for n in names if n.endswith(".py") and "site-packages" not in n)
+        self.write("end", cut=cut, inside=[path for _, path, _ in self._stack], files=files)
+        self.flush()
+
+    def flush(self) -> None:
+        self.store.flush()
+        super().flush()
+
+    def _dispatch(self, on: bool) -> None:
+        """With `operators`: record what torch dispatches in a root's forward pass and backward."""
+        if self._operators is None or on == self._dispatching:
+            return
+        self._dispatching = on
+        if on:
+            self._operators.__enter__()
+        else:
+            self._operators.__exit__(None, None, None)
+
+    def _drawn(self) -> dict[str, str]:
+        """Return `y`, the state of torch's generators, if it changed since the previous call, and
+        `z`, the state before."""
+        now, before = describe.torch_generators(), self._random
+        self._random = now
+        return {} if now == before else {"y": now, "z": before}
+
+
+def attach(options: dict[str, Any]) -> None:
+    observe.attach(TraceProbe(options))

@@ -1,0 +1,189 @@
+"""`celedger explain GOOD..BAD`: what differs first, and where in the code."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from celedger.base.errors import CannotJudge, Status, UsageError
+from celedger.cli import options, synthetic
+from celedger.cli.session import TYPED, command_line, diagnosing, keep, note
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from celedger.base.model import Commit, Task
+    from celedger.cli.session import Looking, Session
+    from celedger.lab.diagnose.explain import ExplainLimits, Explanation, Side
+
+
+def explain(
+    context: typer.Context,
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="A..B [TASK] | A B [TASK] | REV [TASK]",
+            help="Two commits (`.` is the working tree), or one, with --a and --b; and the task "
+            "[default: all of the suite].",
+        ),
+    ],
+    a: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--a",
+            metavar="KEY=VALUE",
+            help="Side a: device, autocast, python, or a parameter of the task; may be repeated.",
+        ),
+    ] = None,
+    b: Annotated[
+        list[str] | None, typer.Option("--b", metavar="KEY=VALUE", help="The same of side b.")
+    ] = None,
+    suite: options.Suite = None,
+    seed: Annotated[
+        int | None, typer.Option(metavar="N", help="The seed [default: the task's first].")
+    ] = None,
+    steps: Annotated[
+        int, typer.Option(min=1, metavar="N", help="End a training after N steps.")
+    ] = 2000,
+    operators: Annotated[
+        bool, typer.Option("--operators", help="Look at every operator torch dispatches.")
+    ] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Then train both sides under watchpoints.")
+    ] = False,
+    output: options.Output = None,
+    device: options.Device = None,
+    json: options.Json = False,
+) -> int:
+    """Say what differs first between two trainings, and where.
+
+    Both sides run with one seed under traces of every module, gradient and parameter. `celedger
+    show` lists the answer with its commit. Differences that vanish again, and those of rounding,
+    are told from ones that matter. Exits 0 when nothing differs, 1 when something does, 125 when it
+    cannot be told.
+    """
+    from celedger.lab.diagnose.explain import ExplainLimits
+    from celedger.lab.views.explain import explanations_json, explanations_text
+    from celedger.views import document
+    from celedger.views.picture import check_suffix
+
+    if output is not None:
+        check_suffix(output)
+    limits = ExplainLimits(steps, operators)
+    revisions, names = _parsed(words, is_one=bool(a or b))
+    around = partial(synthetic.apart_for, words=revisions)
+    with diagnosing(
+        context.obj, "explain", suite=suite, tasks=names, device=device, around=around
+    ) as session:
+        revision = "..".join(session.sides.revisions)
+        answers, refused = _explain_all(session, revision, a or [], b or [], seed, limits, watch)
+        by_name = {task.name: task for task in session.tasks}
+        for answer in answers:
+            shas = dict.fromkeys(side.commit.sha[:TYPED] for side in (answer.a, answer.b))
+            line = command_line(context, words=["..".join(shas), answer.task])
+            chosen = by_name[answer.task]
+            _keep(session, chosen, answer, session.bench.tree, line, session.started)
+        if json:
+            print(document.dumps(explanations_json(answers, session.bench.tree)), flush=True)
+        elif answers:
+            print(explanations_text(answers, session.bench.tree, options.width()))
+        if output is not None:
+            _draw(answers, output)
+    return _status(answers, refused)
+
+
+def _parsed(words: Sequence[str], *, is_one: bool) -> tuple[list[str], list[str]]:
+    """Return the revisions and the tasks among the words. `is_one`: both sides are of one commit.
+    Raises UsageError for too many words."""
+    number = 1 if is_one or ".." in words[0] else 2
+    revisions, tasks = list(words[:number]), list(words[number:])
+    if len(tasks) > 1:
+        raise UsageError(f"{' '.join(tasks)} are several tasks", "name one, or none for all")
+    return revisions, tasks
+
+
+def _keep(
+    session: Session, task: Task, answer: Explanation, tree: Path, command: str, started: float
+) -> None:
+    from celedger.lab.views.explain import explanations_json, headline
+
+    keep(session, task, [answer.a.commit, answer.b.commit], command, headline(answer),
+         explanations_json([answer], tree), started=started)  # fmt: skip
+
+
+def _status(answers: Sequence[Explanation], refused: int) -> int:
+    if any(one.verdict == "difference" for one in answers):
+        return Status.BAD
+    return Status.CANNOT_JUDGE if refused or not answers else Status.GOOD
+
+
+def _draw(answers: Sequence[Explanation], output: Path) -> None:
+    from celedger.lab.views import error_by_depth
+    from celedger.views import picture
+
+    layered = next((one for one in answers if one.layers), None)
+    if layered is None:
+        note("celedger: no plot: no module's output differs")
+    else:
+        note(f"plot: {picture.save(error_by_depth.draw(layered), output)}")
+
+
+def _explain_all(
+    session: Looking,
+    revision: str,
+    a: list[str],
+    b: list[str],
+    seed: int | None,
+    limits: ExplainLimits,
+    watch: bool,
+) -> tuple[list[Explanation], int]:
+    """Explain each task; return the answers, and how many tasks could not be judged."""
+    from celedger.lab.diagnose.explain import Desk, with_watchpoints
+    from celedger.lab.diagnose.explain import explain as ask
+
+    answers, refused = [], 0
+    for task in session.tasks:
+        desk = Desk(session.bench, task, session.folder, seed=seed, limits=limits, say=note)
+        try:
+            answer = ask(desk, *sides(session, task, revision, a, b))
+            answers.append(with_watchpoints(desk, answer) if watch else answer)
+        except CannotJudge as error:
+            if len(session.tasks) == 1:
+                raise
+            note(f"celedger: {error}")
+            refused += 1
+    return answers, refused
+
+
+def sides(
+    session: Looking, task: Task, revision: str, a: Sequence[str], b: Sequence[str]
+) -> tuple[Side, Side]:
+    """Return what is compared. Raises UsageError where that makes no sense."""
+    from celedger.lab.diagnose.explain import Side, variant
+
+    repository = session.repository
+    if ".." in revision:
+        good, bad = repository.ends(revision)
+        if good.sha == bad.sha and not (a or b):
+            raise UsageError(f"both ends of {revision} are the same commit, {good.sha[:10]}")
+        left, right = _side(session, good), _side(session, bad)
+    else:
+        commit = repository.resolve(revision)
+        if not (a or b):
+            raise UsageError(
+                f"{revision} is one commit: what is it to be compared with?",
+                f"write GOOD..{revision}, or --a KEY=VALUE --b KEY=VALUE",
+            )
+        left = right = Side(commit.sha[:10], commit)
+    return variant(left, task, a), variant(right, task, b)
+
+
+def _side(session: Looking, commit: Commit) -> Side:
+    from celedger.lab.diagnose.explain import Side
+
+    return Side(
+        synthetic.name_of(commit), commit, suite_files=session.sides.suite_files.get(commit.sha)
+    )

@@ -1,0 +1,50 @@
+"""`celedger preflight`: the checks before trusting a training."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from celedger.base.errors import Status
+from celedger.cli import options
+from celedger.cli.session import TYPED, command_line, diagnosing, keep
+
+
+def preflight(
+    context: typer.Context,
+    task: Annotated[str, typer.Argument(metavar="TASK", help="The task to check.")],
+    revision: Annotated[str, typer.Argument(metavar="REV", help="The commit.")] = "HEAD",
+    seed: options.Seed = None,
+    suite: options.Suite = None,
+    device: options.Device = None,
+    json: options.Json = False,
+) -> int:
+    """Check a training before trusting it.
+
+    The loss at the start, one batch by heart, inputs and labels, modes, gradients, repeatability.
+
+    Observes the first 200 steps and an evaluation of any training with torch. `celedger show`
+    lists the answer with its commit. Exits 1 when a check failed, 125 when the training fails or
+    cannot be observed.
+    """
+    from celedger.lab.diagnose.preflight import preflight as run_checks
+    from celedger.lab.views.preflight import preflight_headline, preflight_json, preflight_text
+    from celedger.views import document
+
+    with diagnosing(
+        context.obj, "preflight", suite=suite, tasks=[task], device=device
+    ) as session:  # fmt: skip
+        (chosen,) = session.tasks
+        commit = session.repository.resolve(revision)
+        at = chosen.seeds[0] if seed is None else seed
+        checks = run_checks(session.bench, commit, chosen, at, session.folder)
+        answer = preflight_json(chosen, commit, at, checks)
+        keep(session, chosen, [commit], command_line(context, revision=commit.sha[:TYPED]),
+             preflight_headline(checks), answer, started=session.started)  # fmt: skip
+    if json:
+        print(document.dumps(answer))
+    else:
+        print(preflight_text(chosen, commit, at, checks, width=options.width()))
+    failed = any(check["status"] == "fail" for check in checks)
+    return Status.BAD if failed else Status.GOOD

@@ -1,0 +1,158 @@
+"""`celedger profile`: where the time and memory of a training go, without recording a trial."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from celedger.base.errors import Status, UsageError
+from celedger.cli import options
+from celedger.cli.session import TYPED, command_line, diagnosing, keep, note
+
+if TYPE_CHECKING:
+    from celedger.cli.session import Looking
+    from celedger.lab.views.profile import ProfileTarget
+
+
+def profile(
+    context: typer.Context,
+    revision: Annotated[
+        str, typer.Argument(metavar="REV | GOOD..BAD", help="A commit, or two to compare.")
+    ],
+    task: Annotated[str, typer.Argument(metavar="TASK", help="The task.")],
+    suite: options.Suite = None,
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Look at memory instead of time.")
+    ] = False,
+    steps: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="End each training after N steps [default: all]."),
+    ] = None,
+    turns: Annotated[
+        int, typer.Option(min=1, metavar="N", help="GOOD..BAD: N times good, bad, bad, good.")
+    ] = 2,
+    timeline: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a trace for Perfetto: .json.gz.")
+    ] = None,
+    output: options.Output = None,
+    device: options.Device = None,
+    json: options.Json = False,
+) -> int:
+    """Split steps into phases, rank operators, find stalls, advise.
+
+    The training runs once, and `celedger show` lists the answer with its commit. Steps are timed
+    without a profiler, operators in a window of ten other steps. GOOD..BAD runs both sides in turns
+    and says which phases and operators got slower: 0 no difference beyond noise, 1 slower, 125
+    cannot be judged.
+    """
+    two = ".." in revision
+    _check_usage(two, memory, output, timeline)
+    probe: dict[str, object] = {"kind": "memory" if memory else "profile"}
+    if steps is not None:
+        probe["steps"] = steps
+    if timeline is not None:
+        probe["timeline"] = True
+    with diagnosing(context.obj, "profile", suite=suite, tasks=[task], device=device) as looking:
+        from celedger.lab.views.profile import ProfileTarget
+        from celedger.views.document import document, dumps
+
+        (chosen,) = looking.tasks
+        repository = looking.repository
+        commits = repository.ends(revision) if two else (repository.resolve(revision),)
+        target = ProfileTarget(chosen.name, commits, chosen.seeds[0])
+        sides = _measure(looking, target, probe, turns if two and not memory else 0)
+        if timeline is not None:
+            _save_timeline(looking.folder, timeline)
+        kind, measured, headline, text, status = _answer(target, sides, memory=memory)
+        answer = document(kind=kind, **target.fields(), **measured)
+        line = command_line(context, revision="..".join(commit.sha[:TYPED] for commit in commits))
+        keep(looking, chosen, commits, line, headline, answer, started=looking.started)
+    print(dumps(answer) if json else text)
+    if output is not None:
+        from celedger.lab.views import profile_picture
+        from celedger.views import picture
+
+        note(str(picture.save(profile_picture.draw(target, measured), output)))
+    return status
+
+
+def _check_usage(two: bool, memory: bool, output: Path | None, timeline: Path | None) -> None:
+    if output is not None:
+        from celedger.views.picture import check_suffix
+
+        check_suffix(output)
+    if timeline is None:
+        return
+    if memory:
+        raise UsageError("a timeline is not of memory", "leave out --memory or --timeline")
+    if not timeline.name.endswith(".json.gz"):
+        raise UsageError(f"{timeline.name!r} is no trace", "name it FILE.json.gz")
+    if two:
+        raise UsageError("a timeline is of one commit", "name one revision instead of a range")
+
+
+def _measure(
+    looking: Looking, target: ProfileTarget, probe: dict[str, object], turns: int
+) -> list[list[dict[str, Any]]]:
+    """Measure each commit once, or two of them so often in turns; return what was measured of
+    either."""
+    from celedger.lab.diagnose.memory_growth import memory
+    from celedger.lab.diagnose.profile import profile as time
+    from celedger.lab.diagnose.slower import TURNS
+
+    measure = memory if probe["kind"] == "memory" else time
+    (task,), count = looking.tasks, len(target.commits)
+    order = TURNS * turns if turns else TURNS[:count]
+    sides: list[list[dict[str, Any]]] = [[] for _ in range(count)]
+    for number, letter in enumerate(order):
+        side = TURNS.index(letter)
+        commit, left = target.commits[side], len(order) - number
+        more = f" ({left} to run)" if left > 1 else ""
+        note(f"celedger: {task.name} at {commit.sha[:10]}, not recorded{more}")
+        folder = looking.folder / str(number)
+        sides[side].append(measure(looking.bench, commit, task, target.seed, folder, probe))
+    return sides
+
+
+def _answer(
+    target: ProfileTarget, sides: list[list[dict[str, Any]]], *, memory: bool
+) -> tuple[str, dict[str, Any], str, str, Status]:
+    """Return the kind of the document, the document, its headline and text, and the exit status."""
+    from celedger.lab.diagnose import memory_growth as memories
+    from celedger.lab.diagnose import slower
+    from celedger.lab.views import memory as of_memory
+    from celedger.lab.views import profile as of_time
+
+    width = options.width()
+    if len(sides) == 1:
+        ((measured,),) = sides
+        kind = "memory" if memory else "profile"
+        text = of_memory.memory_text if memory else of_time.profile_text
+        headline = of_memory.memory_headline if memory else of_time.profile_headline
+        lines = text(target, measured, width=width)
+        return kind, measured, headline(measured), lines, Status.GOOD
+    if memory:
+        (before,), (after,) = sides
+        measured = memories.compare(before, after)
+        kind, text = "memory-difference", of_memory.difference_text
+        headline = of_memory.difference_headline
+    else:
+        measured = slower.compare(*sides)
+        kind, text, headline = "profile-difference", of_time.slower_text, of_time.verdict
+    worse = measured["verdict"] in ("slower", "larger")
+    status = Status.BAD if worse else Status.GOOD
+    return kind, measured, headline(measured), text(target, measured, width=width), status
+
+
+def _save_timeline(folder: Path, at: Path) -> None:
+    from celedger.base import umask
+    from celedger.base.errors import CannotJudge, explained
+
+    traces = sorted(folder.rglob("trace.json.gz"), key=lambda path: path.stat().st_size)
+    if not traces:
+        raise CannotJudge("the training left no trace", "give the task more steps")
+    with explained(f"cannot write {at}"), umask.users():
+        at.write_bytes(traces[-1].read_bytes())
+    note(f"{at}: open it at https://ui.perfetto.dev")

@@ -1,0 +1,232 @@
+"""The output of `celedger explain`: text to paste, and JSON."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+from celedger.lab.diagnose.blame import Blamed, path_in_tree
+from celedger.lab.diagnose.difference import Growth
+from celedger.lab.diagnose.explain import Explanation
+from celedger.lab.diagnose.finding import ExplainFinding, figure, share
+from celedger.lab.diagnose.trace import Frame
+from celedger.lab.diagnose.watch import WatchpointFinding
+from celedger.lab.views.watch import module as watch_module
+from celedger.views import document
+from celedger.views.format import clip, count, plain
+
+_LINES = 12  # of a hunk that are shown
+_HUNKS = 3
+_NOTHING = {
+    "noise": "no difference that stands out from the noise of the seeds",
+    "rounding": "no difference that the arithmetic does not explain",
+    "difference": "a difference, and no place for it",
+}
+
+
+def explanations_text(answers: Sequence[Explanation], tree: Path, width: int) -> str:
+    return "\n\n".join(explanation_text(answer, tree, width) for answer in answers)
+
+
+def explanation_text(answer: Explanation, tree: Path, width: int = 100) -> str:
+    """Return the text to paste. `tree` is the folder in which the trainings ran."""
+    between = f"{answer.task}, {answer.a.name} against {answer.b.name}, seed {answer.seed}"
+    steps = count(answer.steps, "step")
+    head = headline(answer)
+    rows: list[tuple[str, str]] = []
+    if (finding := answer.finding) is None:
+        head += f": {between}"
+    else:
+        head += "\n"
+        rows.append(("compared", f"{between}, {steps}"))
+        where = f"step {finding.step}, {finding.phase}"
+        if finding.module is not None:
+            where += f", {finding.module or 'the model itself'}"
+            where += f" ({finding.kind})" if finding.kind else ""
+        rows.append(("first", where))
+        rows += [("tensor", finding.tensor + _distance(finding))] if finding.tensor else []
+        rows += [("operator", clip(finding.operator, width - 14))] if finding.operator else []
+        rows += [
+            ("code", f"{path}:{frame.line}  {what}")
+            for what, path, frame in _places(finding, tree)[:4]
+        ]
+        rows += [("fact", clip(fact, width - 14)) for fact in finding.facts]
+        rows += [("then", _course(answer, answer.growth))] if answer.growth is not None else []
+    rows += [("watch", text) for text in _watch_rows(answer)]
+    rows += [("sure", _sure(answer, finding))] if finding is not None else []
+    rows += [("note", note) for note in answer.notes]
+    lines = [head, *(f"  {name:<12}{text}" for name, text in rows)]
+    for blamed in answer.blamed[:_HUNKS]:
+        lines += ["", *_hunk_lines(blamed)]
+    if len(answer.blamed) > _HUNKS:
+        lines.append(f"and {count(len(answer.blamed) - _HUNKS, 'more hunk')} of the change")
+    return "\n".join(lines)
+
+
+def headline(answer: Explanation) -> str:
+    """Return the answer in one sentence, without a full stop."""
+    if answer.finding is None:
+        inside = f" ({count(answer.vanished, 'difference')} inside had no effect)"
+        equal = f"no difference in {count(answer.steps, 'step')}"
+        return _NOTHING.get(answer.verdict, equal + (inside if answer.vanished else ""))
+    sentence = answer.finding.sentence
+    if answer.verdict == "rounding":
+        return f"only rounding differs: {sentence}"
+    return sentence[0].upper() + sentence[1:]
+
+
+def _distance(finding: ExplainFinding) -> str:
+    far = finding.distance
+    if far is None:
+        return ""
+    if far.shapes[0] != far.shapes[1]:
+        return f": shape {list(far.shapes[0])} → {list(far.shapes[1])}"
+    text = f": {share(far.share)} of its elements, by at most {figure(far.largest)}"
+    text += f", relative {figure(far.relative)}"
+    return text + (f", cosine {far.cosine:.6f}" if math.isfinite(far.cosine) else "")
+
+
+def _course(answer: Explanation, growth: Growth) -> str:
+    """Describe the loss in later steps, until it is no longer finite."""
+    end = math.inf if growth.diverged is None else growth.diverged
+    losses = zip(growth.steps, growth.loss, strict=True)
+    values = [(step, x) for step, x in losses if x == x and step < end]
+    differs = any(x for _, x in values)
+    parted = "the loss stays the same" if values else "no loss was seen"
+    if differs:
+        steps = {values[0][0], values[-1][0], *(2**k for k in range(2, 12, 3))}
+        samples = ", ".join(f"{figure(x)} at step {s}" for s, x in values if s in steps)
+        parted = f"the loss differs by {samples} of its size"
+    if growth.diverged is not None:
+        until = "" if growth.diverged == 0 else f"; until then {parted}"
+        return f"the loss is not a finite number at step {growth.diverged}{until}"
+    if not differs:
+        return parted
+    if answer.verdict == "rounding":
+        return f"{parted}: no more than rounding alone makes of it"
+    return f"{parted}; it {'grows' if grows(growth) else 'does not grow'}"
+
+
+def grows(growth: Growth) -> bool | None:
+    """Return True if the difference at the end is larger than at its beginning, None if that is not
+    known."""
+    if growth.diverged is not None:
+        return True
+    values = [x for x in growth.loss if x == x and x > 0]
+    if len(values) < 4:
+        return None
+    quarter = max(1, len(values) // 4)
+    return statistics.median(values[-quarter:]) > statistics.median(values[:quarter])
+
+
+def _watch_rows(answer: Explanation) -> list[str]:
+    """Return the watchpoints that fire on side b and not on side a."""
+    if answer.watched is None:
+        return []
+    return [
+        f"{one.watchpoint.name}: step {one.first.step}, {watch_module(one.first)}, "
+        f"{one.first.tensor}, {one.watchpoint.measures} {figure(one.first.figure)}"
+        for one in _new_findings(answer)
+    ] or ["no watchpoint fires that does not fire before"]
+
+
+def _new_findings(answer: Explanation) -> list[WatchpointFinding]:
+    if answer.watched is None:
+        return []
+    before, after = (
+        [one for judged in report.trainings for one in judged.findings] for report in answer.watched
+    )
+    names = {one.watchpoint.name for one in before}
+    return [one for one in after if one.watchpoint.name not in names]
+
+
+def _sure(answer: Explanation, finding: ExplainFinding) -> str:
+    text = str(finding.sureness)
+    if answer.repeats:
+        text += f"; {answer.a.name} repeats itself bit by bit"
+    if answer.blamed and answer.blamed[0].closeness <= 1:
+        text += ", and the change touches the place"
+    elif finding.places and answer.a.commit != answer.b.commit and not answer.blamed:
+        text += ", but the change does not touch the place"
+    return text
+
+
+def _places(finding: ExplainFinding, tree: Path) -> list[tuple[str, str, Frame]]:
+    """Return origin, file and frame of each place in the tree, the innermost of each, without
+    repeats."""
+    rows: dict[tuple[str, int], tuple[str, str, Frame]] = {}
+    for place in finding.places:
+        frames = ((path_in_tree(tree, frame.file), frame) for frame in place.frames)
+        path, frame = next(((path, frame) for path, frame in frames if path), ("", None))
+        if frame is not None:
+            side = "" if place.side == "b" else " (before)"
+            rows.setdefault((path, frame.line), (place.what + side, path, frame))
+    return list(rows.values())
+
+
+def _hunk_lines(blamed: Blamed) -> list[str]:
+    hunk = blamed.hunk
+    name = hunk.new or hunk.old
+    title = f"{name}:{hunk.new_start}" + (f"  {plain(hunk.around)}" if hunk.around else "")
+    lines = [f"    {plain(line[:1])} {line[1:].rstrip()}" for line in hunk.lines[:_LINES]]
+    more = len(hunk.lines) - _LINES
+    return [f"  {title}", *lines, *([f"    … {more} more lines"] if more > 0 else [])]
+
+
+def explanations_json(answers: Sequence[Explanation], tree: Path) -> dict[str, document.Json]:
+    return document.document(explanations=[_record(one, tree) for one in answers])
+
+
+def _record(answer: Explanation, tree: Path) -> dict[str, object]:
+    growth, finding = answer.growth, answer.finding
+    return {
+        "task": answer.task,
+        "a": {"name": answer.a.name, "commit": answer.a.commit.sha},
+        "b": {"name": answer.b.name, "commit": answer.b.commit.sha},
+        **document.pick(answer, "seed steps verdict repeats vanished"),
+        "grows": None if growth is None else grows(growth),
+        "loss_differs": [] if growth is None else list(growth.loss),
+        "loss_not_finite_at": None if growth is None else growth.diverged,
+        "finding": None if finding is None else _finding_record(finding, tree),
+        "hunks": [
+            {
+                **document.pick(one.hunk, "old new old_start new_start"),
+                "closeness": one.closeness, "lines": one.hunk.lines,
+            }
+            for one in answer.blamed
+        ],
+        "layers": [
+            {"module": x.path, "class": x.kind, "step": x.step,
+             "forward": x.forward, "backward": x.backward}
+            for x in answer.layers
+        ],
+        "notes": answer.notes,
+        "watch": [
+            {
+                "watchpoint": one.watchpoint.name, "step": one.first.step,
+                "module": one.first.module, "tensor": one.first.tensor, "figure": one.first.figure,
+                "threshold": one.threshold, "try": one.watchpoint.advice,
+            }
+            for one in _new_findings(answer)
+        ],
+    }  # fmt: skip
+
+
+def _finding_record(finding: ExplainFinding, tree: Path) -> dict[str, object]:
+    far = finding.distance
+    return {
+        "phase": finding.phase, "step": finding.step, "module": finding.module,
+        "class": finding.kind, "tensor": finding.tensor, "cause": finding.cause,
+        "sentence": finding.sentence, "sure": finding.sureness, "operator": finding.operator,
+        "facts": finding.facts,
+        "places": [
+            {"what": what, "file": path, "line": frame.line, "function": frame.function}
+            for what, path, frame in _places(finding, tree)
+        ],
+        "distance": None if far is None else {
+            **document.pick(far, "largest relative cosine share units"), "elements": far.compared,
+            **document.pick(far, "shapes dtypes"),
+        },
+    }  # fmt: skip

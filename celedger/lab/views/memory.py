@@ -1,0 +1,147 @@
+"""`celedger profile --memory`: what holds the memory, what piles up, and what differs between two
+commits, as text. Its documents are those of celedger/lab/diagnose/memory_growth.py."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from celedger.lab.diagnose.memory_growth import PEAK_FLOOR
+from celedger.lab.diagnose.stalls import Document
+from celedger.lab.views.profile import ProfileTarget, columns, share, size
+from celedger.views.format import clip, measure, plain, relative
+from celedger.views.tables import table
+
+ROWS = 8
+_SIZES = ("peak", "held", "rss")
+PEAKS = {"step": "a training step", "evaluation": "an evaluation"}
+_ADVICE = {
+    "tensors": "keep numbers instead (.item(), .detach() of what is small), or clear it each epoch",
+    "graphs": "the tensor keeps its graph: add .detach() or .item() to what is summed up",
+    "objects": "clear the list or dictionary each epoch, or bound it",
+}
+
+
+def memory_text(target: ProfileTarget, document: Document, *, width: int = 100) -> str:
+    where = "torch {torch}, {device}".format_map(document["environment"])
+    head = [
+        f"memory of {target.titles(width)[0]}",
+        f"seed {target.seed}, {where}; the process held {size(document['peak_rss'])} at most",
+    ]
+    epochs = [
+        ("–" if e["epoch"] is None else str(e["epoch"]), *(size(e[name]) for name in _SIZES))
+        for e in document["epochs"][-ROWS:]
+    ]
+    heads = columns(">last epochs", ">peak", ">held at its end", ">process")
+    parts = [
+        "\n".join(clip(line, width) for line in head),
+        _allocator(document["allocator"]),
+        *(_peak(name, peak, width) for name, peak in document["peaks"].items() if peak["bytes"]),
+        table(heads, epochs, width=width),
+        _leaks(document["leaks"]) or "nothing piles up from epoch to epoch",
+    ]
+    return "\n\n".join(filter(None, parts))
+
+
+def memory_headline(document: Document) -> str:
+    """Return the peaks, and whether something piles up."""
+    peaks = [
+        f"the peak of {PEAKS[name]} is {size(peak['bytes'])}"
+        for name, peak in document["peaks"].items() if peak["bytes"]
+    ]  # fmt: skip
+    return "; ".join([*peaks, _leaked(document["leaks"])])
+
+
+def _leaked(leaks: Sequence[Document]) -> str:
+    return leak_text(leaks[0]) if leaks else "nothing piles up from epoch to epoch"
+
+
+def difference_text(target: ProfileTarget, document: Document, *, width: int = 100) -> str:
+    head = "\n".join([f"memory of {target.task}, seed {target.seed}", *target.titles(width)])
+    peaks = [_parts(name, p, width) for name, p in document["peaks"].items() if p["parts"]]
+    parts = [head, difference_headline(document), _leaks(document["new_leaks"]), *peaks]
+    return "\n\n".join(filter(None, parts))
+
+
+def leak_text(leak: Document) -> str:
+    """Return one sentence: what leaks, how fast, from where."""
+    at = f" made at {plain(leak['place'])}" if leak["place"] else ""
+    inside = f" in {leak['module']}" if leak["module"] else ""
+    rate = f"{leak['number']:.3g} a step"
+    if leak["bytes"]:
+        rate += f", {size(leak['bytes'])} a step"
+    what = {"tensors": f"tensors of {leak['what']}", "graphs": "nodes of autograd's graph"}
+    return f"{what.get(leak['kind'], leak['what'])} pile up: {rate}{inside}{at}"
+
+
+def _peak(name: str, peak: Document, width: int) -> str:
+    rows = [
+        (size(row["bytes"]), share(row["bytes"] / peak["bytes"]), *_maker(row))
+        for row in peak["held"]
+    ]
+    heads = columns(">held", ">share", "made by", "phase", "module", "line")
+    head = f"peak of {PEAKS[name]}: tensors of {size(peak['bytes'])}, step {peak['step']}"
+    return f"{head}\n{table(heads, rows[:ROWS], width=width)}{_more(rows)}"
+
+
+def _allocator(held: Document | None) -> str:
+    """Return a sentence on torch's CUDA allocator; "" without a GPU."""
+    if held is None:
+        return ""
+    peaks = f"{size(held['peak_reserved'])} for tensors of {size(held['peak_allocated'])} at most"
+    text = (
+        f"the allocator reserved {peaks}; at the end {size(held['reserved'])} in "
+        f"{held['segments']} segments, {size(held['cached'])} of it unused and "
+        f"{size(held['split'])} free between tensors; the largest free block is "
+        f"{size(held['largest_free'])}"
+    )
+    if held["retries"]:
+        text += f"; it gave all unused memory back {held['retries']} × to go on"
+    return text
+
+
+def _leaks(leaks: Sequence[Document]) -> str:
+    lines = [f"leak: {leak_text(leak)}\n  try: {_ADVICE[leak['kind']]}" for leak in leaks[:ROWS]]
+    return "\n".join(lines) + _more(leaks)
+
+
+def _more(rows: Sequence[object]) -> str:
+    rest = len(rows) - ROWS
+    return f"\n… and {rest} more (--json has all)" if rest > 0 else ""
+
+
+def difference_headline(document: Document) -> str:
+    """Return whether the peaks grew, and by how much."""
+    changes = []
+    for name, peak in document["peaks"].items():
+        grown, before = peak["after"] - peak["before"], peak["before"]
+        if before and abs(grown / before) >= PEAK_FLOOR:
+            part = f"{relative(grown, before)} of {size(before)}"
+            changes.append(f"the peak of {PEAKS[name]} is {_grown(grown)} ({part})")
+    if document["new_leaks"]:
+        changes.append("something piles up that did not")
+    word = "smaller" if changes else "no difference"
+    if document["verdict"] == "larger":
+        word = "larger"
+    return f"{word}: {'; '.join(changes) or f'the peaks are within {share(PEAK_FLOOR)}'}"
+
+
+def _parts(name: str, peak: Document, width: int) -> str:
+    rows = [
+        (*_maker(part), size(part["before"]), size(part["after"]),
+         _grown(part["after"] - part["before"]))
+        for part in peak["parts"]
+    ]  # fmt: skip
+    sums = (size(peak["before"]), size(peak["after"]), _grown(peak["after"] - peak["before"]))
+    whole = (f"peak of {PEAKS[name]}", "", "", "", *sums)
+    heads = columns("made by", "phase", "module", "line", ">before", ">after", ">difference")
+    return table(heads, [*rows[:ROWS], whole], width=width) + _more(rows)
+
+
+def _maker(row: Document) -> tuple[str, str, str, str]:
+    """Return operator, phase, module and line, without the line's function."""
+    module = "" if row["module"] is None else row["module"] or "the model"
+    return row["operator"], row["phase"], module, plain((row["place"] or "").partition(" in ")[0])
+
+
+def _grown(change: float) -> str:
+    return measure(change, unit="B", signed=True, significant=3)

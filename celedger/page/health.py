@@ -1,0 +1,142 @@
+"""How each series and task of the page stands, read from the state: an incident in force, a doubt,
+an improvement. Nothing is decided here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from celedger.base.model import OutcomeKind
+from celedger.judge.incident import IN_FORCE, Incident, LevelChange, Standing, State
+from celedger.page.series import Measured, Series, TaskSeries
+from celedger.views import incidents as words
+from celedger.views.format import relative
+
+RECENT = 200
+"""Commits at the end of the axis in which an improvement is news, and that sparklines show."""
+FIRST, NOISY = "nothing to compare with", "too noisy"
+_UNCLEAR = (Standing.UNDECIDED, Standing.FIRST, Standing.TOO_NOISY)
+
+
+class Health(StrEnum):
+    """Worst first."""
+
+    CRASHED = "crashed"
+    WORSE = "worse"
+    UNDECIDED = "undecided"
+    BETTER = "better"
+    STEADY = "steady"
+    UNMEASURED = "unmeasured"
+    UNJUDGED = "unjudged"  # a metric that says of itself that it is never judged
+
+    @property
+    def rank(self) -> int:
+        return list(Health).index(self)
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesHealth:
+    """How a series stands, and in a few words why: `+8.4 % worse`."""
+
+    series: Series
+    health: Health
+    tag: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskHealth:
+    task: TaskSeries
+    health: Health
+    series: tuple[SeriesHealth, ...]
+    failing: Incident | None  # in force, of the task as a whole
+
+    @property
+    def changed(self) -> bool:
+        """Return True if the state knows or suspects a change: noise alone is none."""
+        unclear = (FIRST, NOISY, "undecided")
+        return bool(self.failing) or any(
+            s.health.rank <= Health.BETTER.rank and s.tag not in unclear for s in self.series
+        )
+
+
+def of_tasks(history: Measured) -> tuple[TaskHealth, ...]:
+    """Return how every task stands."""
+    return tuple(_of_task(history, task) for task in history.tasks)
+
+
+def improvements(history: Measured) -> list[LevelChange]:
+    """Return what got better at the newest commits, the newest first."""
+    first = len(history.scope.axis) - RECENT
+    own = [c for c in history.state.changes if c.kind == "improvement"]
+    recent = [c for c in own if history.at(c.seen_at) >= max(first, 0)]
+    return sorted(recent, key=lambda c: -history.at(c.seen_at))
+
+
+def _of_task(history: Measured, task: TaskSeries) -> TaskHealth:
+    series = tuple(_of_series(history, each) for each in task.series)
+    whole = (task.suite, task.name, "")
+    failing = next(
+        (
+            i
+            for i in history.state.in_force
+            if any(m.key == whole and m.state in IN_FORCE for m in i.metrics)
+        ),
+        None,
+    )
+    own = [each.health for each in series if not each.series.is_telemetry]
+    health = min(own, key=lambda each: each.rank, default=Health.UNMEASURED)
+    return TaskHealth(task, Health.CRASHED if failing else health, series, failing)
+
+
+def _of_series(history: Measured, series: Series) -> SeriesHealth:
+    state = history.state
+    if not series.metric.direction.sign:
+        return SeriesHealth(series, Health.UNJUDGED)
+    for incident in state.in_force:
+        for metric in incident.metrics:
+            if metric.key == series.key and metric.state in IN_FORCE:
+                tag = words.moved(metric) or words.KINDS.get(incident.kind, "")
+                worse = "" if incident.is_failure and not words.moved(metric) else " worse"
+                return SeriesHealth(series, Health.WORSE, f"{tag}{worse}".strip())
+    if series.latest is None:
+        return SeriesHealth(series, Health.UNMEASURED)
+    if any((d.suite, d.task, d.metric) == series.key for d in state.doubts):
+        return SeriesHealth(series, Health.UNDECIDED, "suspected")
+    if not series.is_telemetry and (unclear := _unclear(state, series)):
+        return SeriesHealth(series, Health.UNDECIDED, unclear)
+    for change in improvements(history):
+        if (change.suite, change.task, change.metric) == series.key:
+            amount = relative(change.size, change.before)
+            return SeriesHealth(series, Health.BETTER, f"{amount} better".strip())
+    return SeriesHealth(series, Health.STEADY)
+
+
+def _unclear(state: State, series: Series) -> str:
+    """Return why a metric is not clear at the newest measured commit; "" where it is."""
+    for each in state.standings:
+        if (each.suite, each.task, each.metric) == series.key and each.standing in _UNCLEAR:
+            return {
+                Standing.FIRST: FIRST,
+                Standing.TOO_NOISY: NOISY,
+            }.get(each.standing, "undecided")
+    return ""
+
+
+def crashes(task: TaskSeries) -> list[int]:
+    """Return the positions of the commits at which a trial of the task failed by itself."""
+    return [
+        position
+        for position, records in task.failures.items()
+        if any(r.outcome and r.outcome.kind.crashed for r in records)
+    ]
+
+
+def untestable(task: TaskSeries) -> list[int]:
+    """Return the positions of the commits whose build failed, and that no trial ran at."""
+    return [
+        position
+        for position, records in task.failures.items()
+        if position not in task.ran
+        and all(r.outcome and r.outcome.kind is OutcomeKind.UNTESTABLE for r in records)
+    ]

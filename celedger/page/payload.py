@@ -1,0 +1,324 @@
+"""What the charts of the page are drawn from: compact JSON, compressed, one part a task, so that
+the browser unpacks only what is looked at. Numbers keep the digits that their noise leaves.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from celedger.base.model import TrialRecord
+from celedger.base.text import escaped, without_sequences
+from celedger.judge.incident import IN_FORCE, Incident, IncidentMetric
+from celedger.ledger.findings import FindingRecord
+from celedger.ledger.read import Reader
+from celedger.page.health import SeriesHealth, TaskHealth, crashes, untestable
+from celedger.page.series import Measured, Series, Stretch, TaskSeries
+from celedger.stats.arrays import Floats
+from celedger.views import incidents as words
+from celedger.views.drift import by_code, environment_text, offset
+from celedger.views.format import Scale, iso_date, plain, probability, relative
+
+EPOCHS = 50
+"""Newest measured commits whose epochs are on the page, beside those of open changes."""
+_DETAILED = 5000
+"""Commits of the axis up to which those that nobody measured have author and subject, too."""
+_MOST_EPOCHS = 100_000
+"""From the first to the last epoch of a curve; a longer one is not on the page."""
+_LOGS, _LOG_LINES, _LOG_LETTERS = 20, 12, 1500
+
+
+def packed(content: object) -> str:
+    """Return JSON as base64 of gzip: letters that mean nothing to HTML."""
+    text = json.dumps(content, separators=(",", ":"), allow_nan=False)
+    return base64.b64encode(gzip.compress(text.encode(), 6, mtime=0)).decode()
+
+
+def in_script(content: object) -> str:
+    """Return JSON that may stand in a script element, whatever its strings say."""
+    text = json.dumps(content, separators=(",", ":"), allow_nan=False)  # ASCII: no U+2028
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def commits(history: Measured) -> dict[str, Any]:
+    """Return the axis: hash, time, author and subject of each commit; tags, baselines and
+    environments by position."""
+    axis, scope = history.scope.axis, history.scope
+    measured = {position for own in history.tasks for position in own.tried}
+    shown = [len(axis) <= _DETAILED or position in measured for position in range(len(axis))]
+    names = [plain(c.author) if own else "" for c, own in zip(axis, shown, strict=True)]
+    authors = list(dict.fromkeys(names))
+    number = {name: i for i, name in enumerate(authors)}
+    times = [c.commit_time // 60 for c in axis]
+    marks = [
+        [history.position[r.commit], r.act.value, "/".join(filter(None, (r.task, r.metric))),
+         plain(r.who), plain(r.why)]
+        for r in history.baselines if r.commit in history.position
+    ]  # fmt: skip
+    return {
+        "sha": [c.sha[:12] for c in axis],
+        "minute": [times[0], *np.diff(times).tolist()] if times else [],
+        "authors": authors,
+        "author": [number[name] for name in names],
+        "subject": [plain(c.subject) if s else "" for c, s in zip(axis, shown, strict=True)],
+        "tags": {history.position[sha]: list(names) for sha, names in scope.tags.items()
+                 if sha in history.position},
+        "baselines": marks,
+    }  # fmt: skip
+
+
+def task(
+    ledger: Reader,
+    history: Measured,
+    stands: TaskHealth,
+    shas: Sequence[str],
+    findings: Sequence[FindingRecord],
+) -> dict[str, Any]:
+    """Return all that the charts and the commit panel show of a task; `shas` are the commits whose
+    epochs are wanted."""
+    own = stands.task
+    return {
+        "metrics": [_metric(history, each) for each in stands.series],
+        "crashed": sorted(crashes(own)),
+        "untestable": sorted(untestable(own)),
+        "marks": marks(history, (own.suite, own.name, "")),
+        "failures": _failures(ledger.folder, stands, history),
+        "news": _news(history, own),
+        "findings": [
+            [history.position[f.commit], f.verb, iso_date(f.started), plain(f.headline), f.command]
+            for f in findings if (f.suite, f.task) == (own.suite, own.name)
+            and f.commit in history.position
+        ],
+        "epochs": _epochs(ledger, history, own, shas),
+    }  # fmt: skip
+
+
+def epoch_commits(history: Measured, stands: TaskHealth) -> list[str]:
+    """Return the commits whose epochs the page shows of a task: the newest, and both sides of every
+    incident in force."""
+    own = stands.task
+    positions = set(own.tried[-EPOCHS:])
+    for incident in history.state.in_force:
+        if any((m.suite, m.task) == (own.suite, own.name) for m in incident.metrics):
+            ends = (incident.seen_at, incident.likeliest, incident.known_good)
+            positions |= {at for sha in ends if (at := history.at(sha)) in own.tried}
+    return [history.scope.axis[p].sha for p in sorted(positions)]
+
+
+def _metric(history: Measured, stands: SeriesHealth) -> dict[str, Any]:
+    series = stands.series
+    metric, latest = series.metric, series.latest
+    values = latest.means[np.isfinite(latest.means)] if latest is not None else np.array([])
+    scale = Scale.of(metric.unit, float(np.median(values)) if values.size else 0.0)
+    stretches = series.stretches
+    return {
+        "name": metric.name,
+        "unit": scale.unit,
+        "divisor": scale.divisor,
+        "direction": metric.direction.value,
+        "state": stands.health.value,
+        "marks": marks(history, series.key),
+        "stretches": [
+            _stretch(series, s, _change(history, series, before, s))
+            for before, s in zip([None, *stretches], stretches, strict=False)
+        ],
+    }
+
+
+def _stretch(series: Series, stretch: Stretch, change: str) -> dict[str, Any]:
+    noise = stretch.noise
+    levels: list[list[float | int | None]] = []
+    values = np.array([level for _, level in stretch.levels])
+    for (at, _), level in zip(stretch.levels, _rounded(values, 10 * noise), strict=True):
+        if not levels or level != levels[-1][1]:
+            levels.append([at, level])
+    return {
+        "change": change,
+        "at": _differences(stretch.positions.tolist()),
+        "mean": _rounded(stretch.means, math.nan if series.is_exact else noise),
+        "sd": _rounded(stretch.sds, 10 * noise),  # two digits of it
+        "trials": stretch.counts.tolist(),
+        "levels": levels,
+    }
+
+
+def marks(history: Measured, key: tuple[str, str, str]) -> list[dict[str, Any]]:
+    """Return what the state says happened to a metric (suite, task, metric), or to a task as a
+    whole (metric ""), oldest first; nothing of what was withdrawn."""
+    made = [
+        _incident(history, incident, metric)
+        for incident in history.state.incidents if incident.state != "withdrawn"
+        for metric in incident.metrics if metric.key == key
+    ]  # fmt: skip
+    for doubt in history.state.doubts:
+        if (doubt.suite, doubt.task, doubt.metric) == key:
+            text = relative(doubt.change, doubt.before) or "worse"
+            sure = probability(doubt.probability)
+            made.append(_mark(history, doubt.seen_at, doubt.among, "doubt", f"? {text}", sure))
+    for each in history.state.changes:
+        if each.kind == "improvement" and (each.suite, each.task, each.metric) == key:
+            text = f"▼ {relative(each.size, each.before) or 'better'}"
+            sure = probability(each.probability)
+            made.append(_mark(history, each.seen_at, each.among, "good", text, sure))
+    return sorted((m for m in made if m["at"] >= 0), key=lambda m: int(m["at"]))
+
+
+def _incident(history: Measured, incident: Incident, metric: IncidentMetric) -> dict[str, Any]:
+    seen = incident.likeliest if incident.bisect else incident.seen_at
+    glyph = "▲" if metric.name else "✕"
+    moved = words.moved(metric) or words.KINDS.get(incident.kind, "")
+    sure = probability(incident.probability)
+    return {
+        **_mark(history, seen, incident.first_bad, "bad", f"{glyph} {moved}", sure),
+        "id": incident.id,
+        "open": metric.state in IN_FORCE,
+        "named": bool(incident.bisect),
+        "levels": words.levels(metric) if math.isfinite(metric.change) else "",
+        "state": words.state(incident),
+        "accepted": incident.state == "accepted",
+        "closed": history.at(incident.closed_at) if incident.closed_at else -1,
+    }
+
+
+def _mark(
+    history: Measured, seen: str, among: Sequence[str], way: str, text: str, sure: str
+) -> dict[str, Any]:
+    at = history.at(seen)
+    members = sorted(p for sha in among if (p := history.at(sha)) >= 0)
+    return {
+        "at": at, "members": _runs(members or [at]), "among": len(among), "way": way,
+        "text": text, "sure": sure,
+    }  # fmt: skip
+
+
+def _change(history: Measured, series: Series, old: Stretch | None, new: Stretch) -> str:
+    """Return how a stretch's environment or definition differs from the one before, and what that
+    moved where a commit was measured in both: `torch 2.12.0 → 2.13.0: +3 %; the code: nothing`."""
+    if old is None:
+        return ""
+    same = old.environment == new.environment
+    what = "the suite was edited" if same else environment_text(
+        history.environments.get(old.environment), history.environments.get(new.environment)
+    )  # fmt: skip
+    pair = (old.environment, new.environment)
+    for each in history.state.changes:
+        own = (each.suite, each.task, each.metric) == series.key and each.environments == pair
+        if own and each.kind == ("definition" if same else "environment"):
+            code = by_code(history.state, [each])
+            return f"{what}: {offset(each) or 'nothing clear'}; the code: {code}"
+    return what
+
+
+def _failures(folder: Path, stands: TaskHealth, history: Measured) -> list[dict[str, Any]]:
+    """Return the trials that failed, the newest and those of the first bad commit with the end of
+    their logs."""
+    own, first = stands.task, history.at(stands.failing.seen_at) if stands.failing else -1
+    records = [(p, r) for p in sorted(own.failures, reverse=True) for r in own.failures[p]]
+    return [
+        {
+            "at": position,
+            "kind": record.outcome.kind.value,
+            "seed": record.trial.seed,
+            "message": plain(record.outcome.message),
+            "log": _log_tail(folder, record) if number < _LOGS or position == first else "",
+        }
+        for number, (position, record) in enumerate(records)
+        if record.outcome is not None
+    ]
+
+
+def _log_tail(folder: Path, record: TrialRecord) -> str:
+    """Return the last lines of a trial's log; "" where it is not there any more."""
+    if record.outcome is None or not record.outcome.log:
+        return ""
+    try:
+        logs = folder.resolve() / ".celedger" / "logs"
+        path = (folder / record.outcome.log).resolve()
+        if not path.is_relative_to(logs) or not path.is_file():
+            return ""
+        with path.open("rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - 4 * _LOG_LETTERS))
+            text = file.read().decode(errors="replace")
+    except (OSError, ValueError, RuntimeError):  # no path, or a circle of links
+        return ""
+    lines = without_sequences(text).splitlines()[-_LOG_LINES:]
+    return "\n".join(map(escaped, lines))[-_LOG_LETTERS:]
+
+
+def _news(history: Measured, own: TaskSeries) -> list[list[Any]]:
+    """Return [position, metric, what the state says of it there, whether that is bad]; the metric
+    is "" of a task as a whole."""
+    state = history.state
+    here = [i for i in state.incidents
+            if any((m.suite, m.task) == (own.suite, own.name) for m in i.metrics)]  # fmt: skip
+    shas = {s for i in here for s in (i.likeliest, i.seen_at, i.closed_at)}
+    shas |= {c.seen_at for c in state.changes if (c.suite, c.task) == (own.suite, own.name)}
+    rows = []
+    for sha in shas & history.position.keys():
+        for metric in ("", *(series.metric.name for series in own.series)):
+            for text in words.at_commit(state, sha, own.suite, own.name, metric):
+                bad = not text.startswith(("mends", "partly mends", "better"))
+                rows.append([history.position[sha], metric, text, bad])
+    return sorted(rows)
+
+
+def _epochs(
+    ledger: Reader, history: Measured, own: TaskSeries, shas: Sequence[str]
+) -> dict[str, Any]:
+    """Return by metric, then by position: the first epoch and the mean over the trials at each
+    epoch. Of trials that ended well; where there are none, of all."""
+    well: dict[tuple[str, int], bool] = {}
+    curves: dict[tuple[str, int], dict[int, float]] = defaultdict(dict)
+    newest = {s.metric.name: s.latest.environment for s in own.series if s.latest is not None}
+    for recipe in reversed(own.recipes):  # of a commit only what its newest definition reported
+        earlier = set(curves)
+        for sha, environment, ok, name, epoch, value in ledger.epoch_means(recipe, shas):
+            key = name, history.position[sha]
+            other = name in newest and environment != newest[name]
+            if other or key in earlier or ok < well.get(key, False):
+                continue
+            if ok > well.get(key, ok):
+                curves[key].clear()
+            well[key] = ok
+            curves[key][epoch] = value
+    by_metric: dict[str, Any] = {}
+    for (name, position), curve in curves.items():
+        first, last = min(curve), max(curve)
+        if last - first > _MOST_EPOCHS:  # a gap of any length costs a row nothing
+            continue
+        points = [_significant(curve.get(e, math.nan), 4) for e in range(first, last + 1)]
+        by_metric.setdefault(name, {})[position] = [first, *points]
+    return by_metric
+
+
+def _differences(numbers: Sequence[int]) -> list[int]:
+    return [b - a for a, b in zip([0, *numbers], numbers, strict=False)]
+
+
+def _runs(numbers: Sequence[int]) -> list[list[int]]:
+    """Return the ends of each run of ascending numbers that follow each other."""
+    runs = np.split(np.array(numbers), np.flatnonzero(np.diff(numbers) > 1) + 1)
+    return [[int(run[0]), int(run[-1])] for run in runs]
+
+
+def _rounded(values: Floats, noise: float) -> list[float | int | None]:
+    """Return values with three digits of their noise; all digits where they have none."""
+    if math.isfinite(noise) and noise > 0:
+        values = np.round(values, 2 - math.floor(math.log10(noise)))
+    return [
+        None if not math.isfinite(x) else int(x) if x.is_integer() and abs(x) < 1e15 else x
+        for x in values.tolist()
+    ]
+
+
+def _significant(value: float, digits: int) -> float | None:
+    return float(f"{value:.{digits}g}") if math.isfinite(value) else None

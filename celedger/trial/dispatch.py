@@ -1,0 +1,111 @@
+"""Where the trials of a command run: on this machine, or elsewhere by an engine. That is an entry
+point `celedger.engines`: a function that is given a bench, the settings and the tasks, and returns
+a `RemoteBench`. It is imported only where the settings name it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from functools import cached_property
+from typing import Any, Self
+
+from celedger.base import plugins
+from celedger.base.config import Config
+from celedger.base.errors import MachineError, UsageError
+from celedger.base.model import Environment, Task, TrialRecord
+from celedger.ledger import Ledger
+from celedger.repo import Repository
+from celedger.suite import Suite
+from celedger.trial import workplace
+from celedger.trial.engine import Need
+from celedger.trial.permissions import Gate
+from celedger.trial.reuse import Reuse
+from celedger.trial.runner import Bench
+
+
+class RemoteReuse(Reuse):
+    """The results that may be re-used where what surrounds a task is that of another machine."""
+
+    around: Mapping[str, str]  # by task name
+
+    def shared(self, task: Task) -> str:
+        return self.around.get(task.name, "")
+
+
+class RemoteBench(Bench):
+    """A bench whose trials an engine (`pool`) runs elsewhere. Nothing is checked out, built or
+    locked here. `around` names by task what surrounds it there, for the re-use of results."""
+
+    around: Mapping[str, str]
+
+    @classmethod
+    def like(cls, bench: Bench) -> Self:
+        remote = cls(**{f.name: getattr(bench, f.name) for f in fields(bench) if f.init})
+        remote.around = {}
+        return remote
+
+    def run_in(self, environments: Mapping[str, Environment]) -> None:
+        """Compare trials in these environments, by task name: those of the other machine."""
+        self.environments = {
+            task.name: workplace.settled(self.ledger, task, environments[task.name])
+            for task in self.suite.tasks if task.name in environments
+        }  # fmt: skip
+
+    @cached_property
+    def reuse(self) -> Reuse:
+        here = self.checkouts.repository
+        reuse = RemoteReuse(self.ledger, here, self.child, lambda _: "", lambda *_: "")
+        reuse.around = self.around
+        return reuse
+
+    @contextmanager
+    def device_held(self) -> Iterator[None]:
+        """Leave the device of this machine alone."""
+        yield
+
+    def _run(self, need: Need) -> TrialRecord:
+        future = self.engine.submit(need._replace(enough=None))
+        while not future.done():
+            self.engine.wait()
+        return future.result()
+
+
+def set_bench(
+    repository: Repository,
+    ledger: Ledger,
+    config: Config,
+    suite: Suite,
+    tasks: Sequence[Task],
+    *,
+    gate: Gate,
+    together: bool = False,
+    **options: Any,
+) -> Bench:
+    """Return a bench as `workplace.set_bench` does (see there for the `options`). Its trials run by
+    the engine that the settings name if they may run `together`. Raises CeledgerError."""
+    if config.engine == "local" or not together:
+        return workplace.set_bench(
+            repository, ledger, config, suite, tasks, gate=gate, together=together, **options
+        )
+    engines = plugins.installed(plugins.ENGINES)
+    if config.engine not in engines:
+        known = ", ".join(["local", *engines])
+        raise UsageError(f"there is no engine {config.engine!r}", f"there are {known}")
+    engine = engines[config.engine]
+    if not gate.attended and engine.lies_in(repository.root, repository.worktree):
+        raise MachineError(
+            f"the engine {engine.name} lies in this repository, from which nothing is loaded where "
+            "nobody attends",
+            "install it elsewhere, or type `celedger worker`",
+        )
+    for task in tasks:
+        if task.venv or task.whole:
+            what = "the requirements of each commit" if task.venv else "the files of another trial"
+            raise UsageError(f"{task.name} needs {what}, which are here only", "--engine local")
+    here = replace(config, device="cpu")  # this machine needs none
+    bench = workplace.set_bench(repository, ledger, here, suite, tasks, gate=gate, **options)
+    connect = engine.load()
+    remote = connect(bench, config, tasks)
+    assert isinstance(remote, Bench)
+    return remote

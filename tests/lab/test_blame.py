@@ -1,0 +1,201 @@
+"""The part of a commit that a finding has to do with is found by the lines that ran."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from conftest import make_project
+from lab.made_traces import Writer
+
+from celedger.lab.diagnose.blame import blame
+from celedger.lab.diagnose.code_change import CodeChange
+from celedger.lab.diagnose.explain import code_change
+from celedger.lab.diagnose.finding import (
+    CodePlace,
+    ExplainFinding,
+    FindingPhase,
+    Sureness,
+)
+from celedger.lab.diagnose.inexact_trainings import first_shift
+from celedger.lab.diagnose.trace import Frame, Trace
+from celedger.repo import Repository
+
+BEFORE = """\
+import torch
+
+
+def mask(t):
+    return torch.ones(t, t).tril(0)
+
+
+def other():
+    pass
+"""
+
+
+def changed(tmp_path: Path) -> CodeChange:
+    project = make_project(tmp_path / "project")
+    old = project.commit("one", {"net.py": BEFORE, "gone.py": "x = 1\n", 'odd "name.py': "a\n"})
+    (project.root / "gone.py").unlink()
+    after = BEFORE.replace("tril(0)", "tril(1)").replace("import torch", "import torch  # now")
+    new = project.commit(
+        "two", {"net.py": after, "new.py": "--- a\n+++ b\n", 'odd "name.py': "b\n"}
+    )
+    return code_change(Repository.open(project.root), old, new)
+
+
+def test_hunks_have_their_files_and_lines(tmp_path: Path) -> None:
+    found = {(h.old, h.new): h for h in changed(tmp_path).hunks}
+    assert ("gone.py", "") in found
+    assert found["", "new.py"].lines == ("+--- a", "++++ b")
+    assert found['odd "name.py', 'odd "name.py'].lines == ("-a", "+b")  # git quotes it
+    (mask,) = [h for h in changed(tmp_path / "again").hunks if "tril(1)" in "".join(h.lines)]
+    assert (mask.new_start, mask.new_count, mask.around) == (5, 1, "def mask(t):")
+    assert mask.touches("net.py", 5, 5, side="b")
+    assert not mask.touches("net.py", 6, 9, side="b")
+
+
+def test_the_line_that_ran_is_blamed_first_and_comments_last(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    place = CodePlace("b", "call", (Frame(str(tree / "net.py"), 5, "mask"),))
+    finding = ExplainFinding(
+        FindingPhase.FORWARD, 0, "", "Net", "output", "code", "it differs", places=(place,),
+        sureness=Sureness.LIKELY,
+    )  # fmt: skip
+    judged, blamed = blame(finding, changed(tmp_path), tree, [str(tree / "net.py")])
+    assert [one.closeness for one in blamed] == [0, 4]
+    assert "tril(1)" in "".join(blamed[0].hunk.lines)
+    assert judged.sureness == "likely"
+    apart = [h for h in changed(tmp_path / "more").hunks if h.new == "new.py"]
+    assert blame(finding, CodeChange(apart), tree, [])[0].sureness == "unsure"
+
+
+def test_a_shift_over_seeds_is_found_at_its_place_and_noise_is_not(tmp_path: Path) -> None:
+    import numpy as np
+
+    def runs(name: str, scale: float, count: int = 5) -> list[Trace]:
+        made = []
+        for seed in range(count):
+            draw = np.random.default_rng([seed, *name.encode()])
+            w = Writer(tmp_path / f"{name}{seed}")
+            w.module("", "net.Net")
+            w.module("head", "torch.nn.Linear")
+            w.init("head.weight", draw.normal(0, 0.02, 200))
+            w.leave("head", draw.normal(0, scale, 200))
+            made.append(w.done())
+        return made
+
+    base = runs("base", 1.0)
+    assert first_shift(base, runs("equal", 1.0)) is None
+    found = first_shift(base, runs("other", 3.0))
+    assert found is not None
+    assert (found.module, found.phase) == ("head", "forward")
+    assert "times as large, over 5 seeds" in found.sentence
+
+
+def test_the_innermost_frame_comes_before_its_callers_and_a_moved_function_last(
+    tmp_path: Path,
+) -> None:
+    before = (
+        "import torch\n\n\ndef loss(x):\n    dims = (1, 2)\n    y = x * x\n    z = y + y\n"
+        "    return z.sum(dims)\n\n\ndef rows(x):\n    return x\n\n\ndef fit(x):\n"
+        "    value = loss(x)\n    return value\n\n\nfit(1)\n"
+    )
+    after = before.replace("(1, 2)", "(0, 1, 2)").replace("value = loss(x)", "value = loss( x )")
+    after = after.replace("def rows(x):\n    return x\n\n\n", "")
+    after = after.replace("fit(1)\n", "def rows(x):\n    return x\n\n\nfit(1)  # now\n")
+    project, tree = make_project(tmp_path / "project"), tmp_path / "tree"
+    commits = [
+        project.commit(name, {"fit.py": text}) for name, text in (("1", before), ("2", after))
+    ]
+    file = str(tree / "fit.py")
+    frames = Frame(file, 8, "loss"), Frame(file, 12, "fit"), Frame(file, 20, "<module>")
+    finding = ExplainFinding(
+        FindingPhase.LOSS, 0, None, "", "loss", "argument", "it differs",
+        places=(CodePlace("b", "call", frames),), sureness=Sureness.SURE,
+    )  # fmt: skip
+    change = code_change(Repository.open(project.root), *commits)
+    _, blamed = blame(finding, change, tree, [file])
+    assert "(0, 1, 2)" in "".join(blamed[0].hunk.lines)
+    assert {one.closeness for one in blamed[1:]} == {4}
+
+
+def test_what_makes_the_data_comes_before_the_line_that_is_given_it(tmp_path: Path) -> None:
+    before = (
+        "def fit(net, loader, epochs):\n    for epoch in range(epochs):\n"
+        "        loader.set_epoch(epoch)\n        net.train()\n        net.zero_grad()\n"
+        "        net.count += 1\n        for x in loader:\n            loss = net(x).sum()\n"
+        "            loss.backward()\n"
+    )
+    after = before.replace("        loader.set_epoch(epoch)\n", "")
+    after = after.replace("loss = net(x).sum()", "y = net(x)\n            loss = y.sum()")
+    project, tree = make_project(tmp_path / "project"), tmp_path / "tree"
+    commits = [project.commit(str(n), {"fit.py": text}) for n, text in enumerate((before, after))]
+    file = str(tree / "fit.py")
+    finding = ExplainFinding(
+        FindingPhase.DATA, 1, None, "", "input", "data", "the input differs",
+        places=tuple(
+            CodePlace(side, "training loop", (Frame(file, line, "fit"),))
+            for side, line in (("b", 7), ("a", 8))
+        ),
+    )  # fmt: skip
+    change = code_change(Repository.open(project.root), *commits)
+    _, blamed = blame(finding, change, tree, [file])
+    assert "set_epoch" in "".join(blamed[0].hunk.lines)
+
+
+def first_hunk(
+    tmp_path: Path, texts: tuple[str, str], phase: FindingPhase, cause: str, *places: CodePlace,
+    tensor: str = "",
+) -> str:  # fmt: skip
+    """Return the likeliest hunk between two versions of fit.py."""
+    project, tree = make_project(tmp_path / "project"), tmp_path / "tree"
+    commits = [project.commit(str(n), {"fit.py": text}) for n, text in enumerate(texts)]
+    finding = ExplainFinding(phase, 0, None, "", tensor, cause, "it differs", places=places)
+    change = code_change(Repository.open(project.root), *commits)
+    _, blamed = blame(finding, change, tree, [str(tree / "fit.py")])
+    return "".join(blamed[0].hunk.lines)
+
+
+def place(tmp_path: Path, what: str, line: int, function: str) -> CodePlace:
+    return CodePlace("b", what, (Frame(str(tmp_path / "tree" / "fit.py"), line, function),))
+
+
+def test_what_a_loss_is_given_comes_before_the_lines_around_its_call(tmp_path: Path) -> None:
+    before = (
+        "def returns(rewards, gamma):\n    return rewards * gamma\n\n\n"
+        "def loss(values, rewards):\n    target = returns(rewards, 0.9)\n"
+        "    error = target - values\n    return error.pow(2).mean()\n"
+    )
+    after = before.replace("rewards * gamma", "rewards * gamma * gamma")
+    after = after.replace("return error.pow(2)", "square = error * error\n    return square")
+    call = place(tmp_path, "call", 7, "loss")
+    hunk = first_hunk(tmp_path, (before, after), FindingPhase.LOSS, "loss", call)
+    assert "gamma * gamma" in hunk
+
+
+def test_the_call_that_makes_other_inputs_comes_before_who_is_given_them(tmp_path: Path) -> None:
+    before = (
+        "def noised(x, t):\n    bar = BARS[t]\n    return bar * x\n\n\n"
+        "def loss(model, x, t):\n    y = model(noised(x, t), t)\n    return y.mean()\n"
+    )
+    after = before.replace("BARS[t]", "ALPHAS[t]")
+    after = after.replace("y = model(noised(x, t), t)", "z = noised(x, t)\n    y = model(z, t)")
+    places = place(tmp_path, "call", 2, "noised"), place(tmp_path, "training loop", 8, "loss")
+    hunk = first_hunk(tmp_path, (before, after), FindingPhase.DATA, "data", *places)
+    assert "ALPHAS" in hunk
+
+
+def test_a_written_learning_rate_comes_before_the_lines_around_the_step(tmp_path: Path) -> None:
+    before = (
+        "def rate(step):\n    return 0.1 * (step + 1)\n\n\ndef fit(net, optimizer):\n"
+        "    for step in range(9):\n        for group in optimizer.param_groups:\n"
+        "            group['lr'] = rate(step)\n        grads = net.grads()\n"
+        "        net.give(grads)\n        optimizer.step()\n"
+    )
+    after = before.replace("(step + 1)", "step").replace("        grads = net.grads()\n", "")
+    after = after.replace("net.give(grads)", "net.give(net.grads())")
+    step = place(tmp_path, "optimiser stepped", 10, "fit")
+    texts = before, after
+    hunk = first_hunk(tmp_path, texts, FindingPhase.UPDATE, "schedule", step, tensor="lr")
+    assert "0.1 * step" in hunk

@@ -1,0 +1,229 @@
+"""What the child side does on CUDA, against a double of torch.cuda. The same questions are put to a
+real device by tests/gpu."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from celedger.child import torch as training_loop  # noqa: E402
+from celedger.lab.probes import memory, observe  # noqa: E402
+from celedger.lab.probes.operators import device_work  # noqa: E402
+from celedger.lab.probes.stack import Lines  # noqa: E402
+from celedger.lab.probes.waits import DeviceWaits  # noqa: E402
+
+WAITED = "called a synchronizing CUDA operation"
+
+
+class CudaDouble:
+    """The calls of torch.cuda that must not happen, and the answers of those that may."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.mode: Any = 0
+        self.capturing = False
+        self.synchronised = 0
+        for name, value in {
+            "is_initialized": lambda: True,
+            "is_current_stream_capturing": lambda: self.capturing,
+            "get_sync_debug_mode": lambda: self.mode,
+            "set_sync_debug_mode": lambda mode: setattr(self, "mode", mode),
+            "synchronize": self.synchronize,
+        }.items():
+            monkeypatch.setattr(torch.cuda, name, value)
+
+    def synchronize(self, *_: object) -> None:
+        self.synchronised += 1
+
+    def operator(self) -> None:
+        """Wait for the device, as `nonzero` does: torch warns at the caller's line."""
+        if self.mode == "warn":
+            warnings.warn(WAITED, stacklevel=1)
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> CudaDouble:
+    return CudaDouble(monkeypatch)
+
+
+@pytest.fixture
+def waits(cuda: CudaDouble) -> Iterator[DeviceWaits]:
+    counted = DeviceWaits(Lines())
+    counted.watch()
+    yield counted
+    counted.leave()
+
+
+def test_waits_are_those_that_torch_reports_and_explicit_ones(
+    cuda: CudaDouble, waits: DeviceWaits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`.to("cpu")`, masks and `cuda.synchronize` were missed, `.item()` of a CPU tensor counted."""
+    tensor = torch.ones(3)
+    tensor.sum().item()  # on the CPU: no wait
+    for _ in range(2):
+        cuda.operator()
+    torch.cuda.synchronize()
+    counts = {method: times for (method, _), times in waits.counts.items()}
+    assert counts == {"(operator)": 2, "synchronize": 1}
+    assert cuda.synchronised == 1
+    files = {waits._lines.table[line][0] for _, line in waits.counts}
+    assert files == {__file__}
+
+
+def test_a_wait_within_a_method_has_its_name(cuda: CudaDouble) -> None:
+    class Table:
+        nonzero = to = item = cpu = lambda self: cuda.operator()
+
+    counted = DeviceWaits(Lines())
+    try:
+        counted.watch()
+        for name in ("nonzero", "to"):
+            counted._replace(Table, name, counted._called)
+            getattr(Table(), name)()
+    finally:
+        counted.leave()
+    assert sorted(method for method, _ in counted.counts) == ["nonzero", "to"]
+
+
+def test_leaving_restores_torch_and_other_warnings_go_their_way(cuda: CudaDouble) -> None:
+    before, filters = dict(torch.Tensor.__dict__), warnings.filters[:]
+    counted = DeviceWaits(Lines())
+    with pytest.warns(UserWarning, match="of the user's own"):
+        counted.watch()
+        warnings.warn("of the user's own", stacklevel=1)
+        counted.leave()
+    assert dict(torch.Tensor.__dict__) == before
+    assert (cuda.mode, warnings.filters[:]) == (0, filters)
+    assert counted.counts == {}
+
+
+def test_no_probe_runs_while_a_graph_is_captured(
+    cuda: CudaDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read value ends the capture with an error, and a captured event has no time."""
+    calls: list[str] = []
+    monkeypatch.setattr(observe, "_observer", SimpleNamespace(off=False, busy=False))
+    for cuda.capturing in (False, True, False):
+        observe.guarded(calls.append, "call")
+    assert calls == ["call"] * 2
+
+
+def test_a_probe_that_measures_time_reads_no_flag_of_a_fused_optimiser() -> None:
+    class Flag:
+        def __bool__(self) -> bool:
+            raise AssertionError("it waits for the device")
+
+    ended: list[bool] = []
+    for reads in (False, True):
+        probe = SimpleNamespace(
+            reads_values=reads, wants=lambda step: False,
+            step_ends=lambda step, optimiser, skipped: ended.append(skipped),
+        )  # fmt: skip
+        observer = observe.Observer(probe)  # type: ignore[arg-type]
+        flag: Any = True if reads else Flag()
+        observer._end_step(SimpleNamespace(found_inf=flag))  # type: ignore[arg-type]
+    assert ended == [False, True]
+
+
+def test_an_epoch_of_the_training_loop_waits_only_where_its_values_are_read(
+    cuda: CudaDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It synchronised at the start of each epoch, and before the evaluation."""
+    order: list[str] = []
+
+    class Moment:
+        def __init__(self, *, enable_timing: bool) -> None: ...
+        def record(self) -> None:
+            order.append("event")
+
+        def synchronize(self) -> None:
+            order.append("wait")
+
+        def elapsed_time(self, end: object) -> float:
+            return 500.0
+
+    def moment(_: object) -> Moment:
+        made = Moment(enable_timing=True)
+        made.record()
+        return made
+
+    def evaluate(model: object) -> dict[str, Any]:
+        order.append("evaluate")
+        return {"val_loss": torch.zeros(())}
+
+    reported: dict[str, Any] = {}
+    monkeypatch.setattr(training_loop, "_moment", moment)
+    monkeypatch.setattr(training_loop, "log", lambda **values: reported.update(values))
+    training_loop.train(
+        model=lambda: torch.nn.Linear(1, 1),
+        optimiser=lambda model: torch.optim.SGD(model.parameters(), lr=0.1),
+        data=lambda: [torch.ones(2, 1)] * 3,
+        loss=lambda model, x: model(x).square().mean(),
+        evaluate=evaluate, epochs=1,
+    )  # fmt: skip
+    assert order == ["event"] * 5 + ["evaluate", "event", "wait", "wait"]
+    assert cuda.synchronised == 0
+    assert (reported["evaluation_time"], reported["step_time_p50"]) == (0.5, 0.5)
+
+
+def test_memory_of_a_gpu_and_of_its_host_are_figures_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers = {
+        "mem_get_info": (70, 80), "max_memory_allocated": 3, "max_memory_reserved": 6,
+        "memory_stats": {"inactive_split_bytes.all.peak": 2},
+    }  # fmt: skip
+    for name, answer in answers.items():
+        monkeypatch.setattr(torch.cuda, name, lambda _, answer=answer: answer)
+    figures = training_loop.peak_memory(torch.device("cuda"))
+    host = figures.pop("peak_host_memory")
+    assert figures == {
+        "peak_memory": 3, "peak_memory_reserved": 6, "peak_memory_fragmented": 2,
+        "device_memory_used": 10,
+    }  # fmt: skip
+    assert set(training_loop.peak_memory(torch.device("cpu"))) == {"peak_memory"}
+    assert host > 1e6
+
+
+def segment(*blocks: tuple[str, int]) -> dict[str, Any]:
+    rows = [{"state": state, "size": size} for state, size in blocks]
+    used = sum(size for state, size in blocks if state == "active_allocated")
+    return {"total_size": sum(n for _, n in blocks), "allocated_size": used, "blocks": rows}
+
+
+def test_the_allocator_s_snapshot_is_summed_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torch.cuda.memory_snapshot documents its answer."""
+    stats = {"allocated_bytes.all.peak": 90, "reserved_bytes.all.peak": 200, "num_alloc_retries": 1}
+    monkeypatch.setattr(torch.cuda, "memory_stats", lambda: stats)
+    segments = [
+        segment(("active_allocated", 40), ("inactive", 20), ("active_allocated", 10)),
+        segment(("inactive", 64)),
+    ]
+    monkeypatch.setattr(torch.cuda, "memory_snapshot", lambda: segments)
+    assert memory.allocator() == {
+        "peak_allocated": 90, "peak_reserved": 200, "reserved": 134, "segments": 2, "cached": 64,
+        "split": 20, "largest_free": 64, "retries": 1,
+    }  # fmt: skip
+
+
+def test_the_device_s_work_is_told_apart_from_copies_beside_it() -> None:
+    def on_device(name: str, start: float, end: float) -> Any:
+        return SimpleNamespace(name=name, time_range=SimpleNamespace(start=start, end=end))
+
+    work = [
+        on_device("ampere_sgemm_128x64_tn", 0, 40),
+        on_device("void at::native::vectorized_elementwise_kernel", 30, 50),
+        on_device("Memcpy HtoD (Pageable -> Device)", 40, 70),
+        on_device("Memcpy HtoD (Pinned -> Device)", 80, 90),
+        on_device("sm80_xmma_gemm_f32f32_tf32f32_f32_tn", 190, 230),  # the window ends within
+    ]
+    found = device_work(work, (0.0, 200.0), 2)
+    assert found == pytest.approx({
+        "busy": 45e-6, "kernels": 35e-6, "exposed_copies": 15e-6, "pageable_copies": 15e-6,
+        "float32_products": 20e-6, "launches": 1.5,
+    })  # fmt: skip

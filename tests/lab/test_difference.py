@@ -1,0 +1,479 @@
+"""The first difference with an effect is found, and judged by what is known at its place."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lab.made_traces import Writer
+from readable import assert_readable
+
+from celedger.base.model import Commit
+from celedger.lab.diagnose.causes import judge
+from celedger.lab.diagnose.difference import Front, Growth, TraceComparison, depth
+from celedger.lab.diagnose.explain import Explanation, Side, _first_process, rounding_ratio
+from celedger.lab.diagnose.finding import ExplainFinding, FindingPhase
+from celedger.lab.diagnose.tensor_distance import distance, same_distribution
+from celedger.lab.diagnose.trace import Tensor, Trace, read
+from celedger.lab.views.error_by_depth import draw
+from celedger.lab.views.explain import explanation_text, explanations_json
+
+X = np.arange(6.0)
+
+
+@pytest.fixture
+def make(tmp_path: Path):
+    numbers = itertools.count()
+
+    def training(
+        *, names: tuple[str, str] = ("body", "head"), out: Any = 2 * X, inside: Any = None,
+        literals: str = "_, 1", eps: float = 1e-5, steps: int = 2, draws: int = 0,
+        start: Any = X, rate: Any = lambda step: 0.1 / (step + 1), extra: bool = False,
+        targets: Any = range(20), batches: Any = range(20), given_: Any = X, keep: bool = True,
+        evaluated: bool = True, made: str = "normal_",
+    ) -> Trace:  # fmt: skip
+        """`out` and `inside` may be functions of the step."""
+        inner, outer = inside, out
+        w = Writer(tmp_path / str(next(numbers)))
+        body, head = names
+        w.site(0, ("/tree/net.py", 7, "forward"))
+        w.module("", "net.Net")
+        w.module(body, "torch.nn.LayerNorm", eps=eps, shapes={"weight": [6]})
+        w.module(head, "torch.nn.Linear", shapes={"weight": [6, 1]})
+        if extra:
+            w.module("drop", "torch.nn.Dropout", p=0.5)
+        w.init(f"{body}.weight", start, made)
+        w.init(f"{head}.weight", np.ones((6, 1)))
+        for step in range(steps):
+            out = outer(step) if callable(outer) else outer
+            inside = inner(step) if callable(inner) else inner
+            w.batch("input", batches)
+            w.batch("target", targets)
+            w.enter("", given_)
+            w.enter(body, given_, "")
+            w.call("layer_norm", body, inside if inside is not None else X, literals, site=0)
+            w.leave(body, inside if inside is not None else X)
+            if extra:
+                w.enter("drop", X, "")
+                w.leave("drop", X * 2, y="1", z="0")
+            w.enter(head, 2 * X if extra else X, "")
+            w.leave(head, out)
+            w.leave("", out)
+            loss = float(np.sum(out)) + float(np.sum(list(targets))) + (0.1 if extra else 0)
+            moved = out * step * keep
+            gradients = {f"{body}.weight": out, f"{head}.weight": out if keep else None}
+            w.learn(loss, gradients, {f"{body}.weight": start - out, f"{head}.weight": moved},
+                    lr=rate(step))  # fmt: skip
+        return w.done()
+
+    return training
+
+
+def found(a: Trace, b: Trace) -> Any:
+    c = TraceComparison(a, b)
+    front = c.front()
+    return judge(c, front) if front is not None else None
+
+
+def test_equal_trainings_have_no_difference(make: Any) -> None:
+    c = TraceComparison(make(), make())
+    assert c.equal
+    assert c.front() is None
+
+
+def test_of_several_ranks_the_one_whose_numbers_differ_first_is_compared(make: Any) -> None:
+    left = [replace(make(), rank=f"rank {number} of 3") for number in range(3)]
+    desk: Any = SimpleNamespace(task=SimpleNamespace(metrics=()))
+    right = [make(out=3 * X), make(), make(start=X + 1)]
+    c = _first_process(desk, left, right)
+    assert c is not None and c.a.rank == "rank 2 of 3"
+    c = _first_process(desk, left, right[:2])
+    assert c is not None and c.a.rank == "rank 0 of 3"
+
+
+def test_renamed_modules_are_the_same_modules(make: Any) -> None:
+    c = TraceComparison(make(), make(names=("trunk", "last")))
+    assert {new: old for new, old in c.alignment.modules.items() if new != old} == {
+        "trunk": "body", "last": "head",
+    }  # fmt: skip
+    assert c.alignment.tensors["trunk.weight"] == "body.weight"
+    assert c.front() is None
+
+
+def test_the_module_that_returns_something_else_is_named(make: Any) -> None:
+    finding = found(make(), make(out=2 * X + 0.5))
+    assert (finding.phase, finding.module, finding.step) == ("forward", "head", 0)
+    assert finding.distance.share == 1.0
+    assert finding.distance.largest == 0.5
+
+
+def test_a_difference_that_reaches_nothing_has_vanished(make: Any) -> None:
+    c = TraceComparison(make(), make(inside=X + 1e-7))
+    assert c.equal
+    assert c.front() is None
+    finding = found(make(), make(inside=X + 1e-7, keep=False))
+    assert (finding.cause, finding.phase) == ("frozen", "backward")
+
+
+def test_the_figure_draws_the_step_of_the_finding(make: Any) -> None:
+    """What differed in an earlier step had no effect, so it is not what the text is about."""
+    a = make(steps=3)
+    b = make(
+        steps=3, inside=lambda step: X + 1e-7 * (step == 0), out=lambda step: 2 * X + (step == 1)
+    )
+    finding = found(a, b)
+    assert (finding.step, finding.module) == (1, "head")
+    c = TraceComparison(a, b)
+    assert {layer.step for layer in depth(c)} == {0}
+    layers = depth(c, finding.step)
+    assert {layer.step for layer in layers} == {1}
+    commit = Commit("c" * 40, "", (), "", 0, 0, "")
+    sides = (Side("parent", commit), Side("culprit", commit))
+    answer = Explanation("fit", *sides, 0, 3, "difference", finding, layers=layers)
+    figure = draw(answer)
+    assert figure.get_suptitle() == "fit: parent against culprit, step 1"
+    upper, lower = figure.axes
+    assert upper.get_title("left").startswith("step 1, forward: ")
+    names = [text.get_text() for text in lower.get_xticklabels()]
+    (band,) = [line for line in upper.lines if line.get_linewidth() == 6]
+    assert names[int(band.get_xdata()[0])] == "head"
+    assert_readable(figure)
+    update = draw(replace(answer, finding=replace(finding, step=0)))
+    assert "step 1 is the first one after it" in update.axes[0].get_title("left")
+
+
+def test_changed_settings_and_arguments_are_sure(make: Any) -> None:
+    changed = {"inside": X + 1, "out": 3 * X}
+    settings = found(make(), make(eps=1e-3, **changed))
+    assert (settings.cause, settings.module, settings.sureness) == ("settings", "body", "sure")
+    assert "eps 1e-05 → 0.001" in settings.sentence
+    argument = found(make(), make(literals="_, 2", **changed))
+    assert argument.cause == "argument"
+    assert argument.sentence == "`body` calls `layer_norm(_, 2)` instead of `layer_norm(_, 1)`"
+    assert argument.places[0].frames[0].line == 7
+
+
+def test_an_added_dropout_is_named_with_its_random_numbers(make: Any) -> None:
+    finding = found(make(), make(extra=True))
+    assert (finding.cause, finding.module) == ("added", "drop")
+    assert "random numbers" in finding.sentence
+
+
+def test_a_schedule_a_step_early_is_told_from_another_rate(make: Any) -> None:
+    rates = {"steps": 8, "rate": lambda s: 0.1 / (s + 2)}
+    a, b = make(steps=8), make(**rates)
+    c = TraceComparison(a, b)
+    pair = next(p for p in c.pairs if p.one.kind == "hyper" and c.differs(p))
+    assert "one step early" in judge(c, Front(pair, "hyper", ())).sentence
+
+
+def test_labels_that_differ_are_counted(make: Any) -> None:
+    targets = [0, 99, *range(2, 20)]
+    finding = found(make(), make(targets=targets))
+    assert (finding.cause, finding.phase) == ("labels", "loss")
+    assert "5 % of 40 targets" in finding.sentence
+
+
+def test_data_in_another_order_is_told_from_other_data(make: Any) -> None:
+    c = TraceComparison(make(), make(given_=X[::-1], batches=range(19, -1, -1), out=X))
+    finding = judge(c, c.front())
+    assert (finding.phase, finding.cause) == ("data", "order")
+    scaled = found(make(), make(given_=X / 16, batches=range(50, 70), out=X))
+    assert (scaled.phase, scaled.cause) == ("data", "scale")
+    assert "0.0625 times" in scaled.sentence
+
+
+def test_inputs_made_of_equal_rows_are_no_other_rows(tmp_path: Path) -> None:
+    """The noise of a diffusion model: the steps that are drawn with it are the same."""
+    sides = []
+    for name, noised in (("a", X), ("b", X**2 + 1)):
+        w = Writer(tmp_path / name)
+        w.module("", "net.Net")
+        for values in (noised, X):
+            w.batch("input", values.tolist())
+        tensors = [w.tensor(noised), w.tensor(X)]
+        w.add("enter", p="", n=0, c="", tr=True, u=None, ac=None, w=-1, x=tensors)
+        w.leave("", noised)
+        w.learn(float(noised.sum()), {"weight": noised}, {"weight": X - noised})
+        sides.append(w.done())
+    assert found(*sides).sentence == "the input differs in 100 % of its elements"
+
+
+def test_weights_drawn_anew_are_told_from_wrong_weights(make: Any) -> None:
+    draw = np.random.default_rng(0)
+    one, other = draw.normal(0, 0.02, 6), draw.normal(0, 0.02, 6)
+    anew = found(make(start=one, out=X), make(start=other, out=X + 1))
+    assert (anew.phase, anew.cause) == ("initialisation", "random")
+    wrong = found(make(start=one), make(start=10 * one, out=X))
+    assert (wrong.cause, wrong.module) == ("initialisation", "body")
+    assert "10 times" in wrong.sentence
+
+
+def test_a_new_computation_is_named_before_a_look_at_a_part_of_a_tensor(tmp_path: Path) -> None:
+    traces = []
+    for name, calls, out in (("a", (), X), ("b", (("__getitem__", X), ("div", X / 2)), X / 2)):
+        writer = Writer(tmp_path / name)
+        writer.module("", "net.Net")
+        writer.init("weight", X)
+        writer.enter("", X)
+        for call, result in calls:
+            writer.call(call, "", result)
+        writer.leave("", out)
+        writer.learn(float(out.sum()), {"weight": out}, {"weight": X - out})
+        traces.append(writer.done())
+    finding = found(*traces)
+    assert finding.sentence == "the model itself computes something else: `div(_)` is new"
+
+
+def test_what_a_difference_comes_from_is_named_not_who_is_given_it_next(tmp_path: Path) -> None:
+    """A division that is gone was told as `masked_fill`, the next call with another result; a mask
+    as the longest of calls; and a look at a part of a tensor came before both."""
+
+    def train(name: str, computed: Any) -> Trace:
+        writer = Writer(tmp_path / name)
+        writer.module("", "net.Net")
+        writer.enter("", X)
+        last = given = X
+        for call, literals, last in computed:
+            marks = [writer.tensor(values)["h"] for values in (given, X)]
+            writer.call(call, "", last, literals, i=marks[: literals.count("_")])
+            given = last
+        writer.leave("", last)
+        writer.learn(float(last.sum()), {"weight": last}, {"weight": X - last})
+        return writer.done()
+
+    sum_ = ("sum", "_", X[:1] + 3)
+    whole = [("matmul", "_", 8 * X), ("div", "_, 2", 4 * X), ("fill", "_, _", 4 * X + 1), sum_]
+    a = train("a", whole)
+    look = ("__getitem__", "_, slice(None)", 8 * X)
+    cut = found(a, train("b", [whole[0], look, ("fill", "_, _", 8 * X + 1), ("sum", "_", X[:1])]))
+    assert cut.sentence == "the model itself computes something else: `div(_, 2)` is gone"
+    assert cut.operator == "div(_, 2)"
+    other = ("div", "_, 3", 8 * X / 3)
+    masked = found(a, train("c", [whole[0], other, ("fill", "_, _", X + 1), ("sum", "_", X[:1])]))
+    assert masked.sentence == "the model itself calls `div(_, 3)` instead of `div(_, 2)`"
+    keyed = train("d", [("attention", "_, mask=_", X + 1), sum_])
+    bare = found(keyed, train("e", [("attention", "_", X + 2), ("sum", "_", X[:1])]))
+    assert bare.sentence == "the model itself calls `attention` without `mask=_`"
+
+
+def test_an_input_and_a_tie_that_are_cut_are_named(tmp_path: Path) -> None:
+    def train(name: str, *, mask: bool, tied: bool) -> Trace:
+        writer = Writer(tmp_path / name)
+        for path in ("", "block", "embed", "head"):
+            writer.module(path, "net.Net")
+        writer.init("embed.weight", X)
+        writer.init("head.weight", X, **({"tied": "embed.weight"} if tied else {}))
+        writer.enter("", X)
+        given = [("x", X), ("mask", X > 2)][: 1 + mask]
+        tensors = [writer.tensor(values) for _, values in given]
+        writer.add("enter", p="block", n=0, c="", tr=True, u="", ac=None, w=-1, x=tensors,
+                   of=[name for name, _ in given])  # fmt: skip
+        out = X * (2 if mask else 3) + tied
+        writer.leave("block", out)
+        writer.leave("", out)
+        writer.learn(float(out.sum()), {"embed.weight": out}, {"embed.weight": X - out})
+        return writer.done()
+
+    a = train("a", mask=True, tied=True)
+    unmasked = found(a, train("b", mask=False, tied=True))
+    assert unmasked.sentence == "the model itself no longer gives `mask` to `block`"
+    untied = found(a, train("c", mask=True, tied=False))
+    assert (untied.cause, untied.phase, untied.module) == ("tie", "initialisation", "head")
+    assert untied.sentence == "`head.weight` is no longer tied to `embed.weight`"
+
+
+def test_a_loss_without_modules_is_explained_by_its_calls(tmp_path: Path) -> None:
+    traces = []
+    for name, factor in (("a", 2), ("b", 3)):
+        writer = Writer(tmp_path / name)
+        writer.call("mul", None, X * factor, f"_, {factor}")
+        weights = {"parameter 0.0": X * factor}
+        writer.learn(float(factor), weights, weights)
+        traces.append(writer.done())
+    finding = found(*traces)
+    assert (finding.phase, finding.cause, finding.sureness) == ("loss", "argument", "sure")
+    assert finding.sentence == "the loss calls `mul(_, 3)` instead of `mul(_, 2)`"
+
+
+def test_parameters_without_a_module_are_followed_through_a_new_name(tmp_path: Path) -> None:
+    def train(name: str, weight: str, start: Any) -> Trace:
+        writer = Writer(tmp_path / name)
+        writer.call("mul", None, start * 3, "_, 3")
+        writer.add("loss", x=[writer.tensor(start.sum())])
+        writer.init(weight, start, made="mul_", literals=f"_, {start.max():g}")  # met by the step
+        writer.learn(float(start.sum()), {weight: X}, {weight: start - X})
+        return writer.done()
+
+    before = train("a", "w1", X)
+    renamed = TraceComparison(before, train("b", 'weights["1"]', X))
+    assert (renamed.front(), renamed.equal) == (None, True)
+    finding = found(before, train("c", "layers[0].gain", 10 * X))
+    assert (finding.cause, finding.module, finding.tensor) == (
+        "initialisation", None, "`layers[0].gain`",
+    )  # fmt: skip
+    assert "it is 10 times what it was" in finding.sentence
+
+
+def test_two_values_drawn_anew_have_no_distribution_to_differ_in(make: Any) -> None:
+    """With two lines of a constructor swapped, a bias of two elements was wrong, and sure."""
+    one, other = np.array([0.11, 0.12]), np.array([-0.9, 0.4])
+    trained = {"given_": X[:2], "out": X[:2]}
+    finding = found(make(start=one, **trained), make(start=other, **trained | {"out": X[1:3]}))
+    assert (finding.phase, finding.cause) == ("initialisation", "random")
+    zeros = found(make(start=one, **trained), make(start=0 * one, made="zeros_", **trained))
+    assert (zeros.cause, zeros.sureness) == ("initialisation", "sure")
+
+
+def test_a_trace_cut_short_by_a_kill_is_read_as_far_as_it_goes(make: Any, tmp_path: Path) -> None:
+    make()
+    file = tmp_path / "0" / "events.jsonl"
+    text = file.read_text()
+    file.write_text(text[: len(text) * 3 // 4])
+    trace = read(tmp_path / "0")
+    assert not trace.ended
+    assert trace.steps == 1
+
+
+def tensor(values: Any, dtype: str = "float32") -> Tensor:
+    array = np.asarray(values, dtype=np.float64)
+    finite = bool(np.isfinite(array).all())
+    return Tensor(str(array.tolist()), dtype, array.shape, False, finite, array)
+
+
+numbers = st.lists(st.floats(-1e3, 1e3, width=32), min_size=2, max_size=30)
+
+
+@given(numbers, st.floats(0.01, 100))
+def test_a_scaled_tensor_has_its_factor_and_direction(values: list[float], factor: float) -> None:
+    a = np.array(values)
+    far = distance(tensor(a), tensor(a * factor))
+    if np.linalg.norm(a) > 1e-3:
+        assert far.ratio == pytest.approx(factor, rel=1e-4)
+        assert far.cosine == pytest.approx(1.0)
+        assert far.relative == pytest.approx(abs(factor - 1), rel=1e-6, abs=1e-9)
+
+
+@given(numbers)
+def test_what_is_not_finite_on_one_side_is_infinitely_far(values: list[float]) -> None:
+    broken = [*values[:-1], float("inf")]
+    assert distance(tensor(values), tensor(broken)).largest == np.inf
+    assert distance(tensor(broken), tensor(broken)).share == 0.0
+
+
+def test_other_additions_are_rounding_and_another_epsilon_is_not() -> None:
+    draw = np.random.default_rng(1)
+    a = draw.normal(size=1000)
+    assert distance(tensor(a), tensor(a * (1 + 2.0**-23))).rounding
+    assert not distance(tensor(a), tensor(a * 1.0001)).rounding
+    assert distance(tensor(a, "bfloat16"), tensor(a * 1.004, "bfloat16")).rounding
+
+
+@given(st.integers(0, 10_000), st.sampled_from([10, 100, 1000]))
+def test_two_draws_of_one_distribution_are_that(seed: int, size: int) -> None:
+    draw = np.random.default_rng(seed)
+    for law in (draw.standard_normal, draw.random):
+        assert same_distribution(tensor(law(size)), tensor(law(size)))
+    if size >= 100:
+        assert not same_distribution(
+            tensor(draw.normal(0, 1, size)), tensor(draw.normal(0, 3, size))
+        )
+
+
+DIVERGED = "the loss is not a finite number at step"
+DIFFERS = "the loss differs by 0 at step 0, 0.5 at step"
+
+
+@pytest.mark.parametrize(
+    ("losses", "said"),
+    [
+        ((1.0, 1.0, 1.0), "the loss stays the same"),
+        ((1.0, 1.0, math.nan), f"{DIVERGED} 2; until then the loss stays the same"),
+        ((math.nan, math.nan, math.nan), f"{DIVERGED} 0"),
+        ((1.0, 1.5, math.inf), f"{DIVERGED} 2; until then {DIFFERS} 1 of its size"),
+        ((1.0, 1.5, 1.5), f"{DIFFERS} 2 of its size; it does not grow"),
+    ],
+)
+def test_a_loss_that_turns_nan_does_not_stay_the_same(
+    tmp_path: Path, losses: tuple[float, ...], said: str
+) -> None:
+    traces = []
+    for name, values in (("a", (1.0, 1.0, 1.0)), ("b", losses)):
+        writer = Writer(tmp_path / name)
+        for value in values:
+            writer.learn(value, {}, {})
+        traces.append(writer.done())
+    growth = TraceComparison(*traces).growth()
+    commit = Commit("0" * 40, "0" * 40, (), "", 0, 0, "")
+    finding = ExplainFinding(FindingPhase.LOSS, 0, None, "", "", "", "the loss differs")
+    sides = Side("a", commit), Side("b", commit)
+    explained = Explanation("fit", *sides, 0, 3, "difference", finding=finding, growth=growth)
+    then = [x for x in explanation_text(explained, tmp_path).splitlines() if "then  " in x]
+    assert then == [f"  then        {said}"]
+    (document,) = explanations_json([explained], tmp_path)["explanations"]  # type: ignore[misc]
+    diverged = next((s for s, x in enumerate(losses) if not math.isfinite(x)), None)
+    assert document["loss_not_finite_at"] == diverged  # type: ignore[index,call-overload]
+    if diverged is not None:
+        assert document["grows"]  # type: ignore[index,call-overload]
+        assert rounding_ratio(growth, TraceComparison(traces[0], traces[0]).growth()) > 30
+
+
+def test_rounding_is_judged_by_what_rounding_does() -> None:
+    steps = tuple(range(20))
+
+    def growth(start: float, rate: float) -> Growth:
+        return Growth(steps, tuple(start * rate**s for s in steps))
+
+    assert rounding_ratio(growth(1e-7, 1.5), growth(2e-7, 1.5)) <= 1
+    assert rounding_ratio(growth(1e-3, 1.5), growth(2e-7, 1.5)) > 30
+    assert rounding_ratio(growth(1e-7, 4.0), growth(1e-7, 1.2)) > 30
+
+
+def evaluated(folder: Path, out: float, *, value: float | None = None) -> Trace:
+    w = Writer(folder)
+    w.module("", "net.Net")
+    w.enter("", X)
+    w.leave("", X)
+    w.learn(1.0, {"weight": X}, {"weight": X})
+    w.enter("", X, e=1)
+    w.leave("", X * out, e=1)
+    if value is not None:
+        w.add("report", e=0, v={"val_loss": value})
+    return w.done()
+
+
+def test_an_evaluation_counts_where_a_script_reports_nothing(tmp_path: Path) -> None:
+    silent = [evaluated(tmp_path / name, out) for name, out in (("a", 1.0), ("b", 2.0))]
+    answer = found(*silent)
+    assert answer is not None
+    assert answer.phase is FindingPhase.EVALUATION
+    equal = [evaluated(tmp_path / f"{out}", out, value=3.0) for out in (1.0, 2.0)]
+    assert found(*equal) is None  # what is reported of it agrees
+
+
+def test_weights_first_used_later_are_no_initialisation(tmp_path: Path) -> None:
+    sides = []
+    for name, decay in (("a", "0.9"), ("b", "0.1")):
+        w = Writer(tmp_path / name)
+        w.site(0, ("/tree/fit.py", 7, "update"))
+        w.module("", "net.Net")
+        w.enter("", X)
+        w.leave("", X)
+        w.learn(1.0, {"weight": X}, {"weight": X})
+        w.call("lerp_", None, X * float(decay), f"_, _, {decay}", site=0)
+        values = w.tensor(X * float(decay))
+        w.events.append({"k": "init", "t": 1, "p": "Average:weight", "r": "parameter", "x": values})
+        sides.append(w.done())
+    answer = found(*sides)
+    assert answer is not None
+    assert (answer.phase, answer.step) == (FindingPhase.UPDATE, 1)
+    assert "lerp_(_, _, 0.1)" in answer.sentence
+    assert answer.places[0].frames[0].line == 7

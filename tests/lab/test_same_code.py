@@ -1,0 +1,72 @@
+"""Which part of a change means the same on both sides."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from conftest import make_project
+
+from celedger.lab.diagnose.explain import code_change
+from celedger.repo import Repository
+
+BEFORE = """\
+import torch
+
+
+class Net:
+    def __init__(self, stem):
+        self.stem = stem
+
+    def forward(self, x):
+        return torch.relu(self.stem(x))
+
+
+def rows(x):
+    return x.flatten(1)
+
+
+def loss(x, y):
+    return (x - y).mean()
+"""
+
+
+def changes(tmp_path: Path, *edits: tuple[str, str]) -> dict[str, bool]:
+    """Return, by a line of each hunk, whether it means the same on both sides."""
+    after = BEFORE
+    for old, new in edits:
+        assert old in after
+        after = after.replace(old, new)
+    project = make_project(tmp_path)
+    old, new = project.commit("one", {"net.py": BEFORE}), project.commit("two", {"net.py": after})
+    change = code_change(Repository.open(project.root), old, new)
+    return {hunk.lines[0][1:].strip(): change.same(hunk) for hunk in change.hunks}
+
+
+def test_comments_and_docstrings_mean_nothing(tmp_path: Path) -> None:
+    edits = ("import torch\n", "import torch  # 2.0\n"), ("mean()\n", 'mean()\n\n\n# the end "\n')
+    docstring = "def rows(x):\n", 'def rows(x):\n    """Rows.\n\n    Flat."""\n\n'
+    assert set(changes(tmp_path, *edits, docstring).values()) == {True}
+
+
+def test_what_moved_as_a_whole_means_the_same(tmp_path: Path) -> None:
+    block = "def rows(x):\n    return x.flatten(1)\n"
+    moved = changes(tmp_path, (f"{block}\n\n", ""), ("class Net", f"{block}\n\nclass Net"))
+    assert set(moved.values()) == {True}
+
+
+def test_a_line_at_another_depth_is_a_change(tmp_path: Path) -> None:
+    other = "    if x is None:\n        return 0\n    return x.flatten(1)\n"
+    assert False in changes(tmp_path, ("    return x.flatten(1)\n", other)).values()
+
+
+def test_a_new_name_of_ones_own_means_the_same_and_of_a_library_does_not(tmp_path: Path) -> None:
+    assert set(changes(tmp_path / "own", ("stem", "inc")).values()) == {True}
+    assert set(changes(tmp_path / "torch", ("relu", "gelu")).values()) == {False}
+    assert set(changes(tmp_path / "method", ("mean", "sum")).values()) == {False}
+
+
+def test_a_function_that_nothing_names_means_nothing(tmp_path: Path) -> None:
+    unused = "\n\ndef unused(x):\n    return x\n"
+    assert set(changes(tmp_path / "a", (".mean()\n", f".mean()\n{unused}")).values()) == {True}
+    used = changes(tmp_path / "b", ("(x - y).mean()\n", f"unused(x - y)\n{unused}"))
+    assert False in used.values()

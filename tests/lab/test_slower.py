@@ -1,0 +1,97 @@
+"""Two sides of profiles, compared: rows add up, and noise is not called a difference."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from celedger.lab.diagnose.slower import compare
+from celedger.lab.diagnose.stalls import CodeLine, Document, line_fields
+from celedger.lab.views.profile import largest, verdict
+
+MS = 1e-3
+
+
+def run(
+    scale: float = 1.0, *, extra: float = 0.0, waits: bool = False, calls: float = 2.0
+) -> Document:
+    """A run of 50 steps of 10 ms, times `scale`; `extra` ms of an operator that others lack."""
+    forward = (4 * scale + extra) * MS
+    forward = (4 * scale + extra) * MS
+    phases = {
+        "data": scale * MS,
+        "forward": forward,
+        "backward": 4 * scale * MS,
+        "tail": scale * MS,
+    }
+    step = sum(phases.values())
+    operators = [
+        ("aten::mm", phase, "body", 2.0, 4 * scale * MS) for phase in ("forward", "backward")
+    ]
+    operators[0] = (*operators[0][:3], calls, 4 * scale * MS)
+    if extra:
+        operators.append(("aten::bmm", "forward", "head", 1.0, extra * MS))
+    names = ("name", "phase", "module", "calls", "seconds")
+    line = line_fields(CodeLine("net.py", "forward", 7))
+    return {
+        "steps": {"count": 60, "timed": 50, "seconds": [step] * 50},
+        "phases": [{"name": n, "median": s} for n, s in {"step": step, **phases}.items()],
+        "evaluation": {"seconds": 0.01},
+        "operators": {"rows": [dict(zip(names, row, strict=True)) for row in operators]},
+        "lines": [{**line, "phase": "forward", "share": 1.0}],
+        "waits": [{**line, "method": "item", "times": 1.0}] if waits else [],
+        "stalls": {"found": []},
+    }
+
+
+NOISY = (1.02, 0.97, 1.01, 0.99)
+
+
+def test_an_operator_more_is_slower_and_named_first() -> None:
+    found = compare([run(s) for s in NOISY], [run(s, extra=3.0) for s in NOISY[::-1]])
+    assert found["verdict"] == "slower"
+    first = largest(found["operators"])[0]
+    assert (first["name"], first["where"], first["change"]) == (
+        "aten::bmm",
+        "forward head",
+        "added",
+    )
+    assert found["phases"][0]["name"] == "forward"
+
+
+def test_equal_runs_give_no_difference_beyond_noise() -> None:
+    found = compare([run(s) for s in NOISY], [run(s) for s in NOISY[::-1]])
+    assert found["verdict"] == "same"
+    assert verdict(found).startswith("no difference beyond noise")
+
+
+def test_a_noisy_whole_does_not_hide_what_was_added() -> None:
+    wild = (1.4, 0.8, 1.2, 0.9)
+    found = compare([run(s) for s in wild], [run(s, extra=1.0) for s in wild])
+    assert not found["whole"]["beyond_noise"]
+    assert found["verdict"] == "slower"
+
+
+def test_less_of_everything_is_faster() -> None:
+    found = compare([run(s) for s in NOISY], [run(0.7 * s) for s in NOISY])
+    assert found["verdict"] == "faster"
+
+
+def test_a_new_wait_for_the_device_is_told() -> None:
+    sides = [run() for _ in range(2)], [run(waits=True) for _ in range(2)]
+    assert [wait["method"] for wait in compare(*sides)["new_waits"]] == ["item"]
+    assert compare(*reversed(sides))["new_waits"] == []
+
+
+@given(
+    st.lists(st.floats(0.5, 2.0), min_size=2, max_size=4),
+    st.lists(st.floats(0.5, 2.0), min_size=2, max_size=4),
+    st.floats(0.0, 5.0),
+)
+def test_every_table_adds_up_to_the_whole(a: list[float], b: list[float], extra: float) -> None:
+    found = compare([run(s) for s in a], [run(s, extra=extra) for s in b])
+    tables = [found[name] for name in ("phases", "operators", "functions")]
+    for rows in (*tables, largest(found["operators"], 1)):
+        total = sum(row["difference"] for row in rows)
+        assert total == pytest.approx(found["whole"]["difference"], abs=1e-12)

@@ -1,0 +1,120 @@
+"""A copy of celedger without its three wings, their tests and their entry points does all else."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import Done, Project, git
+
+from celedger.ledger import Ledger
+from celedger.ledger.findings import FindingRecord
+
+ROOT = Path(__file__).resolve().parent.parent
+WINGS = ("lab", "engines", "page")
+pytestmark = pytest.mark.xdist_group("core")  # one process makes the copy
+
+
+@pytest.fixture(scope="session")
+def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Install what is left of this checkout."""
+    copy = tmp_path_factory.mktemp("core") / "celedger"
+    names = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout.split("\0")  # fmt: skip
+    for name in filter(None, names):
+        parts = Path(name).parts
+        if parts[0] in ("celedger", "tests") and len(parts) > 2 and parts[1] in WINGS:
+            continue
+        if (ROOT / name).is_file():  # not one that is removed and not yet committed
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, copy / name)
+    text = (copy / "pyproject.toml").read_text()
+    own, tables = re.subn(r'(?s)\[project\.entry-points\."celedger\.\w+"\].*?\n(?=\[|#)', "", text)
+    assert tables == 3
+    (copy / "pyproject.toml").write_text(own)
+    return copy
+
+
+def celedger(core: Path, project: Project, *words: str) -> Done:
+    env = {**os.environ, "PYTHONPATH": str(core), "PYTHONSAFEPATH": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "celedger", *words],
+        cwd=project.root, env=env, capture_output=True, text=True,
+    )  # fmt: skip
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+def test_every_verb_of_the_core_answers(core: Path, project: Project) -> None:
+    shas = project.history([1.0, 1.0, 1.0, 2.0])
+    asked = {
+        "run HEAD~3..": 1, "--help": 0, "check --lenient": 1, "log": 0, "show HEAD": 0, "drift": 0,
+        "bisect HEAD~3..HEAD --task fit --metric val_loss": 0, "queue": 0,
+        "bisect HEAD~3..HEAD --explain": 129, "explain HEAD~1..HEAD": 129, "report": 129,
+        "run HEAD --engine ray": 129,
+    }  # fmt: skip
+    said = {}
+    for line, status in asked.items():
+        done = said[line] = celedger(core, project, *line.split())
+        assert (done.status, line) == (status, line), done
+    assert (
+        f"first bad commit of fit val_loss: {shas[3]}"
+        in said["bisect HEAD~3..HEAD --task fit --metric val_loss"].out
+    )
+    assert not {"explain", "report", "watch"} & {*said["--help"].out.split()}
+    for line in ("bisect HEAD~3..HEAD --explain", "explain HEAD~1..HEAD", "run HEAD --engine ray"):
+        assert len(said[line].err.splitlines()) == 1, said[line]
+    assert "there are local)" in said["run HEAD --engine ray"].err
+    status = celedger(core, project, "status")
+    assert f"celedger show {shas[3][:12]}" in status.out
+    assert "explain" not in status.out
+
+
+def test_what_the_lab_found_is_shown_without_it(core: Path, project: Project) -> None:
+    (sha,) = project.history([1.0])
+    assert celedger(core, project, "run").status == 0
+    with Ledger.open(project.root / "ledger.db") as ledger:
+        ledger.record_finding(FindingRecord(
+            "01HZZZZZZZZZZZZZZZZZZZZZZZ", "explain", "tiny", "fit", sha, "", "explain HEAD fit",
+            1.0, "the head is transposed", {},
+        ))  # fmt: skip
+    assert "the head is transposed" in celedger(core, project, "show", sha).out
+
+
+def test_the_worker_goes_on_without_the_page(core: Path, project: Project, tmp_path: Path) -> None:
+    project.history([1.0])
+    settings = Path(os.environ["XDG_CONFIG_HOME"]) / "celedger" / "config.toml"
+    settings.parent.mkdir(parents=True)
+    settings.write_text(f'report = "{tmp_path / "page.html"}"\n')
+    project.allow()
+    celedger(core, project, "hook", "install")
+    git(project.root, "commit", "--quiet", "--allow-empty", "-m", "merged")
+    done = celedger(core, project, "worker")
+    assert done.status == 0, done.err
+    assert not (tmp_path / "page.html").exists()
+    assert "report" not in done.err
+
+
+def run_tests(core: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": str(core)}
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words],
+        cwd=core, env=env, capture_output=True, text=True,
+    )  # fmt: skip
+
+
+def test_its_tests_ask_for_no_wing(core: Path) -> None:
+    done = run_tests(core, "--collect-only")
+    assert done.returncode == 0, done.stdout[-3000:]
+
+
+@pytest.mark.matrix
+def test_its_tests_pass(core: Path) -> None:
+    done = run_tests(core, "-m", "not matrix and not gpu and not slurm", "-x")
+    assert done.returncode == 0, done.stdout[-3000:]
