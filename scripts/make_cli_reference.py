@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+
+from celedger.cli import verbs
 
 TARGET = Path(__file__).resolve().parent.parent / "docs" / "cli.md"
 
@@ -60,17 +63,17 @@ These stand in your own file alone:
 | `report` | the [page](report.md) that the worker writes anew after each job | none |
 | `sandbox` | limits [where trainings write](trust.md#the-sandbox) | `false` |
 | `workers` | trials that run at once | one, or one a visible GPU |
-| `engine`, `engine_address` | [where trials run](workers.md): `local`, `ray` or `slurm` | `local` |
+| `engine`, `engine_address` | `local`, or where else [trials run](workers.md) | `local` |
 """
 
-VERBS = [
-    ["init"], ["allow"], ["run"], ["log"], ["show"], ["diff"], ["drift"], ["report"], ["check"],
-    ["baseline", "pin"], ["baseline", "accept"], ["baseline", "dismiss"], ["baseline", "void"],
-    ["baseline", "show"], ["plot", "drift"], ["plot", "curves"], ["plot", "steps"],
-    ["plot", "bisect"], ["bisect"], ["explain"], ["watch"], ["profile"], ["preflight"], ["noise"],
-    ["table"], ["hook", "install"], ["hook", "uninstall"], ["hook", "run"], ["hook", "status"],
-    ["status"], ["queue"], ["worker"], ["merge"], ["export"], ["demo"], ["doctor"],
-]  # fmt: skip
+
+def words_of_verbs() -> Iterator[list[str]]:
+    """Yield the words of every verb that `--help` lists, and of the verbs within one."""
+    for name in verbs.names():
+        command = verbs.command(name)
+        within = getattr(command, "commands", None)
+        if not verbs.is_hidden(name):
+            yield from [[name, each] for each in within] if within else [[name]]
 
 
 def help_of(words: list[str]) -> str:
@@ -87,7 +90,7 @@ def help_of(words: list[str]) -> str:
 
 def reference() -> str:
     parts = [HEAD, "## celedger\n", f"```text\n{help_of([])}\n```\n"]
-    for words in VERBS:
+    for words in words_of_verbs():
         parts += [f"## celedger {' '.join(words)}\n", f"```text\n{help_of(words)}\n```\n"]
     return "\n".join(parts)
 

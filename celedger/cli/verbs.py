@@ -34,6 +34,10 @@ def is_core(name: str) -> bool:
     return name in CORE or name in _HIDDEN
 
 
+def is_hidden(name: str) -> bool:
+    return name in _HIDDEN
+
+
 def names() -> list[str]:
     """Return all verbs, hidden ones included."""
     return list(dict.fromkeys([*CORE, *plugins.installed(plugins.VERBS), *_HIDDEN]))
@@ -109,4 +113,4 @@ def _listed(name: str) -> Any:
         return TyperCommand(name, short_help=error.cause)
     if isinstance(own, typer.Typer):
         return command(name)
-    return TyperCommand(name, help=inspect.getdoc(own), hidden=name in _HIDDEN)
+    return TyperCommand(name, help=inspect.getdoc(own), hidden=is_hidden(name))

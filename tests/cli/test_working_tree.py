@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from celedger.diagnose.explain import Side
+from celedger.lab.diagnose.explain import Side
 from conftest import SUITE, git, make_project
 from scripted import ScriptedProject, scripted
 
@@ -153,7 +153,7 @@ def test_explain_trains_each_side_with_its_own_files(
         sides.extend([a, b])
         raise CannotJudge("enough")
 
-    monkeypatch.setattr("celedger.diagnose.explain.explain", explain)
+    monkeypatch.setattr("celedger.lab.diagnose.explain.explain", explain)
     assert quick.run("explain", "HEAD", ".", "fit").status == 125
     a, b = sides
     assert (a.name, b.name) == (head[:10], f"working tree at {head[:10]}")
