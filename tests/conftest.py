@@ -22,6 +22,8 @@ from compiled import compile_once
 from forked import PROGRAM
 from hypothesis import settings
 
+from celedger.base import plugins
+
 # The same examples in every run: a test that fails, fails again. `make test-all` takes the profile
 # "long"; `--hypothesis-profile=search` looks further.
 settings.register_profile("quick", deadline=None, derandomize=True, max_examples=20)
@@ -128,6 +130,12 @@ def matrix_after(quick: int, values: Iterable[object]) -> list[object]:
         )
         for number, value in enumerate(values)
     ]
+
+
+def with_verbs(*names: str) -> pytest.MarkDecorator:
+    """Skip a test where a verb of a wing is not installed (`test_core_alone.py`)."""
+    lacking = {*names} - plugins.installed(plugins.VERBS).keys()
+    return pytest.mark.skipif(bool(lacking), reason=f"no verb {', '.join(sorted(lacking))}")
 
 
 PEOPLE = {

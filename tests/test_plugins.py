@@ -61,24 +61,11 @@ def test_a_verb_of_the_core_reads_no_entry_points() -> None:
         "import sys\nfrom celedger.base import plugins\nfrom celedger.cli.app import run\n"
         "run(sys.argv[1:])\nprint(plugins._installed.cache_info().misses)"
     )
-    for words, misses in ((["log", "--help"], "0"), (["explain", "--help"], "1")):
+    for words, misses in ((["log", "--help"], "0"), (["hello"], "1")):
         done = subprocess.run(
             [sys.executable, "-c", program, *words], capture_output=True, text=True, check=True
         )
         assert done.stdout.splitlines()[-1] == misses
-
-
-def test_celedger_s_own_come_first_and_from_the_tree_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Metadata of an older install must not lose a verb, nor a package replace one."""
-    old = "[celedger.verbs]\nexplain = celedger.cli.explain:explain\nfault = gone:x\n"
-    packages.install(tmp_path / "site", "celedger", old, {})
-    packages.install(tmp_path / "site", "other", "[celedger.verbs]\nexplain = other:x\n", {})
-    monkeypatch.syspath_prepend(tmp_path / "site")
-    found = plugins.installed(plugins.VERBS)
-    assert found["explain"].module == "celedger.lab.verbs.explain"
-    assert "fault" not in found
 
 
 def test_a_package_in_the_repository_is_told_by_its_list_and_by_its_code(
@@ -94,7 +81,6 @@ def test_a_package_in_the_repository_is_told_by_its_list_and_by_its_code(
         monkeypatch.syspath_prepend(folder)
     found = plugins.installed(plugins.VERBS)
     assert [found[name].lies_in(inside) for name in "abc"] == [True, True, False]
-    assert not found["explain"].lies_in(Path(plugins.__file__).parents[2])  # celedger itself
 
 
 def test_what_is_no_module_of_a_package_is_one_sentence() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import with_verbs
 from scripted import ScriptedProject, scripted
 
 from celedger.base.model import Task
@@ -46,6 +47,7 @@ def test_show_lists_them_of_a_commit_that_was_never_measured_too(project: Script
     assert (kept["verb"], kept["document"]) == ("explain", document)
 
 
+@with_verbs("report")
 def test_the_page_has_them_with_their_task(project: ScriptedProject) -> None:
     project.run("run", "HEAD~2..HEAD")
     keep_one(project, "HEAD~2", "HEAD")

@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from conftest import Project, celedger, git, load_script, make_project
+from conftest import Project, celedger, git, load_script, make_project, with_verbs
 
 from celedger.ledger import Ledger
 
@@ -47,6 +47,7 @@ def test_the_row_that_is_refused_is_named(world: hostile.World) -> None:  # type
     assert world.harm(done) == ""
 
 
+@with_verbs("report")
 def test_a_poisoned_ledger_answers_and_names_what_it_leaves_out(world: hostile.World) -> None:  # type: ignore[name-defined]
     hostile.poison(world.ledger, hostile.ATTACKS["commit: author's time"], world.outside)
     for words in (("log",), ("drift",), ("report",), ("status",)):
@@ -77,6 +78,7 @@ def test_a_tracked_link_in_the_place_of_the_stamp_is_not_written_through(
         assert world.harm(done) == ""
 
 
+@with_verbs("report")
 def test_the_page_reads_no_log_outside_of_the_folder_of_logs(world: hostile.World) -> None:  # type: ignore[name-defined]
     """Whatever the row says: here it is sound, and a link lies at its path."""
     with closing(sqlite3.connect(world.ledger)) as connection:
@@ -93,6 +95,7 @@ def test_the_page_reads_no_log_outside_of_the_folder_of_logs(world: hostile.Worl
     assert world.harm(done) == "disclosed"  # its own log is shown: this test would see it
 
 
+@with_verbs("report")
 def test_an_epoch_after_a_gap_of_any_length_does_not_fill_the_memory(world: hostile.World) -> None:  # type: ignore[name-defined]
     late = "UPDATE points SET epoch = 1 << 52 WHERE epoch = 3"
     hostile.poison(world.ledger, lambda db: db.execute(late), world.outside)

@@ -14,7 +14,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from conftest import SUITE, Project, git, make_project, matrix_after
+from conftest import SUITE, Project, git, make_project, matrix_after, with_verbs
 from scripted import scripted
 
 EPOCHS = 12
@@ -70,6 +70,7 @@ def trials(ledger: Path) -> list[tuple[str, int, int]]:
         ).fetchall()
 
 
+@with_verbs("explain", "watch", "profile", "preflight")
 @pytest.mark.matrix
 def test_git_clean_is_told_by_every_command_and_undone_by_one(measured: Project) -> None:
     before = read(measured)

@@ -42,13 +42,6 @@ def test_a_verb_imports_no_other_verb_and_nothing_that_it_does_not_need() -> Non
     assert not modules & {"celedger.cli.doctor", "celedger.cli.run", "celedger.ledger", "git"}
     heavy = {"numpy", "matplotlib", "torch", "rich", "psutil", "sqlite_utils"}
     assert not imported("log") & heavy
-    assert not imported("report", "--help") & {"jinja2", *heavy}
-
-
-def test_the_page_imports_no_search() -> None:
-    code = "import sys, celedger.page.page; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not set(done.stdout.split()) & {"celedger.judge.bisection", "matplotlib"}
 
 
 def test_numpy_gets_one_thread_and_trials_what_the_user_set() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from conftest import git
+from conftest import git, with_verbs
 from scripted import ScriptedProject, scripted, typed
 
 
@@ -28,6 +28,7 @@ def follow(project: ScriptedProject) -> str:
     return " ".join(words)
 
 
+@with_verbs("explain")
 def test_status_leads_from_a_new_repository_to_the_first_bad_commit(
     project: ScriptedProject,
 ) -> None:

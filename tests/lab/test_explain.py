@@ -172,3 +172,26 @@ def test_what_cannot_be_meant_is_said_in_a_line(repo: Path, words: list[str], sa
     assert (done.status, done.out) == (129, "")
     assert said in done.err
     assert len(done.err.strip().splitlines()) == 1
+
+
+def test_a_bisect_explains_the_commit_that_it_names(repo: Path) -> None:
+    """By the verb `explain`, whose answer the ledger keeps as if a person had typed it."""
+    words = ("bisect", "HEAD~3..HEAD", "--suite", "tiny", "--task", "fit", "--device", "cpu")
+    done = celedger(repo, *words, "--explain", "--json", timeout=300)
+    assert done.status == 0, done.err
+    answer = json.loads(done.out)
+    bad, parent = git(repo, "rev-parse", "HEAD"), git(repo, "rev-parse", "HEAD~1")
+    assert answer["bisect"]["culprits"] == [bad]
+    (found,) = answer["explanations"]
+    assert (found["task"], found["verdict"]) == ("fit", "difference")
+    (kept, *_) = json.loads(celedger(repo, "show", "HEAD", "--json").out)["findings"]
+    ends = f"{parent[:12]}..{bad[:12]}"
+    assert kept["command"] == f"explain {ends} fit --suite tiny --device cpu"
+
+
+@pytest.mark.matrix
+def test_its_text_comes_after_the_answer(repo: Path) -> None:
+    words = ("bisect", "HEAD~3..HEAD", "--suite", "tiny", "--task", "fit", "--device", "cpu")
+    done = celedger(repo, *words, "--explain", timeout=300)
+    assert done.status == 0, done.err
+    assert done.out.index("first bad commit of fit") < done.out.index("\n  compared  ")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import PEOPLE, SCRIPT, Done, Project, git, make_project
+from conftest import PEOPLE, SCRIPT, Done, Project, git, make_project, with_verbs
 
 from celedger.ledger import Ledger
 from celedger.ledger.job_record import Job, JobState
@@ -357,6 +357,7 @@ def test_two_repositories_that_share_a_ledger_train_their_own(crew: Crew, tmp_pa
     assert [s for s, _ in crew.states()] == [JobState.DONE] * 2
 
 
+@with_verbs("report")
 def test_the_page_is_written_anew_after_each_job_and_never_in_its_way(
     crew: Crew, tmp_path: Path
 ) -> None:
