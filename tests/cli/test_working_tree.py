@@ -9,11 +9,8 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from celedger.lab.diagnose.explain import Side
 from conftest import SUITE, git, make_project
 from scripted import ScriptedProject, scripted
-
-from celedger.base.errors import CannotJudge
 
 CHAINS, TRIES = 2, 5
 
@@ -138,29 +135,6 @@ def test_a_synthetic_revision_does_not_leave_the_machine(quick: ScriptedProject)
     assert quick.executor.ran
     sha = json.loads(quick.run("show", ".", "--json").out)["commit"]["sha"]
     assert quick.run("run", sha).status == 129  # only the grammar reaches it
-
-
-def test_explain_trains_each_side_with_its_own_files(
-    quick: ScriptedProject, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (quick.root / ".git" / "info" / "exclude").write_text("")
-    head = quick.history([1.0])[-1]
-    script = quick.root / "suites" / "tiny" / "fit.py"
-    script.write_text("edited\n")
-    sides = []
-
-    def explain(_: object, a: Side, b: Side) -> None:
-        sides.extend([a, b])
-        raise CannotJudge("enough")
-
-    monkeypatch.setattr("celedger.lab.diagnose.explain.explain", explain)
-    assert quick.run("explain", "HEAD", ".", "fit").status == 125
-    a, b = sides
-    assert (a.name, b.name) == (head[:10], f"working tree at {head[:10]}")
-    assert a.suite_files is not None
-    assert b.suite_files is not None
-    assert (a.suite_files / "fit.py").read_text() != "edited\n"
-    assert (b.suite_files / "fit.py").read_text() == "edited\n"
 
 
 # --- check .

@@ -1,0 +1,39 @@
+"""`celedger explain HEAD .`: each side trains with its own files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from scripted import ScriptedProject, scripted
+
+from celedger.base.errors import CannotJudge
+from celedger.lab.diagnose.explain import Side
+
+
+@pytest.fixture
+def quick(tmp_path: Path) -> ScriptedProject:
+    return scripted(tmp_path / "quick")
+
+
+def test_explain_trains_each_side_with_its_own_files(
+    quick: ScriptedProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (quick.root / ".git" / "info" / "exclude").write_text("")
+    head = quick.history([1.0])[-1]
+    script = quick.root / "suites" / "tiny" / "fit.py"
+    script.write_text("edited\n")
+    sides = []
+
+    def explain(_: object, a: Side, b: Side) -> None:
+        sides.extend([a, b])
+        raise CannotJudge("enough")
+
+    monkeypatch.setattr("celedger.lab.diagnose.explain.explain", explain)
+    assert quick.run("explain", "HEAD", ".", "fit").status == 125
+    a, b = sides
+    assert (a.name, b.name) == (head[:10], f"working tree at {head[:10]}")
+    assert a.suite_files is not None
+    assert b.suite_files is not None
+    assert (a.suite_files / "fit.py").read_text() != "edited\n"
+    assert (b.suite_files / "fit.py").read_text() == "edited\n"
