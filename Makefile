@@ -11,7 +11,7 @@ NPX    := npm_config_fetch_retries=0 npm_config_fetch_timeout=20000 npx --yes $(
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test-core test test-all test-gpu test-slurm gpu-report golden lint types arch audit check page docs pictures \
-	noise bench example release clean
+	noise bench bench-lab example release clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -95,6 +95,9 @@ bench: $(STAMP)  ## Measure what the manual quotes figures of (hours, a quiet ma
 	$(BIN)/python benchmarks/hostile.py
 	$(BIN)/python benchmarks/reuse.py --mutations 5000
 	$(BIN)/python benchmarks/hook.py
+
+bench-lab: $(STAMP)  ## Plant faults in eleven trainings as people write them (20 minutes)
+	$(BIN)/python benchmarks/lab.py --jobs 2
 
 example: $(STAMP)  ## Train the example anew: ledger.db.example and docs/example (10 minutes)
 	$(BIN)/python scripts/make_example.py

@@ -75,11 +75,9 @@ def demo() -> Path:
 @cache
 def zoo() -> Path:
     """Make the repository of the lab's pictures."""
-    folder = scratch() / "zoo"
+    folder, planted = scratch() / "zoo", ROOT / "benchmarks" / "planted"
     shutil.copytree(ROOT / "suites" / "core" / "shared", folder / "zoo" / "shared")
-    script = Path(
-        shutil.copy(ROOT / "scripts" / "pictured_training.py", folder / "zoo" / "loop.py")
-    )
+    script = Path(shutil.copy(planted / "loop.py", folder / "zoo"))
     (folder / "suites" / "zoo").mkdir(parents=True)
     (folder / "suites" / "zoo" / "suite.toml").write_text(SUITE)
     (folder / "pyproject.toml").write_text('[tool.celedger]\nsuite = "zoo"\ndevice = "cpu"\n')
