@@ -57,6 +57,7 @@ def test_nothing_installs_a_name_that_anyone_may_take() -> None:
     install = re.compile(r"(?:pip|pipx|uv tool) install (?:-{1,2}[\w-]+ )*['\"]?celedger\b(?! @ )")
     folders = ("celedger", "docs", "hooks", "suites", ".github")
     files = [file for folder in folders for file in (ROOT / folder).rglob("*") if file.is_file()]
+    files = [file for file in files if file.suffix != ".pyc"]  # of files that are gone, too
     texts = {file: file.read_text(errors="replace") for file in [*files, *ROOT.glob("*.md")]}
     broken = [str(file.relative_to(ROOT)) for file, text in texts.items() if install.search(text)]
     assert install.search("pip install --upgrade celedger")

@@ -336,7 +336,7 @@ def exact(root: Path) -> None:
     with _writer(root, _commits(10), EXACT_SUITE) as writer:
         for i in range(10):
             level = 0.5 + 0.125 * (i >= 5) - 0.25 * (i >= 8)
-            for task, seeds in (("count", 1), ("walk", 4)):
+            for task, seeds in (("count", 1), ("walk", 6)):
                 for seed in range(seeds):
                     if i in (2, 3):
                         writer.derived(f"c{i}", task, seed=seed)
