@@ -25,7 +25,7 @@ from celedger.stats.likelihood import FAR, Sites
 from celedger.stats.lineage import GOOD, Lineage, Split
 from celedger.stats.shifts import NoisePrior as NoisePrior
 from celedger.stats.tails import t_test
-from celedger.stats.worlds import EXACT, Table, Worlds, failures, tabulate, weigh
+from celedger.stats.worlds import EXACT, PAIRED, Table, Worlds, failures, tabulate, weigh
 from celedger.stats.worlds import Reading as Reading
 
 CONTRADICTING = 1e-4
@@ -162,6 +162,11 @@ class Posterior:
     @property
     def effect_high(self) -> float:
         return self._effect[2]
+
+    @property
+    def by_seed(self) -> bool:
+        """Equal seeds are more likely than not to tell of the change side by side."""
+        return self.belief is not None and bool(self.belief.world[[PAIRED, EXACT]].sum() > 0.5)
 
     @cached_property
     def noise(self) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from celedger.judge.bisection.named_effect import effect_between, neighbours
+from celedger.judge.bisection.named_effect import effect_between, effect_by_seed, neighbours
 from celedger.judge.bisection.other_steps import Rest, rests
 from celedger.stats import firstbad
 from celedger.stats.lineage import GOOD, Lineage
@@ -61,3 +61,23 @@ def test_the_neighbours_end_where_a_further_step_may_begin() -> None:
     assert positions(after) == ({GOOD, 5, 10, 15, 18, 19}, {20, 21, 25, 30, 35, 44})
     assert positions(before) == ({15, 18, 19}, {20, 21, 25, 30, 35, 44, 45, 48, 52, 58, LAST})
     assert positions(before, after) == ({15, 18, 19}, {20, 21, 25, 30, 35, 44})
+
+
+def test_equal_seeds_tell_the_effect_side_by_side() -> None:
+    """Of the noise 95 % is the seed's: over all readings the interval is many times as wide."""
+    rng = np.random.default_rng(5)
+    own = 10 * rng.standard_normal(6)
+    rows = [
+        firstbad.Reading(p, (p != GOOD) + own[seed] + 0.1 * rng.standard_normal(), seed)
+        for p in (GOOD, 0)
+        for seed in range(6)
+    ]
+    answer = firstbad.posterior(firstbad.Question(Lineage.line(1)), firstbad.Evidence(tuple(rows)))
+    assert answer.by_seed
+    found = effect_by_seed(rows[:6], rows[6:], 0.95)
+    assert found is not None
+    mean, low, high = found
+    assert low < 1.0 < high
+    assert high - low < 0.5
+    assert mean == pytest.approx(1.0, abs=0.2)
+    assert effect_by_seed(rows[:2], rows[6:], 0.95) is None

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from celedger.base.model import BisectRecord, Commit, TrialRecord
-from celedger.judge.bisection.named_effect import effect_between, neighbours
+from celedger.judge.bisection.named_effect import effect_between, effect_by_seed, neighbours
 from celedger.judge.bisection.one_metric import Sparse, Track
 from celedger.judge.bisection.other_steps import Between, Rest, rests, worse_between
 from celedger.judge.bisection.other_tasks import Agreement, Others
@@ -203,8 +203,9 @@ def _report(history: History, good: Commit, track: Track, spent: Sequence[TrialR
 
 
 def _effect(track: Track, sign: int, steps: Sequence[Rest]) -> tuple[float, float, float, float]:
-    """Return the mean of what is good, the effect and its interval, in the metric's direction. With
-    further steps only the named commit's neighbours tell of it."""
+    """Return the mean of what is good, the effect and its interval, in the metric's direction.
+    Where noise is the seed's, equal seeds tell it side by side; with further steps only the named
+    commit's neighbours tell of it."""
     posterior, question = track.posterior, track.question
     good = [
         reading
@@ -212,9 +213,12 @@ def _effect(track: Track, sign: int, steps: Sequence[Rest]) -> tuple[float, floa
         if not question.lineage.ancestors(reading.position)[posterior.leader]
     ]
     effect = posterior.effect, posterior.effect_low, posterior.effect_high
-    if steps:
-        good, bad = neighbours(question, track.evidence, posterior.leader, steps)
-        effect = effect_between(question, posterior, good, bad)
+    sides = neighbours(question, track.evidence, posterior.leader, steps)
+    paired = effect_by_seed(*sides, posterior.confidence) if posterior.by_seed else None
+    if paired is not None:
+        effect = paired
+    elif steps:
+        effect = effect_between(question, posterior, *sides)
     values = [reading.value for reading in good if math.isfinite(reading.value)]
     level = sign * float(np.mean(values)) if values else math.nan
     at_bad = [r.value for r in track.evidence.readings if r.position == question.lineage.bad]
