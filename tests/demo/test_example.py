@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import Done, celedger, git
+from conftest import Done, celedger, git, with_verbs
 
 from celedger.base.errors import UsageError
 from celedger.cli import demo_play as play
@@ -23,7 +23,8 @@ ROOT = Path(__file__).resolve().parents[2]
 READING = (
     "log", "show", "show mlp", "diff HEAD~3..HEAD", "drift", "status", "status ID", "table",
     "plot drift --task mlp --metric val_loss", "plot curves HEAD --task mlp", "plot bisect",
-    "report", "baseline show", "export --format csv", "queue", "hook status", "doctor",
+    pytest.param("report", marks=with_verbs("report")), "baseline show", "export --format csv",
+    "queue", "hook status", "doctor",
 )  # fmt: skip
 
 

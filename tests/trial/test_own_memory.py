@@ -64,4 +64,4 @@ def test_warm_and_cold_trials_have_the_same_memory(tmp_path: Path) -> None:
     assert all(0.95 * lowest < peak < 1.05 * highest for _, peak in cold)
     # Weights and their gradients, and one more of them as a temporary: not what torch itself takes.
     assert lowest > 2 * 4 * 3000**2 and highest < 5 * 4 * 3000**2
-    assert all(peak > 1.15 * highest for _, peak in more)
+    assert all(peak > 1.1 * highest for _, peak in more)  # 21 % more, beyond two sessions' 4 %
