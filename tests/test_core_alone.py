@@ -32,6 +32,8 @@ def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
         parts = Path(name).parts
         if parts[0] in ("celedger", "tests") and len(parts) > 2 and parts[1] in WINGS:
             continue
+        if name == f"tests/{Path(__file__).name}":
+            continue
         if (ROOT / name).is_file():  # not one that is removed and not yet committed
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, copy / name)
@@ -116,5 +118,6 @@ def test_its_tests_ask_for_no_wing(core: Path) -> None:
 
 @pytest.mark.matrix
 def test_its_tests_pass(core: Path) -> None:
-    done = run_tests(core, "-m", "not matrix and not gpu and not slurm", "-x")
+    """Those that start no program: all of them take eight minutes more."""
+    done = run_tests(core, "-m", "core", "-x")
     assert done.returncode == 0, done.stdout[-3000:]
