@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
+from celedger.judge.bisection.bisect_report import _effect
 from celedger.judge.bisection.named_effect import effect_between, effect_by_seed, neighbours
 from celedger.judge.bisection.other_steps import Rest, rests
 from celedger.stats import firstbad
@@ -81,3 +85,19 @@ def test_equal_seeds_tell_the_effect_side_by_side() -> None:
     assert high - low < 0.5
     assert mean == pytest.approx(1.0, abs=0.2)
     assert effect_by_seed(rows[:2], rows[6:], 0.95) is None
+
+
+def test_the_level_before_the_named_commit_is_its_neighbours() -> None:
+    """Over all that is good it would lie between the two levels before."""
+    question = firstbad.Question(Lineage.line(LAST + 1))
+    evidence = readings(two_steps(3.0, 6.0), 2)
+    answer = firstbad.posterior(question, evidence)
+    assert answer.leader == SECOND
+    track: Any = SimpleNamespace(
+        question=question, evidence=evidence, posterior=answer,
+        symptom=SimpleNamespace(metric=object()),
+    )  # fmt: skip
+    steps = rests(question, evidence, answer)
+    assert steps
+    level, *_ = _effect(track, 1, steps)
+    assert level == pytest.approx(3.0, abs=0.7)

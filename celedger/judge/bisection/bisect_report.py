@@ -207,11 +207,6 @@ def _effect(track: Track, sign: int, steps: Sequence[Rest]) -> tuple[float, floa
     Where noise is the seed's, equal seeds tell it side by side; with further steps only the named
     commit's neighbours tell of it."""
     posterior, question = track.posterior, track.question
-    good = [
-        reading
-        for reading in track.evidence.readings
-        if not question.lineage.ancestors(reading.position)[posterior.leader]
-    ]
     effect = posterior.effect, posterior.effect_low, posterior.effect_high
     sides = neighbours(question, track.evidence, posterior.leader, steps)
     paired = effect_by_seed(*sides, posterior.confidence) if posterior.by_seed else None
@@ -219,6 +214,10 @@ def _effect(track: Track, sign: int, steps: Sequence[Rest]) -> tuple[float, floa
         effect = paired
     elif steps:
         effect = effect_between(question, posterior, *sides)
+    ancestors = question.lineage.ancestors
+    good = [r for r in track.evidence.readings if not ancestors(r.position)[posterior.leader]]
+    if steps:
+        good = sides[0]
     values = [reading.value for reading in good if math.isfinite(reading.value)]
     level = sign * float(np.mean(values)) if values else math.nan
     at_bad = [r.value for r in track.evidence.readings if r.position == question.lineage.bad]
