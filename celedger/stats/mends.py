@@ -315,9 +315,10 @@ def _read(
         was = rise.was_recovered
         over = was or _standard_errors_over_half(rise, mend, fall) >= MORE_GONE_THAN_LEFT
         closed = sure_fall >= (KEPT if was else CLOSED)
-        names = ratios.naming((rise.first, rise.last), (fall.first, fall.last))
-        gone = KEPT if was else GONE_UNNAMED if names is None else GONE
-        if over and closed and mend.gone >= gone:
+        names, is_over = None, over and closed and mend.gone >= (KEPT if was else GONE)
+        if is_over:
+            names = ratios.naming((rise.first, rise.last), (fall.first, fall.last))
+        if is_over and (was or names is not None or mend.gone >= GONE_UNNAMED):
             mend.state = IncidentState.RECOVERED
             mend.closed = fall.likeliest() if names is None else names
             laid.append(i)
