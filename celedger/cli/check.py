@@ -412,12 +412,12 @@ def _declare(
     metric: str | None,
 ) -> int:
     from celedger.base.model import ENVIRONMENTS
-    from celedger.trial.workplace import choose_tasks, suite_of
+    from celedger.trial.workplace import choose_tasks
 
     _must_have_reason(why)
     with writing(context.obj, suite=suite) as session:
         commit = session.repository.resolve(revision)
-        chosen = suite_of(session.repository, session.config)
+        chosen = load_suite(session)
         tasks = choose_tasks(chosen, (task,) if task else ())
         names = dict.fromkeys(m.name for t in tasks for m in t.metrics)
         measured = session.ledger.trials(commit=commit.sha, suite=chosen.name, task=task)
