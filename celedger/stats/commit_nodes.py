@@ -6,7 +6,7 @@ Lives here: the nodes of a line, from places, seeds and bits alone. It knows no 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from itertools import groupby, pairwise
+from itertools import pairwise
 
 import numpy as np
 
@@ -111,20 +111,24 @@ class CommitNodes:
         return result
 
 
-def _gather(m: _Trials) -> list[_Open]:
-    order = sorted(range(len(m.place)), key=lambda row: (m.chain[row], m.place[row]))
+def _gather(measured: Measurements, m: _Trials) -> list[_Open]:
+    order = np.lexsort((measured.place, measured.chain))
+    chain, place = measured.chain[order], measured.place[order]
+    begins = np.flatnonzero(np.append(True, (np.diff(chain) != 0) | (np.diff(place) != 0)))
     nodes: list[_Open] = []
-    for (chain, place), group in groupby(order, lambda row: (m.chain[row], m.place[row])):
-        rows = list(group)
+    every, stops = order.tolist(), [*begins[1:].tolist(), len(order)]
+    for begin, stop in zip(begins.tolist(), stops, strict=True) if every else ():
+        rows = every[begin:stop]
+        row = rows[0]
         is_measured = any(m.own[row] for row in rows)
         # Equal bits of quality say nothing of speed; a re-used result says it of all.
         may_join = not (m.has_sessions and is_measured)
-        if may_join and nodes and nodes[-1].chain == chain and nodes[-1].repeats(rows, m):
+        if may_join and nodes and nodes[-1].chain == m.chain[row] and nodes[-1].repeats(rows, m):
             nodes[-1].add(rows, m)
             continue
         if m.has_sessions and not is_measured:
             continue  # measured in another session: it says nothing of this commit's level
-        node = _Open(chain, place, place)
+        node = _Open(m.chain[row], m.place[row], m.place[row])
         node.add(rows, m)
         nodes.append(node)
     return nodes
@@ -193,7 +197,7 @@ def commit_nodes(m: Measurements) -> CommitNodes:
     its commit; where it repeats no neighbour (a revert), it is the node's only draw of quality.
     """
     trials = _Trials(m)
-    nodes = _gather(trials)
+    nodes = _gather(m, trials)
     one_seed = len(np.unique(m.seed[m.own])) <= 1
     draws = [_draws(node, trials, one_seed) for node in nodes]
     flat = [draw for group in draws for draw in group]

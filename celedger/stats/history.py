@@ -414,6 +414,41 @@ def trace(
         cache: Kept from call to call: bytes, one item a metric. What an item rests on is checked by
             its content; items may vanish at any time.
     """
+    if cache is None:
+        return _traced(measured, told_drifts, pinned, {key: Kept() for key in measured})
+    items = {key: cache.get(settled.item_name(key)) for key in measured}
+    kept = {key: settled.decode(item) for key, item in items.items()}
+    content = _inputs(measured, told_drifts, pinned)
+    known = {key: settled.history(one, content) for key, one in kept.items()}
+    if None not in known.values():
+        return {key: history for key, history in known.items() if history is not None}
+    result = _traced(measured, told_drifts, pinned, kept)
+    for key, history in result.items():
+        settled.keep_history(kept[key], content, history)
+        cache[settled.item_name(key)] = settled.encode(kept[key])
+    return result
+
+
+def _inputs(
+    measured: Mapping[MetricKey, Measurements],
+    told_drifts: Mapping[MetricKey, Sequence[tuple[int, int]]],
+    pinned: Mapping[int, int],
+) -> str:
+    """Return the digest of all that the histories of a task rest on."""
+    columns = [
+        part
+        for key, one in measured.items()
+        for part in (key, told_drifts.get(key, ()), *map(one.__getattribute__, one.__slots__))
+    ]
+    return settled.digest(sorted(pinned.items()), *columns)
+
+
+def _traced(
+    measured: Mapping[MetricKey, Measurements],
+    told_drifts: Mapping[MetricKey, Sequence[tuple[int, int]]],
+    pinned: Mapping[int, int],
+    kept: Mapping[MetricKey, Kept],
+) -> dict[MetricKey, MetricHistory]:
     task = _Task(told_drifts, pinned, budget_of(len(measured)), {})
     known: dict[Any, CommitNodes] = {}
     every = []
@@ -421,8 +456,7 @@ def trace(
         nodes = _nodes(one, known)
         if len(nodes):
             task.chains.setdefault(id(nodes), nodes.by_chain())
-            item = None if cache is None else cache.get(settled.item_name(key))
-            every.append(_series(key, one, nodes, settled.decode(item)))
+            every.append(_series(key, one, nodes, kept[key]))
     result = dict.fromkeys(measured, UNMEASURED)
     for has_sessions in (False, True):
         kind = [series for series in every if series.has_sessions == has_sessions]
@@ -434,9 +468,4 @@ def trace(
         for series, (noise, _) in zip(kind, noises, strict=True):
             own = _history(series, noise, task.chains[id(series.nodes)])
             result[series.key] = _by_seeds(own, measured[series.key], task.budget, series.kept)
-    if cache is not None:
-        for series in every:
-            item, name = settled.encode(series.kept), settled.item_name(series.key)
-            if cache.get(name) != item:
-                cache[name] = item
     return result

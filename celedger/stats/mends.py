@@ -61,6 +61,10 @@ class Rise:
     first: int
     last: int
     was_recovered: bool
+    tasks: frozenset[tuple[str, str]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tasks", frozenset(key[:2] for key in self.steps))
 
 
 @dataclass(slots=True)
@@ -200,16 +204,21 @@ class _Filter:
 
     def fall(self, fall: Fall, rises: Sequence[Rise], ratios: MendRatios) -> float:
         """Weigh which rises the fall mended; return the probability that it mended none. Those of
-        other tasks are not asked: nothing of them fell."""
-        asked = _asked(rises, fall)
+        other tasks are not asked: nothing of them fell. Nor are those that no state has among the
+        newest `MOST_OPEN` of which something is left."""
+        kept = self.weights >= NEGLIGIBLE
+        self.states, weights = self.states[kept], self.weights[kept]
+        columns = _asked(rises, fall)
+        is_left = self.states[:, columns] > 0
+        newest = is_left & (is_left[:, ::-1].cumsum(1)[:, ::-1] <= MOST_OPEN)
+        asked = [columns[k] for k in np.flatnonzero(newest.any(0)).tolist()]
         if not asked:
+            self.weights = weights
             return 1.0
         near = [rises[k] for k in asked]
         keys = sorted(set(fall.steps) | {k for r in near for k in r.steps})
         sets = [ratios.of((r.first, r.last), (fall.first, fall.last)) for r in near]
         whole, part = np.log(np.array(sets)).T
-        kept = self.weights >= NEGLIGIBLE
-        self.states, weights = self.states[kept], self.weights[kept]
         first, of_left = _distinct(_codes(self.states[:, asked]))
         lefts = self.states[first][:, asked]
         hypotheses = [_hypotheses(left) for left in lefts]
@@ -292,7 +301,7 @@ def _distinct(codes: Sequence[Ints]) -> tuple[Ints, Ints]:
 def _asked(rises: Sequence[Rise], fall: Fall) -> list[int]:
     """Return which rises have a metric of a task in which something fell."""
     tasks = {key[:2] for key in fall.steps}
-    return [i for i, rise in enumerate(rises) if any(key[:2] in tasks for key in rise.steps)]
+    return [i for i, rise in enumerate(rises) if not tasks.isdisjoint(rise.tasks)]
 
 
 def _read(

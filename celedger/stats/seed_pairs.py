@@ -81,10 +81,10 @@ def paired_steps(
     """
     if measured.has_sessions:
         return None
-    means = _by_seed(measured, nodes)
-    shares = _shares(measured, nodes, means, noise)
+    shares = _shares(measured, nodes, noise)
     if shares is None:
         return None
+    means = _by_seed(measured, nodes)
     by_chain: dict[int, list[int]] = {}
     for at, node in enumerate(nodes):
         if node.rows:
@@ -293,25 +293,39 @@ def _steady(value: float) -> float:
 
 
 def _shares(
-    measured: Measurements, nodes: Sequence[Node], means: Sequence[Mean], noise: TrialNoise
+    measured: Measurements, nodes: Sequence[Node], noise: TrialNoise
 ) -> tuple[float, ...] | None:
     """Return what the seed's share of the variance may be; None where it is small or unknown."""
     if noise.is_exact:
         return (EXACT_SHARE,)
-    freedom, squares = 0, 0.0
-    between, seeds = 0, 0.0
-    row_seeds = measured.seed.tolist()
-    values = np.clip(measured.value, -LARGEST, LARGEST).tolist()
-    for node, mean in zip(nodes, means, strict=True):
-        if len(node.rows) > len(mean):
-            squares += sum((values[row] - mean[row_seeds[row]][0]) ** 2 for row in node.rows)
-        freedom += len(node.rows) - len(mean)
-        between += max(0, len(mean) - 1)
-        seeds += _squares([y for y, _ in mean.values()])
+    rows = np.array([row for node in nodes for row in node.rows], dtype=np.int64)
+    node = np.repeat(np.arange(len(nodes)), [len(node.rows) for node in nodes])
+    order = np.lexsort((measured.seed[rows], node))
+    rows, node = rows[order], node[order]
+    seed, values = measured.seed[rows], np.clip(measured.value[rows], -LARGEST, LARGEST)
+    new = np.append(True, (np.diff(node) != 0) | (np.diff(seed) != 0))[: len(rows)]
+    means, freedom, squares = _spread_within(np.cumsum(new) - 1, values)
+    _, between, seeds = _spread_within(node[new], means)
     if freedom < SHARE_FREEDOM or not between or not seeds:
         return None
     small = squares / freedom > (1 - LARGE_SHARE) * seeds / between
     return None if small else SHARES
+
+
+def _spread_within(group: Ints, values: Floats) -> tuple[Floats, int, float]:
+    """Return the mean of each group that has a value, and the degrees of freedom and the sum of
+    squares of all values about these.
+
+    Args:
+        group: Of each value: ascending.
+    """
+    begins = np.flatnonzero(np.append(True, np.diff(group) != 0)[: len(group)])
+    if not len(begins):
+        return values, 0, 0.0
+    sizes = np.diff(np.append(begins, len(group)))
+    means = np.add.reduceat(values, begins) / sizes
+    squares = float(np.square(values - np.repeat(means, sizes)).sum())
+    return means, len(values) - len(begins), squares
 
 
 def _rounded(table: SeedTable, shares: tuple[float, ...]) -> tuple[float, ...]:

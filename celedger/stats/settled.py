@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -18,14 +19,15 @@ from numpy.typing import NDArray
 
 from celedger.stats.arrays import Floats
 from celedger.stats.commit_nodes import CommitNodes
-from celedger.stats.course import MetricKey, Step, StepKind
+from celedger.stats.course import MetricHistory, MetricKey, Node, Step, StepKind, TrialNoise
 from celedger.stats.metric_passes import NoisePoint
 
-VERSION = 1
+VERSION = 2
 """Of the model and the format: an item of another one is not read."""
 LAG = 120
-"""The newest nodes that every job passes again, and up to as many older ones: as many as the
-longest drift has commits."""
+"""The newest nodes that every job passes again: as many as the longest drift has commits."""
+AT_ONCE = 24
+"""Nodes are settled when so many more are passed."""
 TAIL_NODES = 4
 """The newest nodes change most, and no table of theirs is kept."""
 _SMALLEST_OUTLIERS = 0.005
@@ -197,9 +199,9 @@ def summed_table(
 def first_unsettled(nodes: CommitNodes, steps: Sequence[Step], first: int) -> int:
     """Return the node from which on later jobs must pass, when this one passed from `first` on.
 
-    It stays while less than twice `LAG` nodes are passed, and where it would cut a drift.
+    It stays where it would cut a drift.
     """
-    if len(nodes) - first < 2 * LAG:
+    if len(nodes) - first < LAG + AT_ONCE:
         return first
     after = len(nodes) - LAG
     for step in steps:
@@ -242,6 +244,38 @@ def keep(
         }
         kept.arrays[f"{name} message"] = stretch.message
         kept.arrays[f"{name} control"] = stretch.control
+
+
+def keep_history(kept: Kept, content: str, history: MetricHistory) -> None:
+    """Keep a metric's history, and the digest of what it rests on."""
+    nodes, noise = history.nodes, history.noise
+    kept.facts["history"] = {
+        "content": content,
+        "noise": {name: getattr(noise, name) for name in TrialNoise.__slots__},
+        "steps": facts_of(history.steps),
+        "by_seeds": history.by_seeds,
+    }
+    kept.arrays |= {
+        "history nodes": np.array([(n.chain, n.first, n.last, len(n.rows)) for n in nodes], int),
+        "history rows": np.array([row for n in nodes for row in n.rows], int),
+        "history levels": np.array([(n.level, n.error) for n in nodes], float),
+    }
+
+
+def history(kept: Kept, content: str) -> MetricHistory | None:
+    """Return the history that was kept; None if it rests on other content."""
+    facts = kept.facts.get("history")
+    if facts is None or facts["content"] != content:
+        return None
+    ends = kept.arrays["history nodes"].reshape(-1, 4)
+    every = tuple(kept.arrays["history rows"].tolist())
+    stops = np.cumsum(ends[:, 3]).tolist()
+    rows = [every[a:b] for a, b in pairwise([0, *stops])]
+    levels = kept.arrays["history levels"].reshape(-1, 2)
+    columns = (*ends[:, :3].T.tolist(), rows, *levels.T.tolist())
+    nodes = tuple(map(Node, *columns))
+    steps = tuple(restored(facts["steps"]))
+    return MetricHistory(TrialNoise(**facts["noise"]), nodes, steps, facts["by_seeds"])
 
 
 def facts_of(steps: Sequence[Step]) -> list[dict[str, Any]]:

@@ -301,6 +301,23 @@ def test_settled_stretches_change_nothing_and_a_stale_item_is_not_used(sessions:
     assert [s.likeliest for s in sure(one(measured, cache=cache))] == places(changed)
 
 
+@pytest.mark.parametrize("sessions", [False, True])
+def test_unchanged_trials_are_not_passed_again(
+    sessions: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = np.random.default_rng(RNG_SEED)
+    levels = np.append(np.ones(20), np.full(20, 1.05))
+    rows = speed(levels, random, sd=0.01, session=0.005) if sessions else quality(levels, random)
+    measured = {KEY: measurements(rows, sessions=sessions)}
+    measured["core", "mlp", "never"] = measurements(rows).where(np.zeros(len(rows), dtype=bool))
+    cache: dict[str, Any] = {}
+    first = trace(measured, cache=cache)
+    monkeypatch.setattr(commit_nodes, "_gather", None)
+    assert trace(measured, cache=cache) == first
+    monkeypatch.undo()
+    assert trace(measured, told_drifts={KEY: [(5, 30)]}, cache=cache)[KEY].noise == first[KEY].noise
+
+
 def test_a_metric_of_few_values_is_never_taken_as_exact() -> None:
     """Two equal accuracies of three correct digits do not make the third a step."""
     rows = [(p, 0, p, i, 2 * p + i, 0.95) for p in range(6) for i in range(2)]

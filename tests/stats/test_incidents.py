@@ -319,6 +319,15 @@ def test_the_files_that_a_mend_touches_count() -> None:
     assert first.mended > 0.8 > before.mended and first.mended > second.mended
 
 
+def test_git_is_asked_only_of_incidents_that_a_fall_may_have_mended() -> None:
+    rises = [step(10 * n, size=8, before=100 + 8 * n) for n in range(1, 11)]
+    asked: set[int] = set()
+    touches = CommitEvidence({}, lambda c, d: asked.add(d) is None)
+    lives = history(*rises, step(150, size=-8, before=188), commits=160)
+    assert states(of((LOSS, lives), evidence=touches))[-1] == (100, 100, OPEN)
+    assert asked == {50, 60, 70, 80, 90, 100}
+
+
 def test_a_metric_that_did_not_fall_speaks_against_a_mend() -> None:
     up = step(10, size=8)
     down = step(30, size=-8, before=108)
