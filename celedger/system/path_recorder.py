@@ -281,25 +281,21 @@ class Record:
                 self.take(fd, row)
 
     def take(self, fd: int, row: tuple[int, ...]) -> None:
-        """Note what a call names, and let it go on."""
+        """Note what a call names, and let it go on. A path that was noted before, by the same name,
+        needs no second look: most calls of a trial are such."""
         answer = _ANSWER.pack(row[0], 0, 0, CONTINUE)
-        if self._is_noted(row):
-            self._send(fd, answer)
-        else:
-            self._note(fd, row, answer)
-
-    def _is_noted(self, row: tuple[int, ...]) -> bool:
-        """Return True if a call names a path that was noted before, by the same name, or none. Most
-        calls of a trial are such: what it imports is named a dozen times."""
         at, noted = self._plain.get(row[3], (0, None))
-        if noted is None or row[4] != self._architecture or not self._remember:
-            return False
-        text = self._short_string(row[1], row[at])
-        return text == b"" or text in noted
+        only = None
+        if noted is not None and row[4] == self._architecture:
+            only = self._short_string(row[1], row[at])
+            if self._remember and (only == b"" or only in noted):
+                self._send(fd, answer)
+                return
+        self._note(fd, row, answer, only)
 
-    def _note(self, fd: int, row: tuple[int, ...], answer: bytes) -> None:
+    def _note(self, fd: int, row: tuple[int, ...], answer: bytes, only: bytes | None) -> None:
         try:
-            named = self._named(row)
+            named = self._named(row, only)
             if self._remember and not any(map(_PASSING.search, named)):
                 # The caller may go on already: what changes the meaning of a path comes by here
                 # too, and waits.
@@ -329,8 +325,9 @@ class Record:
         except OSError:  # its process was killed
             pass
 
-    def _named(self, row: tuple[int, ...]) -> list[bytes]:
-        """Return the absolute paths that a call names, as it names them."""
+    def _named(self, row: tuple[int, ...], only: bytes | None) -> list[bytes]:
+        """Return the absolute paths that a call names, as it names them. If it names one and that
+        was read, it is `only`."""
         pid, number, architecture, arguments = row[1], row[3], row[4], row[6:]
         name = self._names.get(number)
         if architecture != self._architecture or name is None:
@@ -339,7 +336,7 @@ class Record:
             return []
         paths = []
         for at, base in PATHS[name][2]:
-            text = self._string(pid, arguments[at])
+            text = self._string(pid, arguments[at]) if only is None else only
             if text is None or (not text and name not in ("execveat", "linkat")):
                 continue  # the call ends in EFAULT or ENOENT, or is about a descriptor
             folder = _AT_CWD
