@@ -169,6 +169,7 @@ WORLDS = {
     "crash-repeats": World(steps=(0.0,), crash=(0.0, 1.0), metric="", stored=3, step=7, redraw=0.2),
     "crash-exact": World(steps=(0.0,), crash=(0.0, 1.0), metric="", stored=3, redraw=0.2),
     "crash-exact-.3": World(steps=(0.0,), crash=(0.0, 0.3), metric="", stored=3, redraw=0.2),
+    "crash-exact-.7": World(steps=(0.0,), crash=(0.0, 0.7), metric="", stored=3, redraw=0.2),
     "crash-.7": World(steps=(0.0,), crash=(0.0, 0.7), metric="", stored=3),
     "crash-.5": World(steps=(0.0,), crash=(0.0, 0.5), metric="", stored=3),
     "crash-.3": World(steps=(0.0,), crash=(0.0, 0.3), metric="", stored=3),

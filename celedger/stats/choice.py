@@ -220,6 +220,8 @@ def _needed(
         for position in unconfirmed(lineage, members, hidden, tested):
             if question.at(position) not in running:
                 return Choice(position, seed=seed_choice.telling_seed(posterior.belief))
+        if running.count(posterior.leader) < question.unproven:
+            return Choice(posterior.leader)
     untouched = not {*places, *hidden, *cost.built} - {GOOD, bad}
     if beside.workers > 1 and untouched and posterior.no_change <= DOUBTED:
         mark = (len(running) + 1) / (beside.workers + 1)

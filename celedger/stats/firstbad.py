@@ -66,6 +66,8 @@ class Question:
     """So many crashes of the bad end are why somebody asks, and so no evidence of their rate."""
     sure: float = SURE
     """Prior probability that a bad commit always fails, by what its failures have in common."""
+    unproven: int = 0
+    """So many failures more of the leader would prove that a bad commit always fails."""
     selected: tuple[int, int] = (0, 0)
     """So many readings of GOOD and BAD were seen to differ (shifts.selected) before anybody
     asked; those that fresh seeds confirmed since do not count."""
@@ -186,20 +188,20 @@ def posterior(question: Question, evidence: Evidence, like: Posterior | None = N
     """Return what the evidence says of every candidate. `like` is a posterior of the same evidence
     for a question that differs in its prior alone: most of the work is then done.
 
-    Where the question is a crash that does not repeat itself, an answer must also hold at
-    FLAKY_CONFIDENCE if a bad commit does not always crash; until it does, the posterior is that
-    of such commits.
+    Where nothing proves that a bad commit always crashes, an answer must also hold at
+    FLAKY_CONFIDENCE if it does not; until it does, the posterior is that of such commits, unless
+    more crashes of the leader would prove it.
 
     Cost: see benchmarks/bisect_simulator.py.
     """
     answer = _posterior(question, evidence, like, question.sure)
     named = answer.state in (State.FOUND, State.SET)
     rates = answer.belief is not None and answer.belief.fit.rates
-    if named and rates and question.sure == SURE:
+    if named and rates and (question.sure == SURE or question.unproven):
         flaky = _posterior(question, evidence, None, 0.0)
         certain = flaky.probability[list(answer.candidates)].sum() * (1 - flaky.no_change)
         if certain < FLAKY_CONFIDENCE:
-            return replace(flaky, state=State.SEARCHING)
+            return replace(answer if question.unproven else flaky, state=State.SEARCHING)
     return answer
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+
 from celedger.base.model import (
     Command,
     Direction,
@@ -20,7 +22,7 @@ from celedger.base.model import (
 )
 from celedger.judge.bisection.identical_trials import Epoch, Placed, Trace, Traces, agrees
 from celedger.judge.bisection.symptom import Symptom
-from celedger.stats.failure_rates import SURE, SURE_EXACT
+from celedger.stats.failure_rates import SURE, SURE_EXACT, SURE_REPEATED, lacking_failures
 from celedger.stats.firstbad import Reading
 
 LOSS = Metric("loss", direction=Direction.LOWER, kind=Kind.QUALITY)
@@ -194,28 +196,49 @@ def test_a_late_change_found_by_a_whole_trial_sets_the_stopped_ones_free() -> No
 NAN = float("nan")
 
 
-def test_a_failure_that_came_again_where_bits_repeat_is_sure() -> None:
+def test_failures_that_come_again_where_bits_repeat_are_sure() -> None:
     ledger = Ledger()
     crash = "exit status 1: ValueError: x"
-    fails = [ledger.trial(p, A[:1], crash=crash)[1] for p in (BAD, 7)]
+    # Of the three crashes of BAD one is why somebody asks.
+    fails = [ledger.trial(p, A[:1], crash=crash) for p in (BAD, BAD, BAD, 7)]
     # They part after the epoch in which the bad ones crash.
-    passes = [ledger.trial(p, values)[1] for p, values in ((GOOD, A), (2, A), (3, A))]
-    assert ledger.traces(None).sure([*fails, *passes]) == SURE_EXACT
-    assert ledger.traces(None).sure([*fails, *passes[:2]]) == SURE
-    assert ledger.traces(None).sure([fails[0], *passes]) == SURE
-    other = ledger.trial(8, A[:1], crash="exit status 1: ValueError: y")[1]
-    assert ledger.traces(None).sure([*fails, other, *passes]) == SURE
-    later = ledger.trial(8, A[:2], crash=crash)[1]
-    assert ledger.traces(None).sure([*fails, later, *passes]) == SURE
-    parted = [ledger.trial(4 + i, A[:2] + B[2:], seed=i)[1] for i in range(3)]
-    assert ledger.traces(None).sure([*fails, *parted]) == SURE
+    passes = [ledger.trial(p, values) for p, values in ((GOOD, A), (2, A), (3, A))]
+    assert ledger.traces(None).sure([*fails, *passes]) == (SURE_REPEATED, 1)
+    again = ledger.trial(7, A[:1], seed=1, crash=crash)
+    assert ledger.traces(None).sure([*fails, again, *passes]) == (SURE_EXACT, 0)
+    fails.append(again)
+    assert ledger.traces(None).sure([*fails, *passes[:2]]) == (SURE, 0)
+    ran = ledger.trial(7, B)
+    assert ledger.traces(None).sure([*fails, ran, *passes]) == (SURE, 0)
+    other = ledger.trial(8, A[:1], crash="exit status 1: ValueError: y")
+    assert ledger.traces(None).sure([*fails, other, *passes]) == (SURE, 0)
+    later = ledger.trial(8, A[:2], crash=crash)
+    assert ledger.traces(None).sure([*fails, later, *passes]) == (SURE, 0)
+    parted = [ledger.trial(4 + i, A[:2] + B[2:], seed=i) for i in range(3)]
+    assert ledger.traces(None).sure([*fails, *parted]) == (SURE, 0)
 
 
 def test_a_loss_that_is_not_finite_again_where_bits_repeat_is_sure() -> None:
     ledger = Ledger()
-    fails = [ledger.trial(p, (*A[:1], NAN, NAN, NAN))[1] for p in (BAD, 7)]
-    passes = [ledger.trial(GOOD, A)[1], ledger.trial(2, A)[1], ledger.trial(3, A[:3])[1]]
-    assert ledger.traces().sure([*fails, *passes]) == SURE_EXACT
-    assert ledger.traces().sure([fails[0], *passes]) == SURE
-    finite = ledger.trial(5, (*A[:2], NAN, NAN))[1]
-    assert ledger.traces().sure([*fails, finite, *passes]) == SURE
+    fails = [ledger.trial(p, (*A[:1], NAN, NAN, NAN)) for p in (BAD, BAD, BAD, 7, 7)]
+    passes = [ledger.trial(GOOD, A), ledger.trial(2, A), ledger.trial(3, A[:3])]
+    assert ledger.traces().sure([*fails, *passes]) == (SURE_EXACT, 0)
+    assert ledger.traces().sure([fails[0], *passes]) == (SURE_REPEATED, 4)
+    finite = ledger.trial(5, (*A[:2], NAN, NAN))
+    assert ledger.traces().sure([*fails, finite, *passes]) == (SURE, 0)
+
+
+@pytest.mark.parametrize(
+    ("failed", "asked", "lacking"),
+    [
+        ([63, 63, 63], 3, 5),  # those of BAD are why somebody asks
+        ([63, 63, 63, 40, 30, 20], 3, 2),  # halving tells where, not how often
+        ([63, 63, 63, 40, 30, 20, 20], 3, 1),
+        ([63, 63, 63, 40, 30, 20, 20, 20], 3, 0),
+        ([63, 63, 63, 63, 63], 1, 1),
+    ],
+)
+def test_trials_of_a_commit_that_failed_prove_that_it_always_does(
+    failed: list[int], asked: int, lacking: int
+) -> None:
+    assert lacking_failures(failed, 63, asked) == lacking

@@ -13,6 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from celedger.stats.choice import DOUBTED, Cost, choose, expected_trials
+from celedger.stats.failure_rates import SURE_EXACT, SURE_REPEATED
 from celedger.stats.firstbad import (
     Evidence,
     NoisePrior,
@@ -70,6 +71,20 @@ def test_a_sure_crash_takes_one_reading_a_halving_and_a_few_more(first_bad: int)
     assert (answer.state, answer.candidates) == (State.FOUND, (first_bad,))
     assert len(path) <= 3 + 10 + 9  # where only the last commit crashes, it may be by chance
     assert answer.effect > 0.9 and np.isnan(answer.noise)
+
+
+def test_where_crashes_may_prove_themselves_the_leader_is_asked_for_them() -> None:
+    """Once the place is clear, one prior says "always" at no cost, and one asks for two more."""
+    stored = tuple(Reading(p, float(p == 7)) for p in (GOOD, GOOD, GOOD, 7, 7, 7))
+    inside = (Reading(3, 0.0), Reading(5, 1.0), Reading(4, 1.0))
+    question = Question(Lineage.line(8), binary=True, asked=3, sure=SURE_EXACT)
+    evidence = Evidence(stored + inside)
+    assert posterior(question, evidence).state is State.FOUND
+    question = replace(question, sure=SURE_REPEATED, unproven=2)
+    answer = posterior(question, Evidence((*evidence.readings, Reading(4, 1.0))))
+    assert (answer.state, answer.leader) == (State.SEARCHING, 4)
+    asked = choose(question, evidence, answer)
+    assert asked is not None and asked.position == 4
 
 
 def test_a_flaky_crash_is_found() -> None:

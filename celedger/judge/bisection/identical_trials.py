@@ -20,7 +20,7 @@ from celedger.base.model import Direction, Kind, TrialRecord
 from celedger.judge.bisection.symptom import Symptom, at_one_place
 from celedger.ledger import Ledger
 from celedger.stats import noise
-from celedger.stats.failure_rates import SURE, SURE_EXACT, SURE_REPEATED
+from celedger.stats.failure_rates import SURE, SURE_EXACT, SURE_REPEATED, lacking_failures
 from celedger.stats.lineage import GOOD
 
 # A loss in full precision agrees by chance about never; an accuracy over a few hundred samples
@@ -28,7 +28,7 @@ from celedger.stats.lineage import GOOD
 # 10^-18.
 _ENOUGH = 3
 _PASSING = 2
-"""Repeats of passing trials from which a failure that came again is a sure one."""
+"""Repeats of passing trials from which failures that come again prove a sure one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,21 +124,23 @@ class Traces:
                 return None
         return self._draws.setdefault(key, len(self._draws))
 
-    def sure(self, records: Sequence[TrialRecord]) -> float:
-        """Return the prior probability that a bad commit always fails: crashes, or is not
-        finite."""
+    def sure(self, placed: Placed) -> tuple[float, int]:
+        """Return the prior probability that a bad commit always fails (crashes, or is not finite),
+        and how many more failures would prove it; 0 of these where no number does, or no more is
+        lacking."""
         symptom = self._symptom
         bad = 1.0 if symptom.metric is None else math.inf
-        told = [(symptom.reads(r), r) for r in records if not r.derived]
-        failed = [record for value, record in told if value == bad]
-        passed = [r for value, r in told if value not in (None, bad) or r.early_stopped]
-        places = {(r.outcome and r.outcome.message, self._finite(r)) for r in failed}
-        again = len({record.trial.seed for record in failed}) < len(failed)
-        if again and len(places) == 1:
-            epochs = places.pop()[1] + 1
-            if self._repeats(passed, epochs) >= _PASSING:
-                return SURE_EXACT
-        return SURE_REPEATED if at_one_place(failed) else SURE
+        told = [(position, symptom.reads(r), r) for position, r in placed if not r.derived]
+        failed = [(position, record) for position, value, record in told if value == bad]
+        crashes, at = [record for _, record in failed], [position for position, _ in failed]
+        passed = [(p, r) for p, value, r in told if value not in (None, bad) or r.early_stopped]
+        places = {(r.outcome and r.outcome.message, self._finite(r)) for r in crashes}
+        if len(places) == 1 and {p for p, _ in passed}.isdisjoint(at):
+            repeats = self._repeats([r for _, r in passed], places.pop()[1] + 1)
+            if repeats >= _PASSING:
+                lacking = lacking_failures(at, self._bad, symptom.asked)
+                return (SURE_REPEATED, lacking) if lacking else (SURE_EXACT, 0)
+        return SURE_REPEATED if at_one_place(crashes) else SURE, 0
 
     def _finite(self, record: TrialRecord) -> int:
         """Return after how many epochs a trial failed."""

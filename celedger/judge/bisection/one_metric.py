@@ -83,6 +83,7 @@ class Track:
         self.evidence = evidence = self._evidence(placed, unreachable)
         metric = self.symptom.metric
         at_good = [r.value for r in evidence.readings if r.position == GOOD and isfinite(r.value)]
+        sure, unproven = self._traces.sure(placed)
         self.question = firstbad.Question(
             lineage=self._lineage,
             confidence=self._confidence,
@@ -90,7 +91,8 @@ class Track:
             binary=metric is None,
             asked=self.symptom.asked,
             selected=self._selected(placed),
-            sure=self._traces.sure(records),
+            sure=sure,
+            unproven=unproven,
             none_prior=self._none_prior,
             floor=metric.floor.at(float(np.median(at_good))) if metric and at_good else 0.0,
             prior=(np.asarray(classes.weights) * self.others).tolist(),
