@@ -25,13 +25,9 @@ def run(job):
     os.environ.update(job["environment"])
     sys.argv = job["argv"]
     sys.path.insert(0, str(Path(sys.argv[0]).absolute().parent))
-    if options := json.loads(os.environ["CELEDGER_PROBE"]):
-        from celedger.probes import observe, trace
+    from celedger.child import attach
 
-        from celedger.child import attach
-
-        attach.install()
-        observe.attach(trace.TraceProbe(options))
+    attach.install()
     script = Path(sys.argv[0]).absolute()
     main = sys.modules["__main__"] = ModuleType("__main__")
     main.__file__ = str(script)

@@ -35,7 +35,11 @@ def install() -> None:
     options = json.loads(os.environ.get("CELEDGER_PROBE", "{}"))
     if options:
         child.log = _passed_on(child.log)
-        sys.meta_path.insert(0, _AfterTorch(options))
+        finder = _AfterTorch(options)
+        if "torch" in sys.modules:  # in a fork of a launcher
+            finder.attach()
+        else:
+            sys.meta_path.insert(0, finder)
 
 
 def note_failure(error: Exception) -> None:
@@ -76,12 +80,12 @@ class _AfterTorch(importlib.abc.MetaPathFinder):
 
             def load_and_attach(module: ModuleType) -> None:
                 load(module)
-                self._attach()
+                self.attach()
 
             spec.loader.exec_module = load_and_attach  # type: ignore[method-assign]
         return spec
 
-    def _attach(self) -> None:
+    def attach(self) -> None:
         try:
             if sys.modules["torch"].__version__ < "2.5":
                 raise RuntimeError("diagnosis follows trainings with torch 2.5 or later")

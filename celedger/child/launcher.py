@@ -208,6 +208,8 @@ def _run(order: dict[str, Any], finder: Any) -> None:
     _reset()
     if order["record"]:
         finder.install()
+    if "CELEDGER_PROBE" in os.environ:
+        importlib.import_module("celedger.child.attach").install()
     main = sys.modules["__main__"] = ModuleType("__main__")
     try:
         if by_name:

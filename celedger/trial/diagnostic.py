@@ -17,7 +17,9 @@ from pathlib import Path
 from celedger.base import plugins
 from celedger.base.errors import CannotJudge, MachineError
 from celedger.base.model import Commit, OutcomeKind, Task
+from celedger.ledger import ulid
 from celedger.system import process
+from celedger.system.process import TRIAL_VARIABLE
 from celedger.system.telemetry import POWER_CAPPED, Sampler
 from celedger.trial.ending import classify, explain
 from celedger.trial.runner import Bench
@@ -52,27 +54,32 @@ def diagnose(
     *,
     params: Mapping[str, object] | None = None,
     environment: Mapping[str, str] | None = None,
+    warm: bool = False,
 ) -> Diagnostic:
     """Run all commands of the task once, with a probe inside its trainings.
 
     `probe` names the probe that observes them (`kind`) and holds its options; it writes into `out`.
-    `params` and `environment` change the task's parameters and variables. A training that fails is
-    a result. Raises CannotJudge if the commit cannot be built, or if the probe itself failed;
-    MachineError if there is no such probe.
+    `params` and `environment` change the task's parameters and variables. With `warm`, a training
+    is forked by a launcher where the suite preloads modules. A training that fails is a result.
+    Raises CannotJudge if the commit cannot be built, or if the probe itself failed; MachineError if
+    there is no such probe.
     """
     child = child_copy(bench.child.parent, folder_of(str(probe["kind"])))
     task = replace(task, params={**task.params, **(params or {})})
     out.mkdir(parents=True, exist_ok=True)
     log = out / "log.txt"
     with bench.device_held():
-        env = variables(bench.base_env, task, tree=bench.tree, child=child,
+        untraced = replace(task, trace=False)
+        env = variables(bench.base_env, untraced, tree=bench.tree, child=child,
                         visible_devices=bench.device.visible, extra={
             "CELEDGER_SEED": str(seed),
+            TRIAL_VARIABLE: ulid.new(bench.now(), bench.random),
             "CELEDGER_PROBE": json.dumps(dict(probe)),
             "CELEDGER_PROBE_OUT": str(out),
             **(environment or {}),
         })  # fmt: skip
-        env["PYTHONPATH"] = os.pathsep.join([str(_site(child, out)), env["PYTHONPATH"]])
+        site = str(_site(child, out))
+        cold = {**env, "PYTHONPATH": os.pathsep.join([site, env["PYTHONPATH"]])}
         kind, reason = bench.prepare(commit, task, env, log)
         if kind is not OutcomeKind.OK:
             raise CannotJudge(f"{task.name} cannot be built at {commit.sha[:10]}: {reason}")
@@ -82,10 +89,13 @@ def diagnose(
             if bench.device.gpu is not None:  # else a diagnostic run is watched from inside alone
                 sampler.sample(running.usage)
 
-        for _, argv in bench.lines(task, bench.place(commit.sha, task), seed, out):
+        installation = bench.place(commit.sha, task)
+        for _, argv in bench.lines(task, installation, seed, out):
+            fork = bench.forker(task, installation.python, argv, env) if warm else None
             end = bench.run_command(
-                task, argv, out, env=env, log=log, timeout=task.timeout, on_tick=look
-            )
+                task, argv, out, env=env if fork else cold, log=log, timeout=task.timeout,
+                on_tick=look, fork=fork,
+            )  # fmt: skip
             fault = out / FAILED
             if fault.exists():
                 reason = fault.read_text().strip().splitlines()[-1]

@@ -1,0 +1,163 @@
+"""Tell whether a task computes the same at two commits, from signatures of its first steps. That of
+the first commit is read from the ledger where it is there, and kept there where it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import Random
+
+from celedger.base.errors import CannotJudge, LedgerError
+from celedger.base.model import Commit, Task
+from celedger.lab.diagnose.signature import (
+    SHORT,
+    STEPS,
+    WORK,
+    Scheme,
+    Signature,
+    changed_work,
+    first_difference,
+    not_looked_at,
+    place_of,
+    sign,
+    work,
+)
+from celedger.lab.views.same import Sameness, TaskSameness
+from celedger.ledger import Ledger, ulid
+from celedger.ledger.findings import FindingRecord
+from celedger.trial.diagnostic import folder_of
+from celedger.trial.runner import Bench
+from celedger.trial.training_variables import child_copy
+
+VERB = "signature"  # of the findings that hold signatures
+QUICK = 3.0
+"""Seconds of a short signature beyond which five steps are looked at instead: nobody waits longer
+for an answer while editing."""
+
+
+@dataclass
+class Signatures:
+    """The signatures of a task with one seed: `ledger` keeps those of commits."""
+
+    bench: Bench
+    ledger: Ledger
+    task: Task
+    seed: int
+    folder: Path
+    suite_files: Mapping[str, Path] = field(default_factory=dict)
+    _runs: int = 0
+
+    def scheme(self) -> Scheme:
+        """Return what to look at where nobody says: more than the first steps, if that is quick."""
+        for record in reversed(self.ledger.findings()):
+            if record.verb == VERB and (record.suite, record.task) == (
+                self.task.suite, self.task.name,
+            ):  # fmt: skip
+                seconds = record.document.get("seconds")
+                is_slow = record.document.get("scheme") == str(STEPS) or (
+                    isinstance(seconds, float) and seconds > QUICK
+                )
+                return STEPS if is_slow else SHORT
+        return SHORT
+
+    def compare(self, a: Commit, b: Commit, scheme: Scheme) -> TaskSameness:
+        """Compare two commits, the second of which is not kept. Where they differ, the first is
+        signed again, since a training that does not repeat itself tells nothing."""
+        stored = self.stored(a, scheme)
+        first = stored or self.sign(a, scheme)
+        if first.problem or not first.count:
+            return self._unsigned(a, first)
+        second = self.sign(b, scheme)
+        if not second.count:
+            return self._unsigned(b, second)
+        seconds = second.seconds + (0.0 if stored else first.seconds)
+        difference = first_difference(first, second)
+        if difference is not None:
+            again = self.sign(a, scheme)
+            seconds += again.seconds
+            if (own := first_difference(first, again)) is not None:
+                if stored is None:
+                    return TaskSameness(
+                        self.task.name, Sameness.UNREPEATABLE, first.count, own, seconds=seconds
+                    )
+                first, stored = again, None  # what is stored is of another state of the machine
+            else:
+                first = again  # which has the modules
+            difference = first_difference(first, second)
+        if stored is None:
+            self.keep(a, first)
+        if second.problem:
+            return self._unsigned(b, second)
+        kind = Sameness.SAME if difference is None else Sameness.DIFFERENT
+        if difference is not None and difference.is_rounding:
+            kind = Sameness.ROUNDING
+        tree = self.bench.tree
+        roots = {str(tree): "", str(self.bench.suite_copy): self.task.suite}
+        return TaskSameness(
+            self.task.name, kind, first.count, difference,
+            place_of(difference, roots) if difference else "", "",
+            tuple(changed_work(first, second)), not_looked_at(second, scheme), seconds,
+        )  # fmt: skip
+
+    def _unsigned(self, commit: Commit, signature: Signature) -> TaskSameness:
+        if signature.problem:
+            text = f"ended after {signature.count} steps: {signature.problem}"
+            return TaskSameness(self.task.name, Sameness.FAILED, signature.count, message=text)
+        text = "no training step of torch was seen: use `celedger check .`"
+        return TaskSameness(self.task.name, Sameness.NO_TORCH, message=text)
+
+    def sign(self, commit: Commit, scheme: Scheme) -> Signature:
+        self._runs += 1
+        folder = self.folder / self.task.name / str(self._runs)
+        bench, files = self.bench, self.suite_files.get(commit.sha)
+        if files is not None:
+            bench = replace(bench, suite_files=files)
+            bench._checkout = self.bench.checkout
+        return sign(bench, commit, self.task, self.seed, folder, scheme)
+
+    def _key(self, commit: Commit, scheme: Scheme) -> dict[str, object]:
+        """Return what a signature belongs to, beside the commit."""
+        environment = self.bench.place(commit.sha, self.task).environment.fingerprint
+        probe = child_copy(self.bench.child.parent, folder_of("signature")).name
+        return {
+            "recipe": self.task.recipe, "environment": environment, "seed": self.seed,
+            "device": self.bench.device.key, "probe": probe, "scheme": str(scheme),
+        }  # fmt: skip
+
+    def stored(self, commit: Commit, scheme: Scheme) -> Signature | None:
+        """Return the signature that the ledger has; None for none, and for two that differ."""
+        key = self._key(commit, scheme)
+        signatures: list[Signature] = []
+        for record in self.ledger.findings(commit.sha):
+            if record.verb == VERB and key.items() <= record.document.items():
+                with suppress(KeyError, TypeError, ValueError):
+                    signatures.append(Signature.of(record.document))
+        if any(first_difference(signatures[0], other) for other in signatures[1:]):
+            return None
+        return signatures[0] if signatures else None
+
+    def keep(self, commit: Commit, signature: Signature) -> None:
+        """Keep the signature of a commit. A ledger that cannot be written to is no error."""
+        started = self.bench.now()
+        counts = ", ".join(f"{n:,.0f} {WORK[name]}" for name, n in work(signature).items())
+        record = FindingRecord(
+            ulid.new(started, Random()), VERB, self.task.suite, self.task.name, commit.sha, "",
+            f"same {self.task.name}", started, f"a step: {counts}",
+            {**self._key(commit, Scheme(0)), **signature.document()},
+        )  # fmt: skip
+        with suppress(LedgerError):
+            self.ledger.record_commits([commit])
+            self.ledger.record_finding(record)
+
+
+def answers(
+    signatures: Iterator[Signatures], a: Commit, b: Commit, scheme: Scheme | None
+) -> Iterator[TaskSameness]:
+    """Yield the answer of each task. One that cannot be judged is an answer, too."""
+    for each in signatures:
+        try:
+            yield each.compare(a, b, scheme or each.scheme())
+        except CannotJudge as error:
+            yield TaskSameness(each.task.name, Sameness.FAILED, message=str(error))
