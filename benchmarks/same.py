@@ -24,7 +24,7 @@ from pathlib import Path
 from lab import LAB, SEED, commit, figures, opened, repository, training
 
 from celedger.base.errors import CannotJudge
-from celedger.lab.diagnose.signature import SHORT, STEPS, first_difference, sign
+from celedger.lab.diagnose.signature import SHORT, STEPS, first_difference, sign, signed
 from celedger.trial.diagnostic import EAGER, diagnose
 
 _PRELOADED = ("torch", "torch._dynamo")
@@ -53,16 +53,16 @@ def judge(name: str, place: Path, most: int) -> tuple[Counter[str], list[str]]:
         def trained(sha: str) -> list[str]:
             done = diagnose(
                 bench, found.resolve(sha), task, SEED, folder / f"bare-{sha}", {"kind": "trace",
-                "full": [], "steps": 0}, environment=EAGER, warm=True,
+                "full": [], "steps": 0}, environment=EAGER, quick=True,
             )  # fmt: skip
             return figures(done.log) if done.ok else [done.message]
 
         plain = trained(good.sha)
-        schemes = {"short": SHORT, "steps": STEPS}
-        base = {
-            label: sign(bench, good, task, SEED, folder / f"base-{label}", scheme)
-            for label, scheme in schemes.items()
-        }
+        schemes, base = {}, {}
+        for label, scheme in {"short": SHORT, "steps": STEPS}.items():
+            schemes[label], base[label] = signed(
+                lambda one: sign(bench, good, task, SEED, folder / f"base-{one}", one), scheme
+            )
         for label, signature in base.items():
             counts[f"seconds {label}"] = round(1000 * signature.seconds)
         for (kind, edit), sha in zip(edits, shas, strict=True):
@@ -86,7 +86,9 @@ def judge(name: str, place: Path, most: int) -> tuple[Counter[str], list[str]]:
                 counts[f"{label}: {kind} {'moved' if moved else 'still'}, {answer}"] += 1
                 if (kind == "fault" and moved != seen) or (kind == "refactor" and seen):
                     moves = "moves the figures" if moved else "moves no figure"
-                    lines.append(f"  {name}/{edit.name} ({kind}, {moves}), {label}: {answer} {text}")
+                    lines.append(
+                        f"  {name}/{edit.name} ({kind}, {moves}), {label}: {answer} {text}"
+                    )
     return counts, lines
 
 
@@ -107,7 +109,12 @@ def main() -> int:
             counts, lines = judge(name, Path(place), arguments.each)
         took = {k: v for k, v in counts.items() if k.startswith("seconds")}
         total += Counter({k: v for k, v in counts.items() if k not in took})
-        print(f"{name}: {dict(took)} ms; {time.monotonic() - start:.0f} s", *lines, sep="\n", flush=True)
+        print(
+            f"{name}: {dict(took)} ms; {time.monotonic() - start:.0f} s",
+            *lines,
+            sep="\n",
+            flush=True,
+        )
     for key, number in sorted(total.items()):
         print(f"{number:4}  {key}")
     moved = sum(v for k, v in total.items() if k.startswith("short: fault moved"))

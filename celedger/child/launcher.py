@@ -14,6 +14,9 @@ Then, from celedger, the order of a supervisor
 trial; with it come the descriptors control, status, log and those of `fds`. The answer is
 `{"pid": N}`, the trial's supervisor. It stays unreaped until `{"reap": N}`, so that no other
 process gets its number. The launcher ends when the socket is closed.
+
+One that is kept for later commands listens on a socket instead, and talks so to each of its
+clients. It ends at `{"end": true}`, or when nobody has asked for anything for IDLE seconds.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ import importlib.util
 import json
 import os
 import runpy
+import select
 import signal
 import socket
 import threading
@@ -43,6 +47,9 @@ from typing import Any
 VARIABLE = b"CELEDGER_TRIAL="
 AGAIN = "again"  # the last argument of a launcher that was started anew
 MOST_FDS = 64  # passed with one order
+IDLE = (
+    600.0  # seconds: somebody who edits tries again within minutes; torch holds 300 MB until then
+)
 
 
 def load(path: str) -> Any:
@@ -137,29 +144,64 @@ def _variable_address() -> int:
     return start + offset + len(VARIABLE)
 
 
-def _serve(channel: socket.socket, supervisor: Any) -> dict[str, Any] | None:
-    """Fork trials until celedger ends. Returns only in a trial, with its order."""
+def _serve(door: socket.socket, hello: dict[str, Any], supervisor: Any) -> dict[str, Any] | None:
+    """Fork trials until celedger ends, or for all who come in by a listening socket. Returns only
+    in a trial, with its order."""
     address = _variable_address()
+    greeting = json.dumps(hello).encode()
+    is_kept = bool(door.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+    clients: dict[socket.socket, set[int]] = {}  # the supervisors that each has not reaped
+    orphans: set[int] = set()
+    if not is_kept:
+        door.send(greeting)
+        clients[door] = set()
     while True:
-        space = socket.CMSG_SPACE(MOST_FDS * array.array("i").itemsize)
-        data, ancillary, _, _ = channel.recvmsg(1 << 20, space)
-        if not data:
+        sockets = [*clients, *([door] if is_kept else [])]
+        ready = select.select(sockets, [], [], IDLE if is_kept and not clients else None)[0]
+        orphans -= {pid for pid in orphans if os.waitpid(pid, os.WNOHANG)[0]}
+        if not ready:
             return None
-        order: dict[str, Any] = json.loads(data)
-        if "reap" in order:
-            os.waitpid(order["reap"], 0)
-            continue
-        fds = array.array("i")
-        for _, _, sent in ancillary:
-            fds.frombytes(sent)
-        pid = os.fork()
-        if pid == 0:
-            channel.close()
-            _supervise(order, list(fds), address, supervisor)
-            return order
-        for fd in fds:
-            os.close(fd)
-        channel.send(json.dumps({"pid": pid}).encode())
+        for channel in ready:
+            if is_kept and channel is door:
+                client = door.accept()[0]
+                client.send(greeting)
+                clients[client] = set()
+                continue
+            order, fds = _received(channel)
+            if not order:
+                orphans |= clients.pop(channel)
+                channel.close()
+                if not is_kept:
+                    return None
+            elif "end" in order:
+                return None
+            elif "reap" in order:
+                os.waitpid(order["reap"], 0)
+                clients[channel].discard(order["reap"])
+            else:
+                pid = os.fork()
+                if pid == 0:
+                    for one in {door, *clients}:
+                        one.close()
+                    _supervise(order, fds, address, supervisor)
+                    return order
+                for fd in fds:
+                    os.close(fd)
+                clients[channel].add(pid)
+                channel.send(json.dumps({"pid": pid}).encode())
+
+
+def _received(channel: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """Return the next message and its descriptors; nothing where the other end is closed."""
+    space = socket.CMSG_SPACE(MOST_FDS * array.array("i").itemsize)
+    try:
+        data, ancillary, _, _ = channel.recvmsg(1 << 20, space)
+    except ConnectionError:
+        data, ancillary = b"", []
+    fds = array.array("i")
+    for _, _, sent in ancillary:
+        fds.frombytes(sent)
+    return json.loads(data) if data else {}, list(fds)
 
 
 def _supervise(order: dict[str, Any], fds: list[int], address: int, supervisor: Any) -> None:
@@ -250,15 +292,14 @@ def main() -> None:
     supervisor = load(sys.argv[2])
     supervisor.module("path_recorder")
     supervisor.module("instruction_counter")
-    channel = socket.socket(fileno=int(sys.argv[1]))
+    door = socket.socket(fileno=int(sys.argv[1]))
     preload = json.loads(sys.argv[3])
     end_writing = _import_from_byte_code()
     message = _imported(preload, descriptors())
     end_writing()
     if all(name in sys.modules for name in preload):
         message["heap"] = supervisor.memory().get("anonymous", 0)
-    channel.send(json.dumps(message).encode())
-    order = _serve(channel, supervisor)
+    order = _serve(door, message, supervisor)
     if order is None:
         os._exit(0)
     _run(order, finder)

@@ -285,6 +285,21 @@ def _drain(command: Options, engine: str | None, *, from_hook: bool) -> None:
             say(f"{done} job{'s' * (done != 1)} run, the queue is empty")
 
 
+def stop(context: typer.Context) -> int:
+    """End the fork servers that quick answers (`celedger same`) keep ready for the next one.
+
+    They end by themselves after ten minutes without a question.
+    """
+    from celedger.repo import Repository
+    from celedger.system.warm import LAUNCHERS, end_kept
+    from celedger.views.format import count
+
+    repository = Repository.open(context.obj.repository)
+    ended = end_kept(repository.state_dir / LAUNCHERS)
+    print(f"{count(ended, 'fork server')} ended" if ended else "no fork server runs")
+    return Status.GOOD
+
+
 def queue(
     context: typer.Context,
     json: options.Json = False,

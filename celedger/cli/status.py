@@ -40,17 +40,19 @@ def status(
     from celedger.judge import memory
     from celedger.judge.incident import State
     from celedger.repo import Repository
+    from celedger.system.warm import LAUNCHERS, kept
     from celedger.views.status import IncidentDocument, StatusDocument
 
     typed: Options = context.obj
     repository = Repository.open(typed.repository)
     settings, _ = context.with_resource(settled(repository, typed))
+    servers = kept(repository.state_dir / LAUNCHERS)
     if not settings.ledger.exists() and not archive_of(repository, settings).size:
         if incident is not None:
             raise no_incident(incident)
         queue = queue_document(repository, settings, ())
         hint = _queue_hint(queue) or _first_command(repository, settings)
-        document = StatusDocument(time.time(), (), queue, State(""), {}, {}, hint)
+        document = StatusDocument(time.time(), (), queue, State(""), {}, {}, hint, servers)
         options.answer(document, json, typed.retyped)
         return Status.GOOD
     with reading(typed) as session:
@@ -68,7 +70,7 @@ def status(
         hint = _queue_hint(queue) or _next(session, state)
         document = StatusDocument(
             time.time(), ledger.trials(open_only=True), queue, state, _seen(repository), commits,
-            hint,
+            hint, servers,
         )  # fmt: skip
         options.answer(document, json, typed.retyped)
     if not json:

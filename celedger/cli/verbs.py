@@ -24,8 +24,8 @@ CORE = {
     "init": "init", "allow": "service", "run": "run", "log": "reading", "show": "reading",
     "diff": "reading", "drift": "reading", "check": "check", "bisect": "bisect", "noise": "run",
     "table": "reading", "status": "status", "queue": "service", "worker": "service",
-    "demo": "demo", "doctor": "doctor", "baseline": "check", "plot": "plot", "hook": "service",
-    "merge": "merge", "export": "export",
+    "stop": "service", "demo": "demo", "doctor": "doctor", "baseline": "check", "plot": "plot",
+    "hook": "service", "merge": "merge", "export": "export",
 }  # fmt: skip
 _HIDDEN = {"void": "check"}  # another name of `baseline void`
 

@@ -4,27 +4,31 @@ know what a trial or a suite is.
 
 A launcher serves one interpreter with one environment, so a task's thread count and device are
 part of its identity. It is started outside of any checkout. Whatever goes wrong with one, the
-command starts cold.
+command starts cold. Those of a measurement end with their command; those of a quick answer are
+kept for the next one, by a socket in a folder of the user's.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from celedger.base.errors import SuiteError
-from celedger.system import process, process_tree
+from celedger.system import environment, process, process_tree
 from celedger.system.process import SUPERVISOR, TRIAL_VARIABLE, Fork, Supervisor
 
+LAUNCHERS = "launchers"  # in a repository's state: the folder of those that are kept
 _LATE = ("PYTHONPATH", "CELEDGER_", "PWD")  # variables that a trial gets after the fork
 _TOKEN = 26  # characters of TRIAL_VARIABLE, a ULID
 _IMPORTING = 300.0  # seconds for importing, on a cold network file system
@@ -59,22 +63,20 @@ class _Launcher:
     `modules` are those it has loaded, by top-level name, each with its file; `heap` the bytes that
     the imports left behind, 0 where they failed."""
 
-    def __init__(self, script: Path, key: _Key) -> None:
+    def __init__(self, script: Path, key: _Key, kept: Path | None = None) -> None:
+        """Start it, or reach the one that listens at `kept`."""
         self.modules: dict[str, str] = {}
         self.problem = "importing never ended"
         self.heap = 0
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        for end in (ours, theirs):
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MESSAGE)
-        self._socket = ours
-        python, preload, variables = key
-        channel = theirs.fileno()
-        line = (python, str(script), str(channel), str(SUPERVISOR), json.dumps(preload))
-        with theirs, tempfile.TemporaryFile() as output:
-            self._process = process.spawn(
-                line, cwd="/", env={**dict(variables), TRIAL_VARIABLE: "0" * _TOKEN},
-                stdout=output, stderr=output, pass_fds=(channel,),
-            )  # fmt: skip
+        self._process: subprocess.Popen[Any] | None = None
+        if kept is None:
+            self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            self._process = _start(script, key, theirs)
+            theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MESSAGE)
+            theirs.close()
+        else:
+            self._socket = _connected(kept) or _started(script, key, kept)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MESSAGE)
 
     def wait_for_imports(self) -> str:
         """Return why it is unfit, "" where it is not."""
@@ -86,6 +88,8 @@ class _Launcher:
         return "" if self.modules else str(answer.get("unfit", self.problem))
 
     def alive(self) -> bool:
+        if self._process is None:
+            return self._socket.fileno() >= 0
         return self._process.poll() is None
 
     def fork(self, order: Mapping[str, object], fds: Sequence[int]) -> _Forked | None:
@@ -112,24 +116,122 @@ class _Launcher:
 
     def close(self) -> None:
         self._socket.close()
+        if self._process is None:
+            return
         if self.alive():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
 
+def _start(script: Path, key: _Key, door: socket.socket) -> subprocess.Popen[Any]:
+    python, preload, variables = key
+    channel = door.fileno()
+    line = (python, str(script), str(channel), str(SUPERVISOR), json.dumps(preload))
+    with tempfile.TemporaryFile() as output:
+        return process.spawn(
+            line, cwd="/", env={**dict(variables), TRIAL_VARIABLE: "0" * _TOKEN},
+            stdout=output, stderr=output, pass_fds=(channel,),
+        )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _short(path: Path) -> Iterator[str]:
+    """Yield a name of a socket: the path itself may have more than the 107 bytes of unix(7)."""
+    folder = os.open(path.parent, os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
+
+
+def _connected(path: Path) -> socket.socket | None:
+    """Return a connection to the launcher that listens at a path; None where there is none."""
+    client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        with _short(path) as name:
+            client.connect(name)
+        return client
+    except OSError:
+        client.close()
+        return None
+
+
+def _started(script: Path, key: _Key, path: Path) -> socket.socket:
+    """Start a launcher that listens at a path and outlives this command, and connect to it. Raises
+    OSError."""
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    path.unlink(missing_ok=True)  # of one that has ended
+    paths = sorted(path.parent.glob("*.sock"), key=lambda p: p.lstat().st_mtime_ns, reverse=True)
+    for oldest in paths[_MOST - 1 :]:
+        _end(oldest)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as door:
+        with _short(path) as name:
+            door.bind(name)
+        door.listen()
+        server = _start(script, key, door)
+    server.returncode = 0  # this command does not wait for it
+    client = _connected(path)
+    if client is None:
+        raise ConnectionRefusedError("it ended at once")
+    return client
+
+
+def kept(folder: Path) -> int:
+    """Return how many launchers with a socket in this folder wait for a next command."""
+    clients = list(filter(None, map(_connected, folder.glob("*.sock"))))
+    for client in clients:
+        client.close()
+    return len(clients)
+
+
+def end_kept(folder: Path) -> int:
+    """End the launchers with a socket in this folder, and return how many there were."""
+    return sum(map(_end, folder.glob("*.sock")))
+
+
+def _end(path: Path) -> bool:
+    """End the launcher that listens at a path, and return True, or False where none does."""
+    client = _connected(path)
+    if client is not None:
+        with client, contextlib.suppress(ConnectionError):
+            client.send(json.dumps({"end": True}).encode())
+            while client.recv(_MESSAGE):  # until it is gone
+                pass
+    path.unlink(missing_ok=True)
+    return client is not None
+
+
 class Launchers:
     """The launchers of one celedger command. `script` is `celedger/child/launcher.py`, copied to
-    where no user's edit reaches it; `repository` the one under test."""
+    where no user's edit reaches it; `repository` the one under test. With a folder `kept`, they
+    stay for later commands, and have their sockets there."""
 
-    def __init__(self, script: Path, repository: Path) -> None:
+    def __init__(self, script: Path, repository: Path, kept: Path | None = None) -> None:
         self._script = script
         self._repository = repository
+        self._kept = kept
         self._launchers: dict[_Key, _Launcher] = {}  # unfit ones too: they would be again
 
     def twin(self) -> Launchers:
         """Return launchers of their own for another worker."""
         return Launchers(self._script, self._repository)
+
+    def kept(self, folder: Path) -> Launchers:
+        """Return launchers that stay for later commands, and have their sockets in a folder."""
+        return Launchers(self._script, self._repository, folder)
+
+    def _socket_path(self, key: _Key) -> Path | None:
+        """Return where a launcher listens that is kept. What is installed is part of its name: a
+        module that is loaded stays as it was."""
+        if self._kept is None:
+            return None
+        python, preload, variables = key
+        folders = environment.package_folders(python)
+        times = [Path(folder).stat().st_mtime_ns for folder in folders if Path(folder).is_dir()]
+        text = repr((str(self._script), python, preload, sorted(variables), folders, times))
+        name = hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]
+        return self._kept / f"{name}.sock"
 
     def close(self) -> None:
         for launcher in self._launchers.values():
@@ -193,7 +295,7 @@ class Launchers:
         if launcher is None or not (launcher.problem or launcher.alive()):
             if len(self._launchers) >= _MOST:
                 self._launchers.pop(next(iter(self._launchers))).close()
-            launcher = _Launcher(self._script, key)
+            launcher = _Launcher(self._script, key, self._socket_path(key))
             try:
                 problem = launcher.wait_for_imports()
                 launcher.problem = problem or self._own_module(key[1], launcher)

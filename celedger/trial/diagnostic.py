@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -54,13 +55,14 @@ def diagnose(
     *,
     params: Mapping[str, object] | None = None,
     environment: Mapping[str, str] | None = None,
-    warm: bool = False,
+    quick: bool = False,
 ) -> Diagnostic:
     """Run all commands of the task once, with a probe inside its trainings.
 
     `probe` names the probe that observes them (`kind`) and holds its options; it writes into `out`.
-    `params` and `environment` change the task's parameters and variables. With `warm`, a training
-    is forked by a launcher where the suite preloads modules. A training that fails is a result.
+    `params` and `environment` change the task's parameters and variables. A `quick` one, in which
+    no time is measured, neither waits for the device nor holds it, and its training is forked by a
+    launcher where the suite preloads modules. A training that fails is a result.
     Raises CannotJudge if the commit cannot be built, or if the probe itself failed; MachineError if
     there is no such probe.
     """
@@ -68,7 +70,7 @@ def diagnose(
     task = replace(task, params={**task.params, **(params or {})})
     out.mkdir(parents=True, exist_ok=True)
     log = out / "log.txt"
-    with bench.device_held():
+    with nullcontext() if quick else bench.device_held():
         untraced = replace(task, trace=False)
         env = variables(bench.base_env, untraced, tree=bench.tree, child=child,
                         visible_devices=bench.device.visible, extra={
@@ -91,7 +93,7 @@ def diagnose(
 
         installation = bench.place(commit.sha, task)
         for _, argv in bench.lines(task, installation, seed, out):
-            fork = bench.forker(task, installation.python, argv, env) if warm else None
+            fork = bench.forker(task, installation.python, argv, env) if quick else None
             end = bench.run_command(
                 task, argv, out, env=env if fork else cold, log=log, timeout=task.timeout,
                 on_tick=look, fork=fork,

@@ -40,10 +40,11 @@ class StatusDocument(Document):
     seen: Mapping[str, str]
     commits: Mapping[str, Commit]  # those of the line
     next: str  # a command in backquotes, and why; "" where nothing is to be done
+    servers: int = 0  # fork servers that wait for a quick answer
 
     def text(self, width: int = 100) -> str:
         sections = {
-            "runs": [self._trial(record) for record in self.running] or ["nothing"],
+            "runs": self._runs() or ["nothing"],
             "waits": self._waiting(),
             "last job": self._last_job(),
             "worse": [] if self.state.in_force else ["nothing"],
@@ -73,6 +74,7 @@ class StatusDocument(Document):
                 }
                 for record in self.running
             ],
+            "fork_servers": self.servers,
             "queue": self.queue,
             **state_json(self.state),
             "new": [i.id for i in self.state.in_force if i.id not in self.seen],
@@ -103,6 +105,10 @@ class StatusDocument(Document):
             f"{each.task} {each.metric} {amount} at {short(each.seen_at)} "
             f"({probability(each.probability)}): not settled"
         )
+
+    def _runs(self) -> list[str]:
+        servers = f"{count(self.servers, 'fork server')} for quick answers: `celedger stop`"
+        return [*map(self._trial, self.running), *([servers] if self.servers else [])]
 
     def _trial(self, record: TrialRecord) -> str:
         trial = record.trial

@@ -3,15 +3,18 @@ the first commit is read from the ledger where it is there, and kept there where
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from random import Random
 
 from celedger.base.errors import CannotJudge, LedgerError
 from celedger.base.model import Commit, Task
 from celedger.lab.diagnose.signature import (
+    SCHEMES,
     SHORT,
     STEPS,
     WORK,
@@ -22,6 +25,7 @@ from celedger.lab.diagnose.signature import (
     not_looked_at,
     place_of,
     sign,
+    signed,
     work,
 )
 from celedger.lab.views.same import Sameness, TaskSameness
@@ -33,8 +37,8 @@ from celedger.trial.training_variables import child_copy
 
 VERB = "signature"  # of the findings that hold signatures
 QUICK = 3.0
-"""Seconds of a short signature beyond which five steps are looked at instead: nobody waits longer
-for an answer while editing."""
+"""Seconds of processor time of a short signature beyond which five steps are looked at instead:
+nobody waits longer for an answer while editing."""
 
 
 @dataclass
@@ -52,35 +56,40 @@ class Signatures:
     def scheme(self) -> Scheme:
         """Return what to look at where nobody says: more than the first steps, if that is quick."""
         for record in reversed(self.ledger.findings()):
-            if record.verb == VERB and (record.suite, record.task) == (
-                self.task.suite, self.task.name,
-            ):  # fmt: skip
+            own = (record.suite, record.task) == (self.task.suite, self.task.name)
+            if record.verb == VERB and own:
                 seconds = record.document.get("seconds")
-                is_slow = record.document.get("scheme") == str(STEPS) or (
-                    isinstance(seconds, float) and seconds > QUICK
-                )
-                return STEPS if is_slow else SHORT
+                is_slow = isinstance(seconds, float) and seconds > QUICK
+                used = (s for s in SCHEMES if str(s) == record.document.get("scheme"))
+                return STEPS if is_slow else next(used, SHORT)
         return SHORT
 
     def compare(self, a: Commit, b: Commit, scheme: Scheme) -> TaskSameness:
         """Compare two commits, the second of which is not kept. Where they differ, the first is
         signed again, since a training that does not repeat itself tells nothing."""
-        stored = self.stored(a, scheme)
-        first = stored or self.sign(a, scheme)
+        began = time.monotonic()
+        if self._reads_the_same(a, b):
+            text = "nothing that it reads has changed"
+            return TaskSameness(self.task.name, Sameness.SAME, message=text)
+        first = stored = self.stored(a, scheme)
+        if first is None:
+            scheme, first = signed(partial(self.sign, a), scheme)
         if first.problem or not first.count:
             return self._unsigned(a, first)
         second = self.sign(b, scheme)
         if not second.count:
             return self._unsigned(b, second)
-        seconds = second.seconds + (0.0 if stored else first.seconds)
         difference = first_difference(first, second)
         if difference is not None:
             again = self.sign(a, scheme)
-            seconds += again.seconds
             if (own := first_difference(first, again)) is not None:
                 if stored is None:
                     return TaskSameness(
-                        self.task.name, Sameness.UNREPEATABLE, first.count, own, seconds=seconds
+                        self.task.name,
+                        Sameness.UNREPEATABLE,
+                        first.count,
+                        own,
+                        seconds=time.monotonic() - began,
                     )
                 first, stored = again, None  # what is stored is of another state of the machine
             else:
@@ -98,8 +107,15 @@ class Signatures:
         return TaskSameness(
             self.task.name, kind, first.count, difference,
             place_of(difference, roots) if difference else "", "",
-            tuple(changed_work(first, second)), not_looked_at(second, scheme), seconds,
+            tuple(changed_work(first, second)), not_looked_at(second, scheme),
+            time.monotonic() - began,
         )  # fmt: skip
+
+    def _reads_the_same(self, a: Commit, b: Commit) -> bool:
+        """Return True if a trial at a commit named nothing in which the other differs."""
+        environment = self.bench.place(a.sha, self.task).environment.fingerprint
+        agreeing = self.bench.reuse.agreeing([b], self.task, environment)[b.sha]
+        return any(t.tree == a.tree and t.whole and not t.failed for t in agreeing)
 
     def _unsigned(self, commit: Commit, signature: Signature) -> TaskSameness:
         if signature.problem:

@@ -9,9 +9,8 @@ function changes them, and moves no bit. Must not import torch.
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -64,9 +63,12 @@ class Scheme(NamedTuple):
         return f"short:{self.batches}x{self.steps}" if self.batches else f"steps:{self.steps}"
 
 
-STEPS, SHORT = Scheme(5), Scheme(24, 2)
-"""Five steps show 80 of 94 faults; two batches an epoch, with evaluation and what is reported, 93
-(Adam's betas, warm-up and accumulation act within four steps)."""
+STEPS, SHORT, WIDE = Scheme(5), Scheme(24, 2), Scheme(24, 8)
+"""Five steps show 80 of 94 faults; two batches an epoch, with evaluation and what is reported, 93.
+Eight are for trainings that accumulate gradients over several batches: Adam's betas, warm-up and
+accumulation act within four steps."""
+
+SCHEMES = (SHORT, WIDE, STEPS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ class Signature:
         ranks: Of each process, `rank 1 of 2`, or "".
         reports: Epoch, metric and value of what is reported, of metrics of quality alone.
         problem: How the training failed, "" where it did not.
-        seconds: Of the clock.
+        seconds: Of processor time.
     """
 
     scheme: str
@@ -118,17 +120,18 @@ def sign(
 ) -> Signature:
     """Train a task's first steps at a commit, and return their signature. Raises CannotJudge if the
     commit cannot be built or the probe failed."""
-    began = time.monotonic()
     probe = {"kind": "signature", "steps": scheme.steps, "batches": scheme.batches}
-    done = diagnose(bench, commit, task, seed, folder, probe, environment=EAGER, warm=True)
+    done = diagnose(bench, commit, task, seed, folder, probe, environment=EAGER, quick=True)
     quality = {metric.name for metric in task.metrics if metric.kind is Kind.QUALITY}
-    steps, ranks, reports, was_ended, evaluates = [], [], [], False, False
+    steps, ranks, reports, was_ended, evaluates, seconds = [], [], [], False, False, 0.0
     for process in processes(done.out):
         events = list(records(process))
         steps.append(tuple(event for event in events if event["k"] == "step"))
         ranks.append(rank_of(process))
         evaluates |= any("eval" in event.get("d", ()) for event in events)
-        was_ended |= any(event["k"] == "end" and event["by"] == "steps" for event in events)
+        ends = [event for event in events if event["k"] == "end"]
+        was_ended |= any(event["by"] == "steps" for event in ends)
+        seconds += sum(event["cpu"] for event in ends)
         for event in events:
             if event["k"] == "report":
                 reports += [(str(event["e"]), *row) for row in sorted(event["v"].items())]
@@ -138,10 +141,17 @@ def sign(
             reports += [(str(report.epoch), name, repr(value)) for name, value in values]
     chosen = tuple(dict.fromkeys(row for row in reports if row[1] in quality))
     problem = "" if done.ok or was_ended else done.message
-    return Signature(
-        str(scheme), tuple(steps), tuple(ranks), chosen, problem, evaluates,
-        time.monotonic() - began,
-    )  # fmt: skip
+    return Signature(str(scheme), tuple(steps), tuple(ranks), chosen, problem, evaluates, seconds)
+
+
+def signed(sign: Callable[[Scheme], Signature], scheme: Scheme) -> tuple[Scheme, Signature]:
+    """Sign by a scheme, or by the first wider one that sees as many steps as `STEPS` has. Return
+    which it was."""
+    for each in SCHEMES[SCHEMES.index(scheme) :]:
+        signature = sign(each)
+        if signature.problem or not signature.steps or signature.count >= STEPS.steps:
+            break
+    return each, signature
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,17 +180,20 @@ class Difference:
 
 def first_difference(a: Signature, b: Signature) -> Difference | None:
     """Return the first difference that decides; None for equal signatures."""
+    reported = _of_reports(a.reports, b.reports)
     for number, (left, right) in enumerate(zip(a.steps, b.steps, strict=False)):
         rank = a.ranks[number] if number < len(a.ranks) else ""
         for one, other in zip(left, right, strict=False):
             if any(one["d"].get(part) != other["d"].get(part) for part in DECIDING):
-                return _named(left, right, one["t"], rank)
+                named = _named(left, right, one["t"], rank)
+                moved = reported is not None and not reported.is_rounding
+                return replace(named, is_rounding=named.is_rounding and not moved)
         if len(left) != len(right):
             name = f"{len(left)} steps, then {len(right)}"
             return Difference("count", min(len(left), len(right)) + 1, name, rank=rank)
     if len(a.steps) != len(b.steps):
         return Difference("count", 0, f"{len(a.steps)} processes train, then {len(b.steps)}")
-    return _of_reports(a.reports, b.reports)
+    return reported
 
 
 def _named(

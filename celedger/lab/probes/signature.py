@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -66,7 +67,7 @@ class SignatureProbe(observe.Probe):
 
     def _begin(self) -> None:
         self._parts: dict[str, list[bytes]] = {}
-        self._sizes = {"loss": 0.0, "grad": 0.0, "param": 0.0}
+        self._sizes = {"loss": 0.0, "grad": 0.0, "param": 0.0, "bufs": 0.0}
         self._modules: list[list[Any]] = []
         self._stack: list[nn.Module] = []
         self._operators: Counter[str] = Counter()
@@ -168,6 +169,7 @@ class SignatureProbe(observe.Probe):
                 mark = digest(buffer)
                 if self._buffers.get(buffer) != mark:
                     changed.append(mark)
+                    self._sizes["bufs"] += _square(buffer)
         self._parts.setdefault("bufs", []).extend(sorted(changed))
         self._parts["random"] = [describe.torch_generators().encode()]
         self._write_step()
@@ -254,7 +256,8 @@ class SignatureProbe(observe.Probe):
         if not self._ended:
             self._ended = True
             rest = {k: hashlib.sha1(b"".join(p)).hexdigest()[:16] for k, p in self._parts.items()}
-            self.write("end", by=reason, steps=self.number, d=rest)
+            cpu = time.process_time()
+            self.write("end", by=reason, steps=self.number, d=rest, cpu=cpu)
             self.flush()
 
 

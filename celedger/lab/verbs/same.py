@@ -50,6 +50,7 @@ def same(
     from celedger.lab.diagnose.same import Signatures, answers
     from celedger.lab.diagnose.signature import SHORT, STEPS
     from celedger.lab.views.same import STATUS, same_json, same_text
+    from celedger.system.warm import LAUNCHERS
     from celedger.views import document
 
     opened: list[Session] = []
@@ -61,11 +62,16 @@ def same(
     with diagnosing(
         context.obj, "same", suite=suite, tasks=tasks or (), device=device, around=around
     ) as session:
+        if session.bench.launchers is not None:
+            kept = opened[0].repository.state_dir / LAUNCHERS
+            session.bench.launchers = session.bench.launchers.kept(kept)
         a, b = map(session.repository.resolve, session.sides.revisions)
         title = f"{synthetic.name_of(b)}, beside {synthetic.name_of(a)}"
         if a.tree == b.tree:
             print(f"{title}: the same files, nothing to compare")
             return Status.GOOD
+        if session.ledger is not opened[0].ledger:
+            session.ledger.take_trials(opened[0].ledger, [a.sha])
         signatures = (
             Signatures(
                 session.bench, opened[0].ledger, task, task.seeds[0] if seed is None else seed,

@@ -1,0 +1,334 @@
+"""`celedger same` through the real program, on real trainings; and the comparison of signatures."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import UNCOMPILED, Done, Project, git, make_project
+
+from celedger.lab.diagnose.signature import Signature, first_difference
+from celedger.system.warm import LAUNCHERS, end_kept, kept
+
+SUITE = """\
+[suite]
+name = "tiny"
+preload = ["torch"]
+[metrics.val_loss]
+direction = "lower"
+kind = "quality"
+[metrics.seconds]
+direction = "lower"
+kind = "speed"
+[[task]]
+name = "fit"
+command = "{python} train.py {seed}"
+[[task]]
+name = "plain"
+command = "{python} plain.py"
+"""
+TRAIN = (
+    UNCOMPILED
+    + """\
+import time
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+from celedger.child import log
+
+torch.manual_seed(int(sys.argv[1]))
+rows = torch.randn(256, 8)
+data = TensorDataset(rows, (rows[:, 0] > 0).long())
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(8, 16)
+        self.norm = nn.BatchNorm1d(16)
+        self.last = nn.Linear(16, 2)
+
+    def forward(self, x):
+        return self.last(F.relu(self.norm(self.first(x))))
+
+
+net = Net()
+optimiser = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+for epoch in range(3):
+    net.train()
+    for x, y in DataLoader(data, 32, shuffle=True):
+        loss = F.cross_entropy(net(x), y)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    net.eval()
+    with torch.no_grad():
+        loss = F.cross_entropy(net(rows), data.tensors[1])
+    log(epoch=epoch, val_loss=loss, seconds=time.time())
+"""
+)
+SCRIPTS = {"train.py": TRAIN, "plain.py": "print('no torch')\n", "README.md": "one\n"}
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    made = make_project(tmp_path_factory.mktemp("same") / "project", SUITE, {"none.py": ""})
+    made.commit("one", SCRIPTS)
+    yield made
+    end_kept(launchers(made))
+
+
+def launchers(project: Project) -> Path:
+    return project.root / ".git" / "celedger" / LAUNCHERS
+
+
+@pytest.fixture(autouse=True)
+def in_one_home(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let all commands have the same variables: a fork server has those of its start."""
+    monkeypatch.setenv("HOME", str(project.root.parent))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(project.root.parent))
+
+
+def asked(project: Project, edit: dict[str, str], *words: str) -> Done:
+    """Edit the training in the working tree, and ask. `edit`: texts, and what they become."""
+    text = TRAIN
+    for old, new in edit.items():
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    try:
+        (project.root / "train.py").write_text(text)
+        return project.run("same", "fit", *words)
+    finally:
+        git(project.root, "checkout", "--quiet", ".")
+
+
+RENAMED = {
+    "self.first = nn": "self.inner = nn", "self.first(x)": "self.inner(x)",
+    "epoch in range(3)": "turn in range(3)", "epoch=epoch": "epoch=turn",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        {"import time\n": "import time\n\n# a comment\n"},
+        RENAMED,
+        {"        optimiser.zero_grad()\n": "", "loss = F.cross_entropy(net(x), y)": (
+            "optimiser.zero_grad()\n        output = net(x)\n"
+            "        loss = nn.CrossEntropyLoss()(output, y)"
+        )},
+    ],
+    ids=["comment", "renamed", "modules of functions"],
+)  # fmt: skip
+def test_an_edit_that_keeps_the_arithmetic_is_the_same(
+    edit: dict[str, str], project: Project
+) -> None:
+    done = asked(project, edit)
+    assert (done.status, done.err) == (0, "")
+    assert "fit: same bits in 6 steps; work" in done.out
+    assert "not looked at: epochs longer than 2 batches of a data loader, compiled code" in done.out
+
+
+@pytest.mark.parametrize(
+    ("edit", "sentence"),
+    [
+        ({"lr=0.1": "lr=0.05"}, "different from step 1: the optimiser's lr: 0.1 → 0.05"),
+        ({"F.relu": "F.gelu"}, "different from step 1: what the model returns (loss"),
+        ({"net.eval()": ""}, "different from step 3: the buffers of the model"),
+        ({"net(rows)": "net(rows + 1)"}, "equal steps, but the val_loss it reports differs ("),
+        ({"shuffle=True": "shuffle=False"}, "different from step 1: what the data loader yields"),
+        (
+            {"momentum=0.9": "momentum=0.9, weight_decay=1e-3"},
+            "different from step 1: the optimiser's weight_decay: 0 → 0.001",
+        ),
+        ({"range(3)": "range(2)"}, "different from step 5: 6 steps, then 4"),
+    ],
+)  # fmt: skip
+def test_an_edit_of_the_numbers_is_named(
+    edit: dict[str, str], sentence: str, project: Project
+) -> None:
+    done = asked(project, edit)
+    assert done.status == 1
+    assert f"fit: {sentence}" in done.out
+
+
+def test_another_order_of_additions_is_called_a_rounding(project: Project) -> None:
+    turned = "self.last(F.relu(self.norm(self.first(x))).flip(1).contiguous().flip(1))"
+    edit = {"self.last(F.relu(self.norm(self.first(x))))": turned}
+    assert asked(project, edit).status == 0  # the same numbers in the same order
+    sums = {"loss = F.cross_entropy(net(x), y)": (
+        "loss = F.cross_entropy(net(x), y, reduction='none').flip(0).sum() / len(x)"
+    )}  # fmt: skip
+    done = asked(project, sums)
+    assert done.status == 1
+    assert re.search(
+        r"fit: other roundings from step \d, first in .* \(largest .*e-0[78]\)", done.out
+    )
+
+
+def test_the_module_that_differs_first_is_named_with_its_line(project: Project) -> None:
+    own = {
+        "class Net(nn.Module)": (
+            "class Half(nn.Linear):\n    def forward(self, x):\n"
+            "        return super().forward(x) / 2\n\n\nclass Net(nn.Module)"
+        ),
+        "self.last = nn.Linear": "self.last = Half",
+    }
+    done = asked(project, own)
+    line = (
+        next(n for n, text in enumerate(TRAIN.splitlines(), 1) if text.startswith("class Net")) + 1
+    )
+    assert f"first module that differs: last (Half), train.py:{line}" in done.out
+
+
+def test_what_does_not_repeat_tells_nothing(tmp_path: Path) -> None:
+    own = make_project(tmp_path / "project", SUITE, {"none.py": ""})
+    script = TRAIN.replace("int(sys.argv[1])", "time.time_ns() % 2**60")
+    own.commit("one", {**SCRIPTS, "train.py": script})
+    (own.root / "train.py").write_text(script + "# edited\n")
+    done = own.run("same", "fit")
+    end_kept(launchers(own))
+    assert done.status == 125
+    assert "fit: does not repeat its own bits (step 1, the first weights): nothing can" in done.out
+
+
+def test_other_work_is_told_and_counts_where_it_is_asked_for(project: Project) -> None:
+    edit = {"        optimiser.step()\n": (
+        "        optimiser.step()\n        total = 0\n        for number in range(50):\n"
+        "            total += number\n        loss.item()\n"
+    )}  # fmt: skip
+    done = asked(project, edit)
+    assert done.status == 0
+    assert "work a step: " in done.out
+    assert "of your lines" in done.out
+    assert "0 → 1 reads of a value" in done.out
+    assert asked(project, edit, "--work").status == 1
+
+
+def test_a_training_without_torch_and_one_that_fails_cannot_be_told(project: Project) -> None:
+    try:
+        (project.root / "plain.py").write_text("print('edited')\n")
+        done = project.run("same", "plain")
+    finally:
+        git(project.root, "checkout", "--quiet", ".")
+    assert (done.status, done.out.splitlines()[1]) == (
+        125, "plain: no training step of torch was seen: use `celedger check .`",
+    )  # fmt: skip
+    done = asked(project, {"net = Net()": "net = Net(1)"})
+    assert done.status == 125
+    assert "fit: ended after 0 steps: exit status 1: TypeError" in done.out
+
+
+def test_nothing_runs_where_the_files_are_the_same_or_not_read(project: Project) -> None:
+    done = project.run("same", "fit")
+    assert (done.status, "the same files" in done.out) == (0, True)
+    assert project.run("run", "HEAD", "--task", "fit").status == 0
+    try:
+        (project.root / "README.md").write_text("two\n")
+        done = project.run("same", "fit", "--json")
+    finally:
+        git(project.root, "checkout", "--quiet", ".")
+    (task,) = json.loads(done.out)["tasks"]
+    assert (task["verdict"], task["steps"]) == ("same", 0)
+    assert task["message"] == "nothing that it reads has changed"
+
+
+def test_a_fork_server_stays_for_the_next_answer_until_it_is_stopped(project: Project) -> None:
+    asked(project, {"lr=0.1": "lr=0.2"})
+    assert kept(launchers(project)) == 1
+    before = sorted((path.name, path.stat().st_ino) for path in launchers(project).iterdir())
+    asked(project, {"lr=0.1": "lr=0.3"})
+    assert before == sorted((p.name, p.stat().st_ino) for p in launchers(project).iterdir())
+    assert "1 fork server for quick answers" in project.run("status").out
+    assert json.loads(project.run("status", "--json").out)["fork_servers"] == 1
+    assert project.run("stop").out == "1 fork server ended\n"
+    assert kept(launchers(project)) == 0
+    assert project.run("stop").out == "no fork server runs\n"
+
+
+def test_the_signature_of_a_commit_is_kept_and_that_of_an_edit_is_not(tmp_path: Path) -> None:
+    own = make_project(tmp_path / "project", SUITE, {"none.py": ""})
+    own.commit("one", SCRIPTS)
+    (own.root / "train.py").write_text(TRAIN + "# edited\n")
+    before = git(own.root, "status", "--porcelain"), (own.root / ".git" / "index").read_bytes()
+    first = own.run("same", "fit", "--json")
+    assert own.run("same", "fit").status == 0
+    after = git(own.root, "status", "--porcelain"), (own.root / ".git" / "index").read_bytes()
+    end_kept(launchers(own))
+    assert before == after
+    assert json.loads(first.out)["tasks"][0]["verdict"] == "same"
+    shown = own.run("show", "HEAD").out
+    assert shown.count("signature of fit") == 1
+    assert "operators" in shown
+    shutil.rmtree(own.root / ".git" / "celedger" / "synthetic")
+
+
+# --- the comparison alone
+
+
+def step(number: int, **changed: Any) -> dict[str, Any]:
+    parts = {name: f"{name} {number}" for name in ("loss", "grad", "param", "bufs", "settings")}
+    sizes = {"loss": 1.0, "grad": 2.0, "param": 3.0}
+    return {
+        "t": number, "d": {**parts, **changed.pop("d", {})}, "z": {**sizes, **changed.pop("z", {})},
+        "work": {}, "settings": ["SGD", {"lr": 0.1}], "dtypes": ["torch.float32"], **changed,
+    }  # fmt: skip
+
+
+def signature(*steps: dict[str, Any], **more: Any) -> Signature:
+    return Signature("short:2x24", (steps,), ("",), **more)
+
+
+BASE = signature(step(0), step(1))
+
+
+def test_equal_signatures_have_no_difference() -> None:
+    assert first_difference(BASE, BASE) is None
+    moved = signature(step(0, d={"out": "x", "batch": "y"}), step(1))
+    assert first_difference(BASE, moved) is None  # these name, and do not decide
+
+
+@pytest.mark.parametrize(
+    ("loss", "is_rounding"), [(1 + 7e-7, True), (1 + 1.8e-5, False), (float("nan"), False)]
+)
+def test_sizes_tell_a_rounding_from_a_change(loss: float, is_rounding: bool) -> None:
+    other = signature(step(0), step(1, d={"loss": "x"}, z={"loss": loss}))
+    difference = first_difference(BASE, other)
+    assert difference is not None
+    assert (difference.step, difference.part) == (2, "loss")
+    assert difference.is_rounding is is_rounding
+
+
+def test_another_setting_is_no_rounding_however_little_it_moves() -> None:
+    other = signature(
+        step(0, d={"settings": "x", "param": "y"}, settings=["SGD", {"lr": 0.1000001}]), step(1)
+    )
+    difference = first_difference(BASE, other)
+    assert difference is not None
+    assert (difference.name, difference.is_rounding) == (
+        "the optimiser's lr: 0.1 → 0.1000001", False,
+    )  # fmt: skip
+
+
+def test_what_is_reported_decides_where_the_steps_are_equal() -> None:
+    one = replace(BASE, reports=(("0", "val_loss", "0.5"),))
+    other = replace(BASE, reports=(("0", "val_loss", "0.25"),))
+    difference = first_difference(one, other)
+    assert difference is not None
+    assert (difference.part, difference.values, difference.is_rounding) == (
+        "report", (0.5, 0.25), False,
+    )  # fmt: skip
+    assert first_difference(one, replace(one, reports=(("0", "val_loss", "0.50"),))) is None
+
+
+def test_a_signature_is_read_as_it_was_kept() -> None:
+    whole = replace(BASE, reports=(("0", "val_loss", "0.5"),), evaluates=True, seconds=1.5)
+    document = json.loads(json.dumps(whole.document()))
+    assert Signature.of(document) == whole
