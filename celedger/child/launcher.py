@@ -148,13 +148,12 @@ def _serve(door: socket.socket, hello: dict[str, Any], supervisor: Any) -> dict[
     """Fork trials until celedger ends, or for all who come in by a listening socket. Returns only
     in a trial, with its order."""
     address = _variable_address()
-    greeting = json.dumps(hello).encode()
     is_kept = bool(door.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
     clients: dict[socket.socket, set[int]] = {}  # the supervisors that each has not reaped
     orphans: set[int] = set()
     if not is_kept:
-        door.send(greeting)
         clients[door] = set()
+        _answer(door, hello)
     while True:
         sockets = [*clients, *([door] if is_kept else [])]
         ready = select.select(sockets, [], [], IDLE if is_kept and not clients else None)[0]
@@ -164,8 +163,8 @@ def _serve(door: socket.socket, hello: dict[str, Any], supervisor: Any) -> dict[
         for channel in ready:
             if is_kept and channel is door:
                 client = door.accept()[0]
-                client.send(greeting)
                 clients[client] = set()
+                _answer(client, hello)
                 continue
             order, fds = _received(channel)
             if not order:
@@ -188,7 +187,14 @@ def _serve(door: socket.socket, hello: dict[str, Any], supervisor: Any) -> dict[
                 for fd in fds:
                     os.close(fd)
                 clients[channel].add(pid)
-                channel.send(json.dumps({"pid": pid}).encode())
+                _answer(channel, {"pid": pid})
+
+
+def _answer(channel: socket.socket, message: dict[str, Any]) -> None:
+    try:
+        channel.send(json.dumps(message).encode())
+    except ConnectionError:  # the other end is gone, as the next message says
+        pass
 
 
 def _received(channel: socket.socket) -> tuple[dict[str, Any], list[int]]:

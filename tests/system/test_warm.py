@@ -21,7 +21,7 @@ import celedger
 from celedger.base.errors import SuiteError
 from celedger.system import process, process_tree
 from celedger.system.process import End, Exit
-from celedger.system.warm import Launchers, startable
+from celedger.system.warm import Launchers, end_kept, kept, startable
 
 LAUNCHER = Path(celedger.__file__).parent / "child" / "launcher.py"
 CHANNEL = 77  # the same number each time
@@ -513,3 +513,51 @@ def test_a_first_launcher_after_an_installation_has_the_heap_of_later_ones(
     assert first == pytest.approx(later, rel=0.01)
     assert inherited == pytest.approx(inherited_later, rel=0.01)
     assert inherited == pytest.approx(first, rel=0.02)
+
+
+# --- launchers that are kept for later commands
+
+
+def test_a_kept_launcher_serves_commands_one_after_another_and_at_once(tmp_path: Path) -> None:
+    deep = tmp_path / ("folder" * 20)  # a socket's path may have 107 bytes
+    deep.mkdir()
+    folder = deep / "kept"
+    first, second = (Launchers(LAUNCHER, Path("/nowhere")).kept(folder) for _ in range(2))
+    here, there = tmp_path / "here", tmp_path / "there"
+    for home in (here, there):
+        home.mkdir()
+    parent = "import os\nprint(open(f'/proc/{os.getppid()}/stat').read().split()[3])\n"
+    one, other = Place(here, first), Place(there, second)
+    try:
+        assert (one.run(parent).warm, other.run(parent).warm) == (True, True)
+        first.close()  # the one whose command ends
+        assert other.run(parent).warm
+        assert one.log.read_text() == other.log.read_text()  # the same process forked all
+        assert kept(folder) == 1
+        third = Place(_made(tmp_path / "third"), Launchers(LAUNCHER, Path("/nowhere")).kept(folder))
+        assert third.run(parent).warm
+        assert third.log.read_text() == other.log.read_text()
+        third.launchers.close()
+    finally:
+        second.close()
+        ended = end_kept(folder)
+    assert (ended, kept(folder), list(folder.iterdir())) == (1, 0, [])
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+def test_a_kept_launcher_that_was_killed_is_replaced(tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    place = Place(tmp_path, Launchers(LAUNCHER, Path("/nowhere")).kept(folder))
+    pid = "import os\nprint(open(f'/proc/{os.getppid()}/stat').read().split()[3])\n"
+    try:
+        assert place.run(pid).warm
+        os.kill(int(place.log.read_text()), signal.SIGKILL)
+        place.launchers.close()  # the end of that command
+        assert place.run(pid).warm
+    finally:
+        place.launchers.close()
+        assert end_kept(folder) == 1

@@ -4,20 +4,22 @@ the first commit is read from the ledger where it is there, and kept there where
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from random import Random
 
-from celedger.base.errors import CannotJudge, LedgerError
+from celedger.base.errors import CannotJudge, LedgerError, Status
 from celedger.base.model import Commit, Task
 from celedger.lab.diagnose.signature import (
     SCHEMES,
     SHORT,
     STEPS,
     WORK,
+    Difference,
     Scheme,
     Signature,
     changed_work,
@@ -28,7 +30,6 @@ from celedger.lab.diagnose.signature import (
     signed,
     work,
 )
-from celedger.lab.views.same import Sameness, TaskSameness
 from celedger.ledger import Ledger, ulid
 from celedger.ledger.findings import FindingRecord
 from celedger.trial.diagnostic import folder_of
@@ -39,6 +40,41 @@ VERB = "signature"  # of the findings that hold signatures
 QUICK = 3.0
 """Seconds of processor time of a short signature beyond which five steps are looked at instead:
 nobody waits longer for an answer while editing."""
+
+
+class Sameness(StrEnum):
+    SAME = "same"
+    ROUNDING = "rounding"
+    DIFFERENT = "different"
+    UNREPEATABLE = "unrepeatable"  # the commit differs from itself
+    FAILED = "failed"
+    NO_TORCH = "no-torch"
+
+
+STATUS = {
+    Sameness.SAME: Status.GOOD,
+    Sameness.ROUNDING: Status.BAD,
+    Sameness.DIFFERENT: Status.BAD,
+    Sameness.UNREPEATABLE: Status.CANNOT_JUDGE,
+    Sameness.FAILED: Status.CANNOT_JUDGE,
+    Sameness.NO_TORCH: Status.CANNOT_JUDGE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSameness:
+    """The answer for one task. `work`: name of a count, before, after. `left_out`: what the answer
+    says nothing about."""
+
+    task: str
+    kind: Sameness
+    steps: int = 0
+    difference: Difference | None = None
+    place: str = ""
+    message: str = ""
+    work: tuple[tuple[str, float, float], ...] = ()
+    left_out: Sequence[str] = field(default=())
+    seconds: float = 0.0
 
 
 @dataclass

@@ -25,7 +25,7 @@ def same(
         str, typer.Option(metavar="REV", help="The commit to compare with.")
     ] = "HEAD",
     revision: Annotated[
-        str, typer.Option("--of", metavar="REV", help="What is compared: the working tree, or REV.")
+        str, typer.Option("--of", metavar="REV", help="Compare this, not the working tree.")
     ] = ".",
     short: Annotated[
         bool | None,
@@ -47,9 +47,9 @@ def same(
     gradient, weight and buffer bit by bit. Exits 0 when all are equal, 1 when something differs,
     125 when it cannot be told.
     """
-    from celedger.lab.diagnose.same import Signatures, answers
+    from celedger.lab.diagnose.same import STATUS, Signatures, answers
     from celedger.lab.diagnose.signature import SHORT, STEPS
-    from celedger.lab.views.same import STATUS, same_json, same_text
+    from celedger.lab.views.same import same_json, same_text
     from celedger.system.warm import LAUNCHERS
     from celedger.views import document
 

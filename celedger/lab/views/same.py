@@ -3,48 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
 
-from celedger.base.errors import Status
+from celedger.lab.diagnose.same import Sameness, TaskSameness
 from celedger.lab.diagnose.signature import WORK, Difference
 from celedger.views.document import Json, document
 from celedger.views.format import count, plain
-
-
-class Sameness(StrEnum):
-    SAME = "same"
-    ROUNDING = "rounding"
-    DIFFERENT = "different"
-    UNREPEATABLE = "unrepeatable"  # the commit differs from itself
-    FAILED = "failed"
-    NO_TORCH = "no-torch"
-
-
-STATUS = {
-    Sameness.SAME: Status.GOOD,
-    Sameness.ROUNDING: Status.BAD,
-    Sameness.DIFFERENT: Status.BAD,
-    Sameness.UNREPEATABLE: Status.CANNOT_JUDGE,
-    Sameness.FAILED: Status.CANNOT_JUDGE,
-    Sameness.NO_TORCH: Status.CANNOT_JUDGE,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class TaskSameness:
-    """The answer for one task. `work`: name of a count, before, after. `left_out`: what the answer
-    says nothing about."""
-
-    task: str
-    kind: Sameness
-    steps: int = 0
-    difference: Difference | None = None
-    place: str = ""
-    message: str = ""
-    work: tuple[tuple[str, float, float], ...] = ()
-    left_out: Sequence[str] = field(default=())
-    seconds: float = 0.0
 
 
 def same_text(title: str, answers: Sequence[TaskSameness]) -> str:
