@@ -61,7 +61,10 @@ def judge(name: str, place: Path, most: int) -> tuple[Counter[str], list[str]]:
         schemes, base = {}, {}
         for label, scheme in {"short": SHORT, "steps": STEPS}.items():
             schemes[label], base[label] = signed(
-                lambda one: sign(bench, good, task, SEED, folder / f"base-{one}", one), scheme
+                lambda one: sign(
+                    bench, good, task, SEED, folder / f"base-{one}".replace(":", "-"), one
+                ),
+                scheme,
             )
         for label, signature in base.items():
             counts[f"seconds {label}"] = round(1000 * signature.seconds)
