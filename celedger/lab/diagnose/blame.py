@@ -4,7 +4,7 @@ finding and the change in, hunks in their order out."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -34,7 +34,8 @@ _Reached = tuple[str, str, Frame, float, tuple[str, ...]]
 
 class Blamed(NamedTuple):
     """A hunk, and how it was found: a line of it ran there (0), its function did (1), its file
-    (2), or it is in a file that was loaded (3); it means the same on both sides (4)."""
+    (2), or it is in a file that was loaded (3); it means the same on both sides, or computed the
+    same before the first difference (4)."""
 
     hunk: Hunk
     closeness: int
@@ -49,10 +50,15 @@ def path_in_tree(tree: Path, file: str) -> str | None:
 
 
 def blame(
-    finding: ExplainFinding, change: CodeChange, tree: Path, loaded: Iterable[str]
+    finding: ExplainFinding,
+    change: CodeChange,
+    tree: Path,
+    loaded: Iterable[str],
+    harmless: Collection[Hunk] = (),
 ) -> tuple[ExplainFinding, tuple[Blamed, ...]]:
-    """Return the hunks that have to do with it, the likeliest first, and the finding with its
-    sureness in their light: a place that the change does not touch is no proof."""
+    """Return the hunks that have to do with it, the likeliest first and the `harmless` last, and
+    the finding with its sureness in their light: a place that the change does not touch is no
+    proof."""
     files = {path_in_tree(tree, name) for name in loaded}
     frames = list(_frames(finding, tree))
     ranked = []
@@ -69,7 +75,7 @@ def blame(
         cost, at = min(reached, default=(_LOADED, ""))
         closeness = _CLOSENESS.get(at, 3)
         if closeness < 3 or files & {hunk.new, hunk.old}:
-            same = change.same(hunk)
+            same = hunk in harmless or change.same(hunk)
             ranked.append((same, cost, Blamed(hunk, 4 if same else closeness)))
     ranked.sort(key=lambda row: row[:2])
     blamed = tuple(one for _, _, one in ranked)

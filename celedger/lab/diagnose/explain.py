@@ -20,6 +20,7 @@ from celedger.lab.diagnose.causes import judge
 from celedger.lab.diagnose.code_change import CodeChange
 from celedger.lab.diagnose.difference import Front, Growth, Layer, TraceComparison, depth
 from celedger.lab.diagnose.finding import CodePlace, ExplainFinding, FindingPhase, Sureness, named
+from celedger.lab.diagnose.harmless import harmless_hunks
 from celedger.lab.diagnose.inexact_trainings import (
     first_operator,
     first_shift,
@@ -304,7 +305,9 @@ def _bit_by_bit(
         return replace(whole, notes=(*whole.notes, note))
     if desk.limits.operators and (operator := first_operator(c, front)):
         finding = replace(finding, operator=operator)
-    finding, blamed = blame(finding, change, desk.bench.tree, runs.files)
+    tree = desk.bench.tree
+    harmless = harmless_hunks(c, front, change, tree)
+    finding, blamed = blame(finding, change, tree, runs.files, harmless)
     whole = replace(whole, finding=finding, blamed=blamed, vanished=len(front.vanished))
     far = finding.distance
     if finding.cause not in _LITERAL and far is not None and far.rounding:
