@@ -195,3 +195,30 @@ def test_its_text_comes_after_the_answer(repo: Path) -> None:
     done = celedger(repo, *words, "--explain", timeout=300)
     assert done.status == 0, done.err
     assert done.out.index("first bad commit of fit") < done.out.index("\n  compared  ")
+
+
+PRINTED = """\
+[suite]
+name = "tiny"
+[metrics.score]
+direction = "higher"
+kind = "quality"
+[[task]]
+name = "fit"
+command = "{python} fit.py {seed} 0.1"
+pattern = 'score=(?P<score>\\S+)'
+"""
+
+
+def test_a_metric_that_is_computed_outside_of_modules_is_a_difference(tmp_path: Path) -> None:
+    project = make_project(tmp_path / "project", PRINTED, {"none.py": ""})
+    printed = FIT.replace(
+        "        log(epoch=epoch, val_loss=F.cross_entropy(net(x), y).item())",
+        "        print(f'score={float((net(x).numpy().argmax(1) == y.numpy()).mean()) + 0.0}')",
+    )
+    assert printed != FIT
+    project.commit("one", {"net.py": NET, "fit.py": printed})
+    project.commit("two", {"fit.py": printed.replace("+ 0.0", "+ 0.25")})
+    done = project.run("explain", "HEAD~1..HEAD", "fit")
+    assert done.status == 1, done.out + done.err
+    assert "The training agrees and the reported score" in done.out

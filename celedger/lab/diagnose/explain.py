@@ -27,13 +27,14 @@ from celedger.lab.diagnose.inexact_trainings import (
     largest_error,
     unexplained,
 )
-from celedger.lab.diagnose.trace import Trace, processes, read
+from celedger.lab.diagnose.trace import Trace, processes, read, with_printed
 from celedger.lab.diagnose.watch import WatchReport, watch
 from celedger.repo import Repository
 from celedger.repo.hunks import hunks
 from celedger.system import environment, gpu
 from celedger.system.gpu import Device
 from celedger.trial.diagnostic import EAGER, Diagnostic, diagnose
+from celedger.trial.report_sources import Printed
 from celedger.trial.runner import Bench
 
 _FULL = (0, 1, 2)  # steps that are recorded in full, and then each power of two
@@ -183,7 +184,11 @@ class Desk:
             self._folder_of_run(), probe, params=side.params,
             environment={**EAGER, **({"NVIDIA_TF32_OVERRIDE": "0"} if side.float32 else {})},
         )  # fmt: skip
-        return done, [read(folder) for folder in processes(done.out)]
+        traces = [read(folder) for folder in processes(done.out)]
+        if traces and self.task.pattern:
+            printed = Printed(done.log, self.task.pattern).read(end=True)
+            traces[0] = with_printed(traces[0], printed)
+        return done, traces
 
     def watch(self, side: Side) -> WatchReport:
         """Train the side with watchpoints. Raises CannotJudge if it does not train."""

@@ -4,13 +4,16 @@ a traced training (celedger.lab.probes.trace). Must not import torch."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from celedger.base.model import EpochReport
 
 _LONGEST = 400  # characters of a call's arguments
 EVENTS = "events.jsonl"  # as celedger.lab.probes.observe names it
@@ -192,6 +195,16 @@ def read(folder: Path) -> Trace:
         tuple(events), modules, tuple(pulses), sites, rows, bool(end), end.get("cut", False),
         end.get("inside", ()), frozenset(end.get("files", ())), rank_of(folder),
     )  # fmt: skip
+
+
+def with_printed(trace: Trace, reports: Iterable[EpochReport]) -> Trace:
+    """Return the trace with reports that the training printed, as if it had called `log`."""
+    events = list(trace.events)
+    for report in reports:
+        values = {k: v if math.isfinite(v) else str(v) for k, v in report.values.items()}
+        raw = {"k": "report", "e": report.epoch, "v": values}
+        events.append(Event(len(events), "report", trace.steps, None, 0, "", 0, (), -1, raw))
+    return replace(trace, events=tuple(events))
 
 
 def _array(path: Path, dtype: str) -> Any:
