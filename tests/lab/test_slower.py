@@ -73,6 +73,13 @@ def test_a_noisy_whole_does_not_hide_what_was_added() -> None:
     assert found["verdict"] == "slower"
 
 
+def test_two_runs_a_side_tell_what_is_plain_and_nothing_else() -> None:
+    before = [run(1.0), run(1.03)]
+    assert compare(before, [run(5.7), run(6.0)])["verdict"] == "slower"
+    assert compare(before, [run(1.03), run(1.0)])["verdict"] == "same"
+    assert compare([run(1.0), run(1.4)], [run(1.5), run(1.2)])["verdict"] == "same"
+
+
 def test_less_of_everything_is_faster() -> None:
     found = compare([run(s) for s in NOISY], [run(0.7 * s) for s in NOISY])
     assert found["verdict"] == "faster"

@@ -20,6 +20,9 @@ from celedger.stats.tails import t_quantile
 # A difference counts beyond Student's limit for this confidence, two-sided. The level is strict
 # because two tests, of the whole and of all additions, are made for every pair of commits.
 CONFIDENCE = 0.999
+# What is assumed of the spread between runs before any was seen: so much of the level, known as
+# well as from so many degrees of freedom. Two runs a side alone would need 31 standard errors.
+ASSUMED_SPREAD, ASSUMED_FREEDOM = 0.05, 4
 FLOOR = 0.03  # of a step: the suites' own floor for step times
 ROW_FLOOR = 0.01  # of a step: of one row
 TURNS = "ABBA"  # drift of the machine that is linear in time cancels
@@ -46,7 +49,8 @@ def compare(before: Sequence[Document], after: Sequence[Document]) -> Document:
     }
     changed = [row for row in tables["operators"] if row["change"] and row["name"] != PYTHON]
     added = total("added or removed", changed)
-    limit_of_added = max(limit(runs) * added["noise"], FLOOR * step)
+    level = max(added["before"], added["after"])
+    limit_of_added = max(limit(added["noise"], runs, level), FLOOR * step)
     added["beyond_noise"] = abs(added["difference"]) > limit_of_added
     for rows in tables.values():  # the last row makes them add up
         rest = total("", rows)
@@ -68,11 +72,21 @@ def compare(before: Sequence[Document], after: Sequence[Document]) -> Document:
     }  # fmt: skip
 
 
+def limit(noise: float, runs: int, level: float) -> float:
+    """Return the difference of two means of `runs` that counts, for a standard error `noise` of it:
+    by the noise alone, or by that and what is assumed of a `level`, whichever tells more."""
+    freedom = 2 * (runs - 1)
+    variance = noise**2 * runs / 2  # of one run
+    assumed = (ASSUMED_SPREAD * level) ** 2
+    both = ASSUMED_FREEDOM + freedom
+    pooled = (ASSUMED_FREEDOM * assumed + freedom * variance) / both
+    return min(_errors(freedom) * noise, _errors(both) * math.sqrt(2 * pooled / runs))
+
+
 @cache
-def limit(runs: int) -> float:
-    """Return the number of standard errors beyond which a difference of two means of `runs`
-    counts."""
-    return t_quantile(0.5 + CONFIDENCE / 2, 2 * (runs - 1))
+def _errors(freedom: int) -> float:
+    """Return the number of standard errors beyond which a difference counts."""
+    return t_quantile(0.5 + CONFIDENCE / 2, freedom)
 
 
 def total(name: str, rows: Iterable[Document]) -> Document:
@@ -172,7 +186,8 @@ def _row(
 ) -> Document:
     a, b = map(np.asarray, sides)
     noise = math.sqrt(a.var(ddof=1) / len(a) + b.var(ddof=1) / len(b))
-    beyond = bool(abs(b.mean() - a.mean()) > max(limit(len(a)) * noise, floor))
+    level = max(float(a.mean()), float(b.mean()))
+    beyond = bool(abs(b.mean() - a.mean()) > max(limit(noise, len(a), level), floor))
     return _cells(name, where, float(a.mean()), float(b.mean()), noise, beyond, calls)
 
 
