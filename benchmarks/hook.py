@@ -64,8 +64,8 @@ def prepare(folder: Path) -> tuple[Path, Path]:
 
 
 def stop_worker(clone: Path) -> None:
+    from celedger.base.model import JobState
     from celedger.ledger import Ledger
-    from celedger.ledger.job_record import JobState
 
     with Ledger.open(clone / "ledger.db", readonly=True) as ledger:
         for job in ledger.jobs(state=JobState.RUNNING):

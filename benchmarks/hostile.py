@@ -44,6 +44,7 @@ from celedger.base.model import (  # noqa: E402
     Direction,
     Environment,
     EpochReport,
+    FindingRecord,
     Floor,
     Footprint,
     Kind,
@@ -58,7 +59,6 @@ from celedger.base.model import (  # noqa: E402
     Why,
 )  # fmt: skip
 from celedger.ledger import Ledger, checksums, ulid  # noqa: E402
-from celedger.ledger.findings import FindingRecord  # noqa: E402
 from celedger.repo import Repository  # noqa: E402
 
 SECRET = "the-user's-own-secret"

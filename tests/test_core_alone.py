@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from conftest import Done, Project, git
 
+from celedger.base.model import FindingRecord
 from celedger.ledger import Ledger
-from celedger.ledger.findings import FindingRecord
 
 ROOT = Path(__file__).resolve().parent.parent
 WINGS = ("lab", "engines", "page")

@@ -437,6 +437,102 @@ class BaselineRecord:
         return self.task in ("", task) and self.metric in ("", metric)
 
 
+@dataclass(frozen=True, slots=True)
+class FindingRecord:
+    """The answer of one diagnosis of one task. Commits are full hashes; `before` is the one that
+    `commit` was compared with, "" without one."""
+
+    ulid: str
+    verb: str
+    suite: str
+    task: str
+    commit: str
+    before: str
+    command: str  # what gives the same answer again, without `celedger`
+    started: float
+    headline: str
+    document: Mapping[str, object]  # what `--json` prints
+
+
+@dataclass(frozen=True, slots=True)
+class SaidRecord:
+    """One event of one incident, as it was recorded by a job or sent to an address. Commits are
+    full hashes. `suite`, `task`, `metric`, `kind` and `oldest` are of the incident as it was then.
+    """
+
+    ulid: str
+    incident: str  # 8 hexadecimal digits
+    state: str  # "open", "partly", "recovered", "accepted", "withdrawn"
+    event: str
+    kind: str
+    suite: str
+    task: str
+    metric: str
+    oldest: str  # the oldest commit that may be the first bad one
+    revision: str  # HEAD then
+    job: str
+    address: str  # to whom an alert went; "" is the record of a job
+    at: float  # seconds since the epoch, UTC
+    details: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SaidMetric:
+    """A metric of an incident: its state, and how much worse it got, in its own unit."""
+
+    suite: str
+    task: str
+    name: str
+    state: str
+    change: float | None = None  # None: nobody said it
+    error: float | None = None  # the standard error of `change`
+
+
+@dataclass(frozen=True, slots=True)
+class SaidIncident:
+    """An incident as it was said last: one cause that made something worse. Commits are full
+    hashes, "" where there is none. Only git knows which commits lie from `first` to `last`."""
+
+    id: str
+    kind: str
+    state: str
+    metrics: tuple[SaidMetric, ...]
+    first: str  # of the commits that may be the first bad one
+    last: str
+    likeliest: str
+    probability: float | None  # of `likeliest`, when this was said
+    bisect: str  # the bisect that named it
+    closed_at: str  # the commit that mended it
+    revision: str  # HEAD then
+    at: float  # seconds since the epoch, UTC
+
+
+class JobState(StrEnum):
+    QUEUED = "queued"
+    RUNNING = "running"
+    WAITING = "waiting"  # until a person allows what it would start
+    DONE = "done"
+    FAILED = "failed"
+    SUPERSEDED = "superseded"  # a newer commit of the same key took its place
+
+
+@dataclass(frozen=True)
+class QueuedJob:
+    """A job as the queue holds it. Queued jobs of one kind and `key` become one: the newest."""
+
+    id: int
+    kind: str
+    commit: str
+    suite: str
+    created: float
+    key: str
+    state: JobState
+    owner: str = ""
+    attempts: int = 0
+    message: str = ""
+    ended: float | None = None
+
+
 _BYTES = re.compile(r"peak_memory(_reserved|_fragmented)?|peak_host_memory|device_memory_used")
 _SECONDS = re.compile(r"(step_time|latency)_p\d\d|evaluation_time")
 

@@ -206,8 +206,7 @@ def _listed(title: str, names: Sequence[str]) -> None:
 
 def _archived(archive: Archive, ledger: Path | None) -> Status:
     """Print what the archive holds and what of it is damaged, or a sound ledger has otherwise."""
-    from celedger.ledger.archive import damage_of
-    from celedger.ledger.comparison import compare
+    from celedger.ledger.archive import compare, damage_of
 
     if not archive.size:
         return Status.GOOD

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from celedger.base.config import Config
-    from celedger.ledger.job_record import Job
+    from celedger.base.model import QueuedJob
     from celedger.repo import Repository
     from celedger.service.allow import Asked
     from celedger.service.hooks import HookStatus
@@ -320,7 +320,7 @@ def queue(
     return Status.GOOD
 
 
-def queue_document(repository: Repository, settings: Config, jobs: Sequence[Job]) -> Queue:
+def queue_document(repository: Repository, settings: Config, jobs: Sequence[QueuedJob]) -> Queue:
     """Return the queue with the merges that are not in it yet."""
     from celedger.service.allow import held_back, queue_folder
     from celedger.service.worker import at_work

@@ -339,8 +339,8 @@ def keep(
     from random import Random
 
     from celedger.base.errors import LedgerError
+    from celedger.base.model import FindingRecord
     from celedger.ledger import ulid
-    from celedger.ledger.findings import FindingRecord
     from celedger.views.document import finite
 
     first, last = commits[0].sha, commits[-1].sha

@@ -97,7 +97,7 @@ def _see(repository: Repository, state: State) -> None:
 
 def _queue_hint(queue: Queue) -> str:
     """Return what to type for the queue to go on, "" where it does."""
-    from celedger.ledger.job_record import JobState
+    from celedger.base.model import JobState
 
     states = {job.state for job in queue.jobs}
     if JobState.WAITING in states or queue.waits:

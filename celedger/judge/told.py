@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from celedger.base.model import SaidRecord
 from celedger.judge.incident import IN_FORCE, Incident
 from celedger.judge.line import Line
 from celedger.ledger import Ledger
-from celedger.ledger.said import SaidRecord
 from celedger.stats.course import IncidentState, MetricKey, StepKind, ToldIncident
 
 _RECORDED = "state"

@@ -14,9 +14,15 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from celedger.base.model import BisectRecord, Commit, Metric, TrialRecord, Verdict
+from celedger.base.model import (
+    BisectRecord,
+    Commit,
+    Metric,
+    SaidIncident,
+    TrialRecord,
+    Verdict,
+)
 from celedger.ledger.read import Reader
-from celedger.ledger.said import SaidIncident, SaidRows
 
 if TYPE_CHECKING:
     import pandas
@@ -58,14 +64,10 @@ class SummaryArrays(_Arrays):
     value: NDArray[np.float64]  # in the metric's own unit
 
 
-class _Reader(Reader, SaidRows):
-    """All that can be asked without git."""
-
-
 class OpenLedger:
     """A ledger opened for reading. Close it, or use it in a `with` statement. Hashes are whole."""
 
-    def __init__(self, reader: _Reader) -> None:
+    def __init__(self, reader: Reader) -> None:
         self._reader = reader
 
     def __enter__(self) -> Self:
@@ -142,7 +144,7 @@ class OpenLedger:
 
 def open(path: str | Path = "ledger.db") -> OpenLedger:  # noqa: A001 -- `celedger.open`
     """Open a ledger for reading. Raises LedgerError with one sentence where it cannot be."""
-    reader = _Reader.open(Path(path), readonly=True)
+    reader = Reader.open(Path(path), readonly=True)
     if lines := reader.left_out():
         more = f" and {len(lines) - 1} more" * (len(lines) > 1)
         warnings.warn(f"{path}: {lines[0]}{more}: left out", stacklevel=2)

@@ -1,6 +1,6 @@
 """The tables and views of the first schema, frozen as they shipped last.
 
-Lives here: literal SQL, and nothing else. `migrations.py` says what later schemas changed.
+Lives here: literal SQL, and nothing else. `schema.py` says what later schemas changed.
 """
 
 from __future__ import annotations

@@ -6,22 +6,29 @@ handed in, in seconds since the epoch. Who claims jobs holds the lock of the one
 
 from __future__ import annotations
 
-from celedger.ledger.job_record import Job, JobState
-from celedger.ledger.store import Store, encoded
+from celedger.base.model import JobState, QueuedJob
+from celedger.ledger.read import Reader
+from celedger.ledger.store import encoded
 
-_COLUMNS = "id, kind, sha, suite, created, key, state, owner, attempts, message, ended"
 _OPEN = (JobState.QUEUED, JobState.WAITING)
 
 
-class Jobs(Store):
-    def enqueue(self, kind: str, commit: str, suite: str, created: float, key: str = "") -> Job:
+class Queue:
+    """The queue of an open ledger."""
+
+    def __init__(self, ledger: Reader) -> None:
+        self._ledger = ledger
+
+    def enqueue(
+        self, kind: str, commit: str, suite: str, created: float, key: str = ""
+    ) -> QueuedJob:
         """Queue a job. Queued and waiting jobs of the same kind, suite and (non-empty) key (a
         branch, say) are superseded; the same commit queued twice is one job."""
-        with self.transaction() as connection:
+        with self._ledger.transaction() as connection:
             if key:
                 same = "state IN ('queued', 'waiting') AND (kind, suite, key) = (?, ?, ?)"
                 queue = (kind, suite, key)
-                queued = self._jobs(f"WHERE {same} ORDER BY id DESC", *queue)
+                queued = self._ledger._jobs(f"WHERE {same} ORDER BY id DESC", *queue)
                 if queued and queued[0].commit == commit:
                     return queued[0]
                 connection.execute(
@@ -33,12 +40,12 @@ class Jobs(Store):
                 "message) VALUES (?, ?, ?, ?, ?, 'queued', '', 0, '')",
                 (kind, commit, suite, created, key),
             )
-            return self._jobs("WHERE id = ?", cursor.lastrowid)[0]
+            return self._ledger._jobs("WHERE id = ?", cursor.lastrowid)[0]
 
-    def claim(self, owner: str) -> Job | None:
+    def claim(self, owner: str) -> QueuedJob | None:
         """Return the oldest job that is queued: it is `owner`'s now."""
-        with self.transaction() as connection:
-            queued = self._jobs("WHERE state = 'queued' ORDER BY id LIMIT 1")
+        with self._ledger.transaction() as connection:
+            queued = self._ledger._jobs("WHERE state = 'queued' ORDER BY id LIMIT 1")
             if not queued:
                 return None
             connection.execute(
@@ -46,14 +53,12 @@ class Jobs(Store):
                 "message = '' WHERE id = ?",
                 (owner, queued[0].id),
             )
-            return self._jobs("WHERE id = ?", queued[0].id)[0]
+            return self._ledger._jobs("WHERE id = ?", queued[0].id)[0]
 
-    def finish_job(
-        self, job: int, owner: str, state: JobState, now: float, message: str = ""
-    ) -> bool:
+    def finish(self, job: int, owner: str, state: JobState, now: float, message: str = "") -> bool:
         """Record how a job ended; `queued` hands it back, `waiting` keeps it until `wake`. Returns
         False when it was no longer `owner`'s."""
-        with self.transaction() as connection:
+        with self._ledger.transaction() as connection:
             ended = connection.execute(
                 "UPDATE jobs SET state = ?, message = ?, ended = ? "
                 "WHERE id = ? AND owner = ? AND state = 'running'",
@@ -63,17 +68,8 @@ class Jobs(Store):
 
     def wake(self) -> None:
         """Queue all waiting jobs again, as if nobody had tried them."""
-        with self.transaction() as connection:
+        with self._ledger.transaction() as connection:
             connection.execute(
                 "UPDATE jobs SET state = 'queued', attempts = 0, ended = NULL "
                 "WHERE state = 'waiting'"
             )
-
-    def jobs(self, *, state: JobState | None = None) -> list[Job]:
-        """Return the jobs, the oldest first."""
-        if state is None:
-            return self._jobs("ORDER BY id")
-        return self._jobs("WHERE state = ? ORDER BY id", state.value)
-
-    def _jobs(self, where: str, *values: object) -> list[Job]:
-        return self._nouns(Job, f"SELECT {_COLUMNS} FROM jobs {where}", values)

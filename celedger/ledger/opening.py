@@ -24,7 +24,7 @@ from typing import Any
 from celedger.base import files
 from celedger.base.errors import LedgerDamaged, LedgerError, RepositoryError, explained
 from celedger.base.text import plain
-from celedger.ledger import checksums, limits, schema, structure, validation
+from celedger.ledger import checksums, schema, untrusted, validation
 
 BUSY_TIMEOUT = 60.0  # seconds that a writer waits for the others
 CACHE_KIB = 16_384
@@ -87,15 +87,15 @@ def open_from_elsewhere(path: Path, folder: Path) -> sqlite3.Connection:
     connection = _connect(path, query)
     try:
         connection.execute("PRAGMA query_only = ON")
-        limits.distrust(connection, path)
+        untrusted.limit(connection, path)
         if _version(connection, path) < schema.version():
             copy = _copied(connection, folder / path.name)
             connection.close()
             connection = copy
-            limits.distrust(connection, path)
+            untrusted.limit(connection, path)
             schema.migrate(connection)
             connection.execute("PRAGMA query_only = ON")
-        for line in structure.foreign_tables(connection, whole=True):
+        for line in untrusted.foreign_tables(connection, whole=True):
             raise damaged(path, line)
         for line in validation.described(connection, validation.broken(connection)):
             raise LedgerDamaged(f"{path} is refused: {line}", "nothing of it was taken in")
@@ -108,11 +108,11 @@ def open_from_elsewhere(path: Path, folder: Path) -> sqlite3.Connection:
 
 def _copied(source: sqlite3.Connection, path: Path) -> sqlite3.Connection:
     """Return a connection to a copy of a ledger, without what would run when it is written to."""
-    for line in structure.foreign_tables(source, whole=False):
+    for line in untrusted.foreign_tables(source, whole=False):
         raise damaged(path, line)
     copy = _connect(path, "mode=rwc")
     source.backup(copy)
-    for name in structure.foreign_triggers(copy):
+    for name in untrusted.foreign_triggers(copy):
         copy.execute('DROP TRIGGER "{}"'.format(name.replace('"', '""')))
     return copy
 
@@ -120,8 +120,8 @@ def _copied(source: sqlite3.Connection, path: Path) -> sqlite3.Connection:
 def _verify(connection: sqlite3.Connection, path: Path) -> None:
     """Raise LedgerDamaged for rows that are not as they were written."""
     wrong = list(islice(checksums.damage(connection), 2))
-    if "interrupted" in wrong or limits.is_exhausted():
-        raise limits.ended()
+    if "interrupted" in wrong or untrusted.is_exhausted():
+        raise untrusted.ended()
     if wrong:
         raise damaged(path, wrong[0] + " and more" * (len(wrong) > 1))
 
@@ -141,8 +141,8 @@ def _opened(path: Path, query: str, *, check: bool = True) -> sqlite3.Connection
             _migrate(connection, path)
         if check and not is_stamped(path):
             before = _state(path)
-            limits.limit_time(connection, path)
-            for line in structure.foreign_tables(connection, whole=False):
+            untrusted.limit_time(connection, path)
+            for line in untrusted.foreign_tables(connection, whole=False):
                 raise damaged(path, line)
             _verify(connection, path)
             broken = validation.broken(connection)
@@ -206,7 +206,7 @@ def explain(error: Exception, path: Path) -> LedgerError:
             "celedger runs with space free",
         )
     if kind == "INTERRUPT":
-        return limits.ended()
+        return untrusted.ended()
     if kind in ("BUSY", "LOCKED", "PROTOCOL"):
         return LedgerError(
             f"another process has held {path} for more than {BUSY_TIMEOUT:.0f} s",
@@ -405,7 +405,7 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
         (sound,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
         if sound != "ok":  # what is damaged must not get a checksum
             raise damaged(path, sound)
-        for name in structure.foreign_triggers(connection):  # it would run
+        for name in untrusted.foreign_triggers(connection):  # it would run
             raise damaged(path, f"the trigger {name} is none of celedger's")
         copy = Path(f"{path}.before-{schema.version()}")
         copy.unlink(missing_ok=True)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import statistics
 import zlib
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from celedger.base.model import (
     BaselineRecord,
@@ -18,13 +18,19 @@ from celedger.base.model import (
     Commit,
     Direction,
     Environment,
+    FindingRecord,
     Floor,
     Footprint,
+    JobState,
     Kind,
     Metric,
     Outcome,
     OutcomeKind,
+    QueuedJob,
     ReusableTrial,
+    SaidIncident,
+    SaidMetric,
+    SaidRecord,
     SummaryRow,
     Task,
     TaskRecord,
@@ -33,8 +39,7 @@ from celedger.base.model import (
     Verdict,
     usual_unit,
 )
-from celedger.ledger.step_blobs import unpack
-from celedger.ledger.store import Store, decoded, from_null
+from celedger.ledger.store import Store, decoded, from_null, unpack
 
 _TRIALS = """
 FROM trials r
@@ -53,6 +58,52 @@ _REUSABLE = """
 o.marks IN ('', 'early-stopped') AND (o.kind IN ('ok', 'missing')
   OR (o.kind = 'failed' AND o.returncode BETWEEN 1 AND 127))
 """
+
+
+_JOB = "id, kind, sha, suite, created, key, state, owner, attempts, message, ended"
+# Trials in the order in which they started; where values are looked up from the trial on, nothing
+# has to be sorted. The key of summaries starts with the metric.
+_VALUES = """
+SELECT t.suite, t.name, c.sha, c.commit_time, e.fingerprint, r.seed, r.ulid, r.started,
+  coalesce(o.kind, ''), coalesce(v.ulid, ''), {epoch}, m.name, coalesce(u.unit, ''), s.value
+FROM trials r CROSS JOIN tasks t ON t.id = r.task CROSS JOIN commits c ON c.id = r.revision
+CROSS JOIN environments e ON e.id = r.environment LEFT JOIN outcomes o ON o.trial = r.id
+LEFT JOIN derived d ON d.trial = r.id LEFT JOIN trials v ON v.id = d.evidence {values}
+LEFT JOIN definitions u
+  ON u.id = (SELECT max(id) FROM definitions WHERE task = r.task AND metric = m.id)
+WHERE ?1 IS NULL OR c.sha IN (SELECT value FROM json_each(?1)) ORDER BY r.id, {order}
+"""
+_EPOCHS = _VALUES.format(
+    epoch="s.epoch",
+    values="CROSS JOIN points s ON s.trial = coalesce(d.evidence, r.id) "
+    "CROSS JOIN metrics m ON m.id = s.metric",
+    order="s.epoch, s.metric",
+)
+_SUMMARIES = _VALUES.format(
+    epoch="NULL",
+    values="CROSS JOIN metrics m "
+    "CROSS JOIN summaries s ON (s.metric, s.task, s.trial) = (m.id, r.task, r.id)",
+    order="m.id",
+)
+
+
+class Value(NamedTuple):
+    """A metric's value at the end of an epoch; or of a whole trial, where `epoch` is None."""
+
+    suite: str
+    task: str
+    commit: str
+    committed: int
+    environment: str
+    seed: int
+    trial: str
+    started: float
+    outcome: str  # "" while it runs
+    reused: str  # the trial whose values these are, "" where it ran itself
+    epoch: int | None
+    metric: str
+    unit: str
+    value: float
 
 
 class Reader(Store):
@@ -230,6 +281,16 @@ class Reader(Store):
             values,
         )
 
+    def values(
+        self, *, commits: Collection[str] | None = None, summaries: bool = False
+    ) -> Iterator[Value]:
+        """Yield the values of these commits (hashes), or of all, in the order in which the trials
+        started: by epoch, or with `summaries` one a trial and metric. A ledger's values need not
+        fit into memory."""
+        chosen = None if commits is None else json.dumps(list(commits))
+        for row in self._connection.execute(_SUMMARIES if summaries else _EPOCHS, (chosen,)):
+            yield Value._make((*row[:-1], from_null(row[-1])))
+
     def usual_seconds(self, task: Task) -> float | None:
         """Return the median wall time of this definition's trials, where there are any."""
         rows = [
@@ -343,6 +404,42 @@ class Reader(Store):
             "report FROM bisects ORDER BY id",
         )
 
+    def said(self) -> list[SaidRecord]:
+        """Return what was said, in the order in which it was recorded."""
+        return self._nouns(
+            SaidRecord,
+            "SELECT ulid, incident, state, event, kind, suite, task, metric, oldest, revision, "
+            "job, address, at, details FROM said ORDER BY id",
+        )
+
+    def said_last(self) -> list[SaidRecord]:
+        """Return the latest record of each incident, the oldest incident first. What was sent to an
+        address is none."""
+        return list({row.incident: row for row in self.said() if not row.address}.values())
+
+    def incidents(self) -> list[SaidIncident]:
+        """Return each incident as it was said last, the oldest first."""
+        return [_incident(row) for row in self.said_last()]
+
+    def findings(self, commit: str | None = None) -> list[FindingRecord]:
+        """Return what was found of a commit, by its full hash, or of all; the oldest first."""
+        return self._nouns(
+            FindingRecord,
+            "SELECT f.ulid, f.verb, f.suite, f.task, c.sha, coalesce(b.sha, ''), f.command, "
+            "f.started, f.headline, f.document FROM findings f JOIN commits c ON c.id = f.revision "
+            "LEFT JOIN commits b ON b.id = f.before WHERE ? IS NULL OR c.sha = ? ORDER BY f.id",
+            (commit, commit),
+        )
+
+    def jobs(self, *, state: JobState | None = None) -> list[QueuedJob]:
+        """Return the jobs, the oldest first."""
+        if state is None:
+            return self._jobs("ORDER BY id")
+        return self._jobs("WHERE state = ? ORDER BY id", state.value)
+
+    def _jobs(self, where: str, *values: object) -> list[QueuedJob]:
+        return self._nouns(QueuedJob, f"SELECT {_JOB} FROM jobs {where}", values)
+
     def reusable_trials(
         self, *, recipe: str, environment: str, seed: int | None = None
     ) -> list[ReusableTrial]:
@@ -421,6 +518,18 @@ def _trial_record(
     outcome = None if row[10] is None else decoded(Outcome, row[10:16])
     trial = decoded(Trial, row[1:10])
     return TrialRecord(trial, suite, task, outcome, summaries, epochs, rules, derived, source)
+
+
+def _incident(row: SaidRecord) -> SaidIncident:
+    details: Mapping[str, Any] = row.details
+    sizes = {tuple(size[:3]): size[3:5] for size in details.get("sizes", ())}
+    named = details.get("metrics") or [(row.suite, row.task, row.metric, row.state)]
+    metrics = tuple(SaidMetric(*each, *sizes.get(tuple(each[:3]), ())) for each in named)
+    return SaidIncident(
+        row.incident, row.kind, row.state, metrics, details.get("first", row.oldest),
+        details.get("last", row.oldest), details.get("likeliest", ""), details.get("probability"),
+        details.get("bisect", ""), details.get("closed", ""), row.revision, row.at,
+    )  # fmt: skip
 
 
 def _where(conditions: Mapping[str, object]) -> tuple[str, tuple[object, ...]]:

@@ -12,7 +12,10 @@ import contextlib
 import json
 import math
 import sqlite3
+import struct
+import sys
 import tempfile
+from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from enum import StrEnum
@@ -311,3 +314,26 @@ def _text(text: str) -> str:
     are_bytes = all("\udc80" <= c <= "\udcff" for c in text if "\ud800" <= c <= "\udfff")
     raw = text.encode("utf-8", "surrogateescape" if are_bytes else "replace")
     return raw.decode("utf-8", "replace")
+
+
+# --- series per step, in the layout that docs/ledger.md publishes: successive values of one epoch
+# as IEEE 754 numbers, little-endian, without a header
+
+_CODES = {4: "f", 8: "d"}  # bytes a value -> what `array` calls it
+
+
+def pack(values: Sequence[float]) -> tuple[int, bytes]:
+    """Return (bytes a value, blob). In single precision where that loses nothing, as what torch
+    computes in float32 is; in double otherwise. Lossless, NaN and infinities included."""
+    for width, code in _CODES.items():
+        packed = array(code, values)  # beyond float32: infinity
+        if width == 8 or all(a == b or a != a for a, b in zip(packed, values, strict=True)):
+            break
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return width, packed.tobytes()
+
+
+def unpack(width: int, series: bytes) -> tuple[float, ...]:
+    """Return the values of a blob."""
+    return struct.unpack(f"<{len(series) // width}{_CODES[width]}", series)

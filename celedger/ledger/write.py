@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sqlite3
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from celedger.base.errors import LedgerError
@@ -19,21 +20,49 @@ from celedger.base.model import (
     Commit,
     Environment,
     EpochReport,
+    FindingRecord,
     Footprint,
     Metric,
     Outcome,
     ReusableTrial,
+    SaidRecord,
     Task,
     Trial,
 )
-from celedger.ledger import opening
-from celedger.ledger.step_blobs import pack
-from celedger.ledger.store import Store, columns_of, encoded, number
+from celedger.ledger import checksums, opening
+from celedger.ledger.checksums import Union
+from celedger.ledger.jobs import Queue
+from celedger.ledger.read import Reader
+from celedger.ledger.store import Store, columns_of, encoded, number, pack
 
 _LARGEST = 2**63 - 1  # SQLite's integers
+LONGEST_HEADLINE = 500  # letters; a message in it may have any length
+LARGEST_DOCUMENT = 2**20  # letters of JSON; a profile of 8,000 steps has about as many
+# What a person counts, and its table. A trial without an outcome is counted by itself.
+_COUNTED = {
+    "trials": "outcomes", "commits": "commits", "tasks": "tasks", "environments": "environments",
+    "verdicts": "verdicts", "bisects": "bisects", "baselines": "baselines",
+    "findings": "findings",
+}  # fmt: skip
+# Of these the latest row on a subject counts, whichever ledger it comes from.
+_LATEST = {
+    "verdicts": ("revision", "suite", "task", "metric"),
+    "definitions": ("metric", "task"),
+}
 
 
-class Writer(Store):
+class _DryRun(Exception):
+    """Ends a transaction that nobody wants to keep."""
+
+
+class Ledger(Reader):
+    """Facts are added and read, never changed. Open it with `Ledger.open`. A view asks for a
+    `Reader`, which has nothing to write with."""
+
+    @property
+    def queue(self) -> Queue:
+        return Queue(self)
+
     def record_commits(self, commits: Iterable[Commit]) -> None:
         with self.transaction() as connection:
             for commit in commits:
@@ -178,6 +207,25 @@ class Writer(Store):
             row["revision"] = self._id("commits", "sha", row.pop("commit"))
             self._record("baselines", **row)
 
+    def record_finding(self, finding: FindingRecord) -> None:
+        """Record the finding; its commits must be recorded. Of a document that is too large, only
+        the size is kept. Raises LedgerError."""
+        row = columns_of(finding)
+        row["headline"] = row["headline"][:LONGEST_HEADLINE]
+        if (size := len(row["document"])) > LARGEST_DOCUMENT:
+            row["document"] = encoded({"left_out": size})
+        with self.transaction():
+            row["revision"] = self._id("commits", "sha", row.pop("commit"))
+            before = row["before"]
+            row["before"] = self._id("commits", "sha", before) if before else None
+            self._record("findings", **row)
+
+    def record_said(self, rows: Iterable[SaidRecord]) -> None:
+        """Record rows; one that is there already (by its ulid) adds nothing."""
+        with self.transaction():
+            for row in rows:
+                self._record("said", **columns_of(row))
+
     # --- trials that others may re-use, and those that did
 
     def record_footprint(self, ulid: str, footprint: Footprint, surroundings: str) -> None:
@@ -224,6 +272,57 @@ class Writer(Store):
                 (new, old, json.dumps(list(without)), old),
             )
             self._seal("trials", new)
+
+    # --- the facts of another ledger: a colleague's, CI's, another machine's
+
+    def merge(self, other: Store, *, dry_run: bool = False) -> dict[str, int]:
+        """Add every fact of another ledger that this one lacks; its queue stays out. A trial that
+        has not ended comes with its epochs, and with its end when it is merged again. Return how
+        many rows of each kind are new; a dry run keeps none."""
+        added: dict[str, int] = {}
+        try:
+            with self.transaction() as target, checksums.snapshot(other._connection):
+                before, changes = _counts(target), target.total_changes
+                written = checksums.checksums(other._connection)
+                union = Union(other._connection, target, written)
+                for table, row in checksums.facts(other._connection, written):
+                    key = union.carry(table, row)
+                    if not checksums.has_ended(target, table, key):
+                        self._started.append(key)
+                # A trial that was unfinished here may have ended there.
+                added = {name: max(0, n - before[name]) for name, n in _counts(target).items()}
+                if dry_run:
+                    raise _DryRun
+                if target.total_changes > changes:
+                    for table, subject in _LATEST.items():
+                        _repeat_latest(target, table, subject)
+                    self._completed = True
+        except _DryRun:
+            pass
+        except LookupError as error:
+            raise self._explained(ValueError(str(error))) from error
+        return added
+
+    def take_trials(self, other: Store, commits: Collection[str]) -> None:
+        """Add the trials of some commits (hashes) of another ledger of this machine, with what
+        tells whether their results may be re-used."""
+        chosen = (
+            "SELECT r.id FROM trials r JOIN commits c ON c.id = r.revision "
+            "WHERE c.sha IN (SELECT value FROM json_each(?))"
+        )
+        asked = (json.dumps(list(commits)),)
+        source = other._connection
+        with self.transaction() as target, checksums.snapshot(source):
+            union = Union(source, target)
+            for (row,) in source.execute(chosen, asked).fetchall():
+                union.carry("trials", row)
+            for table in ("trial_facts", "closures"):
+                sql = f"SELECT rowid FROM {table} WHERE trial IN ({chosen})"
+                for (row,) in source.execute(sql, asked).fetchall():
+                    union.carry(table, row)
+            sql = f"SELECT evidence FROM derived WHERE trial IN ({chosen})"
+            for (evidence,) in source.execute(sql, asked).fetchall():
+                union.carry("closures", evidence)
 
     # --- rows
 
@@ -290,3 +389,29 @@ class Writer(Store):
 def _packed(paths: Iterable[bytes]) -> bytes:
     """Join paths. The tree itself, which has no name, is a dot."""
     return b"\0".join(path or b"." for path in paths)
+
+
+def _counts(connection: sqlite3.Connection) -> dict[str, int]:
+    number = {
+        name: int(connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
+        for name, table in _COUNTED.items()
+    }
+    ((begun,),) = connection.execute("SELECT count(*) FROM trials").fetchall()
+    return {**number, "unfinished_trials": begun - number["trials"]}
+
+
+def _repeat_latest(connection: sqlite3.Connection, table: str, subject: Sequence[str]) -> None:
+    """Repeat the latest row on each subject after those that were recorded earlier and came later:
+    the last row counts."""
+    own = f"PARTITION BY {', '.join(subject)}"
+    stale = connection.execute(
+        f"SELECT id FROM (SELECT id, max(id) OVER ({own}) AS last, "
+        f"row_number() OVER ({own} ORDER BY recorded DESC, id DESC) AS number FROM {table}) "
+        "WHERE number = 1 AND id != last"
+    ).fetchall()
+    names = checksums.COLUMNS[table].removeprefix("id, ")
+    for (row,) in stale:
+        key = connection.execute(
+            f"INSERT INTO {table} ({names}) SELECT {names} FROM {table} WHERE id = ?", (row,)
+        ).lastrowid
+        checksums.seal(connection, table, key or 0)

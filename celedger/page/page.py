@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-from celedger.base.model import BaselineAct
+from celedger.base.model import BaselineAct, FindingRecord
 from celedger.judge.derivation import Derivation
 from celedger.judge.incident import State
-from celedger.ledger.findings import FindingRecord
 from celedger.page import health, payload, sparkline
 from celedger.page.bisect_section import bisects
 from celedger.page.cards import GLYPHS, Card, CardWriter, CommitLine

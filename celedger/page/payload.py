@@ -15,10 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from celedger.base.model import TrialRecord
+from celedger.base.model import FindingRecord, TrialRecord
 from celedger.base.text import escaped, without_sequences
 from celedger.judge.incident import IN_FORCE, Incident, IncidentMetric
-from celedger.ledger.findings import FindingRecord
 from celedger.ledger.read import Reader
 from celedger.page.health import SeriesHealth, TaskHealth, crashes, untestable
 from celedger.page.series import Measured, Series, Stretch, TaskSeries

@@ -12,8 +12,8 @@ from pathlib import Path
 from celedger.base import files
 from celedger.base.config import Config
 from celedger.base.errors import CeledgerError, explained
+from celedger.base.model import JobState, QueuedJob
 from celedger.ledger import Ledger
-from celedger.ledger.job_record import Job, JobState
 from celedger.repo import Repository
 from celedger.trial.permissions import Gate, NotAllowed, Request, settings_request
 
@@ -67,7 +67,7 @@ def _has_notes(repository: Repository) -> bool:
     return any(queue_folder(repository).glob("*.moved"))
 
 
-def _waiting_jobs(settings: Config) -> list[Job]:
+def _waiting_jobs(settings: Config) -> list[QueuedJob]:
     if not settings.ledger.is_file():
         return []
     with Ledger.open(settings.ledger, readonly=True) as ledger:

@@ -19,11 +19,10 @@ from random import SystemRandom
 
 from celedger.base.config import Config
 from celedger.base.errors import CeledgerError
-from celedger.base.model import BisectRecord, Commit
+from celedger.base.model import BisectRecord, Commit, SaidRecord
 from celedger.base.text import plain, probability
 from celedger.judge.incident import DRIFT, Incident, State
 from celedger.ledger import Ledger, ulid
-from celedger.ledger.said import SaidRecord
 from celedger.repo import Repository, bisecting
 from celedger.views import incidents as words
 

@@ -22,10 +22,9 @@ from typing import TYPE_CHECKING
 
 from celedger.base.config import Config
 from celedger.base.errors import CeledgerError, LedgerError, LedgerGone
-from celedger.base.model import Commit, OutcomeKind, Task, TrialRecord, Why
+from celedger.base.model import Commit, JobState, OutcomeKind, QueuedJob, Task, TrialRecord, Why
 from celedger.judge.incident import Incident, Standing, State
 from celedger.ledger import Ledger
-from celedger.ledger.job_record import Job, JobState
 from celedger.repo import Repository
 from celedger.service import last_job
 from celedger.service.allow import check_settings, queue_folder
@@ -85,7 +84,7 @@ class Worker:
         """Run every job there is and return their number; None when another worker is at it,
         which will run them. A job that is not allowed waits, until then or for another try."""
         jobs = 0
-        self.ledger.wake()
+        self.ledger.queue.wake()
         while True:
             self.collect()
             handle = self._take_lock()
@@ -93,7 +92,7 @@ class Worker:
                 return jobs or None
             with handle:
                 self._release_dead()
-                while (job := self.ledger.claim(self.owner)) is not None:
+                while (job := self.ledger.queue.claim(self.owner)) is not None:
                     self._work(job)
                     jobs += 1
                     self.collect()
@@ -135,7 +134,7 @@ class Worker:
         self.ledger.record_commits([head])
         # SQLite's text is UTF-8; a folder with another name is worked on from the main one.
         key = os.fsencode(repository.worktree).decode("utf-8", "replace")
-        self.ledger.enqueue(KIND, head.sha, suite, self.now(), key)
+        self.ledger.queue.enqueue(KIND, head.sha, suite, self.now(), key)
 
     def _take_lock(self) -> device_lock.Lock | None:
         path = _lock_path(self.ledger.path)
@@ -154,9 +153,9 @@ class Worker:
             if job.attempts >= MAX_ATTEMPTS:
                 state, words = JobState.FAILED, f"given up: {words} {job.attempts} times"
                 self.say(f"{job.commit[:10]}: {words}")
-            self.ledger.finish_job(job.id, job.owner, state, self.now(), words)
+            self.ledger.queue.finish(job.id, job.owner, state, self.now(), words)
 
-    def _work(self, job: Job) -> None:
+    def _work(self, job: QueuedJob) -> None:
         try:
             message, state = self._run(job), JobState.DONE
         except NotAllowed as error:
@@ -171,16 +170,16 @@ class Worker:
             message = f"internal error: {type(error).__name__}: {error}"
             state = JobState.FAILED
         except BaseException:
-            self.ledger.finish_job(job.id, self.owner, JobState.QUEUED, self.now(), "stopped")
+            self.ledger.queue.finish(job.id, self.owner, JobState.QUEUED, self.now(), "stopped")
             raise
-        self.ledger.finish_job(job.id, self.owner, state, self.now(), message)
+        self.ledger.queue.finish(job.id, self.owner, state, self.now(), message)
         waits = "waits: " if state is JobState.WAITING else ""
         self.say(f"{job.commit[:10]}: {waits}{message}")
         if not self.attended:
             last_job.leave_line(self.repository, f"{job.commit[:10]}: {waits}{message} ({_SEE})")
         self._publish(job)
 
-    def _publish(self, job: Job) -> None:
+    def _publish(self, job: QueuedJob) -> None:
         """Write the report anew where the user's configuration names its file. A page that cannot
         be written is a line in the log."""
         if self.publish is None:
@@ -193,7 +192,7 @@ class Worker:
         except Exception as error:  # whatever is wrong with it, the work goes on
             self.say(f"the report was not written: {error}")
 
-    def _place(self, job: Job) -> Repository:
+    def _place(self, job: QueuedJob) -> Repository:
         """Return the work tree that moved, or, when it is gone, the repository: it has the
         commit."""
         if job.key:
@@ -201,7 +200,7 @@ class Worker:
                 return Repository.open(Path(job.key))
         return self.repository
 
-    def _run(self, job: Job) -> str:
+    def _run(self, job: QueuedJob) -> str:
         repository = self._place(job)
         gate = Gate.of(repository, attended=self.attended)
         # Here, and not above: a merge during a trial starts a worker that leaves its job and

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from celedger.base.model import Commit, Direction
 from celedger.judge.incident import State
-from celedger.ledger.all_values import Value
-from celedger.ledger.read import Reader
+from celedger.ledger.read import Reader, Value
 from celedger.views import samples
 from celedger.views.format import not_finite
 from celedger.views.samples import Batch, Sample

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from celedger.ledger.job_record import Job, JobState
+from celedger.base.model import JobState, QueuedJob
 from celedger.views.document import Document, pick
 from celedger.views.format import count, iso_time, plain, short
 
@@ -15,7 +15,7 @@ _RECENT = 5  # ended jobs that are printed; JSON has all
 
 @dataclass(frozen=True, slots=True)
 class Queue(Document):
-    jobs: Sequence[Job]  # the oldest first
+    jobs: Sequence[QueuedJob]  # the oldest first
     notes: int  # merges that hooks have noted and no worker has read yet
     worker: bool  # whether a worker runs
     waits: str  # why no worker may read the notes
@@ -53,7 +53,7 @@ class Queue(Document):
         orders = [dict(zip(keys, each, strict=True)) for each in self.orders]
         return {**pick(self, "notes waits worker"), "jobs": jobs, "orders": orders}
 
-    def _state(self, job: Job) -> tuple[str, str]:
+    def _state(self, job: QueuedJob) -> tuple[str, str]:
         """Return the state of a job and its message. A running job without a worker is lost."""
         if job.state is JobState.RUNNING and not self.worker:
             return "lost", "its worker died"

@@ -9,11 +9,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from celedger.base.model import Commit, Direction, Environment, OutcomeKind, TrialRecord
+from celedger.base.model import (
+    Commit,
+    Direction,
+    Environment,
+    FindingRecord,
+    OutcomeKind,
+    TrialRecord,
+)
 from celedger.judge.first_bad import FirstBad, first_bad_commits
 from celedger.judge.incident import State
 from celedger.judge.two_commits import smallest_change
-from celedger.ledger.findings import FindingRecord
 from celedger.ledger.read import Reader
 from celedger.views import incidents as words
 from celedger.views import samples

@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from celedger.base.model import Commit, TrialRecord
+from celedger.base.model import Commit, JobState, TrialRecord
 from celedger.judge.incident import Doubt, Incident, State
-from celedger.ledger.job_record import JobState
 from celedger.views import incidents as words
 from celedger.views.document import Document, pick
 from celedger.views.format import count, duration, iso_time, plain, probability, relative, short

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from celedger.base.model import Commit, Environment, StepValues, Task, Trial, Why
 from celedger.child import MOST_STEPS, log
 from celedger.ledger import Ledger, ulid
-from celedger.ledger.step_blobs import pack, unpack
+from celedger.ledger.store import pack, unpack
 from celedger.trial.journal import Journal
 from celedger.trial.protocol import Parser
 

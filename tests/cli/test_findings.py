@@ -17,7 +17,7 @@ from scripted import ScriptedProject, scripted
 from celedger.base.model import Task
 from celedger.cli.session import Options, keep, writing
 from celedger.ledger import opening
-from celedger.ledger.findings import LARGEST_DOCUMENT, LONGEST_HEADLINE
+from celedger.ledger.write import LARGEST_DOCUMENT, LONGEST_HEADLINE
 
 
 @pytest.fixture

@@ -26,6 +26,7 @@ from celedger.base.model import (
     Environment,
     EpochReport,
     Footprint,
+    JobState,
     Mark,
     Outcome,
     OutcomeKind,
@@ -37,7 +38,6 @@ from celedger.base.model import (
     Why,
 )
 from celedger.ledger import Ledger
-from celedger.ledger.job_record import JobState
 from celedger.repo import Repository
 from celedger.trial.workplace import choose_tasks
 
@@ -449,20 +449,20 @@ def jobs(root: Path) -> None:
 
         def enqueue(number: int, branch: str = "main") -> None:
             commit = writer.commits[f"c{number}"].sha
-            ledger.enqueue("commit", commit, "bits", at + number, branch)
+            ledger.queue.enqueue("commit", commit, "bits", at + number, branch)
 
         for number in range(5):
             enqueue(number)
-            job = ledger.claim("box:1")
+            job = ledger.queue.claim("box:1")
             assert job is not None
             state, message = (
                 (JobState.DONE, "count loss: same"),
                 (JobState.FAILED, "the suite is \x1b[31mbroken\x1b[0m"),
             )[number % 2]
-            ledger.finish_job(job.id, "box:1", state, at + 100 * number, message)
+            ledger.queue.finish(job.id, "box:1", state, at + 100 * number, message)
         enqueue(5)
         enqueue(6)  # supersedes it
-        ledger.claim("box:1")  # and was killed
+        ledger.queue.claim("box:1")  # and was killed
         enqueue(7, "other")
     _write(root / ".git" / "celedger" / "queue" / "1.moved", "")
 

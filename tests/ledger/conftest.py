@@ -20,12 +20,14 @@ from celedger.base.model import (
     Direction,
     Environment,
     EpochReport,
+    FindingRecord,
     Floor,
     Footprint,
     Kind,
     Metric,
     Outcome,
     OutcomeKind,
+    SaidRecord,
     StepValues,
     Task,
     Trial,
@@ -34,8 +36,6 @@ from celedger.base.model import (
     Why,
 )
 from celedger.ledger import Ledger, ulid
-from celedger.ledger.findings import FindingRecord
-from celedger.ledger.said import SaidRecord
 
 LOSS = Metric("loss", "", Direction.LOWER, Kind.QUALITY, Floor(0.005, relative=True), "last")
 

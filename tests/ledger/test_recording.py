@@ -22,6 +22,7 @@ from celedger.base.model import (
     Commit,
     Direction,
     EpochReport,
+    FindingRecord,
     Footprint,
     Mark,
     Metric,
@@ -33,7 +34,6 @@ from celedger.base.model import (
 )
 from celedger.base.text import escaped, without_sequences
 from celedger.ledger import Ledger
-from celedger.ledger.findings import FindingRecord
 
 Facts = Any  # tests/ledger/conftest.py, which no test can import
 

@@ -13,8 +13,7 @@ import pytest
 from conftest import matrix_after
 
 from celedger.ledger import Ledger, checksums, salvage, schema
-from celedger.ledger.archive import Archive, damage_of, restore
-from celedger.ledger.comparison import compare
+from celedger.ledger.archive import Archive, compare, damage_of, restore
 
 PAGE = 4096
 

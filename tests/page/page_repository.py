@@ -12,8 +12,7 @@ from random import Random
 from fast_import import NewCommit
 from golden.repositories import HERE, OLD, Writer, _writer
 
-from celedger.base.model import BaselineAct, BisectRecord, Environment, OutcomeKind
-from celedger.ledger.findings import FindingRecord
+from celedger.base.model import BaselineAct, BisectRecord, Environment, FindingRecord, OutcomeKind
 from celedger.repo.plumbing import tell
 
 START = 1_772_000_000

@@ -17,8 +17,8 @@ from scripted import scripted
 
 from celedger.base import config
 from celedger.base.config import Config
+from celedger.base.model import JobState, QueuedJob
 from celedger.ledger import Ledger
-from celedger.ledger.job_record import Job, JobState
 from celedger.repo import Repository
 from celedger.service.worker import Worker
 
@@ -119,9 +119,9 @@ class Crew:
         path.write_text(str(self.project.root) if text is None else text)
         return path
 
-    def enqueue(self, commit: str, key: str = "", suite: str = "") -> Job:
+    def enqueue(self, commit: str, key: str = "", suite: str = "") -> QueuedJob:
         self.ledger.record_commits([self.repository.commit(commit)])
-        return self.ledger.enqueue("commit", commit, suite, time.time(), key)
+        return self.ledger.queue.enqueue("commit", commit, suite, time.time(), key)
 
     def states(self) -> list[tuple[JobState, str]]:
         return [(j.state, j.message) for j in self.ledger.jobs()]

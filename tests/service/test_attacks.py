@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from conftest import Done, Project, git, matrix_after
 
+from celedger.base.model import JobState
 from celedger.ledger import Ledger
-from celedger.ledger.job_record import JobState
 from celedger.suite import shipped
 
 SUITE = """\

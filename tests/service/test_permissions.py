@@ -20,8 +20,8 @@ from scripted import typed
 
 from celedger import suite as suites
 from celedger.base import config
+from celedger.base.model import JobState
 from celedger.ledger import Ledger
-from celedger.ledger.job_record import JobState
 from celedger.repo import Repository
 from celedger.service import hooks
 from celedger.service.worker import Worker

@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 from conftest import PEOPLE, SCRIPT, Done, Project, git, make_project, with_verbs
 
+from celedger.base.model import JobState, QueuedJob
 from celedger.ledger import Ledger
-from celedger.ledger.job_record import Job, JobState
+from celedger.ledger.jobs import Queue
 from celedger.repo import Repository
 from celedger.service import hooks
 from celedger.service.worker import MAX_ATTEMPTS, Worker, at_work
@@ -277,17 +278,17 @@ def test_a_merge_at_the_moment_the_lock_is_let_go_is_not_lost(
 ) -> None:
     crew.project.history([1.0])
     crew.note()
-    claim, told = Ledger.claim, []
+    claim, told = Queue.claim, []
 
-    def last_moment(ledger: Ledger, *words: Any) -> Job | None:
-        job = claim(ledger, *words)
+    def last_moment(queue: Queue, *words: Any) -> QueuedJob | None:
+        job = claim(queue, *words)
         if job is None and not told:
             told.append(crew.project.history([1.1]))
             crew.note(name="2")
             assert crew.worker().drain() is None  # it finds the lock taken, and goes
         return job
 
-    monkeypatch.setattr(Ledger, "claim", last_moment)
+    monkeypatch.setattr(Queue, "claim", last_moment)
     assert crew.worker().drain() == 2
     assert [s for s, _ in crew.states()] == [JobState.DONE] * 2
 
@@ -297,7 +298,7 @@ def test_a_job_that_kills_its_worker_again_and_again_is_given_up(crew: Crew) -> 
     crew.enqueue(sha)
     for _ in range(MAX_ATTEMPTS):
         crew.worker()._release_dead()
-        assert crew.ledger.claim(crew.worker().owner) is not None
+        assert crew.ledger.queue.claim(crew.worker().owner) is not None
     assert crew.worker().drain() == 0
     ((state, message),) = crew.states()
     assert state is JobState.FAILED
@@ -314,7 +315,7 @@ def test_a_job_that_cannot_run_is_recorded_with_its_sentence_and_the_next_one_ru
     crew.enqueue(sha)
     place = Worker._place
 
-    def bug(worker: Worker, job: Job) -> Repository:
+    def bug(worker: Worker, job: QueuedJob) -> Repository:
         if job.key:
             raise ZeroDivisionError("ours")
         return place(worker, job)

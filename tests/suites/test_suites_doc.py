@@ -83,6 +83,6 @@ def test_the_ledgers_page_reads_series_per_step() -> None:
     page = (ROOT / "docs" / "ledger.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     compile(code, "docs/ledger.md", "exec")
-    from celedger.ledger.step_blobs import pack
+    from celedger.ledger.store import pack
 
     assert pack([0.5, 0.25]) == (4, bytes.fromhex("0000003f0000803e"))
