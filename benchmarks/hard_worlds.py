@@ -59,6 +59,8 @@ from celedger.system.gpu import CPU
 from celedger.trial.engine import Need
 from celedger.trial.reuse import NamedPaths
 from celedger.trial.runner import Bench
+from celedger.trial.station import Setup, Station
+from celedger.trial.venvs import Installation
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from fast_import import NewCommit, create
@@ -353,15 +355,19 @@ class ScriptedBench(Bench):
     def of(cls, case: Case, ledger: Ledger) -> ScriptedBench:
         unused: Any = None
         folder = ledger.folder
-        bench = cls(
-            ledger, Checkouts(case.range.repository), unused, folder, folder,
-            {TASK.name: ENVIRONMENT}, {TASK.name: sys.executable}, unused, unused,
-            SimpleNamespace(close=lambda: None),  # type: ignore[arg-type]
-            CPU, DeviceLock("cpu", folder=folder, label="a benchmark"), {}, "host",
-            random=Random(int(case.random.integers(2**32))),
+        setup = Setup(
+            Checkouts(case.range.repository), unused, folder, folder, unused, unused, unused, {},
+            "host", case.world.why, random=Random(int(case.random.integers(2**32))),
         )  # fmt: skip
-        bench.case, bench.why = case, case.world.why
+        bases = {TASK.name: Installation(ENVIRONMENT, sys.executable)}
+        lock = DeviceLock("cpu", folder=folder, label="a benchmark")
+        bench = cls(Station(setup, ledger, bases, CPU, lock, setup.launchers()))
+        bench.case = case
         return bench
+
+    def searches(self) -> None:
+        """Let the trials that run from now on be those of a bisect."""
+        self.setup = replace(self.setup, why=Why.BISECT)
 
     def store(self, commit: Commit, kind: OutcomeKind, values: Sequence[float]) -> None:
         """Record a trial that ran before anybody asked."""
@@ -466,7 +472,7 @@ def run_case(world: World, folder: Path, limits: Limits, workers: int, number: i
     ):
         with ledger.transaction():
             store_ends(bench)
-        bench.why = Why.BISECT
+        bench.searches()
         metrics = (world.metric,) if world.metric else ()
         bench.pool = engine = Workers(bench, workers, number)
         began = time.process_time()

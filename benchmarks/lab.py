@@ -49,7 +49,7 @@ from celedger.repo import Repository
 from celedger.trial.diagnostic import EAGER, diagnose
 from celedger.trial.permissions import Gate
 from celedger.trial.runner import Bench
-from celedger.trial.workplace import choose_tasks, set_bench
+from celedger.trial.workplace import choose_tasks, local_bench
 
 LAB = Path(__file__).resolve().parent / "lab"
 SUITE = """\
@@ -201,7 +201,7 @@ def opened(repo: Path) -> Iterator[tuple[Repository, Bench, Task]]:
     (task,) = choose_tasks(chosen, ())
     with (
         Ledger.open(repo / "ledger.db", create=True) as ledger,
-        set_bench(
+        local_bench(
             repository, ledger, settings, chosen, [task],
             gate=Gate.of(repository, attended=True),
         ) as bench,
@@ -307,7 +307,7 @@ class Judge:
             self.good = repository.resolve("main")
             self.server = None
             if self.training.preload is not None:
-                self.server = TrainingServer(bench.child, self.training.preload, EAGER)
+                self.server = TrainingServer(bench.setup.child, self.training.preload, EAGER)
             for kind, edit, name in wanted:
                 start = time.monotonic()
                 try:
@@ -351,7 +351,7 @@ class Judge:
         else:
             said = explain(self.desk(folder), Side("parent", self.good), Side("culprit", bad))
             if self.show is not None:
-                self.show(explanation_text(said, self.bench.tree))
+                self.show(explanation_text(said, self.bench.station.tree))
             quiet = said.verdict in ("equal", "rounding")
             wrong = wrong_explanation(edit, said) if kind == "fault" else []
             wrong += [said.verdict] if kind == "refactor" and not quiet else []
@@ -371,7 +371,7 @@ class Judge:
         measure = memory if edit.verb == "memory" else profile
         document = measure(self.bench, bad, self.longer, SEED, folder, {"kind": edit.verb})
         log = next(folder.rglob("log.txt"))
-        return *wrong_profile(edit, document, self.bench.tree / "training"), log
+        return *wrong_profile(edit, document, self.bench.station.tree / "training"), log
 
     def probe(self, name: str) -> Row:
         """Run a probe in the training as it is: nothing to find, and nothing changes."""

@@ -43,7 +43,7 @@ from celedger.ledger import Ledger, ulid
 from celedger.repo import Repository
 from celedger.repo.plumbing import tell
 from celedger.trial.permissions import Gate
-from celedger.trial.workplace import choose_tasks, set_bench
+from celedger.trial.workplace import choose_tasks, local_bench
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from fast_import import NewCommit, create
@@ -143,7 +143,7 @@ def make(folder: Path, commits: int, tasks: int, seed: int, *, here: bool) -> No
         if here:
             suite, settings = suites.load(home), config.load(folder, {})
             gate = Gate.of(repository, attended=True)
-            bench = set_bench(repository, ledger, settings, suite, chosen, gate=gate)
+            bench = local_bench(repository, ledger, settings, suite, chosen, gate=gate)
             newer = next(iter(bench.environments.values()))
         history = repository.log("HEAD", limit=commits)[::-1]
         with ledger.transaction():

@@ -40,7 +40,7 @@ from celedger.repo import Repository
 from celedger.trial.diagnostic import FAILED, Diagnostic
 from celedger.trial.permissions import Gate
 from celedger.trial.training_variables import child_copy
-from celedger.trial.workplace import choose_tasks, set_bench
+from celedger.trial.workplace import choose_tasks, local_bench
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = {
@@ -106,7 +106,8 @@ class TrainingServer:
         ((_, argv),) = bench.lines(desk.task, place, seed, out)
         environment = {"CELEDGER_PROBE": json.dumps(probe or {}), "CELEDGER_PROBE_OUT": str(out)}
         job = {
-            "log": str(log), "tree": str(bench.tree), "argv": argv[1:], "environment": environment,
+            "log": str(log), "tree": str(bench.station.tree), "argv": argv[1:],
+            "environment": environment,
         }  # fmt: skip
         self.process.stdin.write(json.dumps(job) + "\n")
         self.process.stdin.flush()
@@ -266,7 +267,7 @@ def main() -> int:
         good = repository.resolve("main")
         with (
             Ledger.open(repo / "ledger.db", create=True) as ledger,
-            set_bench(
+            local_bench(
                 repository,
                 ledger,
                 settings,
@@ -275,7 +276,7 @@ def main() -> int:
                 gate=Gate.of(repository, attended=True),
             ) as bench,
         ):
-            server = TrainingServer(bench.child)
+            server = TrainingServer(bench.setup.child)
             for kind, edit, task, name, sha in commits:
                 bad = repository.resolve(sha)
                 runs = Path(folder, "runs")
@@ -317,7 +318,7 @@ def main() -> int:
                     mark = found.verdict if quiet else f"FOUND {found.verdict}"
                 print(f"{kind:9}{name:24} {mark}: {said}", flush=True)
                 if options.verbose or options.only:
-                    print(explanation_text(found, bench.tree), flush=True)
+                    print(explanation_text(found, bench.station.tree), flush=True)
             server.close()
     print(dict(score), f"{time.monotonic() - began:.0f} s")
     bad = score["right"] < 0.95 * score["fault"] or any(

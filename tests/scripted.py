@@ -28,7 +28,7 @@ from celedger.base.model import Commit, Environment, OutcomeKind
 from celedger.cli.app import run as run_program
 from celedger.system import environment, process, session
 from celedger.system.process_tree import Usage
-from celedger.trial.bench import Workbench
+from celedger.trial.station import Station
 
 _sessions = count()
 ENVIRONMENT = Environment("e" * 64, {"python": "CPython 3.11", "device": "cpu"})
@@ -91,19 +91,19 @@ class Executor:
         """Run the trials of this repository while a `with` lasts."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(process, "run", self.run)
-            patch.setattr(Workbench, "prepare", self.prepare)
+            patch.setattr(Station, "prepare", self.prepare)
             # Of another manner than git's: no result of a scripted training is re-used.
-            patch.setattr(Workbench, "checkout", SimpleNamespace(path=root, manner="", filtered={}))
+            patch.setattr(Station, "checkout", SimpleNamespace(path=root, manner="", filtered={}))
             patch.setattr(environment, "describe", lambda *_, **__: ENVIRONMENT)
             yield patch
 
     @property
     def prepare(self) -> Callable[..., tuple[OutcomeKind, str]]:
-        """Return what takes the place of `Workbench.prepare`."""
+        """Return what takes the place of `Station.prepare`."""
 
-        def prepare(bench: Workbench, commit: Commit, *_: object) -> tuple[OutcomeKind, str]:
+        def prepare(station: Station, commit: Commit, *_: object) -> tuple[OutcomeKind, str]:
             if commit.sha not in self._models:
-                model = bench.checkouts.repository.blob(commit.sha, "model.py")
+                model = station.setup.repository.blob(commit.sha, "model.py")
                 self._models[commit.sha] = model.decode()
             self._commit = commit.sha
             return OutcomeKind.OK, ""

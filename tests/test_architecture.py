@@ -173,7 +173,7 @@ def test_every_process_begins_in_one_place() -> None:
 
 def test_the_worker_asks_before_it_makes_a_bench() -> None:
     """All trials run on a bench, and each is prepared there: both ask what a person allowed."""
-    for file, function in (("trial/workplace.py", "set_bench"), ("trial/bench.py", "prepare")):
+    for file, function in (("trial/workplace.py", "local_bench"), ("trial/station.py", "prepare")):
         nodes = ast.walk(ast.parse((PACKAGE / file).read_text()))
         body = next(n for n in nodes if isinstance(n, ast.FunctionDef) and n.name == function)
         lines = list(map(ast.unparse, body.body))

@@ -16,8 +16,8 @@ from celedger.cli.session import (
     Options,
     Session,
     note,
+    open_bench,
     record_state,
-    set_bench,
     warn,
     writing,
 )
@@ -119,7 +119,7 @@ def bisect(
             task = task or list(dict.fromkeys(m.task for m in incident.metrics))
             commits = f"{incident.known_good}..{incident.first_bad[-1]}"
         ends = _ends(session.repository, commits, first_parent)
-        with set_bench(session, "bisect", task, why=Why.BISECT, together=True) as (bench, tasks):
+        with open_bench(session, "bisect", task, why=Why.BISECT, together=True) as (bench, tasks):
             others: list[tuple[Task, str]] = []
             if incident is not None and not metric:
                 (first, name), *others = most_telling(bench, incident.metrics, tasks)
@@ -234,13 +234,14 @@ class _Inputs:
         from celedger.judge import bisection
 
         number = len(self.history.commits)
-        if self.bench.requirements_differ(self.good.sha, self.history.commits[-1].sha, self.tasks):
+        station, bad = self.bench.station, self.history.commits[-1].sha
+        if station.requirements_differ(self.good.sha, bad, self.tasks):
             note(
                 "celedger: the requirements change in this range; every commit runs with "
                 "those of the bad end, so that it is the code that is compared"
             )
         with Progress(self.bench) as progress:
-            self.bench.hold_environment(self.history.commits[-1].sha, self.tasks)
+            station.hold_environment(bad, self.tasks)
             self._note_other_environments()
             return bisection.bisect_many(
                 self.bench, self.history, self.good, self.tasks, self.metrics, self.limits,

@@ -17,9 +17,9 @@ from celedger.cli.session import (
     load_suite,
     no_incident,
     note,
+    open_bench,
     reading,
     record_state,
-    set_bench,
     warn,
     writing,
 )
@@ -154,7 +154,7 @@ def _measure(
 
     repository, ledger = session.repository, session.ledger
     tip = memory.tip_of(repository, commit)
-    with set_bench(
+    with open_bench(
         session, "check", names, why=Why.CHECK, together=True, suite=suite
     ) as (bench, tasks):  # fmt: skip
         needs = lacking(bench, [commit], tasks)
@@ -195,7 +195,7 @@ def _beside(
     commit, base = synthetic.commit, synthetic.base
     with apart(session) as own, suite_at(own, load_suite(own), commit, revision) as suite:
         own.ledger.take_trials(session.ledger, [base.sha])
-        with set_bench(
+        with open_bench(
             own, "check", names, why=Why.CHECK, together=True, suite=suite
         ) as (bench, tasks):  # fmt: skip
             needs = lacking(bench, [commit], tasks)
@@ -207,7 +207,7 @@ def _beside(
                 edit.standings(
                     own.ledger, measured.state, (base.sha, commit.sha),
                     list(zip(measured.tasks, tasks, strict=True)), measured.judged, number,
-                    bench.is_untracked,
+                    bench.station.is_untracked,
                 )
             )  # fmt: skip
             return standings, number, measured.complete and not lacking(bench, [commit], tasks)

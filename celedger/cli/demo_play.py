@@ -20,7 +20,7 @@ from celedger.trial import events
 from celedger.trial.permissions import Gate
 from celedger.trial.runner import Bench
 from celedger.trial.workers import run_all
-from celedger.trial.workplace import choose_tasks, lacking, set_bench, suite_of
+from celedger.trial.workplace import choose_tasks, lacking, local_bench, suite_of
 from celedger.views.demo import DemoAnswer
 
 # What each kind of regression is seen in: a task and, unless it crashes, its metric.
@@ -66,7 +66,7 @@ def play(
     suite = suite_of(repository, stage.settings)
     tasks = choose_tasks(suite, ())
     history = repository.log("HEAD", limit=10_000)[::-1]
-    with set_bench(
+    with local_bench(
         repository, ledger, stage.settings, suite, tasks,
         gate=Gate.of(repository, attended=True), why=Why.DEMO, label="celedger demo",
         listen=listen,

@@ -72,7 +72,7 @@ class Progress:
             1 if bench is None else bench.engine.workers,
         )
         if bench is not None:
-            bench.listen = self
+            bench.station.listen = self
 
     def __enter__(self) -> Progress:
         if sys.stderr.isatty() and os.environ.get("TERM", "") not in ("", "dumb"):

@@ -9,7 +9,7 @@ import typer
 
 from celedger.base.errors import Status
 from celedger.cli import options
-from celedger.cli.session import Session, load_suite, note, record_state, set_bench, writing
+from celedger.cli.session import Session, load_suite, note, open_bench, record_state, writing
 from celedger.cli.synthetic import apart, find, is_unchanged, suite_at
 from celedger.cli.synthetic import status as status_of
 
@@ -75,7 +75,7 @@ def run(
         newest = commits[-1]
         if repository.is_dirty() and newest == repository.resolve("HEAD"):
             note("celedger: the working tree has changes; HEAD is measured as committed")
-        with set_bench(session, "run", task, only=only, together=True) as (bench, tasks):
+        with open_bench(session, "run", task, only=only, together=True) as (bench, tasks):
             for warning in bench.suite.warnings:
                 note(f"celedger: warning: {warning}")
             needs = lacking(bench, commits, tasks, seeds=seed or (), repeat=repeat, force=force)
@@ -114,7 +114,7 @@ def _run_apart(
     commit, base = synthetic.commit, synthetic.base
     with apart(session) as own, suite_at(own, load_suite(session), commit, revision) as suite:
         own.ledger.take_trials(session.ledger, [base.sha])
-        with set_bench(own, "run", task, only=only, together=True, suite=suite) as (bench, tasks):
+        with open_bench(own, "run", task, only=only, together=True, suite=suite) as (bench, tasks):
             needs = lacking(bench, [commit], tasks, seeds=seeds, repeat=repeat, force=force)
             _train(bench, needs)
             records = [
@@ -170,7 +170,7 @@ def noise(
 
     with writing(context.obj, suite=suite, device=device) as session:
         at = session.repository.resolve(commit)
-        with set_bench(session, "noise", task, why=Why.NOISE) as (bench, tasks):
+        with open_bench(session, "noise", task, why=Why.NOISE) as (bench, tasks):
             needs = in_turns(bench, at, tasks, seeds=seeds, repeats=repeats)
             with Progress(bench, needs):
                 ran = run_all(bench, needs)

@@ -257,7 +257,7 @@ def load_suite(session: Session) -> Suite:
 
 
 @contextmanager
-def set_bench(
+def open_bench(
     session: Session,
     verb: str,
     names: Sequence[str] | None,
@@ -276,7 +276,7 @@ def set_bench(
     settings = session.config
     suite = suite or load_suite(session)
     tasks = workplace.choose_tasks(suite, names or (), only or ())
-    with dispatch.set_bench(
+    with dispatch.chosen_bench(
         session.repository, session.ledger, settings, suite, tasks, gate=session.gate,
         tell=warn, why=why or Why.RUN, label=f"celedger {verb}", together=together,
     ) as bench:  # fmt: skip
@@ -309,7 +309,7 @@ def diagnosing(
         folder = Path(tempfile.mkdtemp(prefix=f"celedger-{verb}-"))
         failed = False
         try:
-            with set_bench(session, verb, tasks) as (bench, chosen):
+            with open_bench(session, verb, tasks) as (bench, chosen):
                 yield Looking(
                     session.repository, session.config, session.ledger, session.gate, bench,
                     chosen, folder, time.time(), sides,

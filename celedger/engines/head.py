@@ -24,7 +24,6 @@ from celedger.engines.open_orders import Note, Notes
 from celedger.engines.order import Order
 from celedger.engines.order_lines import Intake
 from celedger.ledger import schema
-from celedger.ledger import ulid as ulids
 from celedger.repo import Repository
 from celedger.repo.transfer import pack
 from celedger.trial import events
@@ -81,8 +80,8 @@ class Head:
         command have in common."""
         self._bench, self._cluster, self._ledger = bench, cluster, bench.ledger
         self._question = question
-        self._repository = bench.checkouts.repository
-        self._suite = orders.packed(bench.suite_files)
+        self._repository = bench.repository
+        self._suite = orders.packed(bench.setup.suite_files)
         self._notes = Notes(self._repository, cluster.name, cluster.address, self._ledger.path)
         self._news: queue.Queue[_News] = queue.Queue(_PENDING)
         self._jobs: list[_Job] = []
@@ -99,7 +98,7 @@ class Head:
     def describe(self) -> Intake:
         """Ask a node for the environments of the tasks. Raises CeledgerError."""
         for number in range(TRIES):
-            ulid = ulids.new(self._bench.now(), self._bench.random)
+            ulid = self._bench.new_ulid()
             question = replace(self._question, ulid=ulid)
             job = _Job(self._notes.write(question), Intake(question, self._ledger))
             self._start(job)
@@ -170,7 +169,7 @@ class Head:
         task, environment = need.task, self._bench.environments[need.task.name]
         names = imported(self._ledger, task, environment.fingerprint) or ()
         return replace(
-            self._question, ulid=ulids.new(self._bench.now(), self._bench.random),
+            self._question, ulid=self._bench.new_ulid(),
             tip=need.commit.sha, tasks=(task,), commit=need.commit, seed=need.seed,
             role=need.role, asked=need.asked,
             environments={task.name: environment}, imported={task.name: tuple(sorted(names))},
@@ -223,7 +222,7 @@ class Head:
             has_ended = self._take(self._gathered(PATIENCE))
         except queue.Empty:
             if any(job.keeper is None for job in self._jobs):
-                self._bench.listen(events.Waiting("a node", "others on the cluster", 0))
+                self._bench.station.listen(events.Waiting("a node", "others on the cluster", 0))
         self._is_behind = False
         return has_ended
 
@@ -249,7 +248,7 @@ class Head:
                 if isinstance(content, bytes):
                     occurred += [(job, event) for event in job.intake.take(content)]
         for job, event in occurred:
-            self._bench.listen(event)
+            self._bench.station.listen(event)
             answer = job.answer
             if isinstance(event, events.EpochReported) and answer and answer.need.until:
                 signals = answer.signals
@@ -275,7 +274,7 @@ class Head:
         intake = job.intake
         if intake.error is None and not intake.is_whole:
             intake.error = raised or LostNode(self._last_words(job))
-        intake.interrupt(self._bench.now(), str(intake.error) or "stopped by hand")
+        intake.interrupt(self._bench.setup.now(), str(intake.error) or "stopped by hand")
         record = intake.record
         error = intake.error
         outcome = record.outcome if record is not None else None
@@ -297,7 +296,7 @@ class Head:
             else:
                 answer.set_result(record)
                 seconds = record.outcome.ended - record.trial.started
-                self._bench.listen(events.Finished(answer.need.commit, record, seconds))
+                self._bench.station.listen(events.Finished(answer.need.commit, record, seconds))
         return True
 
     def _runs_again(self, job: _Job, error: BaseException | None) -> bool:
@@ -311,8 +310,8 @@ class Head:
             self._avoided.add(job.node)
         else:
             job.lost += 1
-        self._bench.listen(events.Restarted(order.commit, order.tasks[0], str(error)))
-        order = replace(order, ulid=ulids.new(self._bench.now(), self._bench.random))
+        self._bench.station.listen(events.Restarted(order.commit, order.tasks[0], str(error)))
+        order = replace(order, ulid=self._bench.new_ulid())
         note, intake = self._notes.write(order), Intake(order, self._ledger)
         self._start(_Job(note, intake, job.answer, lost=job.lost))
         return True

@@ -10,6 +10,7 @@ import socket
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from celedger.base import umask
@@ -27,7 +28,7 @@ from celedger.trial import events, journal
 from celedger.trial.ending import tail
 from celedger.trial.engine import Need, Signals
 from celedger.trial.permissions import Gate
-from celedger.trial.workplace import alike, facts, set_bench
+from celedger.trial.workplace import alike, facts, local_bench
 
 
 class LineFile:
@@ -111,7 +112,7 @@ def execute(folder: Path, lines: LineFile) -> None:
 
     with NodeLedger.open(path, create=True) as ledger:
         ledger.lines = lines
-        with set_bench(
+        with local_bench(
             repository, ledger, config, suite, given.tasks, why=given.why, listen=listen,
             gate=Gate(folder / "allowed", attended=True), label="a celedger engine",
         ) as bench:  # fmt: skip
@@ -121,11 +122,15 @@ def execute(folder: Path, lines: LineFile) -> None:
             if given.commit is None:
                 return
             (task,) = given.tasks
-            bench.environments = {task.name: _agreed(given, task, environments[task.name])}
-            bench.ulid = given.ulid
-            bench.signals = HeadSignals(folder / node_keeper.STOP)
+            station = bench.station
+            agreed = _agreed(given, task, environments[task.name])
+            station.bases = {task.name: replace(station.bases[task.name], environment=agreed)}
+            station.signals = HeadSignals(folder / node_keeper.STOP)
             commit = repository.commit(given.commit.sha)
-            bench.run(Need(commit, task, given.seed, None, role=given.role, asked=given.asked))
+            bench.run(Need(
+                commit, task, given.seed, None,
+                role=given.role, asked=given.asked, ulid=given.ulid,
+            ))  # fmt: skip
 
 
 def _agreed(given: Order, task: Task, here: Environment) -> Environment:

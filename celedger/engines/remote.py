@@ -11,7 +11,6 @@ from celedger.base.model import Task
 from celedger.engines.cluster import Cluster
 from celedger.engines.head import Head
 from celedger.engines.order import Order
-from celedger.ledger import ulid as ulids
 from celedger.trial.dispatch import RemoteBench
 from celedger.trial.runner import Bench
 
@@ -19,15 +18,15 @@ from celedger.trial.runner import Bench
 def send_out(bench: Bench, config: Config, tasks: Sequence[Task], cluster: Cluster) -> RemoteBench:
     """Return a bench like another, whose trials run on the nodes of a cluster. One of them is asked
     first in which environment they will. Raises CeledgerError."""
-    repository = bench.checkouts.repository
+    setup, repository = bench.setup, bench.repository
     name = f"{socket.gethostname()}:{repository.common_dir}"
     question = Order(
-        ulid=ulids.new(bench.now(), bench.random),
+        ulid=bench.new_ulid(),
         repository=hashlib.sha256(name.encode(errors="surrogateescape")).hexdigest()[:16],
         tip=repository.resolve("HEAD").sha, tasks=tuple(tasks),
-        device=cluster.device(config.device), sandbox=bench.sandbox, why=bench.why,
+        device=cluster.device(config.device), sandbox=setup.sandbox, why=setup.why,
     )  # fmt: skip
-    remote = RemoteBench.like(bench)
+    remote = RemoteBench(bench.station)
     remote.pool = head = Head(remote, cluster, question)
     try:
         node = head.describe()

@@ -50,7 +50,7 @@ class Archive:
         self.path = self.folder / "archive.db"
         self._connection: sqlite3.Connection | None = None
 
-    def twin(self) -> Archive:
+    def reopened(self) -> Archive:
         """Return the same archive for another thread."""
         other = copy.copy(self)
         other._connection = None

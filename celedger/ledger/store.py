@@ -94,9 +94,9 @@ class Store:
             with contextlib.closing(connection):
                 yield cls(path, connection, None)
 
-    def twin(self) -> Self:
+    def reopened(self) -> Self:
         """Open the same ledger once more, for another thread."""
-        archive = self.archive.twin() if self.archive is not None else None
+        archive = self.archive.reopened() if self.archive is not None else None
         return type(self).open(self.path, archive=archive)
 
     def close(self) -> None:

@@ -208,7 +208,7 @@ class Worker:
         from celedger.judge import memory
         from celedger.judge.extra_trials import ExtraTrials
         from celedger.service.notify import announce, note_as_sent
-        from celedger.trial.dispatch import set_bench
+        from celedger.trial.dispatch import chosen_bench
         from celedger.trial.workers import run_all
         from celedger.trial.workplace import choose_tasks, lacking, suite_of
         from celedger.views import incidents
@@ -217,7 +217,7 @@ class Worker:
         commit = repository.commit(job.commit)
         suite = suite_of(repository, settings, job.suite or None)
         tasks = choose_tasks(suite, ())
-        with set_bench(
+        with chosen_bench(
             repository, self.ledger, settings, suite, tasks, gate=gate, commit=commit.sha,
             why=Why.HOOK, label="celedger worker", listen=self.listen, tell=self.say,
             together=True,

@@ -213,10 +213,6 @@ class Launchers:
         self._kept = kept
         self._launchers: dict[_Key, _Launcher] = {}  # unfit ones too: they would be again
 
-    def twin(self) -> Launchers:
-        """Return launchers of their own for another worker."""
-        return Launchers(self._script, self._repository)
-
     def kept(self, folder: Path) -> Launchers:
         """Return launchers that stay for later commands, and have their sockets in a folder."""
         return Launchers(self._script, self._repository, folder)

@@ -20,10 +20,10 @@ from celedger.system import device_lock, process, session
 from celedger.system.environment import owners, package_folders
 from celedger.system.telemetry import Sampler
 from celedger.trial import events, journal, partial_run, protocol, report_sources
-from celedger.trial.bench import Workbench
 from celedger.trial.ending import classify, explain, refusal
 from celedger.trial.engine import Need
-from celedger.trial.reuse import NamedPaths
+from celedger.trial.reuse import NamedPaths, Reuse
+from celedger.trial.station import Station
 
 # A build must not report.
 _CHANNEL = ("CELEDGER_FD", "CELEDGER_JOURNAL", "CELEDGER_INODE")
@@ -39,13 +39,13 @@ class _FloodError(Exception):
 class Attempt:
     """The running trial: its journal, its log, its process."""
 
-    def __init__(self, bench: Workbench, need: Need, trial: Trial) -> None:
-        self.bench, self.commit, self.task, self.trial = bench, need.commit, need.task, trial
-        self.need = need
-        self.installation, self.until = bench.place(trial.commit, need.task), need.until
-        self.began = time.monotonic()  # unlike `bench.now`, it is never set back
+    def __init__(self, station: Station, reuse: Reuse, need: Need, trial: Trial) -> None:
+        self.station, self.reuse, self.need, self.trial = station, reuse, need, trial
+        self.commit, self.task, self.until = need.commit, need.task, need.until
+        self.installation = station.place(trial.commit, need.task)
+        self.began = time.monotonic()  # unlike `setup.now`, it is never set back
         self.enough = ""  # the reason of `until` to end the trial
-        ledger = bench.ledger
+        ledger = station.ledger
         self.journal_path = journal.path(ledger, trial.ulid)
         self.log = journal.log_path(ledger, trial.ulid)
         self.out = journal.out_path(ledger, trial.ulid)
@@ -57,12 +57,12 @@ class Attempt:
         self.starts: set[bool] = set()  # of its commands: warm, cold
         self.named = NamedPaths()
         self.reads = self.journal_path.with_suffix(".reads")
-        self.sampler = Sampler(bench.device.gpu)
+        self.sampler = Sampler(station.device.gpu)
         self.channel = -1
         self.lock: device_lock.Lock | None = None
 
     def begin(self) -> None:
-        ledger, trial = self.bench.ledger, self.trial
+        ledger, trial = self.station.ledger, self.trial
         cause = f"cannot write beside the ledger in {self.log.parent}"
         with explained(cause, journal.NO_ROOM, LedgerError):
             for folder in (self.log.parent, self.out):
@@ -77,7 +77,7 @@ class Attempt:
         ledger.record_trial_facts(trial.ulid, facts)
 
     def execute(self) -> Outcome:
-        bench, task = self.bench, self.task
+        station, task = self.station, self.task
         extra = {
             "CELEDGER_TRIAL": self.trial.ulid,
             "CELEDGER_SEED": str(self.trial.seed),
@@ -86,16 +86,16 @@ class Attempt:
             "CELEDGER_INODE": journal.inode(self.channel),
             **({"CELEDGER_STEPS": "1"} if task.steps else {}),
         }
-        env = bench.variables(task, extra)
+        env = station.variables(task, extra)
         build_env = {k: v for k, v in env.items() if k not in _CHANNEL}
-        kind, reason = bench.prepare(self.commit, task, build_env, self.log)
+        kind, reason = station.prepare(self.commit, task, build_env, self.log)
         if kind is not OutcomeKind.OK:
             return self._outcome(kind, reason, None)
-        bench.listen(events.Started(self.commit, task, self.trial.seed))
+        station.listen(events.Started(self.commit, task, self.trial.seed))
         self.journal.sources = report_sources.of(
-            task.definition(), log=self.log, out=self.out, tree=bench.tree
+            task.definition(), log=self.log, out=self.out, tree=station.tree
         )
-        lines = bench.lines(task, self.installation, self.trial.seed, self.out)
+        lines = station.lines(task, self.installation, self.trial.seed, self.out)
         for number, (name, argv) in enumerate(lines):
             if number:  # the previous command's last line may lack its newline
                 with suppress(OSError):  # a full disk: the next command reports it
@@ -113,7 +113,7 @@ class Attempt:
             kind = classify(end, self.log)
             if kind is not OutcomeKind.OK:
                 return self._failure(kind, end, name if len(lines) > 1 else "")
-        reported = protocol.summaries(task.metrics, bench.ledger.series(self.trial.ulid))
+        reported = protocol.summaries(task.metrics, station.ledger.series(self.trial.ulid))
         absent = ", ".join(protocol.missing(task, reported))
         if absent:
             return self._outcome(OutcomeKind.MISSING, f"ended without reporting {absent}", 0)
@@ -121,13 +121,13 @@ class Attempt:
 
     def _failure(self, kind: OutcomeKind, end: process.Exit, name: str) -> Outcome:
         """Return the outcome of a command that failed; named, if the task has several."""
-        bench, task = self.bench, self.task
+        station, task = self.station, self.task
         reason = explain(end, self.log)
-        if lack := bench.lacks(self.commit, task, reason):
+        if lack := station.lacks(self.commit, task, reason):
             kind, reason = OutcomeKind.UNTESTABLE, lack
-        if (bench.tree / ".gitmodules").exists() and not task.build:
+        if (station.tree / ".gitmodules").exists() and not task.build:
             reason += "; submodules are empty in a trial's checkout: fill them by a `build`"
-        if bench.is_untracked(reason):
+        if station.is_untracked(reason):
             reason += "; a trial sees only files that git tracks (docs/how-to.md, Set it up)"
         if name:
             late = end.end is process.End.TIMEOUT
@@ -164,28 +164,28 @@ class Attempt:
         return max(0.0, peak - min(self.heaps)) if self.heaps and all(self.heaps) else 0.0
 
     def _reads(self, python: str) -> process.Reads:
-        beside = self.bench.reuse.beside
-        return process.Reads(self.bench.tree, self.reads, beside, package_folders(python))
+        beside = self.reuse.beside
+        return process.Reads(self.station.tree, self.reads, beside, package_folders(python))
 
     def _command(self, argv: tuple[str, ...], env: Mapping[str, str], limit: float) -> process.Exit:
-        bench, python = self.bench, self.installation.python
+        station, python = self.station, self.installation.python
 
         def tick(running: process.Running) -> None:
-            bench.signals.check()
-            self.enough = self.enough or bench.signals.reason
+            station.signals.check()
+            self.enough = self.enough or station.signals.reason
             self.sampler.sample(running.usage)
             if self.task.preload:
                 self.sampler.see(running.memory())
             self._follow(end=False)
 
-        end = bench.run_command(
+        end = station.run_command(
             self.task, argv, self.out, writable=(self.journal_path, self.log),
             env=env, log=self.log, pass_fds=(self.channel,), timeout=max(limit, 0.0),
             reads=self._reads(python) if self.task.trace else None,
             on_tick=tick, tick=TICK if self.until is None else WATCHING,
             activity=lambda: self.journal.size,
             stop=lambda: bool(self.enough),
-            fork=bench.forker(self.task, python, argv, env),
+            fork=station.forker(self.task, python, argv, env),
         )  # fmt: skip
         if self.task.trace:
             self.named.take_in(self.reads)
@@ -193,7 +193,7 @@ class Attempt:
             self.named.began = True
         self._follow(end=True)
         self.peak = max(self.peak, float(end.max_rss))
-        self.heaps.append(end.heap or bench.preloaded_heap(self.task, python, env))
+        self.heaps.append(end.heap or station.preloaded_heap(self.task, python, env))
         self.files = max(self.files, end.files)
         return end
 
@@ -202,7 +202,9 @@ class Attempt:
         report faster than a disk stores, and the runner must still watch the clock."""
 
         def epoch_added(epoch: int) -> None:
-            self.bench.listen(events.EpochReported(self.commit, self.task, self.trial.seed, epoch))
+            self.station.listen(
+                events.EpochReported(self.commit, self.task, self.trial.seed, epoch)
+            )
             if self.until is not None and not self.enough:
                 self.enough = self.until(self.trial.ulid)
 
@@ -218,8 +220,8 @@ class Attempt:
     def _outcome(
         self, kind: OutcomeKind, message: str, returncode: int | None, *marks: Mark
     ) -> Outcome:
-        ledger = self.bench.ledger
-        if self.bench.device_lock.company():
+        ledger = self.station.ledger
+        if self.station.device_lock.company():
             marks = (*marks, Mark.ACCOMPANIED)
         return Outcome(
             kind=kind,
@@ -232,7 +234,7 @@ class Attempt:
 
     def finish(self, outcome: Outcome) -> TrialRecord:
         """Write outcome and summaries, then remove the journal."""
-        ledger, ulid = self.bench.ledger, self.trial.ulid
+        ledger, ulid = self.station.ledger, self.trial.ulid
         failed = outcome.kind in (
             OutcomeKind.FAILED, OutcomeKind.MISSING, OutcomeKind.UNTESTABLE
         )  # fmt: skip
@@ -248,12 +250,12 @@ class Attempt:
         ledger.finish_trial(ulid, outcome, summaries)
         if self.named.began and not self.task.whole:  # a part inherits files outside the tree
             self.named.packages = self._imported() if self.task.trace else frozenset()
-            strayed = self.bench.reuse.keep(
-                self.commit, self.task, ulid, self.named, self.bench.checkout
+            strayed = self.reuse.keep(
+                self.commit, self.task, ulid, self.named, self.station.checkout
             )
             if strayed:
-                root = self.bench.checkouts.repository.root
-                self.bench.listen(events.Strayed(self.commit, self.task, root, strayed))
+                root = self.station.setup.repository.root
+                self.station.listen(events.Strayed(self.commit, self.task, root, strayed))
         journal.remove(ledger, self.journal_path)
         if self.out.is_dir() and not any(self.out.iterdir()):
             self.out.rmdir()
@@ -263,10 +265,10 @@ class Attempt:
 
     def _imported(self) -> frozenset[str]:
         """Return the distributions that the commands imported, with those of a warm start."""
-        bench, python = self.bench, self.installation.python
+        station, python = self.station, self.installation.python
         modules = self._modules()
-        if True in self.starts and bench.launchers is not None:
-            modules |= bench.launchers.preloaded()
+        if True in self.starts:
+            modules |= station.launchers.preloaded()
         try:
             return owners(python, frozenset(modules)) | {"python"}
         except MachineError:
@@ -279,7 +281,7 @@ class Attempt:
     def abandon(self, error: BaseException) -> None:
         """Record that the trial will not end, unless the ledger itself failed. Then the journal
         stays, and the next command reads it."""
-        ledger, trial = self.bench.ledger, self.trial
+        ledger, trial = self.station.ledger, self.trial
         why = "stopped by hand" if isinstance(error, KeyboardInterrupt) else str(error)
         now = trial.started + time.monotonic() - self.began
         with suppress(LedgerError, OSError):

@@ -18,7 +18,6 @@ from pathlib import Path
 from celedger.base import plugins
 from celedger.base.errors import CannotJudge, MachineError
 from celedger.base.model import Commit, OutcomeKind, Task
-from celedger.ledger import ulid
 from celedger.system import process
 from celedger.system.process import TRIAL_VARIABLE
 from celedger.system.telemetry import POWER_CAPPED, Sampler
@@ -66,35 +65,36 @@ def diagnose(
     Raises CannotJudge if the commit cannot be built, or if the probe itself failed; MachineError if
     there is no such probe.
     """
-    child = child_copy(bench.child.parent, folder_of(str(probe["kind"])))
+    station, setup = bench.station, bench.setup
+    child = child_copy(setup.child.parent, folder_of(str(probe["kind"])))
     task = replace(task, params={**task.params, **(params or {})})
     out.mkdir(parents=True, exist_ok=True)
     log = out / "log.txt"
-    with nullcontext() if quick else bench.device_held():
+    with nullcontext() if quick else station.device_held():
         untraced = replace(task, trace=False)
-        env = variables(bench.base_env, untraced, tree=bench.tree, child=child,
-                        visible_devices=bench.device.visible, extra={
+        env = variables(setup.base_env, untraced, tree=station.tree, child=child,
+                        visible_devices=station.device.visible, extra={
             "CELEDGER_SEED": str(seed),
-            TRIAL_VARIABLE: ulid.new(bench.now(), bench.random),
+            TRIAL_VARIABLE: bench.new_ulid(),
             "CELEDGER_PROBE": json.dumps(dict(probe)),
             "CELEDGER_PROBE_OUT": str(out),
             **(environment or {}),
         })  # fmt: skip
         site = str(_site(child, out))
         cold = {**env, "PYTHONPATH": os.pathsep.join([site, env["PYTHONPATH"]])}
-        kind, reason = bench.prepare(commit, task, env, log)
+        kind, reason = station.prepare(commit, task, env, log)
         if kind is not OutcomeKind.OK:
             raise CannotJudge(f"{task.name} cannot be built at {commit.sha[:10]}: {reason}")
-        sampler = Sampler(bench.device.gpu)
+        sampler = Sampler(station.device.gpu)
 
         def look(running: process.Running) -> None:
-            if bench.device.gpu is not None:  # else a diagnostic run is watched from inside alone
+            if station.device.gpu is not None:  # else a diagnostic run is watched from inside alone
                 sampler.sample(running.usage)
 
-        installation = bench.place(commit.sha, task)
-        for _, argv in bench.lines(task, installation, seed, out):
-            fork = bench.forker(task, installation.python, argv, env) if quick else None
-            end = bench.run_command(
+        installation = station.place(commit.sha, task)
+        for _, argv in station.lines(task, installation, seed, out):
+            fork = station.forker(task, installation.python, argv, env) if quick else None
+            end = station.run_command(
                 task, argv, out, env=env if fork else cold, log=log, timeout=task.timeout,
                 on_tick=look, fork=fork,
             )  # fmt: skip

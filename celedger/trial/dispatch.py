@@ -4,11 +4,10 @@ a `RemoteBench`. It is imported only where the settings name it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Any
 
 from celedger.base import plugins
 from celedger.base.config import Config
@@ -22,6 +21,7 @@ from celedger.trial.engine import Need
 from celedger.trial.permissions import Gate
 from celedger.trial.reuse import Reuse
 from celedger.trial.runner import Bench
+from celedger.trial.station import Station
 
 
 class RemoteReuse(Reuse):
@@ -37,41 +37,38 @@ class RemoteBench(Bench):
     """A bench whose trials an engine (`pool`) runs elsewhere. Nothing is checked out, built or
     locked here. `around` names by task what surrounds it there, for the re-use of results."""
 
-    around: Mapping[str, str]
-
-    @classmethod
-    def like(cls, bench: Bench) -> Self:
-        remote = cls(**{f.name: getattr(bench, f.name) for f in fields(bench) if f.init})
-        remote.around = {}
-        return remote
+    def __init__(self, station: Station) -> None:
+        super().__init__(station)
+        self.around: Mapping[str, str] = {}
 
     def run_in(self, environments: Mapping[str, Environment]) -> None:
         """Compare trials in these environments, by task name: those of the other machine."""
-        self.environments = {
-            task.name: workplace.settled(self.ledger, task, environments[task.name])
-            for task in self.suite.tasks if task.name in environments
-        }  # fmt: skip
+        self.station.bases = {
+            task.name: replace(
+                self.station.bases[task.name],
+                environment=workplace.settled(self.ledger, task, environments[task.name]),
+            )
+            for task in self.suite.tasks
+            if task.name in environments
+        }
 
     @cached_property
     def reuse(self) -> Reuse:
-        here = self.checkouts.repository
-        reuse = RemoteReuse(self.ledger, here, self.child, lambda _: "", lambda *_: "")
+        reuse = RemoteReuse(
+            self.ledger, self.repository, self.setup.child, lambda _: "", lambda *_: ""
+        )
         reuse.around = self.around
         return reuse
 
-    @contextmanager
-    def device_held(self) -> Iterator[None]:
+    def _when_free(self, need: Need) -> TrialRecord:
         """Leave the device of this machine alone."""
-        yield
-
-    def _run(self, need: Need) -> TrialRecord:
         future = self.engine.submit(need._replace(enough=None))
         while not future.done():
             self.engine.wait()
         return future.result()
 
 
-def set_bench(
+def chosen_bench(
     repository: Repository,
     ledger: Ledger,
     config: Config,
@@ -82,10 +79,10 @@ def set_bench(
     together: bool = False,
     **options: Any,
 ) -> Bench:
-    """Return a bench as `workplace.set_bench` does (see there for the `options`). Its trials run by
-    the engine that the settings name if they may run `together`. Raises CeledgerError."""
+    """Return a bench as `workplace.local_bench` does (see there for the `options`). The engine that
+    the settings name runs its trials if they may run `together`. Raises CeledgerError."""
     if config.engine == "local" or not together:
-        return workplace.set_bench(
+        return workplace.local_bench(
             repository, ledger, config, suite, tasks, gate=gate, together=together, **options
         )
     engines = plugins.installed(plugins.ENGINES)
@@ -104,7 +101,7 @@ def set_bench(
             what = "the requirements of each commit" if task.venv else "the files of another trial"
             raise UsageError(f"{task.name} needs {what}, which are here only", "--engine local")
     here = replace(config, device="cpu")  # this machine needs none
-    bench = workplace.set_bench(repository, ledger, here, suite, tasks, gate=gate, **options)
+    bench = workplace.local_bench(repository, ledger, here, suite, tasks, gate=gate, **options)
     connect = engine.load()
     remote = connect(bench, config, tasks)
     assert isinstance(remote, Bench)

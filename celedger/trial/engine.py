@@ -22,6 +22,7 @@ class Need(NamedTuple):
     until: events.Until | None = None
     role: str = "head"  # what it is for: `head`, `again`, `beside`, `control`, `anchor`, `bisect`
     asked: str = ""  # the incident or the metric in doubt that asked for it
+    ulid: str = ""  # of a trial that another machine ordered
 
 
 @dataclass

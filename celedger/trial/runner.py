@@ -4,21 +4,73 @@ the trials that are evidence on a commit, and the seed of the next one."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future
+from functools import cached_property
+from typing import Self
 
-from celedger.base.model import Commit, ReusableTrial, Task, Trial, TrialRecord
+from celedger.base.model import Commit, Environment, ReusableTrial, Task, Trial, TrialRecord
 from celedger.ledger import ulid as ulids
+from celedger.repo import Repository
+from celedger.suite import Suite
 from celedger.trial import events
 from celedger.trial.attempt import Attempt
-from celedger.trial.bench import Workbench
 from celedger.trial.ending import answers
 from celedger.trial.engine import Engine, Need
-from celedger.trial.reuse import measured
+from celedger.trial.reuse import Reuse, measured
+from celedger.trial.station import Station
+from celedger.trial.training_variables import fingerprint
+from celedger.trial.venvs import Installation
 
 
-class Bench(Workbench):
-    """A workbench with the ledger's trials: `run` adds one."""
+class Bench:
+    """The trials of one command: a station that runs them one by one, and what the ledger has of
+    them already. Use it as a context manager."""
+
+    def __init__(self, station: Station) -> None:
+        self.station, self.setup, self.ledger = station, station.setup, station.ledger
+        self.pool: Engine | None = None  # runs several trials at once; None: they run one by one
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.pool is not None:
+            self.pool.close()
+        self.station.__exit__(*error)
+
+    @property
+    def suite(self) -> Suite:
+        return self.setup.suite
+
+    @property
+    def repository(self) -> Repository:
+        return self.setup.repository
+
+    @property
+    def environments(self) -> Mapping[str, Environment]:
+        """Return the current environment of each task, by its name."""
+        return self.station.environments
+
+    @cached_property
+    def reuse(self) -> Reuse:
+        setup = self.setup
+        return Reuse(
+            self.ledger, setup.repository, setup.child,
+            lambda task: fingerprint(setup.base_env, task), self.station.installed,
+        )  # fmt: skip
+
+    def new_ulid(self) -> str:
+        return ulids.new(self.setup.now(), self.setup.random)
+
+    def place(self, commit: str, task: Task) -> Installation:
+        """Return where a task runs at a commit (a hash)."""
+        return self.station.place(commit, task)
+
+    @property
+    def engine(self) -> Engine:
+        """Return what runs its trials: its workers, else this thread."""
+        return self.pool or InTurn(self)
 
     def held(self, commit: str, task: Task, seed: int) -> list[TrialRecord]:
         """Return the ledger's trials of this commit and task: same definition, seed and
@@ -46,7 +98,11 @@ class Bench(Workbench):
         record = self.stored(need) if need.reuse else None
         if record is not None:
             return record
-        with self.device_held():
+        return self._when_free(need)
+
+    def _when_free(self, need: Need) -> TrialRecord:
+        """Run a trial that nobody else ran while this one waited for the device."""
+        with self.station.device_held():
             return self._newest(need) or self._run(need)
 
     def stored(self, need: Need) -> TrialRecord | None:
@@ -69,11 +125,6 @@ class Bench(Workbench):
         stored = self.held(need.commit.sha, need.task, need.seed)
         return stored[-1] if len(stored) >= need.enough else None
 
-    @property
-    def engine(self) -> Engine:
-        """Return what runs its trials: its workers, else this thread."""
-        return self.pool or InTurn(self)
-
     def _reuse(self, need: Need, evidence: ReusableTrial) -> TrialRecord:
         trial = self._begin(need)
         with self.ledger.transaction():
@@ -83,23 +134,24 @@ class Bench(Workbench):
             self.ledger.reuse_trial(trial, evidence, measured(need.task))
         record = self.ledger.trial(trial.ulid)
         assert record is not None
-        self.listen(events.Reused(need.commit, record))
+        self.station.listen(events.Reused(need.commit, record))
         return record
 
     def _begin(self, need: Need) -> Trial:
         """Return the row of the new trial, with every row that it refers to."""
-        started, commit, task = self.now(), need.commit, need.task
+        setup, commit, task = self.setup, need.commit, need.task
+        started = setup.now()
         environment = self.place(commit.sha, task).environment
         trial = Trial(
-            ulid=self.ulid or ulids.new(started, self.random),
+            ulid=need.ulid or ulids.new(started, setup.random),
             commit=commit.sha,
             recipe=task.recipe,
             environment=environment.fingerprint,
             seed=need.seed,
-            why=self.why,
+            why=setup.why,
             started=started,
-            host=self.host,
-            device=self.device.key,
+            host=setup.host,
+            device=self.station.device.key,
         )
         self.ledger.record_commits([commit])
         self.ledger.record_task(task)
@@ -108,7 +160,7 @@ class Bench(Workbench):
 
     def _run(self, need: Need) -> TrialRecord:
         trial = self._begin(need)
-        attempt = Attempt(self, need, trial)
+        attempt = Attempt(self.station, self.reuse, need, trial)
         try:
             attempt.begin()
             record = attempt.finish(attempt.execute())
@@ -118,7 +170,9 @@ class Bench(Workbench):
         finally:
             attempt.close()  # last: an unlocked journal is taken for that of a dead runner
         assert record.outcome is not None
-        self.listen(events.Finished(need.commit, record, record.outcome.ended - trial.started))
+        self.station.listen(
+            events.Finished(need.commit, record, record.outcome.ended - trial.started)
+        )
         return record
 
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from celedger.base.errors import MachineError
 from celedger.base.model import Bytes, Environment, OutcomeKind, Task
@@ -28,6 +29,7 @@ from celedger.repo.checkouts import Checkout
 from celedger.system import process
 from celedger.system.cache import FACTS, Cache, Held, shrink
 from celedger.trial.ending import classify, explain, tail
+from celedger.trial.engine import Signals
 from celedger.trial.training_variables import PLACES, SETTINGS, passed
 
 TIMEOUT = 1800.0  # seconds for one step: torch is 3 GB and may come over a slow line
@@ -49,11 +51,22 @@ class Installation:
     log: str = ""
 
 
+class Site(Protocol):
+    """The worker that needs an environment. Those in use stay locked in `held_venvs`."""
+
+    ledger: Ledger
+    signals: Signals
+    held_venvs: dict[str, Held]
+
+    def installing(self, commit: str, task: Task) -> AbstractContextManager[Checkout]:
+        """Yield the checkout during an installation."""
+
+
 @dataclass
 class Venvs:
-    """The virtual environments of one command; those in use stay locked until `close`. `describe`
-    returns the environment of an interpreter for a task, as a ledger has it; `review` raises
-    NotAllowed if the interpreter at this path may not make one from these files."""
+    """Makes the virtual environments of one command. `describe` returns the environment of an
+    interpreter for a task, as a ledger has it; `review` raises NotAllowed if the interpreter at
+    this path may not make one from these files."""
 
     repository: Repository
     cache: Cache
@@ -62,18 +75,11 @@ class Venvs:
     base_env: Mapping[str, str]
     describe: Callable[[Ledger, str, Task], Environment]
     review: Callable[[Task, str, Requirements], None]
-    tick: Callable[[], None] = lambda: None  # called during an installation; it may end it
     _requirements: dict[tuple[str, tuple[str, ...]], Requirements | Unmade] = field(
         default_factory=dict
     )
-    _entries: dict[str, Held] = field(default_factory=dict)
     _described: dict[tuple[str, str], Environment] = field(default_factory=dict)
     _failed: dict[str, Unmade] = field(default_factory=dict)
-
-    def close(self) -> None:
-        for entry in self._entries.values():
-            entry.close()
-        self._entries.clear()
 
     def key(self, commit: str, task: Task, base: Installation) -> str:
         """Return the key of an environment: the files' content and the interpreter. "" if the
@@ -90,38 +96,31 @@ class Venvs:
         key = self.key(commit, task, base)
         return key == "" or key in self._failed or (self.cache.folder / key / FACTS).exists()
 
-    def place(
-        self,
-        commit: str,
-        task: Task,
-        base: Installation,
-        ledger: Ledger,
-        checkout: Callable[[], AbstractContextManager[Checkout]],
-    ) -> Installation:
-        """Return the environment of a task at a commit, made if it must be, within `checkout`.
-        `base` is that of the interpreter it is made with. Raises MachineError if the failure is the
-        machine's and not the commit's."""
+    def place(self, commit: str, task: Task, base: Installation, site: Site) -> Installation:
+        """Return the environment of a task at a commit, made if it must be. `base` is that of the
+        interpreter it is made with. Raises MachineError if the failure is the machine's and not the
+        commit's."""
         files, key = self._files(commit, task), self.key(commit, task, base)
         try:
             if isinstance(files, Unmade):
                 raise files
             if key in self._failed:
                 raise self._failed[key]
-            if key not in self._entries:
+            if key not in site.held_venvs:
                 self.review(task, base.python, files)
 
             def install(home: Path) -> Mapping[str, object]:
-                with checkout() as source:
+                with site.installing(commit, task) as source:
                     source.move_to(commit)
-                    return self._install(home, files, base.python, source.path)
+                    return self._install(home, files, base.python, source.path, site.signals)
 
-            python = str(python_of(self._entry(key, install).path))
+            python = str(python_of(self._entry(key, install, site.held_venvs).path))
         except Unmade as unmade:
             if unmade.kind is OutcomeKind.UNTESTABLE:
                 self._failed[key] = unmade
             return _without(base, unmade, key or commit)
         if (key, task.name) not in self._described:
-            self._described[key, task.name] = self.describe(ledger, python, task)
+            self._described[key, task.name] = self.describe(site.ledger, python, task)
         return Installation(self._described[key, task.name], python)
 
     def _files(self, commit: str, task: Task) -> Requirements | Unmade:
@@ -134,9 +133,11 @@ class Venvs:
                 self._requirements[name] = unmade
         return self._requirements[name]
 
-    def _entry(self, key: str, install: Callable[[Path], Mapping[str, object]]) -> Held:
+    def _entry(
+        self, key: str, install: Callable[[Path], Mapping[str, object]], held: dict[str, Held]
+    ) -> Held:
         """Return the environment of a key, locked and unchanged since it was made."""
-        entry = self._entries.pop(key, None)
+        entry = held.pop(key, None)
         while entry is None or _stamps(entry.path) != entry.facts.get("stamps"):
             if entry is not None:  # a training installed something
                 entry.close()
@@ -147,11 +148,11 @@ class Venvs:
                     )
             entry = self.cache.make(key, install)
             shrink(self.caches, self.limit)
-        self._entries[key] = entry
+        held[key] = entry
         return entry
 
     def _install(
-        self, home: Path, files: Requirements, python: str, tree: Path
+        self, home: Path, files: Requirements, python: str, tree: Path, signals: Signals
     ) -> Mapping[str, object]:
         source, log = home / "source", home / "log"
         source.mkdir()
@@ -161,7 +162,12 @@ class Venvs:
         env = install_variables(self.base_env)
         for line in install_lines(home, python, files.install, env):
             end = process.run(
-                line, cwd=source, env=env, log=log, timeout=TIMEOUT, on_tick=lambda _: self.tick()
+                line,
+                cwd=source,
+                env=env,
+                log=log,
+                timeout=TIMEOUT,
+                on_tick=lambda _: signals.check(),
             )
             kind, output = classify(end, log), tail(log)
             if NO_ROOM in output:

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
-from functools import partial
 from queue import SimpleQueue
 from threading import Thread
 from typing import NamedTuple
@@ -58,7 +56,7 @@ class Workers:
                 self._jobs.discard(job)
                 return
             if not isinstance(message, str):
-                self._bench.listen(message)
+                self._bench.station.listen(message)
             elif job.need.until is not None:
                 job.signals.reason = job.signals.reason or job.need.until(message)
 
@@ -100,7 +98,7 @@ class Workers:
             self._news.put((job, ulid))
             return job.signals.reason
 
-        bench.signals = job.signals
+        bench.station.signals = job.signals
         need = job.need
         return bench.run(need._replace(until=need.until and until))
 
@@ -172,27 +170,12 @@ def share_out(
     return [Slot(device, tuple(cores[i * each : (i + 1) * each])) for i in range(number)]
 
 
-def employ(bench: Bench, slots: Sequence[Slot]) -> None:
+def start_workers(bench: Bench, slots: Sequence[Slot]) -> None:
     """Let the trials of a bench run on several workers at once, until the bench is closed. With one
     slot, they go on to run one by one."""
+
+    def bench_in(slot: Slot) -> Callable[[events.Listener], Bench]:
+        return lambda listen: Bench(bench.station.beside(slot.device, slot.cores, listen))
+
     if len(slots) > 1:
-        bench.pool = Workers([partial(_beside, bench, slot) for slot in slots], bench)
-
-
-def _beside(bench: Bench, slot: Slot, listen: events.Listener) -> Bench:
-    """Return a bench like another, for the thread that calls this."""
-    twin = replace(
-        bench,
-        ledger=bench.ledger.twin(),
-        venvs=replace(bench.venvs, _entries={}),
-        device=slot.device,
-        device_lock=bench.device_lock.of(slot.device.key, slot.cores),
-        listen=listen,
-        launchers=bench.launchers and bench.launchers.twin(),
-        cores=slot.cores,
-        pool=None,
-        _checkout=None,
-        _measuring=False,
-    )
-    twin.venvs.tick = lambda: twin.signals.check()  # noqa: PLW0108  those of the trial under way
-    return twin
+        bench.pool = Workers([bench_in(slot) for slot in slots], bench)

@@ -20,16 +20,16 @@ from celedger.repo.checkouts import Checkouts
 from celedger.suite.content import hash_of
 from celedger.system import device_lock, environment, gpu, sandbox
 from celedger.system.cache import Cache
-from celedger.system.warm import Launchers
 from celedger.trial import events, partial_run, permission_requests, protocol
 from celedger.trial.builds import Builds
 from celedger.trial.engine import Need
 from celedger.trial.permissions import Gate, settings_request
 from celedger.trial.reuse.reusable_results import PACKAGE
 from celedger.trial.runner import Bench
+from celedger.trial.station import Setup, Station
 from celedger.trial.training_variables import child_copy, settings
-from celedger.trial.venvs import Requirements, Venvs
-from celedger.trial.workers import employ, share_out
+from celedger.trial.venvs import Installation, Requirements, Venvs
+from celedger.trial.workers import share_out, start_workers
 
 CACHES = ("builds", "venvs")  # folders of `Repository.state_dir`
 
@@ -61,7 +61,7 @@ def choose_tasks(
     return tuple(filter(None, (partial_run.part(task, only) for task in tasks)))
 
 
-def set_bench(
+def local_bench(
     repository: Repository,
     ledger: Ledger,
     config: Config,
@@ -97,26 +97,29 @@ def set_bench(
     )
 
     described = partial(_described, device, base)
-    environments = {
-        t.name: described(ledger, interpreters[t.name], t, repository.root) for t in tasks
+    bases = {
+        task.name: Installation(described(ledger, python, task, repository.root), python)
+        for task in tasks
+        for python in [interpreters[task.name]]
     }
     builds, venvs = caches = tuple(Cache(repository.state_dir / name) for name in CACHES)
     child = child_copy(repository.state_dir / "child")
     copy = suites.snapshot(suite.folder, hash_of(suite.files), repository.state_dir / "suites")
-    bench = Bench(
-        ledger, Checkouts(repository), suite, copy, child, environments,
-        interpreters, gate, Builds(repository, builds, caches, config.cache_limit),
+    setup = Setup(
+        Checkouts(repository), suite, copy, child, gate,
+        Builds(repository, builds, caches, config.cache_limit),
         Venvs(
             repository, venvs, caches, config.cache_limit, base, described,
             partial(_review, repository, gate),
         ),
-        device, device_lock, base, socket.gethostname(), why, listen,
-        sandbox=config.sandbox,
-        launchers=Launchers(child / "celedger" / "child" / "launcher.py", repository.root),
+        base, socket.gethostname(), why, sandbox=config.sandbox,
     )  # fmt: skip
+    bench = Bench(
+        Station(setup, ledger, bases, device, device_lock, setup.launchers(), listen=listen)
+    )
     if together:
         threads = max(task.threads for task in tasks)
-        employ(bench, share_out(config.workers, device, environment.cores(), threads, tell))
+        start_workers(bench, share_out(config.workers, device, environment.cores(), threads, tell))
     return bench
 
 
@@ -202,7 +205,7 @@ def by_environment(
     """Group the commits that would run in the same environments, with these (by task name)."""
     groups: dict[tuple[str, ...], tuple[dict[str, Environment], list[Commit]]] = {}
     for commit in commits:
-        environments = bench.environments_at(commit.sha, tasks)
+        environments = {t.name: bench.place(commit.sha, t).environment for t in tasks}
         key = tuple(environment.fingerprint for environment in environments.values())
         groups.setdefault(key, (environments, []))[1].append(commit)
     return list(groups.values())

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from conftest import load_script, matrix_after
 
-from celedger.base.model import Why
 from celedger.judge.bisection import Answer, Limits, bisect_many
 from celedger.ledger import Ledger
 from celedger.trial.engine import Need
@@ -77,7 +76,7 @@ def bench_of(battery: ModuleType, folder: Path, world: str, number: int = 0) -> 
 def bisected(battery: ModuleType, bench: Any, workers: int, **limits: Any) -> tuple[Answer, Any]:
     world, history, good = bench.case.world, bench.case.range.history, bench.case.range.good
     bench.pool = engine = Watched(battery.Workers(bench, workers, 0))
-    bench.why = Why.BISECT
+    bench.searches()
     metrics = (world.metric,) if world.metric else ()
     answer = bisect_many(bench, history, good, [battery.TASK], metrics, Limits(**limits))
     return answer, engine
@@ -140,7 +139,8 @@ def test_the_same_search_with_one_worker_asks_for_the_same_trials(
             if engine:
                 bisected(battery, bench, 1)
             else:
-                bench.why, opened = Why.BISECT, bench.case.range
+                bench.searches()
+                opened = bench.case.range
                 bisect_many(bench, opened.history, opened.good, [battery.TASK], ["val_loss"])
             trials = bench.ledger.trials(recipe=battery.TASK.recipe)
             ran.append([(r.trial.commit, r.trial.seed, r.summaries) for r in trials])

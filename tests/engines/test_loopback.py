@@ -223,7 +223,7 @@ def test_a_head_killed_while_it_records_a_lost_node_leaves_the_trial_to_the_next
     gate.touch()
     monkeypatch.setenv("GATE", str(gate))
     with bench_on(project, cluster) as bench:
-        commit, (task,) = bench.checkouts.repository.resolve("HEAD"), bench.suite.tasks
+        commit, (task,) = bench.repository.resolve("HEAD"), bench.suite.tasks
         need = Need(commit, workplace.protocol.with_telemetry(task), 0)
         future = bench.engine.submit(need)
         os.kill(keeper, signal.SIGKILL)
@@ -314,7 +314,7 @@ def test_a_trial_that_has_told_enough_ends_early(
     monkeypatch.setenv("GATE", str(tmp_path / "gate"))
     project.history([1.0])
     with bench_on(project, cluster) as bench:
-        commit, (task,) = bench.checkouts.repository.resolve("HEAD"), bench.suite.tasks
+        commit, (task,) = bench.repository.resolve("HEAD"), bench.suite.tasks
         need = Need(commit, workplace.protocol.with_telemetry(task), 0, until=lambda _: "enough")
         future = bench.engine.submit(need)
         while not future.done():
@@ -337,7 +337,7 @@ def test_lines_that_the_ledger_refused_are_taken_in_by_what_comes_after(
             return add(*arguments)
 
         monkeypatch.setattr(bench.ledger, "append_epochs", refused_once)
-        commit, (task,) = bench.checkouts.repository.resolve("HEAD"), bench.suite.tasks
+        commit, (task,) = bench.repository.resolve("HEAD"), bench.suite.tasks
         bench.engine.submit(Need(commit, workplace.protocol.with_telemetry(task), 0))
         lines = until(lambda: list(cluster.folder.glob("*/celedger/node/orders/*/lines.jsonl")))
         until(lambda: "finish_trial" in lines[0].read_text())
@@ -357,7 +357,7 @@ def test_the_end_of_a_trial_is_not_held_back_for_what_else_may_come(
     monkeypatch.setattr(head, "GATHER", 120.0)
     began = time.monotonic()
     with bench_on(project, cluster) as bench:
-        commit, (task,) = bench.checkouts.repository.resolve("HEAD"), bench.suite.tasks
+        commit, (task,) = bench.repository.resolve("HEAD"), bench.suite.tasks
         record = bench.run(Need(commit, workplace.protocol.with_telemetry(task), 0))
     assert (record.ok, record.epochs) == (True, 4)
     assert time.monotonic() - began < 120
@@ -371,7 +371,7 @@ def bench_on(project: Project, cluster: Loopback) -> Any:
     tasks = workplace.choose_tasks(suite, ())
     gate = Gate.of(repository, attended=True)
     ledger = Ledger.open(config.ledger, create=True)
-    bench = workplace.set_bench(repository, ledger, config, suite, tasks, gate=gate)
+    bench = workplace.local_bench(repository, ledger, config, suite, tasks, gate=gate)
     return remote.send_out(bench, config, tasks, cluster)
 
 

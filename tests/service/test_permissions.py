@@ -28,7 +28,7 @@ from celedger.service.worker import Worker
 from celedger.system import process
 from celedger.trial.engine import Need
 from celedger.trial.permissions import Gate, NotAllowed
-from celedger.trial.workplace import choose_tasks, set_bench
+from celedger.trial.workplace import choose_tasks, local_bench
 
 from .conftest import Bell, Crew, branch_ahead, until
 
@@ -145,7 +145,7 @@ def test_a_program_that_changes_during_a_job_is_not_run(tmp_path: Path) -> None:
     gate = Gate.of(repository, attended=False)
     with (
         Ledger.open(project.root / "ledger.db", create=True) as ledger,
-        set_bench(repository, ledger, settings, suite, tasks, gate=gate) as bench,
+        local_bench(repository, ledger, settings, suite, tasks, gate=gate) as bench,
     ):
         (project.root / "tools" / "python").write_text(f"{wrapper}# evil\n")
         with pytest.raises(NotAllowed, match="tools/python"):

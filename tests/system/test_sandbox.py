@@ -19,7 +19,7 @@ from celedger.ledger import Ledger
 from celedger.repo import Repository
 from celedger.system import process, sandbox
 from celedger.trial.permissions import Gate
-from celedger.trial.workplace import choose_tasks, set_bench
+from celedger.trial.workplace import choose_tasks, local_bench
 
 needs_landlock = pytest.mark.skipif(
     sandbox.version() < sandbox.NEEDED, reason="this kernel has no Landlock, or too old a one"
@@ -165,7 +165,7 @@ def test_a_sandbox_that_this_kernel_does_not_have_is_refused(
         Ledger.open(project.root / "ledger.db", create=True) as ledger,
         pytest.raises(MachineError, match="needs Landlock of version 3, and this kernel has 2"),
     ):
-        set_bench(
+        local_bench(
             repository, ledger, config.load(project.root, {}), suite, choose_tasks(suite, ()),
             gate=Gate.of(repository, attended=True),
         )  # fmt: skip

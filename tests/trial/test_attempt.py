@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from celedger.trial import events, journal
 from celedger.trial.engine import Need
 from celedger.trial.permissions import Gate
 from celedger.trial.runner import Bench
-from celedger.trial.workplace import choose_tasks, set_bench
+from celedger.trial.workplace import choose_tasks, local_bench
 
 SUITE = """\
 [metrics.val_loss]
@@ -39,7 +40,7 @@ def bench_of(tmp_path: Path, command: str, **scripts: str) -> Iterator[Bench]:
     suite = suites.load(suites.find(None, settings, repository.root))
     with (
         Ledger.open(project.root / "ledger.db", create=True) as ledger,
-        set_bench(
+        local_bench(
             repository, ledger, settings, suite, choose_tasks(suite, ()), label="test",
             gate=Gate.of(repository, attended=True),
         ) as bench,
@@ -49,7 +50,7 @@ def bench_of(tmp_path: Path, command: str, **scripts: str) -> Iterator[Bench]:
 
 def run(bench: Bench) -> TrialRecord:
     (task,) = choose_tasks(bench.suite, ())
-    return bench.run(Need(bench.checkouts.repository.resolve("HEAD"), task, 0))
+    return bench.run(Need(bench.repository.resolve("HEAD"), task, 0))
 
 
 FLOOD = """\
@@ -78,7 +79,7 @@ def test_a_trial_ends_after_its_start_whatever_the_clock_says(tmp_path: Path) ->
     report = "from celedger.child import log; log(val_loss=1.0)"
     with bench_of(tmp_path, 'command = "{python} {suite}/fit.py"', fit=report) as bench:
         clock = itertools.count(2e9, -3600)  # set back by an hour at each look
-        bench.now = lambda: next(clock)
+        bench.setup = replace(bench.setup, now=lambda: next(clock))
         record = run(bench)
         assert record.outcome is not None
         assert 0 < record.outcome.ended - record.trial.started < 600
@@ -108,7 +109,7 @@ def test_a_last_line_without_a_newline_is_a_report_and_spoils_none_of_the_next_c
             if isinstance(event, events.EpochReported) and event.number == 1:
                 raise KeyboardInterrupt
 
-        bench.listen = interrupt
+        bench.station.listen = interrupt
         with pytest.raises(KeyboardInterrupt):
             run(bench)
         (record,) = bench.ledger.trials()

@@ -23,7 +23,7 @@ from celedger.trial.diagnostic import diagnose
 from celedger.trial.ending import explain
 from celedger.trial.permissions import Gate
 from celedger.trial.runner import Bench
-from celedger.trial.workplace import choose_tasks, set_bench
+from celedger.trial.workplace import choose_tasks, local_bench
 
 LOOKS = """\
 import json, os, sys
@@ -60,7 +60,7 @@ def bench(tmp_path: Path) -> Iterator[tuple[Bench, Commit]]:
     tasks = choose_tasks(suite_, ())
     with (
         Ledger.open(settings.ledger, create=True) as ledger,
-        set_bench(
+        local_bench(
             repository, ledger, settings, suite_, tasks,
             gate=Gate.of(repository, attended=True),
         ) as bench,
@@ -85,16 +85,16 @@ def test_it_runs_the_commit_with_the_probe_and_leaves_no_row(
     assert table.held(commit.sha, task, 3) == []
 
 
-def test_a_bench_on_another_device_shares_the_checkout_and_waits_for_that_device(
+def test_a_station_on_another_device_shares_the_checkout_and_waits_for_that_device(
     bench: tuple[Bench, Commit],
 ) -> None:
-    table, _ = bench
-    other = table.on(replace(table.device, key="GPU-7", visible="GPU-7"))
-    assert other.checkout is table.checkout
-    assert other.variables(other.suite.tasks[0], {})["CUDA_VISIBLE_DEVICES"] == "GPU-7"
+    station, task = bench[0].station, bench[0].suite.tasks[0]
+    other = station.on(replace(station.device, key="GPU-7", visible="GPU-7"))
+    assert other.checkout is station.checkout
+    assert other.variables(task, {})["CUDA_VISIBLE_DEVICES"] == "GPU-7"
     with other.device_held():
         assert not other.device_lock.free()
-        assert table.device_lock.free()
+        assert station.device_lock.free()
 
 
 def test_a_training_that_fails_under_the_probe_is_a_result(

@@ -23,7 +23,7 @@ from celedger.trial import events
 from celedger.trial import permissions as gate_
 from celedger.trial.engine import Need
 from celedger.trial.runner import Bench
-from celedger.trial.workplace import choose_tasks, set_bench
+from celedger.trial.workplace import choose_tasks, local_bench
 
 EPOCHS = 6
 
@@ -76,7 +76,7 @@ def bench_of(project: Project) -> Iterator[tuple[Repository, Bench]]:
     tasks = choose_tasks(suite, ())
     with (
         Ledger.open(project.root / "ledger.db", create=True) as ledger,
-        set_bench(repository, ledger, settings, suite, tasks,
+        local_bench(repository, ledger, settings, suite, tasks,
                   gate=gate_.Gate.of(repository, attended=True),
                   why=Why.BISECT, label="test", listen=events.ignore) as bench,
     ):  # fmt: skip

@@ -32,7 +32,7 @@ from celedger.trial.reuse.footprint import Agreement
 from celedger.trial.runner import Bench
 from celedger.trial.training_variables import fingerprint
 from celedger.trial.venvs import Installation, Venvs
-from celedger.trial.workplace import choose_tasks, set_bench
+from celedger.trial.workplace import choose_tasks, local_bench
 from tests.conftest import SUITE, Project, git, make_project
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
@@ -335,7 +335,7 @@ def bench_of(project: Project, ledger: Ledger) -> Bench:
     settings = config.load(repository.root, {})
     suite = suites.load(suites.find(None, settings, repository.root))
     gate = Gate.of(repository, attended=True)
-    return set_bench(repository, ledger, settings, suite, choose_tasks(suite, ()), gate=gate)
+    return local_bench(repository, ledger, settings, suite, choose_tasks(suite, ()), gate=gate)
 
 
 def trained(project: Project) -> int:
@@ -562,7 +562,7 @@ def test_a_commit_of_comments_is_trained_but_is_an_unlikely_first_bad_one(tmp_pa
     (project.root / "model.py").chmod(0o755)
     project.commit("mode")
     with Ledger.open(project.root / "ledger.db") as ledger, bench_of(project, ledger) as bench:
-        repository = bench.checkouts.repository
+        repository = bench.repository
         history = repository.history(good, "HEAD")
         classes = classify(bench, history, repository.resolve(good), bench.suite.tasks[0])
     assert classes.weights == (*[UNLIKELY] * 5, 1.0, 1.0, 1.0, 1.0)
@@ -579,7 +579,7 @@ def test_two_celedgers_reuse_a_result_once(tmp_path: Path) -> None:
         bench_of(project, mine) as bench, bench_of(project, other) as second,
     ):  # fmt: skip
         (task,) = bench.suite.tasks
-        before, commit = map(bench.checkouts.repository.resolve, ("HEAD~1", "HEAD"))
+        before, commit = map(bench.repository.resolve, ("HEAD~1", "HEAD"))
         assert not bench.run(Need(before, task, 0)).derived
         evidence = Reuse.evidence
         met: list[Commit] = []

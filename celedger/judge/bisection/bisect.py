@@ -151,7 +151,7 @@ def bisect_many(
     for name in names:
         must_be_judged(tasks, name)
     # One environment for all commits, or what changed in it would be taken for the code's doing.
-    bench.hold_environment(bad.sha, [*tasks, *(task for task, _ in others)])
+    bench.station.hold_environment(bad.sha, [*tasks, *(task for task, _ in others)])
     asked = [metric for task in tasks for name in names if (metric := task.metric(name or ""))]
     ran = measure_ends(bench, good, bad, tasks, names[0], _engine(bench, asked))
     symptoms, refused = _symptoms(

@@ -50,7 +50,7 @@ def plan(
     """Raises CannotJudge where the stored trials of the ends already say that they are alike."""
     commits = history.commits
     bad = commits[-1]
-    bench.hold_environment(bad.sha, tasks, install=False)
+    bench.station.hold_environment(bad.sha, tasks, install=False)
     ends = lacking_ends(bench, good, bad, tasks, metric)
     symptom = None
     try:

@@ -148,7 +148,7 @@ def _unproven(
 
 def _outside(bench: Bench, history: History, good: Commit) -> dict[int, Commit]:
     """Return the first parents of the candidates that have none among the candidates."""
-    repository = bench.checkouts.repository
+    repository = bench.repository
     parents = {}
     for position, commit in enumerate(history.commits):
         if not history.parents[position] and commit.parents:

@@ -26,7 +26,6 @@ from celedger.judge.bisection.equal_commits import classify
 from celedger.judge.bisection.one_metric import Track
 from celedger.judge.bisection.other_tasks import Others
 from celedger.judge.bisection.symptom import Symptom
-from celedger.ledger import ulid as ulids
 from celedger.repo import History
 from celedger.stats import choice, firstbad
 from celedger.stats.lineage import GOOD
@@ -118,7 +117,7 @@ def search(
     return tuple(
         conclude(
             bench.ledger, history, good, track, seeking.spent, stored=number,
-            ulid=ulids.new(bench.now(), bench.random), now=bench.now(), others=beside,
+            ulid=bench.new_ulid(), now=bench.setup.now(), others=beside,
         )
         for track, number in zip(seeking.tracks, stored, strict=True)
     )  # fmt: skip
@@ -262,7 +261,7 @@ class _Search:
             self._unreachable.add(at)
             if at in (GOOD, len(self._history.commits) - 1) or len(self._unreachable) > UNREACHABLE:
                 raise
-            self._bench.listen(events.Unreachable(commit, str(error)))
+            self._bench.station.listen(events.Unreachable(commit, str(error)))
             self._update()
             return None
         if proposal.aim is Aim.NAMED and record.derived:

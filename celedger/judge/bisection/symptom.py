@@ -258,7 +258,7 @@ def _other_good_end(bench: Bench, good: Commit, why: str) -> str:
     """Return which good end may run where this one fails: no older one does where a package of the
     environment has lost what the code asks of it."""
     lacking = "".join(_LACKING.findall(why)[:1])
-    if lacking and not bench.checkouts.repository.has_module(lacking, good.sha):
+    if lacking and not bench.repository.has_module(lacking, good.sha):
         return f"choose a newer good end: this {lacking} lacks what older ones ask for, too"
     return "choose an older good end"
 

@@ -36,6 +36,7 @@ from celedger.system.gpu import Device
 from celedger.trial.diagnostic import EAGER, Diagnostic, diagnose
 from celedger.trial.report_sources import Printed
 from celedger.trial.runner import Bench
+from celedger.trial.venvs import Installation
 
 _FULL = (0, 1, 2)  # steps that are recorded in full, and then each power of two
 _SPARSE = tuple(2**k for k in range(2, 12))
@@ -147,26 +148,21 @@ class Desk:
 
     def _bench_of(self, side: Side) -> Bench:
         """Return the bench with the side's device and interpreter."""
-        name, bench = self.task.name, self.bench
-        if side.device is not None and side.device != bench.device:
-            bench = bench.on(side.device)
+        name, station = self.task.name, self.bench.station
+        if side.device is not None and side.device != station.device:
+            station = station.on(side.device)
         if side.suite_files is not None:
-            checkout = bench.checkout
-            bench = replace(bench, suite_files=side.suite_files)
-            bench._checkout = checkout
-        if not side.python:
-            return bench
-        python = environment.resolve_interpreter(side.python, bench.base_env.get("PATH", ""))
-        described = environment.describe(
-            python, device=bench.device, threads=self.task.threads,
-            repo_root=bench.checkouts.repository.root,
-        )  # fmt: skip
-        other = replace(
-            bench, interpreters={**bench.interpreters, name: python},
-            environments={**bench.environments, name: described},
-        )  # fmt: skip
-        other._checkout = bench.checkout
-        return other
+            station = station.changed(setup=replace(station.setup, suite_files=side.suite_files))
+        if side.python:
+            path = station.setup.base_env.get("PATH", "")
+            python = environment.resolve_interpreter(side.python, path)
+            described = environment.describe(
+                python, device=station.device, threads=self.task.threads,
+                repo_root=station.setup.repository.root,
+            )  # fmt: skip
+            bases = {**station.bases, name: Installation(described, python)}
+            station = station.changed(bases=bases)
+        return self.bench if station is self.bench.station else Bench(station)
 
     def _folder_of_run(self) -> Path:
         self._runs += 1
@@ -201,20 +197,22 @@ class Desk:
 def explain(desk: Desk, a: Side, b: Side) -> Explanation:
     """Find the first difference between two sides of one task. Raises CannotJudge if side a does
     not train, or if nothing was trained with torch."""
-    devices = {(side.device or desk.bench.device).key for side in (a, b)}
+    devices = {(side.device or desk.bench.station.device).key for side in (a, b)}
     if len(devices) > 1:
         a, b = (replace(side, float32=True) for side in (a, b))
     exact = len(devices) == 1 and (a.python, a.autocast) == (b.python, b.autocast)
     change = CodeChange()
     if a.commit != b.commit:
-        change = code_change(desk.bench.checkouts.repository, a.commit.sha, b.commit.sha)
+        change = code_change(desk.bench.repository, a.commit.sha, b.commit.sha)
     runs = _train_both(desk, a, b, exact=exact)
     left, right, c = runs.left, runs.right, runs.comparison
     steps = min(left[0].steps, right[0].steps) if right else 0
     notes = (f"compared is {c.a.rank}",) if c is not None and c.a.rank else ()
     whole = Explanation(desk.task.name, a, b, desk.seed, steps, "equal", notes=notes)
     if runs.crash:
-        crash, blamed = blame(_crash(right, runs.crash), change, desk.bench.tree, runs.files)
+        crash, blamed = blame(
+            _crash(right, runs.crash), change, desk.bench.station.tree, runs.files
+        )
         steps = min((trace.steps for trace in right), default=0)
         return replace(whole, verdict="difference", finding=crash, blamed=blamed, steps=steps)
     if c is None:
@@ -310,7 +308,7 @@ def _bit_by_bit(
         return replace(whole, notes=(*whole.notes, note))
     if desk.limits.operators and (operator := first_operator(c, front)):
         finding = replace(finding, operator=operator)
-    tree = desk.bench.tree
+    tree = desk.bench.station.tree
     harmless = harmless_hunks(c, front, change, tree)
     finding, blamed = blame(finding, change, tree, runs.files, harmless)
     whole = replace(whole, finding=finding, blamed=blamed, vanished=len(front.vanished))
@@ -351,7 +349,7 @@ def _by_statistics(
     if finding is None:
         return replace(whole, verdict="noise")
     files = left[0].files | right[0].files
-    finding, blamed = blame(finding, change, desk.bench.tree, files)
+    finding, blamed = blame(finding, change, desk.bench.station.tree, files)
     return replace(whole, verdict="difference", finding=finding, blamed=blamed)
 
 

@@ -281,4 +281,4 @@ def _observed(
 
 def roots(bench: Bench) -> dict[str, str]:
     """Return the printed form of the folders of the tree and the suite."""
-    return {str(bench.suite_copy): bench.suite.name, str(bench.tree): ""}
+    return {str(bench.station.suite_copy): bench.suite.name, str(bench.station.tree): ""}

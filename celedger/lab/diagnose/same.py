@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 
 from celedger.base.errors import CannotJudge, LedgerError, Status
-from celedger.base.model import Commit, Task
+from celedger.base.model import Commit, FindingRecord, Task
 from celedger.lab.diagnose.signature import (
     SCHEMES,
     SHORT,
@@ -31,7 +31,6 @@ from celedger.lab.diagnose.signature import (
     work,
 )
 from celedger.ledger import Ledger, ulid
-from celedger.ledger.findings import FindingRecord
 from celedger.trial.diagnostic import folder_of
 from celedger.trial.runner import Bench
 from celedger.trial.training_variables import child_copy
@@ -138,8 +137,8 @@ class Signatures:
         kind = Sameness.SAME if difference is None else Sameness.DIFFERENT
         if difference is not None and difference.is_rounding:
             kind = Sameness.ROUNDING
-        tree = self.bench.tree
-        roots = {str(tree): "", str(self.bench.suite_copy): self.task.suite}
+        tree = self.bench.station.tree
+        roots = {str(tree): "", str(self.bench.station.suite_copy): self.task.suite}
         return TaskSameness(
             self.task.name, kind, first.count, difference,
             place_of(difference, roots) if difference else "", "",
@@ -165,17 +164,16 @@ class Signatures:
         folder = self.folder / self.task.name / str(self._runs)
         bench, files = self.bench, self.suite_files.get(commit.sha)
         if files is not None:
-            bench = replace(bench, suite_files=files)
-            bench._checkout = self.bench.checkout
+            bench = Bench(bench.station.changed(setup=replace(bench.setup, suite_files=files)))
         return sign(bench, commit, self.task, self.seed, folder, scheme)
 
     def _key(self, commit: Commit, scheme: Scheme) -> dict[str, object]:
         """Return what a signature belongs to, beside the commit."""
         environment = self.bench.place(commit.sha, self.task).environment.fingerprint
-        probe = child_copy(self.bench.child.parent, folder_of("signature")).name
+        probe = child_copy(self.bench.setup.child.parent, folder_of("signature")).name
         return {
             "recipe": self.task.recipe, "environment": environment, "seed": self.seed,
-            "device": self.bench.device.key, "probe": probe, "scheme": str(scheme),
+            "device": self.bench.station.device.key, "probe": probe, "scheme": str(scheme),
         }  # fmt: skip
 
     def stored(self, commit: Commit, scheme: Scheme) -> Signature | None:
@@ -192,7 +190,7 @@ class Signatures:
 
     def keep(self, commit: Commit, signature: Signature) -> None:
         """Keep the signature of a commit. A ledger that cannot be written to is no error."""
-        started = self.bench.now()
+        started = self.bench.setup.now()
         counts = ", ".join(f"{n:,.0f} {WORK[name]}" for name, n in work(signature).items())
         record = FindingRecord(
             ulid.new(started, Random()), VERB, self.task.suite, self.task.name, commit.sha, "",

@@ -85,11 +85,13 @@ def explain(
             shas = dict.fromkeys(side.commit.sha[:TYPED] for side in (answer.a, answer.b))
             line = command_line(context, words=["..".join(shas), answer.task])
             chosen = by_name[answer.task]
-            _keep(session, chosen, answer, session.bench.tree, line, session.started)
+            _keep(session, chosen, answer, session.bench.station.tree, line, session.started)
         if json:
-            print(document.dumps(explanations_json(answers, session.bench.tree)), flush=True)
+            print(
+                document.dumps(explanations_json(answers, session.bench.station.tree)), flush=True
+            )
         elif answers:
-            print(explanations_text(answers, session.bench.tree, options.width()))
+            print(explanations_text(answers, session.bench.station.tree, options.width()))
         if output is not None:
             _draw(answers, output)
     return _status(answers, refused)

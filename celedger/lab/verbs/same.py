@@ -62,9 +62,8 @@ def same(
     with diagnosing(
         context.obj, "same", suite=suite, tasks=tasks or (), device=device, around=around
     ) as session:
-        if session.bench.launchers is not None:
-            kept = opened[0].repository.state_dir / LAUNCHERS
-            session.bench.launchers = session.bench.launchers.kept(kept)
+        station = session.bench.station
+        station.launchers = station.launchers.kept(opened[0].repository.state_dir / LAUNCHERS)
         a, b = map(session.repository.resolve, session.sides.revisions)
         title = f"{synthetic.name_of(b)}, beside {synthetic.name_of(a)}"
         if a.tree == b.tree:

@@ -1,6 +1,6 @@
-"""The state that all trials of one command share: the checkout and its builds, environments, the
-device. Brings a commit into a state in which a training can start. Must not know how a trial is run
-and recorded.
+"""Where the trainings of one worker run: its checkout, device, fork servers and connection to the
+ledger, beside what all trials of one command share. Brings a commit into a state in which a
+training can start. Must not know how a trial is run and recorded.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from random import Random, SystemRandom
 from typing import Any, Self
@@ -20,55 +19,77 @@ from celedger.base import files
 from celedger.base.errors import CannotJudge, MachineError, explained
 from celedger.base.model import Commit, Environment, OutcomeKind, Task, Why
 from celedger.ledger import Ledger
+from celedger.repo import Repository
 from celedger.repo.checkouts import Checkout, Checkouts, delete
 from celedger.suite import Suite, build_lines, command_lines
 from celedger.system import device_lock, process
+from celedger.system.cache import Held
 from celedger.system.gpu import Device
 from celedger.system.warm import Launchers
 from celedger.trial import events
 from celedger.trial.builds import Builds
 from celedger.trial.ending import absent_file, absent_module, classify, explain, tail
-from celedger.trial.engine import Engine, Signals
+from celedger.trial.engine import Signals
 from celedger.trial.permission_requests import of_task
 from celedger.trial.permissions import Gate
-from celedger.trial.reuse import Reuse
-from celedger.trial.training_variables import comparable, fingerprint, variables
+from celedger.trial.training_variables import comparable, variables
 from celedger.trial.venvs import NO_ROOM, Installation, Venvs
 
 
-@dataclass
-class Workbench:
-    """The shared state of one command's trials; runner.py runs trials on it. Use it as a context
-    manager: it holds one checkout from the first trial on, and releases it at the end.
-    """
+@dataclass(frozen=True)
+class Setup:
+    """What all trials of one command share, whichever worker runs them."""
 
-    ledger: Ledger
     checkouts: Checkouts
     suite: Suite
     suite_files: Path  # the suite's snapshot
     child: Path
-    environments: Mapping[str, Environment]  # task name -> its current environment
-    interpreters: Mapping[str, str]  # task name -> path of its interpreter
     gate: Gate
     builds: Builds
     venvs: Venvs
-    device: Device
-    device_lock: device_lock.DeviceLock
     base_env: Mapping[str, str]
     host: str
     why: Why = Why.RUN
-    listen: events.Listener = events.ignore
     now: Callable[[], float] = time.time
     random: Random = field(default_factory=SystemRandom)
     sandbox: bool = False  # for all tasks, whatever the suite declares
-    launchers: Launchers | None = None  # for warm starts; None: every trial starts cold
-    ulid: str = ""  # of the one trial that another machine ordered
+
+    @property
+    def repository(self) -> Repository:
+        return self.checkouts.repository
+
+    def launchers(self) -> Launchers:
+        """Return fork servers for one worker."""
+        script = self.child / "celedger" / "child" / "launcher.py"
+        return Launchers(script, self.repository.root)
+
+
+@dataclass
+class Pin:
+    """The commit with whose requirements all commits run, and the environments of tasks then, by
+    name. Workers share it."""
+
+    commit: str = ""
+    environments: dict[str, Environment] = field(default_factory=dict)
+
+
+@dataclass
+class Station:
+    """One worker's place. Use it as a context manager: it holds one checkout from the first trial
+    on, and releases it at the end."""
+
+    setup: Setup
+    ledger: Ledger
+    bases: Mapping[str, Installation]  # task name -> the suite's own interpreter
+    device: Device
+    device_lock: device_lock.DeviceLock
+    launchers: Launchers  # for warm starts
     cores: tuple[int, ...] = ()  # of the CPU that its trials may use; () for all
+    listen: events.Listener = events.ignore
+    pin: Pin = field(default_factory=Pin)
     signals: Signals = field(default_factory=Signals)  # for the trial under way
-    pool: Engine | None = None  # runs several trials at once; None: they run one by one
+    held_venvs: dict[str, Held] = field(default_factory=dict)  # locked until the end
     _checkout: Checkout | None = None
-    _common_commit: str = ""  # all commits run with its requirements
-    _bases: dict[str, Installation] = field(default_factory=dict)
     _measuring: bool = False
     _cold: set[str] = field(default_factory=set)  # reasons already reported
 
@@ -76,85 +97,84 @@ class Workbench:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self.pool is not None:
-            self.pool.close()
-        if self.launchers is not None:
-            self.launchers.close()
+        self.launchers.close()
         if self._checkout is not None:
             self._checkout.close()
             self._checkout = None
-        self.venvs.close()
+        for venv in self.held_venvs.values():
+            venv.close()
+        self.held_venvs.clear()
+
+    def beside(self, device: Device, cores: tuple[int, ...], listen: events.Listener) -> Station:
+        """Return the place of another worker, for the thread that calls this."""
+        return Station(
+            self.setup, self.ledger.reopened(), self.bases, device,
+            self.device_lock.of(device.key, cores), self.setup.launchers(), cores, listen, self.pin,
+        )  # fmt: skip
+
+    def changed(self, **changes: Any) -> Station:
+        """Return this place with some fields changed; both share the checkout."""
+        return replace(self, _checkout=self.checkout, **changes)
+
+    def on(self, device: Device) -> Station:
+        """Return this place with another device, and the lock of that one."""
+        return self.changed(device=device, device_lock=self.device_lock.of(device.key))
+
+    @property
+    def environments(self) -> Mapping[str, Environment]:
+        """Return the current environment of each task, by its name."""
+        own = {name: base.environment for name, base in self.bases.items()}
+        return own | self.pin.environments
 
     def place(self, commit: str, task: Task) -> Installation:
         """Return where a task runs at a commit (a hash): in the suite's interpreter, or in an
         environment made from the commit's requirements (after `hold_environment`, from those of one
         commit)."""
-        base = self._base(task)
+        base = self.bases[task.name]
         if not task.venv:
             return base
-        at = self._common_commit or commit
+        return self.setup.venvs.place(self.pin.commit or commit, task, base, self)
 
-        @contextmanager
-        def checkout() -> Iterator[Checkout]:
-            with self.device_held():  # an installation would disturb a running measurement
-                self.listen(events.Installing(at, task))
-                yield self.checkout
-
-        return self.venvs.place(at, task, base, self.ledger, checkout)
-
-    def environments_at(self, commit: str, tasks: Sequence[Task]) -> dict[str, Environment]:
-        """Return, by task name, the environment in which it runs at this commit."""
-        return {task.name: self.place(commit, task).environment for task in tasks}
+    @contextmanager
+    def installing(self, commit: str, task: Task) -> Iterator[Checkout]:
+        """Yield the checkout for an installation, which would disturb a running measurement."""
+        with self.device_held():
+            self.listen(events.Installing(commit, task))
+            yield self.checkout
 
     def hold_environment(self, commit: str, tasks: Sequence[Task], *, install: bool = True) -> None:
         """Run every commit from now on with the requirements of this one, so that trials of
         different commits are comparable. With `install` false, only if nothing needs to be
         installed. Raises CannotJudge if they cannot be installed."""
+        venvs = self.setup.venvs
         for task in tasks:
-            base = self._base(task)
-            if not task.venv or not (install or self.venvs.has(commit, task, base)):
+            base = self.bases[task.name]
+            if not task.venv or not (install or venvs.has(commit, task, base)):
                 continue
-            installation = self.place(commit, task)
+            installation = venvs.place(self.pin.commit or commit, task, base, self)
             if installation.kind is not OutcomeKind.OK:
                 raise CannotJudge(
                     f"{task.name} has no environment at {commit[:10]}: {installation.problem}",
                     "choose another end",
                 )
-            self._bases[task.name] = base
-            self.environments = {**self.environments, task.name: installation.environment}
-        self._common_commit = commit
+            self.pin.environments[task.name] = installation.environment
+        self.pin.commit = commit
 
     def requirements_differ(self, commit: str, other: str, tasks: Sequence[Task]) -> bool:
         """Return True if two commits require different environments."""
+        venvs = self.setup.venvs
         return any(
-            self.venvs.key(commit, task, base) != self.venvs.key(other, task, base)
+            venvs.key(commit, task, self.bases[task.name])
+            != venvs.key(other, task, self.bases[task.name])
             for task in tasks
-            if task.venv and (base := self._base(task))
+            if task.venv
         )
 
-    def _base(self, task: Task) -> Installation:
-        """Return the suite's own interpreter, with which environments are made."""
-        return self._bases.get(task.name) or Installation(
-            self.environments[task.name], self.interpreters[task.name]
-        )
-
-    @cached_property
-    def reuse(self) -> Reuse:
-        return Reuse(
-            self.ledger, self.checkouts.repository, self.child,
-            lambda task: fingerprint(self.base_env, task), self._installed,
-        )  # fmt: skip
-
-    def _installed(self, commit: str, task: Task) -> str:
+    def installed(self, commit: str, task: Task) -> str:
+        """Return the key of the virtual environment of a task at a commit, "" for none."""
         if not task.venv:
             return ""
-        return self.venvs.key(self._common_commit or commit, task, self._base(task))
-
-    def on(self, device: Device) -> Self:
-        """Return a bench that shares all but the device, and the lock of that one."""
-        other = replace(self, device=device, device_lock=self.device_lock.of(device.key))
-        other._checkout = self.checkout
-        return other
+        return self.setup.venvs.key(self.pin.commit or commit, task, self.bases[task.name])
 
     @contextmanager
     def device_held(self) -> Iterator[None]:
@@ -180,14 +200,14 @@ class Workbench:
         reason. Raises NotAllowed; raises RepositoryError if git cannot write the commit (a failing
         filter, a missing object), which is a fault of this clone and no outcome of the commit.
         """
-        if not self.gate.attended:  # a merge may have changed a program of the work tree
-            repository, python = self.checkouts.repository, self.interpreters[task.name]
-            self.gate.review([of_task(repository, self.suite, task, python)])
+        if not self.setup.gate.attended:  # a merge may have changed a program of the work tree
+            python = self.bases[task.name].python
+            self.setup.gate.review([of_task(self.setup.repository, self.setup.suite, task, python)])
         installation = self.place(commit.sha, task)
         if installation.kind is not OutcomeKind.OK:
             files.write(log, installation.log, "replace")
             return installation.kind, installation.problem
-        self._lay_suite()
+        self._restore_suite()
         self.checkout.move_to(commit.sha)
         if not task.build:
             return OutcomeKind.OK, ""
@@ -198,7 +218,7 @@ class Workbench:
             "environment": installation.environment.fingerprint,
             "variables": comparable(env),
         }
-        return self.builds.provide(
+        return self.setup.builds.provide(
             commit, task, self.checkout, self.suite_copy, around,
             lambda: self._build(commit, task, env, log),
         )  # fmt: skip
@@ -227,7 +247,7 @@ class Workbench:
     def variables(self, task: Task, extra: Mapping[str, str]) -> dict[str, str]:
         """Return the environment of a training, with `extra` variables of celedger's own."""
         return variables(
-            self.base_env, task, tree=self.tree, child=self.child,
+            self.setup.base_env, task, tree=self.tree, child=self.setup.child,
             visible_devices=self.device.visible, extra=extra,
         )  # fmt: skip
 
@@ -260,19 +280,19 @@ class Workbench:
         belongs to the code; so does one that is missing in the commit's own requirements.
         """
         name = absent_module(reason)
-        own = task.venv and self._common_commit in ("", commit.sha)
-        if not name or own or self.checkouts.repository.has_module(name, commit.sha):
+        own = task.venv and self.pin.commit in ("", commit.sha)
+        if not name or own or self.setup.repository.has_module(name, commit.sha):
             return ""
         if task.venv:
-            sha = self._common_commit[:10]
+            sha = self.pin.commit[:10]
             return f"the requirements of {sha}, with which all run, bring no {name}"
-        python = self.interpreters[task.name]
+        python = self.bases[task.name].python
         return f"this interpreter has no {name}: set `python =` in suite.toml (now {python})"
 
     def is_untracked(self, reason: str) -> bool:
         """Return True if a command ended for the lack of a file that lies in the user's work tree
         and that git does not track."""
-        name, repository = absent_file(reason), self.checkouts.repository
+        name, repository = absent_file(reason), self.setup.repository
         path = repository.root / name
         # Unlike `path.exists`, False for a folder that may not be searched.
         return bool(name) and os.access(path, os.F_OK) and not repository.tracked([path])
@@ -280,14 +300,14 @@ class Workbench:
     def writable(self, task: Task, *others: Path) -> tuple[Path, ...]:
         """Return where a task in the sandbox may write besides its checkout; () without a
         sandbox."""
-        return (self.tree, *others) if self.sandbox or task.sandbox else ()
+        return (self.tree, *others) if self.setup.sandbox or task.sandbox else ()
 
     def forker(
         self, task: Task, python: str, argv: Sequence[str], env: Mapping[str, str]
     ) -> process.Fork | None:
         """Return what starts a training warm. If the suite preloads modules and this training
         starts cold nevertheless, report the reason to the listener, once."""
-        if self.launchers is None or not task.preload:
+        if not task.preload:
             return None
         fork = self.launchers.forker(argv, self.tree, python, task.preload, env)
         if not isinstance(fork, str):
@@ -299,13 +319,13 @@ class Workbench:
 
     def preloaded_heap(self, task: Task, python: str, env: Mapping[str, str]) -> int:
         """Return the bytes of heap that the suite's preloaded modules take, 0 if not known."""
-        return self.launchers.heap(python, task.preload, env) if self.launchers else 0
+        return self.launchers.heap(python, task.preload, env)
 
     @property
     def checkout(self) -> Checkout:
         """Return the checkout of this command, taken at first use."""
         if self._checkout is None:
-            self._checkout = self.checkouts.take()
+            self._checkout = self.setup.checkouts.take()
         return self._checkout
 
     @property
@@ -315,11 +335,11 @@ class Workbench:
     @property
     def suite_copy(self) -> Path:
         """Return the copy of the suite that is `{suite}` in the trainings: one for each slot."""
-        return self.suite_files.with_name(self.tree.name)
+        return self.setup.suite_files.with_name(self.tree.name)
 
-    def _lay_suite(self) -> None:
+    def _restore_suite(self) -> None:
         """Restore the suite's copy from its snapshot: a training may have written beside its
         script, and the next one must not see that."""
         with explained(f"{self.suite_copy} cannot be written"):
             delete(self.suite_copy)
-            shutil.copytree(self.suite_files, self.suite_copy)
+            shutil.copytree(self.setup.suite_files, self.suite_copy)
