@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -105,37 +105,25 @@ def check(
         if synthetic is not None and is_unchanged(synthetic):
             return Status.GOOD
         commit = synthetic.base if synthetic else repository.resolve(revision)
-        if memory.is_older(ledger):
-            record_state(session, memory.tip_of(repository, commit), "check")  # then: what is news
+        number = 0
         if synthetic is None:
-            measured = _measure(session, commit, task, budget)
-            standings = memory.standings_at(
-                repository, ledger, measured.state, commit.sha, measured.tasks, measured.judged
-            )
-            number, complete = 0, measured.complete
+            state, line, tasks, judged, complete = _measure(session, commit, task, budget)
+            standings = memory.standings_at(repository, ledger, state, commit.sha, tasks, judged)
         else:
             with suite_at(session, load_suite(session), commit, commit.sha) as at_base:
-                measured = _measure(session, commit, task, budget, at_base)
-            standings, number, complete = _beside(session, synthetic, revision, measured, task)
-            commit = synthetic.commit
-        state = replace(measured.state, standings=standings)
-        commits = memory.commits_of(repository, state, measured.line.commits)
+                state, line, tasks, judged, complete = _measure(
+                    session, commit, task, budget, at_base
+                )
+            standings, number, is_whole = _beside(
+                session, synthetic, revision, state, tasks, judged, task
+            )
+            commit, complete = synthetic.commit, complete and is_whole
+        state = replace(state, standings=standings)
+        commits = memory.commits_of(repository, state, line.commits)
         document = CheckDocument(commit, state, commits, explain, number)
         _answer(context, document, json=json, markdown=markdown)
-        announce(
-            repository, ledger, session.config, state, measured.line.commits, warn, draw_bisect
-        )
+        announce(repository, ledger, session.config, state, line.commits, warn, draw_bisect)
     return status(standings, gate=True, lenient=lenient, complete=complete)
-
-
-class _Measured(NamedTuple):
-    """What is known of a commit once its trials have run."""
-
-    state: State
-    line: Line
-    tasks: Sequence[Task]
-    judged: frozenset[tuple[str, str]]
-    complete: bool
 
 
 def _measure(
@@ -144,48 +132,39 @@ def _measure(
     names: Sequence[str] | None,
     budget: int | None,
     suite: Suite | None = None,
-) -> _Measured:
-    """Run what the ledger lacks of a commit, and what settles a doubt; record the state."""
+) -> tuple[State, Line, Sequence[Task], frozenset[tuple[str, str]], bool]:
+    """Measure a commit. Return the state and line, the tasks, which of their metrics the suite
+    judges, and whether every trial was measured."""
     from celedger.base.model import Why
     from celedger.cli.progress import Progress
     from celedger.judge import memory
-    from celedger.trial.workers import run_all
+    from celedger.service.measure import measure
     from celedger.trial.workplace import lacking
 
-    repository, ledger = session.repository, session.ledger
-    tip = memory.tip_of(repository, commit)
+    tip = memory.tip_of(session.repository, commit)
     with open_bench(
         session, "check", names, why=Why.CHECK, together=True, suite=suite
     ) as (bench, tasks):  # fmt: skip
-        needs = lacking(bench, [commit], tasks)
-        line = memory.line_of(repository, ledger, tip)
-        asked = (tip, commit.sha, *(each.recipe for each in tasks))
-        if needs or not memory.is_settled(repository, ledger, asked):
-            from celedger.judge.extra_trials import ExtraTrials  # and numpy
-
-            extra = ExtraTrials(bench, line, commit, tasks, note, lacks=bool(needs))
-            with Progress(bench, needs):
-                ran = run_all(bench, needs, in_company=False)
-                extra.run(ran, most=session.config.max_reruns if budget is None else budget)
-            is_settled = extra.is_settled
-        else:
-            is_settled = True
+        state, line, _ = measure(
+            bench, commit, tasks, tip, lambda: record_state(session, tip, "check"), note,
+            most=session.config.max_reruns if budget is None else budget,
+            progress=lambda needs: Progress(bench, needs),
+        )  # fmt: skip
         complete = not lacking(bench, [commit], tasks)
-    state = record_state(session, tip, "check")
-    if is_settled:
-        memory.note_settled(repository, ledger, asked)
-    return _Measured(state, line, tasks, bench.suite.judged, complete)
+    return state, line, tasks, bench.suite.judged, complete
 
 
 def _beside(
     session: Session,
     synthetic: Synthetic,
     revision: str,
-    measured: _Measured,
+    state: State,
+    tasks_at_base: Sequence[Task],
+    judged: frozenset[tuple[str, str]],
     names: Sequence[str] | None,
 ) -> tuple[tuple[MetricStanding, ...], int, bool]:
     """Run a synthetic revision, and compare it with the commit that it is made from. Return how its
-    metrics stand, the number of the try, and whether every trial was measured."""
+    metrics stand, the number of the try, and whether every trial of it was measured."""
     from celedger.base.model import Why
     from celedger.cli.progress import Progress
     from celedger.judge import edit
@@ -205,12 +184,12 @@ def _beside(
             number = edit.try_number(own.ledger, base.sha, commit.sha)
             standings = tuple(
                 edit.standings(
-                    own.ledger, measured.state, (base.sha, commit.sha),
-                    list(zip(measured.tasks, tasks, strict=True)), measured.judged, number,
+                    own.ledger, state, (base.sha, commit.sha),
+                    list(zip(tasks_at_base, tasks, strict=True)), judged, number,
                     bench.station.is_untracked,
                 )
             )  # fmt: skip
-            return standings, number, measured.complete and not lacking(bench, [commit], tasks)
+            return standings, number, not lacking(bench, [commit], tasks)
 
 
 def _answer(context: typer.Context, document: CheckDocument, *, json: bool, markdown: bool) -> None:

@@ -79,7 +79,7 @@ def run(
             for warning in bench.suite.warnings:
                 note(f"celedger: warning: {warning}")
             needs = lacking(bench, commits, tasks, seeds=seed or (), repeat=repeat, force=force)
-            records = _train(bench, needs)
+            records = _train(bench, needs, "; --force runs them again")
         state = record_state(session, memory.tip_of(repository, newest), "run")
         standings = memory.standings_at(
             repository, ledger, state, newest.sha, tasks, bench.suite.judged
@@ -116,7 +116,7 @@ def _run_apart(
         own.ledger.take_trials(session.ledger, [base.sha])
         with open_bench(own, "run", task, only=only, together=True, suite=suite) as (bench, tasks):
             needs = lacking(bench, [commit], tasks, seeds=seeds, repeat=repeat, force=force)
-            _train(bench, needs)
+            _train(bench, needs, "; --force runs them again")
             records = [
                 record for each in tasks
                 for record in own.ledger.trials(commit=commit.sha, recipe=each.recipe)
@@ -126,9 +126,9 @@ def _run_apart(
     return status_of(records)
 
 
-def _train(bench: Bench, needs: Sequence[Need]) -> list[TrialRecord]:
+def _train(bench: Bench, needs: Sequence[Need], hint: str = "") -> list[TrialRecord]:
     if not needs:
-        note("celedger: the ledger holds every trial asked for; --force runs them again")
+        note(f"celedger: the ledger holds every trial asked for{hint}")
         return []
     from celedger.cli.progress import Progress
     from celedger.trial.workers import run_all
@@ -162,9 +162,7 @@ def noise(
     again. Exits 125 when a trial did not end well.
     """
     from celedger.base.model import Why
-    from celedger.cli.progress import Progress
     from celedger.judge import memory
-    from celedger.trial.workers import run_all
     from celedger.trial.workplace import in_turns
     from celedger.views.noise import NoiseList, TaskNoise
 
@@ -172,10 +170,7 @@ def noise(
         at = session.repository.resolve(commit)
         with open_bench(session, "noise", task, why=Why.NOISE) as (bench, tasks):
             needs = in_turns(bench, at, tasks, seeds=seeds, repeats=repeats)
-            with Progress(bench, needs):
-                ran = run_all(bench, needs)
-        if not needs:
-            note("celedger: the ledger holds every trial asked for")
+            ran = _train(bench, needs)
         name, ledger = bench.suite.name, session.ledger
         state = record_state(session, memory.tip_of(session.repository, at), "noise")
         options.answer(

@@ -162,23 +162,10 @@ def settled(
 
 
 def record_state(session: Session, tip: str, job: str) -> State:
-    """Bring the state of a line up to date, and record what was not said yet. The first state of
-    an older celedger's ledger is no news."""
-    from random import SystemRandom
+    """Bring the state of a line up to date, and record what was not said yet."""
+    from celedger.service import measure
 
-    from celedger.judge import memory
-    from celedger.ledger import ulid
-    from celedger.service.notify import note_as_sent
-
-    now = time.time()
-    is_upgrade = memory.is_older(session.ledger)
-    state = memory.record(
-        session.repository, session.ledger, tip, job=job, now=now,
-        name=lambda: ulid.new(now, SystemRandom()),
-    )  # fmt: skip
-    if is_upgrade:
-        note_as_sent(session.ledger, session.config, state)
-    return state
+    return measure.record_state(session.repository, session.ledger, session.config, tip, job)
 
 
 def archive_of(repository: Repository, settings: Config) -> Archive:

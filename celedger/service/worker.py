@@ -17,12 +17,11 @@ from collections.abc import Callable, Iterable, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from random import SystemRandom
 from typing import TYPE_CHECKING
 
 from celedger.base.config import Config
 from celedger.base.errors import CeledgerError, LedgerError, LedgerGone
-from celedger.base.model import Commit, JobState, OutcomeKind, QueuedJob, Task, TrialRecord, Why
+from celedger.base.model import JobState, OutcomeKind, QueuedJob, Task, TrialRecord, Why
 from celedger.judge.incident import Incident, Standing, State
 from celedger.ledger import Ledger
 from celedger.repo import Repository
@@ -206,50 +205,38 @@ class Worker:
         # Here, and not above: a merge during a trial starts a worker that leaves its job and
         # goes; the statistics would cost it, and the trial, a second of a core.
         from celedger.judge import memory
-        from celedger.judge.extra_trials import ExtraTrials
-        from celedger.service.notify import announce, note_as_sent
+        from celedger.service.measure import measure, record_state
+        from celedger.service.notify import announce
         from celedger.trial.dispatch import chosen_bench
-        from celedger.trial.workers import run_all
-        from celedger.trial.workplace import choose_tasks, lacking, suite_of
+        from celedger.trial.workplace import choose_tasks, suite_of
         from celedger.views import incidents
 
         settings = self.configure(repository)
         commit = repository.commit(job.commit)
         suite = suite_of(repository, settings, job.suite or None)
         tasks = choose_tasks(suite, ())
+
+        def record() -> State:
+            return record_state(repository, self.ledger, settings, commit.sha, commit.sha, self.now)
+
         with chosen_bench(
             repository, self.ledger, settings, suite, tasks, gate=gate, commit=commit.sha,
             why=Why.HOOK, label="celedger worker", listen=self.listen, tell=self.say,
             together=True,
         ) as bench:  # fmt: skip
-            if memory.is_older(self.ledger):  # its first state is no news; what this job finds is
-                note_as_sent(self.ledger, settings, self._record(repository, commit))
-            line = memory.line_of(repository, self.ledger, commit.sha)
-            extra = ExtraTrials(bench, line, commit, tasks, self.say)
-            ran = run_all(bench, lacking(bench, [commit], tasks), in_company=False)
-            extra.run(ran, most=settings.max_reruns)
-            state = self._record(repository, commit)
+            state, _, ran = measure(
+                bench, commit, tasks, commit.sha, record, self.say, most=settings.max_reruns
+            )
             answers = [_unjudged(ran, state, {task.name for task in tasks})]
             try:
                 if settings.bisect_on_regression:
                     answers += self._search(repository, bench, tasks, state, settings.bisect_budget)
-                    state = self._record(repository, commit) if len(answers) > 1 else state
+                    state = record() if len(answers) > 1 else state
             finally:  # one alert tells what was opened and named, and none waits for the next job
                 log = repository.log(commit.sha, limit=memory.RECENT)
                 announce(repository, self.ledger, settings, state, log, self.say, self.draw)
             commits = {each.sha: each for each in log}
             return "; ".join(filter(None, [incidents.summary(state, commits), *answers]))
-
-    def _record(self, repository: Repository, commit: Commit) -> State:
-        """Bring the state of a commit's line up to date."""
-        from celedger.judge import memory
-        from celedger.ledger import ulid
-
-        now = self.now()
-        return memory.record(
-            repository, self.ledger, commit.sha, job=commit.sha, now=now,
-            name=lambda: ulid.new(now, SystemRandom()),
-        )  # fmt: skip
 
     def _search(
         self, repository: Repository, bench: Bench, tasks: Sequence[Task], state: State, budget: int

@@ -1,0 +1,82 @@
+"""Measure a commit: run what the ledger lacks, settle what is in doubt by extra trials, record the
+state. Verbs and the worker do it in this order. Must not know how the answer is shown or sent.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from random import SystemRandom
+from typing import TYPE_CHECKING
+
+from celedger.base.config import Config
+from celedger.base.model import Commit, Task, TrialRecord
+from celedger.judge import memory
+from celedger.judge.incident import State
+from celedger.judge.line import Line
+from celedger.ledger import Ledger, ulid
+from celedger.repo import Repository
+from celedger.service.notify import note_as_sent
+
+if TYPE_CHECKING:
+    from celedger.trial.engine import Need
+    from celedger.trial.runner import Bench
+
+
+def record_state(
+    repository: Repository,
+    ledger: Ledger,
+    settings: Config,
+    tip: str,
+    job: str,
+    clock: Callable[[], float] = time.time,
+) -> State:
+    """Bring the state of the line of `tip` up to date, and record what was not said yet. The first
+    state of an older celedger's ledger is no news."""
+    now, is_upgrade = clock(), memory.is_older(ledger)
+    state = memory.record(
+        repository, ledger, tip, job=job, now=now, name=lambda: ulid.new(now, SystemRandom())
+    )
+    if is_upgrade:
+        note_as_sent(ledger, settings, state)
+    return state
+
+
+def measure(
+    bench: Bench,
+    commit: Commit,
+    tasks: Sequence[Task],
+    tip: str,
+    record: Callable[[], State],
+    say: Callable[[str], None],
+    *,
+    most: int,
+    progress: Callable[[Sequence[Need]], AbstractContextManager[object]] = lambda _: nullcontext(),
+) -> tuple[State, Line, list[TrialRecord]]:
+    """Measure tasks at a commit, which is judged on the line of `tip`. At most `most` extra trials
+    run; `say` gets a line that says why for each. `record` records the state and returns it.
+    Return the state, the line, and the commit's own trials that ran."""
+    from celedger.trial.workers import run_all
+    from celedger.trial.workplace import lacking
+
+    repository, ledger = bench.repository, bench.ledger
+    if memory.is_older(ledger):
+        record()  # then what this job finds is news
+    needs = lacking(bench, [commit], tasks)
+    line = memory.line_of(repository, ledger, tip)
+    question = (tip, commit.sha, *(task.recipe for task in tasks))
+    ran: list[TrialRecord] = []
+    is_settled = not needs and memory.is_settled(repository, ledger, question)
+    if not is_settled:
+        from celedger.judge.extra_trials import ExtraTrials  # and numpy
+
+        extra = ExtraTrials(bench, line, commit, tasks, say, lacks=bool(needs))
+        with progress(needs):
+            ran = run_all(bench, needs, in_company=False)
+            extra.run(ran, most=most)
+        is_settled = extra.is_settled
+    state = record()
+    if is_settled:
+        memory.note_settled(repository, ledger, question)
+    return state, line, ran
