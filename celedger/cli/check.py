@@ -193,10 +193,10 @@ def _beside(
 
 
 def _answer(context: typer.Context, document: CheckDocument, *, json: bool, markdown: bool) -> None:
-    from celedger.views import ci
+    from celedger.views import check as answers
 
     if markdown:
-        print(ci.markdown(document), flush=True)
+        print(answers.markdown(document), flush=True)
     else:
         options.answer(document, json, context.obj.retyped)
     _tell_github(document)
@@ -205,16 +205,16 @@ def _answer(context: typer.Context, document: CheckDocument, *, json: bool, mark
 def _tell_github(document: CheckDocument) -> None:
     """Show the answer where a GitHub workflow looks for it. A summary that cannot be written does
     not change the answer."""
-    from celedger.views import ci
+    from celedger.views import check as answers
 
     if path := os.environ.get("GITHUB_STEP_SUMMARY"):
         try:
             with Path(path).open("a", encoding="utf-8") as file:
-                file.write(ci.markdown(document))
+                file.write(answers.markdown(document))
         except OSError as error:
             warn(f"{path} cannot be written: {error.strerror}")
     if os.environ.get("GITHUB_ACTIONS") == "true":
-        for line in ci.workflow_commands(document):
+        for line in answers.workflow_commands(document):
             note(line)  # a runner reads them on stderr too, and stdout is the answer's
 
 

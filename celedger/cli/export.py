@@ -84,10 +84,10 @@ def _lines(
 ) -> Iterator[str]:
     from celedger.base.model import Direction
     from celedger.judge import memory
-    from celedger.views import datasette, export
+    from celedger.views import export
 
     if form is Format.DATASETTE:
-        return iter([datasette.metadata(session.ledger.path.stem)])
+        return iter([export.datasette_metadata(session.ledger.path.stem)])
     if form in _ROWS:
         chosen = revision and {c.sha for c in session.repository.commits(revision)}
         values = session.ledger.values(commits=chosen or None, summaries=summaries)

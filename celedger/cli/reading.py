@@ -36,13 +36,14 @@ def log(
     """List the measured commits, newest first."""
     from celedger.judge import memory
     from celedger.service import allow
-    from celedger.views.bisects import BisectList
     from celedger.views.log import Log
 
     with reading(context.obj) as session:
         for line in allow.waiting(session.repository, session.config, session.ledger):
             warn(context.obj.retyped(line))
         if bisects:
+            from celedger.views.bisect import BisectList
+
             options.answer(BisectList.of(session.ledger, limit), json, context.obj.retyped)
         else:
             state = memory.read(session.repository, session.ledger)

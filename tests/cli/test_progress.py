@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from celedger.base.model import Commit, Task
-from celedger.cli.progress import Progress
-from celedger.cli.time_left import TimeLeft
+from celedger.cli.progress import Progress, TimeLeft
 from celedger.trial import events
 from celedger.trial.engine import Need
 

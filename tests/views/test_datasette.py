@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from scripted import scripted
 
-from celedger.views.datasette import metadata
+from celedger.views.export import metadata
 
 
 @pytest.fixture
