@@ -20,7 +20,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import celedger
-from celedger.system import gpu, gpu_neighbours, nvml
+from celedger.system import gpu, nvml
 from celedger.system.gpu import Device
 from celedger.system.nvml import GpuReader
 from celedger.system.process_tree import Usage
@@ -60,9 +60,7 @@ def about(device: Device) -> str:
         "memory": measure(device.gpu.memory or 0, unit="B"),
         "driver": f"{device.gpu.driver}, CUDA {device.gpu.cuda}",
         **device.gpu.settings,
-        "process numbers": "the driver's"
-        if gpu_neighbours.sees_all_processes()
-        else "a container's",
+        "process numbers": "the driver's" if gpu.sees_all_processes() else "a container's",
         "processes listed": "not supported" if sample.processes is None else len(sample.processes),
         "use by process": "not supported" if sample.active is None else "counted",
     }

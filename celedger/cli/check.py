@@ -315,7 +315,7 @@ def void(
 @baseline.command()
 def show(context: typer.Context, json: options.Json = False) -> int:
     """Show who pinned, accepted, dismissed and declared void what, and why."""
-    from celedger.views.baselines import BaselineList
+    from celedger.views.check import BaselineList
 
     with reading(context.obj) as session:
         options.answer(BaselineList(session.ledger.baselines()), json)

@@ -40,7 +40,7 @@ def demo(
 def _unpack(folder: Path, device: str | None, json: bool) -> Status:
     from celedger.base import config, umask
     from celedger.cli.session import keep_out_of_git
-    from celedger.demo.example import materialise, unpack_ledger
+    from celedger.demo import materialise, unpack_ledger
     from celedger.repo import Repository
     from celedger.views.demo import Unpacked
 

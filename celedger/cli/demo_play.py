@@ -12,7 +12,7 @@ from pathlib import Path
 from celedger.base import config
 from celedger.base.errors import CeledgerError, UsageError
 from celedger.base.model import Commit, Why
-from celedger.demo.example import materialise
+from celedger.demo import materialise
 from celedger.judge import bisection
 from celedger.ledger import Ledger
 from celedger.repo import Repository, spread

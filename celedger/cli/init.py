@@ -41,7 +41,7 @@ def init(
     from celedger.base.errors import UsageError
     from celedger.service import allow
     from celedger.suite import scaffold, suites_in
-    from celedger.system import interpreters
+    from celedger.system import environment
     from celedger.trial.permissions import Gate
 
     options: Options = context.obj
@@ -62,7 +62,7 @@ def init(
     else:
         print(f"kept     {configured}")
     folder = settings.suites / suite
-    python = interpreters.of_repository(repository.root, os.environ)
+    python = environment.interpreter_of(repository.root, os.environ)
     if suite in there:
         print(f"kept     {folder}")
     else:
@@ -91,7 +91,7 @@ def _check_interpreters(repository: Repository, folder: Path, available: str) ->
     that a suite which names none could have."""
     from celedger import suite as suites
     from celedger.base.errors import CeledgerError
-    from celedger.system import interpreters
+    from celedger.system import environment
     from celedger.trial.workplace import interpreters_of
 
     try:
@@ -101,7 +101,7 @@ def _check_interpreters(repository: Repository, folder: Path, available: str) ->
         roots = {repository.worktree / root for task in tasks for root in (".", *task.pythonpath)}
         modules = suites.installed_imports(folder, sorted(roots))
         for python in dict.fromkeys(pythons.values()):
-            failed = interpreters.failed_imports(python, modules)
+            failed = environment.failed_imports(python, modules)
             works = [name for name in modules if name not in failed]
             print(f"python   {python}" + f" (imports {', '.join(works)})" * bool(works))
             for name, problem in failed.items():

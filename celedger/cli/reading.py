@@ -241,7 +241,7 @@ def measured(session: Session, revision: str) -> tuple[list[Commit], list[Commit
     wanders in and out of merged branches has steps that no commit made; where only branches were
     measured, all of them.
     """
-    from celedger.repo.commits import main_line
+    from celedger.repo.repository import main_line
     from celedger.views.samples import run_command
 
     trained = set(session.ledger.commits_with_trials())

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from celedger.service.allow import Asked
     from celedger.service.hooks import HookStatus
     from celedger.trial.permissions import Gate, Request
-    from celedger.views.queue import Queue
+    from celedger.views.status import Queue
 
 _LOG_LIMIT = 1 << 20  # bytes of worker.log that are kept, about
 
@@ -98,13 +98,13 @@ def run(context: typer.Context) -> int:
     squashed merge and an amended commit, which bring nothing in, are passed over.
     """
     from celedger.repo import Repository
-    from celedger.service import allow, last_job
+    from celedger.service import allow, hooks
 
     squashed = os.environ.get("PRE_COMMIT_IS_SQUASH_MERGE") == "1"
     if squashed or os.environ.get("PRE_COMMIT_REWRITE_COMMAND") == "amend":
         return Status.GOOD
     repository = Repository.open(context.obj.repository)
-    if line := last_job.take_line(repository):
+    if line := hooks.take_line(repository):
         note(line)
     allow.note_merge(repository)
     return Status.GOOD
@@ -325,7 +325,7 @@ def queue_document(repository: Repository, settings: Config, jobs: Sequence[Queu
     from celedger.service.allow import held_back, queue_folder
     from celedger.service.worker import at_work
     from celedger.trial import elsewhere
-    from celedger.views.queue import Queue
+    from celedger.views.status import Queue
 
     notes = len(list(queue_folder(repository).glob("*.moved")))
     waits = held_back(repository, settings) if notes else ""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from celedger.base.config import Config
     from celedger.judge.incident import State
     from celedger.repo import Repository
-    from celedger.views.queue import Queue
+    from celedger.views.status import Queue
 
 _SEEN = "status-seen"  # incidents that a person has seen here, each with its state
 

@@ -8,8 +8,7 @@ configuration are never written.
 
 from __future__ import annotations
 
-from celedger.repo.commits import History
 from celedger.repo.plumbing import scrubbed
-from celedger.repo.repository import Repository, spread, tracked_in
+from celedger.repo.repository import History, Repository, spread, tracked_in
 
 __all__ = ["History", "Repository", "scrubbed", "spread", "tracked_in"]

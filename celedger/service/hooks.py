@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 import shlex
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 from celedger.base import PACKAGE, files
 from celedger.base.errors import MachineError, RepositoryError, explained
+from celedger.base.text import plain
 from celedger.repo import Repository
 
 NAMES = ("post-merge", "post-rewrite")
@@ -173,3 +174,26 @@ def _read(path: Path) -> str | None:
 def _explained(folder: Path) -> AbstractContextManager[None]:
     cause = f"the hooks in {folder} cannot be read or written"
     return explained(cause, "correct the permissions there and try again")
+
+
+# --- the line that the next merge prints, in a small file. One that cannot be written costs a line
+
+
+def leave_line(repository: Repository, text: str) -> None:
+    """Leave a line for the post-merge hook, which prints it once."""
+    with suppress(OSError):
+        files.replace(_file(repository), f"celedger: {plain(text)}\n".encode())
+
+
+def take_line(repository: Repository) -> str:
+    """Return the line that waits for the next merge, and remove it; "" where none does."""
+    path = _file(repository)
+    with suppress(OSError):
+        text = path.read_text(encoding="utf-8").strip()
+        path.unlink()
+        return text
+    return ""
+
+
+def _file(repository: Repository) -> Path:
+    return repository.state_dir / "last-job"

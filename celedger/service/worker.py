@@ -25,7 +25,7 @@ from celedger.base.model import JobState, OutcomeKind, QueuedJob, Task, TrialRec
 from celedger.judge.incident import Incident, Standing, State
 from celedger.ledger import Ledger
 from celedger.repo import Repository
-from celedger.service import last_job
+from celedger.service import hooks
 from celedger.service.allow import check_settings, queue_folder
 from celedger.system import device_lock
 from celedger.trial import events
@@ -175,7 +175,7 @@ class Worker:
         waits = "waits: " if state is JobState.WAITING else ""
         self.say(f"{job.commit[:10]}: {waits}{message}")
         if not self.attended:
-            last_job.leave_line(self.repository, f"{job.commit[:10]}: {waits}{message} ({_SEE})")
+            hooks.leave_line(self.repository, f"{job.commit[:10]}: {waits}{message} ({_SEE})")
         self._publish(job)
 
     def _publish(self, job: QueuedJob) -> None:

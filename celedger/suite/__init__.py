@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from celedger.suite.commands import build_lines, command_lines
 from celedger.suite.content import snapshot
-from celedger.suite.imports import installed_imports
 from celedger.suite.loading import Suite, find, load, shipped, suites_in
-from celedger.suite.scaffold import scaffold
+from celedger.suite.scaffold import installed_imports, scaffold
 
 __all__ = [
     "Suite", "build_lines", "command_lines", "find", "installed_imports", "load", "scaffold",

@@ -5,6 +5,8 @@ Strict: what is not understood is an error with its place. Nothing is run or cop
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -17,7 +19,7 @@ from celedger.base import PACKAGE
 from celedger.base.config import Config, closest, read_toml
 from celedger.base.errors import SuiteError
 from celedger.base.model import Command, Direction, Kind, Metric, Task, usual_unit
-from celedger.suite import commands, grids, toml_table
+from celedger.suite import commands, toml_table
 from celedger.suite.content import FILE, check_links, digests, hash_of
 from celedger.suite.toml_table import Table
 
@@ -196,12 +198,12 @@ def _tasks(
     if "name" not in body:
         body.fail("has no name")
     name = _name(body, body.raw("name"))
-    points = grids.points(body)
+    points = _points(body)
     params = dict.fromkeys(key for point in points for key in point.params)
     used, lines = _commands(body, (*commands.PLACEHOLDERS, *params), folder)
     task = replace(pattern, commands=lines, metrics=_metrics(body, shared))
     task = replace(task, **body.read(_OF_TASK))
-    alias = grids.aliases(body)
+    alias = _aliases(body)
     warnings += [
         f"task {name}: no command uses the parameter {key}"
         for key in params
@@ -279,3 +281,112 @@ def _commands(
                 body.fail(f"{what} names {word!r}, which is not there", closest(script, beside))
         lines.append(Command(name, words))
     return used, tuple(lines)
+
+
+# --- the parameters of a task: values, grids that make a task of every combination, and aliases
+
+
+_PARAM = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_MOST_TASKS = 1000  # of one grid: more is a mistake in the file, or a week of training
+
+Aliases = Mapping[str, Mapping[str, Mapping[str, object]]]  # name -> value -> what it sets
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One combination: what stands behind the task's name, and all its parameters."""
+
+    label: str
+    params: Mapping[str, object]
+
+
+def _points(body: Table) -> list[Point]:
+    """Return the combinations of a task, one where it has no grid. An alias sets what it stands
+    for, in the place of `params`, and stays a parameter of its own. Raises SuiteError."""
+    params = _values(body, "params", body.raw("params", {}))
+    grid, alias = _grid(body), _aliases(body)
+    for key in grid:
+        if key in params:
+            body.fail(f"has {key!r} in params and in grid")
+    for key in alias:
+        if key not in params and key not in grid:
+            body.fail(f"has an alias {key!r} that neither params nor grid gives a value")
+    combinations = []
+    for values in itertools.product(*grid.values()):
+        point = dict(zip(grid, values, strict=True))
+        chosen = {**params, **point}
+        for key, meanings in alias.items():
+            word = commands.text(chosen[key])
+            if word not in meanings:
+                body.fail(f"alias {key!r} has no {word!r}", closest(word, list(meanings)))
+            chosen |= meanings[word]
+        text = ",".join(f"{key}={_in_name(value)}" for key, value in point.items())
+        combinations.append(Point(f"[{text}]" if text else "", chosen))
+    return combinations
+
+
+def _aliases(body: Table) -> Aliases:
+    """Return what each value of each alias sets. Nothing may get its value from two sides."""
+    tables = _params(body, "alias", body.raw("alias", {}))
+    owners = {**dict.fromkeys(_grid(body), "grid"), **dict.fromkeys(tables, "alias")}
+    alias: dict[str, dict[str, Mapping[str, object]]] = {}
+    for key, meanings in tables.items():
+        if not isinstance(meanings, dict) or not meanings:
+            body.fail(f"alias {key!r} is not a table of values")
+        where = f"alias {key!r}"
+        alias[key] = {word: _values(body, where, sets) for word, sets in meanings.items()}
+        names, *others = map(set, alias[key].values())
+        if any(other != names for other in others):
+            body.fail(f"{where} does not set the same parameters with each of its values")
+        for name in sorted(names):
+            if name in owners:
+                body.fail(f"has {name!r} in {where} and in {owners[name]}")
+            owners[name] = where
+    return alias
+
+
+def _values(body: Table, where: str, values: object) -> Mapping[str, object]:
+    """Return a table's parameters, each one value."""
+    return {name: _param(body, name, value) for name, value in _params(body, where, values).items()}
+
+
+def _params(body: Table, where: str, values: object) -> Mapping[str, object]:
+    if not isinstance(values, dict):
+        body.fail(f"{where} is not a table of parameters")
+    for name in values:
+        if name in commands.PLACEHOLDERS:
+            body.fail(f"{where} has {name!r}, which celedger fills in itself")
+        if not _PARAM.fullmatch(name):
+            body.fail(f"{where} has {name!r}: a name is made of letters, digits and _")
+    return values
+
+
+def _param(body: Table, name: str, value: object) -> object:
+    """Return a value that JSON can hold and a command line can carry."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if not isinstance(value, (str, int, float)):
+        hint = "a list of values goes into grid, a date into quotes"
+        body.fail(f"parameter {name!r} is no string, number or boolean", hint)
+    if "\0" in commands.text(value):
+        body.fail(f"parameter {name!r} holds a NUL character")
+    return value
+
+
+def _grid(body: Table) -> dict[str, list[object]]:
+    grid: dict[str, list[object]] = {}
+    for key, values in _params(body, "grid", body.raw("grid", {})).items():
+        if not isinstance(values, list) or not values:
+            body.fail(f"grid {key!r} is not a list of values")
+        distinct: dict[str, object] = {}
+        for value in values:
+            checked = _param(body, key, value)
+            distinct.setdefault(commands.text(checked), checked)
+        grid[key] = list(distinct.values())
+    if math.prod(len(values) for values in grid.values()) > _MOST_TASKS:
+        body.fail(f"grid has more than {_MOST_TASKS} combinations")
+    return grid
+
+
+def _in_name(value: object) -> str:
+    return re.sub(r"[^A-Za-z0-9_.+-]+", "-", commands.text(value))

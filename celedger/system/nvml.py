@@ -1,7 +1,7 @@
 """NVML's answers about the GPUs, as plain data (NVML API Reference Guide). The only importer of
 pynvml. No library, no driver and no device all read as an empty list, a value that NVML does not
 support as None: a measurement that cannot be made must never fail a trial. Must not judge: whose a
-process is, and what a reason costs, is decided in `gpu_neighbours.py` and `telemetry.py`.
+process is, and what a reason costs, is decided in `gpu.py` and `telemetry.py`.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 from celedger.base.model import Mark
-from celedger.system import gpu_neighbours
-from celedger.system.gpu_neighbours import GpuTenants
+from celedger.system import gpu as devices
+from celedger.system.gpu import GpuTenants
 from celedger.system.nvml import Gpu, GpuReader, GpuSample
 from celedger.system.process_tree import Usage
 
@@ -51,7 +51,7 @@ class Sampler:
         self._began = clock()
         self._reader = GpuReader(gpu) if gpu else None
         first = self._reader.sample() if self._reader else GpuSample()
-        self._tenants = GpuTenants(first, all_processes=gpu_neighbours.sees_all_processes())
+        self._tenants = GpuTenants(first, all_processes=devices.sees_all_processes())
         self._read: Callable[[], Usage] | None = None
         self._sampled: float | None = None
         self._usage = Usage()
@@ -141,7 +141,7 @@ class Sampler:
         if self._reader is None:
             return
         look = self._reader.sample()
-        contexts = gpu_neighbours.contexts(usage.pids) if self._tenants.wants_contexts else 0
+        contexts = devices.contexts(usage.pids) if self._tenants.wants_contexts else 0
         self._tenants.look(look, self._ours, contexts, self._clock() - self._began)
         memory, largest = self._tenants.memory(look), self._interval.memory
         for name, value in memory.items():

@@ -14,9 +14,8 @@ from celedger.base.model import Commit, Direction, Metric, TrialRecord
 from celedger.ledger.read import Reader
 from celedger.views import samples
 from celedger.views.document import Document, pick
-from celedger.views.format import NONE, not_finite, plain, short
+from celedger.views.format import NONE, Column, not_finite, plain, short, table
 from celedger.views.samples import Batch, Sample
-from celedger.views.tables import Column, table
 
 SEED = "seed"  # may be named among the parameters: then every seed is a row
 _PART = re.compile(r"[\[,]only=")  # a partial trial is shown only if it is named

@@ -17,6 +17,7 @@ from celedger.judge.bisection.bisect_report import record
 from celedger.ledger.read import Reader
 from celedger.views.document import Document, pick
 from celedger.views.format import (
+    Column,
     count,
     duration,
     iso_date,
@@ -28,8 +29,9 @@ from celedger.views.format import (
     relative,
     short,
     sure,
+    table,
+    wrap,
 )
-from celedger.views.tables import Column, table, wrap
 
 _LISTED = 12  # members of a set that are listed
 _NO_DIFFERENCE = "by files not read, comments, docstrings, formatting or code never entered"

@@ -8,13 +8,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import ClassVar
 
-from celedger.base.model import Commit
+from celedger.base.model import BY_ID, ENVIRONMENTS, BaselineRecord, Commit
 from celedger.judge.incident import Incident, MetricStanding, Standing, State
 from celedger.views import incidents as words
-from celedger.views.document import Document
-from celedger.views.format import amount, change, count, measure, ordinal, percent, plain, short
+from celedger.views.document import Document, pick
+from celedger.views.format import (
+    Column,
+    amount,
+    change,
+    count,
+    iso_date,
+    measure,
+    ordinal,
+    percent,
+    plain,
+    short,
+    table,
+)
 from celedger.views.status import state_json
-from celedger.views.tables import Column, table
 
 _COLUMNS = (
     Column("task"), Column("metric"), Column("stands"), Column("change", right=True),
@@ -191,3 +202,41 @@ def _data(text: str) -> str:
 
 def _property(text: str) -> str:
     return _data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+# --- `celedger baseline show`: what people pinned, accepted, dismissed and declared void
+
+
+_ACTS = (
+    Column("act"), Column("commit"), Column("of"), Column("date"),
+    Column("who", shrink=True), Column("why", wrap=True),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineList(Document):
+    """What people declared, the oldest first."""
+
+    records: Sequence[BaselineRecord]
+
+    def text(self, width: int = 100) -> str:
+        if not self.records:
+            return "nothing is pinned, accepted, dismissed or void"
+        rows = [
+            (r.act.value, short(r.commit), subject(r), iso_date(r.at), plain(r.who), plain(r.why))
+            for r in self.records
+        ]
+        return table(_ACTS, rows, width=width)
+
+    def json(self) -> dict[str, object]:
+        names = "act commit suite task metric who why at"
+        return {"baselines": [{"id": r.ulid, **pick(r, names)} for r in self.records]}
+
+
+def subject(record: BaselineRecord) -> str:
+    """Return what an act is about: `core/mlp/val_loss`, an incident, a trial, environments."""
+    if record.metric == ENVIRONMENTS:
+        return "/".join(filter(None, (record.suite, record.task, "environments")))
+    if record.metric.startswith(BY_ID):
+        return record.metric.removeprefix(BY_ID)
+    return "/".join(filter(None, (record.suite, record.task, record.metric)))

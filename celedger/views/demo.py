@@ -12,8 +12,7 @@ from celedger.judge.derivation import Derivation
 from celedger.judge.state import state_of
 from celedger.views import drift_picture, picture, posterior, samples
 from celedger.views.document import Document, pick
-from celedger.views.format import percent, plain, short
-from celedger.views.tables import Column, table
+from celedger.views.format import Column, percent, plain, short, table
 
 _COLUMNS = (
     Column("worse"), Column("metric"), Column("first bad commit"), Column("named"), Column(),

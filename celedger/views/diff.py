@@ -14,10 +14,9 @@ from celedger.judge.two_commits import between, compare, knows_change, smallest_
 from celedger.ledger.read import Reader
 from celedger.views import samples
 from celedger.views.document import Document, pick
-from celedger.views.format import NONE, clip, count, iso_date, plain, relative, short
+from celedger.views.format import NONE, Column, clip, count, iso_date, plain, relative, short, table
 from celedger.views.format import change as difference
 from celedger.views.samples import Batch, Difference, Sample
-from celedger.views.tables import Column, table
 
 _COLUMNS = (
     Column("metric"), Column("A"), Column("B"), Column("B - A", right=True),

@@ -22,6 +22,7 @@ from celedger.judge.incident import (
 from celedger.views import incidents as words
 from celedger.views.document import Document
 from celedger.views.format import (
+    Column,
     amount,
     count,
     iso_date,
@@ -30,10 +31,11 @@ from celedger.views.format import (
     probability,
     relative,
     short,
+    table,
+    wrap,
 )
 from celedger.views.samples import environment_changes
 from celedger.views.status import state_json
-from celedger.views.tables import Column, table, wrap
 
 _COLUMNS = (
     Column("metric"), Column("seen at"), Column("date"), Column("change", right=True),

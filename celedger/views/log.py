@@ -14,9 +14,8 @@ from celedger.ledger.read import Reader
 from celedger.views import incidents as words
 from celedger.views import samples
 from celedger.views.document import Document, pick
-from celedger.views.format import clip, count, iso_date, plain, short
+from celedger.views.format import Column, clip, count, iso_date, plain, short, table
 from celedger.views.samples import Batch, Sample
-from celedger.views.tables import Column, table
 
 _COLUMNS = (Column(), Column(), Column(), Column(), Column(wrap=True))
 _MESSAGE = 120  # letters of a failure's message; `show` has all of it

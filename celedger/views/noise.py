@@ -20,9 +20,8 @@ from celedger.ledger.read import Reader
 from celedger.stats.grouped_values import Grouped
 from celedger.views import samples
 from celedger.views.document import Document, pick
-from celedger.views.format import NONE, count, measure, percent, short
+from celedger.views.format import NONE, Column, count, measure, percent, short, table, wrap
 from celedger.views.samples import Batch, Sample
-from celedger.views.tables import Column, table, wrap
 
 TRIALS = (1, 3, 10)  # of each of two commits that are compared
 REPEATS = {True: "repeat", False: "differ", None: ""}

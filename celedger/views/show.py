@@ -24,9 +24,8 @@ from celedger.ledger.read import Reader
 from celedger.views import incidents as words
 from celedger.views import samples
 from celedger.views.document import Document, pick
-from celedger.views.format import clip, count, iso_time, measure, plain, short
+from celedger.views.format import Column, clip, count, iso_time, measure, plain, short, table, wrap
 from celedger.views.samples import Batch, Sample
-from celedger.views.tables import Column, table, wrap
 
 _PACKAGES = 24  # that are listed where nobody knows which of them are imported
 _COLUMNS = (

@@ -13,7 +13,7 @@ import pytest
 from gpu.conftest import GpuProcess
 
 from celedger.base.model import Mark
-from celedger.system import gpu_neighbours
+from celedger.system import gpu
 from celedger.system.gpu import Device
 from celedger.system.nvml import GpuReader
 from celedger.system.process_tree import Usage
@@ -162,6 +162,6 @@ def test_sees_all_processes_agrees_with_nvml(device: Device, start: Start) -> No
     process = start(0.1)
     assert device.gpu is not None
     processes = GpuReader(device.gpu).sample().processes
-    if gpu_neighbours.sees_all_processes() and processes is not None:
+    if gpu.sees_all_processes() and processes is not None:
         assert process.pid in processes
-    assert gpu_neighbours.contexts([process.pid]) == 1
+    assert gpu.contexts([process.pid]) == 1

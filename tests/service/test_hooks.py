@@ -17,7 +17,7 @@ from conftest import PEOPLE, Project, celedger, git, make_project
 
 from celedger.base.errors import MachineError, RepositoryError
 from celedger.repo import Repository
-from celedger.service import hooks, last_job
+from celedger.service import hooks
 from celedger.service.hooks import HookState
 
 from .conftest import Bell, branch_ahead
@@ -419,7 +419,7 @@ def test_a_merge_prints_what_the_last_job_left_once(
     project.commit("first")
     repository = Repository.open(project.root)
     hooks.install(repository, program(tmp_path / "bin" / "python", "true"))  # rings nobody
-    last_job.leave_line(repository, "1a2b3c: fit val_loss is worse\n\x1b[31m`x`")
+    hooks.leave_line(repository, "1a2b3c: fit val_loss is worse\n\x1b[31m`x`")
     printed = []
     for name in ("one", "two"):
         branch_ahead(project, name=name)

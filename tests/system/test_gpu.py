@@ -15,7 +15,7 @@ from nvml_double import GIB, HERE, HOST, LATER, NvmlDouble, NVMLError
 
 from celedger.base.errors import MachineError
 from celedger.base.model import Mark
-from celedger.system import gpu, gpu_neighbours, nvml
+from celedger.system import gpu, nvml
 from celedger.system.process_tree import Usage
 from celedger.system.telemetry import POWER_CAPPED, Sampler
 
@@ -145,8 +145,8 @@ def watched(
     """Replay a recording around a trial of one process, which has the GPU open from the second
     step on. `here`: process numbers are those of this PID namespace."""
     now = [0.0]
-    monkeypatch.setattr(gpu_neighbours, "sees_all_processes", lambda: here)
-    monkeypatch.setattr(gpu_neighbours, "contexts", len)
+    monkeypatch.setattr(gpu, "sees_all_processes", lambda: here)
+    monkeypatch.setattr(gpu, "contexts", len)
     shown = (made.devices if device == 0 else made.hidden)[0]
     sampler: Sampler | None = None
     for step in steps:
@@ -217,7 +217,7 @@ def test_in_a_mig_slice_the_memory_is_the_slices_and_any_neighbour_disturbs(
 
 
 def test_use_before_the_trial_opened_the_gpu_is_anothers() -> None:
-    quiet = gpu_neighbours.GpuTenants(nvml.GpuSample(), all_processes=False)
+    quiet = gpu.GpuTenants(nvml.GpuSample(), all_processes=False)
     quiet.look(nvml.GpuSample(active=frozenset(), utilisation=30), (), 0, 0.5)
     assert not quiet.disturbed  # may be what ran before
     quiet.look(nvml.GpuSample(active=frozenset(), utilisation=30), (), 0, 2.0)
@@ -225,7 +225,7 @@ def test_use_before_the_trial_opened_the_gpu_is_anothers() -> None:
 
 
 def test_a_process_that_nvml_lists_before_it_is_known_as_the_trials_is_no_stranger() -> None:
-    tenants = gpu_neighbours.GpuTenants(nvml.GpuSample(), all_processes=True)
+    tenants = gpu.GpuTenants(nvml.GpuSample(), all_processes=True)
     sample = nvml.GpuSample(processes={HERE: 5}, active=frozenset())
     tenants.look(sample, (), 0, 1.0)
     sample = nvml.GpuSample(processes={HERE: 5}, active=frozenset({HERE}))
@@ -286,7 +286,7 @@ def test_the_figures_of_an_interval_and_of_the_trial(
     install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, now = install(), [0.0]
-    monkeypatch.setattr(gpu_neighbours, "sees_all_processes", lambda: True)
+    monkeypatch.setattr(gpu, "sees_all_processes", lambda: True)
     sampler = Sampler(nvml.gpus()[0], lambda: now[0])
     here, shown = os.getpid(), made.devices[0]
     usage = Usage(99, (here,), 1000, 0.0)
@@ -328,9 +328,9 @@ def test_a_forked_worker_counts_as_its_parent(tmp_path: Path) -> None:
     ) as process:  # fmt: skip
         assert process.stdout is not None
         assert [process.stdout.readline() for _ in range(2)] == ["up\n"] * 2
-        patch.setattr(gpu_neighbours, "_OPEN", {str(path)})
+        patch.setattr(gpu, "_OPEN", {str(path)})
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        assert gpu_neighbours.contexts([process.pid, *map(int, children), 2**22 + 1]) == 1
+        assert gpu.contexts([process.pid, *map(int, children), 2**22 + 1]) == 1
         os.killpg(process.pid, 9)
 
 

@@ -12,6 +12,7 @@ from celedger.base.model import Direction
 from celedger.base.text import escaped
 from celedger.views.document import document, dumps, strict
 from celedger.views.format import (
+    Column,
     Scale,
     change,
     clip,
@@ -24,8 +25,8 @@ from celedger.views.format import (
     probability,
     relative,
     short,
+    table,
 )  # fmt: skip
-from celedger.views.tables import Column, table
 
 NAN = math.nan
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celedger.views.tables import Column, table
+from celedger.views.format import Column, table
 
 COLUMNS = (
     Column("metric"), Column("value"), Column("n", right=True), Column("subject", shrink=True),

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from celedger.lab.diagnose.memory_growth import PEAK_FLOOR
 from celedger.lab.diagnose.stalls import Document
 from celedger.lab.views.profile import ProfileTarget, columns, share, size
-from celedger.views.format import clip, measure, plain, relative
-from celedger.views.tables import table
+from celedger.views.format import clip, measure, plain, relative, table
 
 ROWS = 8
 _SIZES = ("peak", "held", "rss")

@@ -13,6 +13,7 @@ from celedger.lab.diagnose.speed_advice import MEANING, largest_operators, modul
 from celedger.lab.diagnose.stalls import NEIGHBOURS, Document
 from celedger.views.format import (
     PLUS_MINUS,
+    Column,
     clip,
     count,
     duration,
@@ -21,8 +22,8 @@ from celedger.views.format import (
     plain,
     relative,
     short,
+    table,
 )
-from celedger.views.tables import Column, table
 
 OPERATORS = 12  # rows of the text; JSON has all
 LINES = 5

@@ -14,8 +14,13 @@ from celedger.repo import Repository, filters
 from celedger.repo.checkouts import Checkout
 from celedger.repo.differences import Differences
 from celedger.trial import journal, protocol
-from celedger.trial.reuse.footprint import Agreement, NamedPaths, judge_outside, outside_folders
-from celedger.trial.reuse.same_syntax import SyntaxTrees
+from celedger.trial.reuse.footprint import (
+    Agreement,
+    NamedPaths,
+    SyntaxTrees,
+    judge_outside,
+    outside_folders,
+)
 
 # Raise it whenever a footprint may lack a path that it should name: those of other rules are not
 # used.
