@@ -20,9 +20,9 @@ import tempfile
 from contextlib import closing
 from pathlib import Path
 
+from celedger import demo as example
 from celedger.base.errors import Status
 from celedger.cli.app import run
-from celedger.demo import example
 
 PAGE = example.bundle().with_name("report.html")
 

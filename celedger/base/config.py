@@ -73,25 +73,25 @@ def load(
         settings[key] = _checked(key, value, where, base)
         if key in _STAYING:
             _check_inside(str(value), where, env)
-    own: dict[str, Any] = {}
+    explicit: dict[str, Any] = {}
     for where, key, value in _own(repo_root, env):
-        own[key] = _checked(key, value, where, _NOWHERE)
+        explicit[key] = _checked(key, value, where, _NOWHERE)
     for key in _TYPED:
         variable = f"CELEDGER_{key.upper()}"
         if env.get(variable):  # an empty variable is none
-            own[key] = _checked(key, _from_text(key, env[variable]), variable, Path.cwd())
+            explicit[key] = _checked(key, _from_text(key, env[variable]), variable, Path.cwd())
         if flags.get(key) is not None:
-            own[key] = _checked(key, flags[key], "--" + key.replace("_", "-"), Path.cwd())
+            explicit[key] = _checked(key, flags[key], "--" + key.replace("_", "-"), Path.cwd())
     unknown = set(flags) - set(_TYPED)
     if unknown:
         raise TypeError(f"no such setting: {', '.join(sorted(unknown))}")
-    if "ledger" not in own:
+    if "ledger" not in explicit:
         _check_links(settings["ledger"], [repo_root], env)
         _check_links(settings["ledger"].parent / ".celedger", [repo_root], env)
-    if "suites" not in own:
+    if "suites" not in explicit:
         _check_links(settings["suites"], roots, env)
     files = (file,) if file else ()
-    return Config(**{**settings, **own}, merged=merged, files=files)
+    return Config(**{**settings, **explicit}, merged=merged, files=files)
 
 
 def parse_size(value: object) -> Bytes | None:
@@ -135,7 +135,7 @@ def _own(repo_root: Path, env: Mapping[str, str]) -> list[tuple[str, str, object
             tables[f'{file}: [repository."{path}"]'] = settings
     for where, settings in tables.items():
         _check_keys(where, settings, _OWN_RULES)
-    return [(f"{where} {key}", key, each[key]) for where, each in tables.items() for key in each]
+    return [(f"{where} {key}", key, table[key]) for where, table in tables.items() for key in table]
 
 
 def source(*folders: Path) -> Path | None:
@@ -145,8 +145,8 @@ def source(*folders: Path) -> Path | None:
 
 def _in_file(folder: Path) -> tuple[Path, dict[str, object]] | None:
     """Return the file that configures celedger here, and what it says; None where there is none."""
-    own, shared = (folder / name for name in FILES)
-    file = own if own.is_file() else shared
+    repository_file, shared = (folder / name for name in FILES)
+    file = repository_file if repository_file.is_file() else shared
     if leads_out(file):
         cause = f"{file} is a link that leads out of the repository"
         raise ConfigError(cause, "put a file celedger.toml there")
@@ -252,10 +252,12 @@ _address = _rule(lambda value: isinstance(value, str), "an address such as HOST:
 
 
 def _addresses(value: object, _: Path) -> tuple[str, ...]:
-    each = [value] if isinstance(value, str) else value
-    if not isinstance(each, list) or not all(isinstance(a, str) and "://" in a for a in each):
+    addresses = [value] if isinstance(value, str) else value
+    if not isinstance(addresses, list) or not all(
+        isinstance(a, str) and "://" in a for a in addresses
+    ):
         raise ValueError('a list of addresses such as "mailtos://user:password@example.org"')
-    return tuple(each)
+    return tuple(addresses)
 
 
 def _workers(value: object, _: Path) -> int:

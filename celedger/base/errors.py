@@ -27,8 +27,8 @@ class Status(IntEnum):
 def command(verb: str, *words: str, **options: str | None) -> str:
     """Return a command for a person to type, in backquotes and quoted for a shell: its words, then
     the options that have a value."""
-    given = [word for name, value in options.items() if value for word in (f"--{name}", value)]
-    return f"`{shlex.join(['celedger', verb, *words, *given])}`"
+    typed = [word for name, value in options.items() if value for word in (f"--{name}", value)]
+    return f"`{shlex.join(['celedger', verb, *words, *typed])}`"
 
 
 class CeledgerError(Exception):

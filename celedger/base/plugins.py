@@ -41,8 +41,8 @@ class Plugin:
     def load(self) -> Any:
         """Import the module, and return what is meant in it. Raises MachineError."""
         try:
-            found = importlib.import_module(self.module)
-            return getattr(found, self.attribute) if self.attribute else found
+            module = importlib.import_module(self.module)
+            return getattr(module, self.attribute) if self.attribute else module
         except Exception as error:  # a package of somebody else's
             raise self.broken(f"{type(error).__name__}: {error}") from error
 
@@ -50,8 +50,8 @@ class Plugin:
         """Return the folder of a package, which is not imported. Raises MachineError."""
         with suppress(ImportError, ValueError):
             spec = importlib.util.find_spec(self.module)
-            for place in (spec.submodule_search_locations if spec else None) or ():
-                return Path(place)
+            for folder in (spec.submodule_search_locations if spec else None) or ():
+                return Path(folder)
         raise self.broken("there is no package of that name")
 
     def lies_in(self, *folders: Path) -> bool:

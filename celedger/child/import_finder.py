@@ -147,8 +147,8 @@ def install() -> None:
     installed packages and of this file are listed: no commit changes them, and each name costs a
     call."""
     find = NameFinder.path_hook(*_machinery._get_supported_file_loaders())
-    own = os.path.dirname(os.path.abspath(__file__))
-    prefixes = (sys.prefix + "/", sys.base_prefix + "/", own + "/")
+    package = os.path.dirname(os.path.abspath(__file__))
+    prefixes = (sys.prefix + "/", sys.base_prefix + "/", package + "/")
 
     def hook(folder: str) -> Any:
         if not (folder + "/").startswith(prefixes) and "/site-packages/" not in folder + "/":
@@ -174,8 +174,8 @@ def _as_sitecustomize() -> None:
     if "CELEDGER_PROBE" in os.environ:
         _attach_probe()
     path = [os.path.abspath(entry) for entry in sys.path if entry]
-    own = os.path.dirname(os.path.abspath(__file__))
-    spec = _machinery.PathFinder.find_spec(__name__, path[path.index(own) + 1 :])
+    package = os.path.dirname(os.path.abspath(__file__))
+    spec = _machinery.PathFinder.find_spec(__name__, path[path.index(package) + 1 :])
     if spec is None or spec.loader is None:
         raise ImportError("No module named %r" % __name__, name=__name__)
     module: Any = type(sys)(__name__)

@@ -172,19 +172,22 @@ def _beside(
     from celedger.trial.workplace import lacking
 
     commit, base = synthetic.commit, synthetic.base
-    with apart(session) as own, suite_at(own, load_suite(own), commit, revision) as suite:
-        own.ledger.take_trials(session.ledger, [base.sha])
+    with (
+        apart(session) as own_session,
+        suite_at(own_session, load_suite(own_session), commit, revision) as suite,
+    ):
+        own_session.ledger.take_trials(session.ledger, [base.sha])
         with open_bench(
-            own, "check", names, why=Why.CHECK, together=True, suite=suite
+            own_session, "check", names, why=Why.CHECK, together=True, suite=suite
         ) as (bench, tasks):  # fmt: skip
             needs = lacking(bench, [commit], tasks)
             if needs:
                 with Progress(bench, needs):
                     run_all(bench, needs, in_company=False)
-            number = edit.try_number(own.ledger, base.sha, commit.sha)
+            number = edit.try_number(own_session.ledger, base.sha, commit.sha)
             standings = tuple(
                 edit.standings(
-                    own.ledger, state, (base.sha, commit.sha),
+                    own_session.ledger, state, (base.sha, commit.sha),
                     list(zip(tasks_at_base, tasks, strict=True)), judged, number,
                     bench.station.is_untracked,
                 )

@@ -123,10 +123,10 @@ def _recorder() -> str:
 
     if sys.platform != "linux" or os.uname().machine not in path_recorder.ARCHITECTURES:
         return "none on this system: no result is re-used for another tree"
-    known = path_recorder.KERNEL
+    kernel = path_recorder.KERNEL
     release = tuple(map(int, re.findall(r"\d+", os.uname().release)[:2]))
-    state = f"knows the system calls of Linux {known[0]}.{known[1]}"
-    if release <= known:
+    state = f"knows the system calls of Linux {kernel[0]}.{kernel[1]}"
+    if release <= kernel:
         return state
     newer = f"this kernel is {release[0]}.{release[1]}"
     return f"{state}; {newer}: the result of a trial that makes a newer call is not re-used"

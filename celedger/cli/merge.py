@@ -62,5 +62,5 @@ def merge(
 def _related(source: Ledger, session: Session) -> bool:
     """Return True if a ledger has a commit of the repository or of its ledger, or none at all."""
     shas = {commit.sha for commit in source.commits()}
-    own = {commit.sha for commit in session.ledger.commits()}
-    return not shas or not own.isdisjoint(shas) or session.repository.has_any(shas)
+    own_shas = {commit.sha for commit in session.ledger.commits()}
+    return not shas or not own_shas.isdisjoint(shas) or session.repository.has_any(shas)

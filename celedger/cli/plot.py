@@ -62,9 +62,9 @@ def _subject(
     from celedger.views.samples import find_task
 
     moved = () if task is not None else (m for i in state.incidents for m in i.metrics)
-    for each in moved:
-        if metric in (None, each.name):
-            return (each.suite, each.task), each.name or None
+    for metric_change in moved:
+        if metric in (None, metric_change.name):
+            return (metric_change.suite, metric_change.task), metric_change.name or None
     return find_task(ledger, task), metric
 
 

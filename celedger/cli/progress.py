@@ -211,9 +211,9 @@ class TimeLeft:
     def start(self, trial: Hashable, task: Task, now: float) -> None:
         self._running[trial] = _RunningTrial(task, now)
         # Here, and not in `seconds`: a bar asks in a thread, where no ledger can be read.
-        for each in {t.recipe: t for t in (task, *self._waiting)}.values():
-            if each.recipe not in self._known:
-                self._known[each.recipe] = self._usual(each)
+        for waiting in {t.recipe: t for t in (task, *self._waiting)}.values():
+            if waiting.recipe not in self._known:
+                self._known[waiting.recipe] = self._usual(waiting)
         self._remove(task.name)
 
     def epoch(self, trial: Hashable, now: float) -> None:
@@ -229,7 +229,7 @@ class TimeLeft:
             self._known.pop(ended.task.recipe, None)
 
     def _remove(self, task: str) -> None:
-        at = next((i for i, each in enumerate(self._waiting) if each.name == task), None)
+        at = next((i for i, waiting in enumerate(self._waiting) if waiting.name == task), None)
         if at is not None:
             del self._waiting[at]
 
@@ -245,7 +245,7 @@ class TimeLeft:
         for task in self._waiting:
             usual = self._known.get(task.recipe)
             left.append(alike.get(task.recipe) if usual is None else usual)
-        known = [seconds for seconds in left if seconds is not None]
-        if not running or len(known) < len(left):
+        seconds_left = [seconds for seconds in left if seconds is not None]
+        if not running or len(seconds_left) < len(left):
             return None
-        return max(sum(known) / self._workers, *known[: len(running)])
+        return max(sum(seconds_left) / self._workers, *seconds_left[: len(running)])

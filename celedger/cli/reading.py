@@ -74,10 +74,10 @@ def show(
         document: Document
         if (synthetic := find(session.repository, revision)) is not None and synthetic.is_changed:
             state = memory.read(session.repository, session.ledger)
-            with apart(session) as own:
+            with apart(session) as own_session:
                 sha = synthetic.commit.sha
-                findings = own.ledger.findings(sha)
-                document = CommitRows.of(own.ledger, sha, state, findings)
+                findings = own_session.ledger.findings(sha)
+                document = CommitRows.of(own_session.ledger, sha, state, findings)
                 options.answer(document, json, context.obj.retyped)
             return Status.GOOD
         if synthetic is not None:
@@ -91,8 +91,8 @@ def show(
             if not any(revision in (t.name, f"{t.suite}/{t.name}") for t in tasks):
                 raise
             title = find_task(session.ledger, revision)
-            known = memory.read(session.repository, session.ledger)
-            document = NoiseList([TaskNoise.of(session.ledger, *title, known)])
+            state = memory.read(session.repository, session.ledger)
+            document = NoiseList([TaskNoise.of(session.ledger, *title, state)])
         options.answer(document, json, context.obj.retyped)
     return Status.GOOD
 
@@ -118,9 +118,11 @@ def diff(
             options.answer(document, json)
             return Status.GOOD
         state = memory.read(session.repository, session.ledger)
-        with apart(session) as own:
-            own.ledger.take_trials(session.ledger, [a.sha, b.sha])
-            document = Diff.of(own.ledger, a.sha, b.sha, state, lambda _: -1, across_files=True)
+        with apart(session) as own_session:
+            own_session.ledger.take_trials(session.ledger, [a.sha, b.sha])
+            document = Diff.of(
+                own_session.ledger, a.sha, b.sha, state, lambda _: -1, across_files=True
+            )
             options.answer(document, json)
     return Status.GOOD
 
@@ -161,8 +163,10 @@ def drift(
     with reading(context.obj) as session:
         repository, ledger = session.repository, session.ledger
         names = {(m.name) for t in ledger.tasks() for m in ledger.metrics(t.recipe)}
-        known = any(suite in (None, t.suite) and task in (None, t.name) for t in ledger.tasks())
-        if not known or (metric is not None and metric not in names):
+        is_measured = any(
+            suite in (None, t.suite) and task in (None, t.name) for t in ledger.tasks()
+        )
+        if not is_measured or (metric is not None and metric not in names):
             raise UsageError(
                 "the ledger holds no such task or metric", f"{command('show')} names those it has"
             )

@@ -85,12 +85,12 @@ def run(
             repository, ledger, state, newest.sha, tasks, bench.suite.judged
         )
         options.answer(CommitRows.of(ledger, newest.sha, state), json=False)
-    own = [
+    head_records = [
         record
         for record in records
         if record.trial.commit == newest.sha or (record.outcome and not record.outcome.kind.final)
     ]
-    return status(standings, gate=False, complete=all(r.ok for r in own))
+    return status(standings, gate=False, complete=all(r.ok for r in head_records))
 
 
 def _run_apart(
@@ -112,17 +112,23 @@ def _run_apart(
     if is_unchanged(synthetic):
         return Status.GOOD
     commit, base = synthetic.commit, synthetic.base
-    with apart(session) as own, suite_at(own, load_suite(session), commit, revision) as suite:
-        own.ledger.take_trials(session.ledger, [base.sha])
-        with open_bench(own, "run", task, only=only, together=True, suite=suite) as (bench, tasks):
+    with (
+        apart(session) as own_session,
+        suite_at(own_session, load_suite(session), commit, revision) as suite,
+    ):
+        own_session.ledger.take_trials(session.ledger, [base.sha])
+        with open_bench(own_session, "run", task, only=only, together=True, suite=suite) as (
+            bench,
+            tasks,
+        ):
             needs = lacking(bench, [commit], tasks, seeds=seeds, repeat=repeat, force=force)
             _train(bench, needs, "; --force runs them again")
             records = [
-                record for each in tasks
-                for record in own.ledger.trials(commit=commit.sha, recipe=each.recipe)
+                record for chosen in tasks
+                for record in own_session.ledger.trials(commit=commit.sha, recipe=chosen.recipe)
             ]  # fmt: skip
         state = memory.read(session.repository, session.ledger)
-        options.answer(CommitRows.of(own.ledger, commit.sha, state), json=False)
+        options.answer(CommitRows.of(own_session.ledger, commit.sha, state), json=False)
     return status_of(records)
 
 

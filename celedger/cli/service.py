@@ -246,9 +246,11 @@ def _drain(command: Options, engine: str | None, *, from_hook: bool) -> None:
 
     def publish(repository: Repository, settings: Config) -> None:
         if settings.report is not None and verbs.is_installed("report"):
-            place = Options(repository.worktree, settings.ledger)
+            report_options = Options(repository.worktree, settings.ledger)
             inside = (repository.root, repository.worktree)
-            verbs.answer_of("report", ["--output", str(settings.report)], place, not_in=inside)
+            verbs.answer_of(
+                "report", ["--output", str(settings.report)], report_options, not_in=inside
+            )
 
     with (
         writing(command, attended=not from_hook, engine=engine) as session,

@@ -357,9 +357,9 @@ def command_line(context: typer.Context, **values: str | list[str]) -> str:
         if name in _OF_ONE_ANSWER or (name not in values and not was_typed):
             continue
         value = values.get(name, context.params[name])
-        for each in value if isinstance(value, (list, tuple)) else [value]:
+        for word in value if isinstance(value, (list, tuple)) else [value]:
             words += [] if parameter.param_type_name == "argument" else [parameter.opts[0]]
-            words += [] if each is True else [str(each)]
+            words += [] if word is True else [str(word)]
     return shlex.join(words)
 
 

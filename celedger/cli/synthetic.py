@@ -32,14 +32,14 @@ def find(repository: Repository, text: str) -> Synthetic | None:
     from celedger.repo import synthetic
 
     try:
-        found = synthetic.find(repository, text)
+        revision = synthetic.find(repository, text)
     except UnknownRevision:
         return None  # the caller's own error says more
-    if found is not None and found.left_out:
-        note(f"celedger: left out of the {found.title}:")
-        for line in found.left_out:
+    if revision is not None and revision.left_out:
+        note(f"celedger: left out of the {revision.title}:")
+        for line in revision.left_out:
             note(f"  {line}")
-    return found
+    return revision
 
 
 def both(repository: Repository, words: Sequence[str]) -> tuple[Commit, Commit, bool]:
@@ -53,12 +53,12 @@ def both(repository: Repository, words: Sequence[str]) -> tuple[Commit, Commit, 
     if len(words) != 2 or any(".." in word for word in words):
         raise UsageError(f"{' '.join(words)} are not two revisions", "write A..B, or A B")
     first, second = words
-    found = [find(repository, word or "HEAD") for word in (first, second)]
+    revisions = [find(repository, word or "HEAD") for word in (first, second)]
     ends = [
-        each.commit if each else repository.resolve(word or "HEAD")
-        for each, word in zip(found, (first, second), strict=True)
+        revision.commit if revision else repository.resolve(word or "HEAD")
+        for revision, word in zip(revisions, (first, second), strict=True)
     ]
-    return ends[0], ends[1], any(each is not None and each.is_changed for each in found)
+    return ends[0], ends[1], any(each is not None and each.is_changed for each in revisions)
 
 
 @contextmanager
@@ -86,19 +86,19 @@ def apart_for(session: Session, words: Sequence[str]) -> Iterator[Sides]:
     repository = session.repository
     if len(words) == 1 and ".." in words[0]:
         words = words[0].split("..", 1)
-    found = [find(repository, word) for word in words]
-    if not any(found):
+    revisions = [find(repository, word) for word in words]
+    if not any(revisions):
         yield Sides(session, tuple(words))
         return
-    with apart(session) as own:
+    with apart(session) as own_session:
         names, files = [], {}
-        for word, each in zip(words, found, strict=True):
-            commit = each.commit if each else repository.resolve(word or "HEAD")
-            with suite_at(own, load_suite(own), commit, word) as suite:
-                copies = own.repository.state_dir / "suites"
+        for word, revision in zip(words, revisions, strict=True):
+            commit = revision.commit if revision else repository.resolve(word or "HEAD")
+            with suite_at(own_session, load_suite(own_session), commit, word) as suite:
+                copies = own_session.repository.state_dir / "suites"
                 files[commit.sha] = suites.snapshot(suite.folder, hash_of(suite.files), copies)
             names.append(commit.sha)
-        yield Sides(own, tuple(names), files)
+        yield Sides(own_session, tuple(names), files)
 
 
 def name_of(commit: Commit) -> str:
@@ -131,11 +131,13 @@ def suite_at(session: Session, suite: Suite, commit: Commit, text: str) -> Itera
         yield replace(suite, folder=tree / name, files=files, tasks=tasks)
 
 
-def is_unchanged(found: Synthetic) -> bool:
+def is_unchanged(synthetic: Synthetic) -> bool:
     """Return True, and say so, where a synthetic revision has the tree of what it is made from."""
-    if not found.is_changed:
-        print(f"the {found.title} has the files of {found.base.sha[:10]}: nothing to measure")
-    return not found.is_changed
+    if not synthetic.is_changed:
+        print(
+            f"the {synthetic.title} has the files of {synthetic.base.sha[:10]}: nothing to measure"
+        )
+    return not synthetic.is_changed
 
 
 def status(records: Sequence[TrialRecord]) -> Status:

@@ -54,11 +54,11 @@ def command(name: str) -> Any:
     """Return the command of a verb. Raises MachineError for one that cannot be loaded."""
     app = typer.Typer(rich_markup_mode=None)
     app.callback()(lambda: None)  # else a single verb is the whole program
-    own = _function(name)
-    if isinstance(own, typer.Typer):
-        app.add_typer(own, name=name)
+    function = _function(name)
+    if isinstance(function, typer.Typer):
+        app.add_typer(function, name=name)
     else:
-        app.command(name)(own)
+        app.command(name)(function)
     return typer.main.get_group(app).commands[name]
 
 
@@ -108,9 +108,9 @@ class Verbs(TyperGroup):
 def _listed(name: str) -> Any:
     """Return a command that has no more than a line of help: its parameters take time."""
     try:
-        own = _function(name)
+        function = _function(name)
     except MachineError as error:
         return TyperCommand(name, short_help=error.cause)
-    if isinstance(own, typer.Typer):
+    if isinstance(function, typer.Typer):
         return command(name)
-    return TyperCommand(name, help=inspect.getdoc(own), hidden=is_hidden(name))
+    return TyperCommand(name, help=inspect.getdoc(function), hidden=is_hidden(name))

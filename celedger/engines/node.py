@@ -96,15 +96,17 @@ class HeadSignals(Signals):
 
 def execute(folder: Path, lines: LineFile) -> None:
     """Run the order in a folder. Raises CeledgerError."""
-    given: Order = order.read(Order, (folder / "order.json").read_bytes())
+    received: Order = order.read(Order, (folder / "order.json").read_bytes())
     pack = folder / "pack"
-    repository = unpack(node_keeper.clone(given.repository), given.tip, pack.read_bytes())
+    repository = unpack(node_keeper.clone(received.repository), received.tip, pack.read_bytes())
     pack.unlink()
-    suite_folder = folder / "suites" / given.tasks[0].suite
+    suite_folder = folder / "suites" / received.tasks[0].suite
     order.unpacked((folder / "suite.tar").read_bytes(), suite_folder)
-    suite = Suite(given.tasks[0].suite, suite_folder, given.tasks, files=digests(suite_folder))
+    suite = Suite(
+        received.tasks[0].suite, suite_folder, received.tasks, files=digests(suite_folder)
+    )
     path = folder / node_keeper.LEDGER
-    config = Config(path, folder / "suites", device=given.device, sandbox=given.sandbox)
+    config = Config(path, folder / "suites", device=received.device, sandbox=received.sandbox)
 
     def listen(event: events.Event) -> None:
         if isinstance(event, events.Building | events.Started):
@@ -113,31 +115,31 @@ def execute(folder: Path, lines: LineFile) -> None:
     with NodeLedger.open(path, create=True) as ledger:
         ledger.lines = lines
         with local_bench(
-            repository, ledger, config, suite, given.tasks, why=given.why, listen=listen,
+            repository, ledger, config, suite, received.tasks, why=received.why, listen=listen,
             gate=Gate(folder / "allowed", attended=True), label="a celedger engine",
         ) as bench:  # fmt: skip
-            environments = {task.name: bench.environments[task.name] for task in given.tasks}
-            around = {task.name: bench.reuse.shared(task) for task in given.tasks}
+            environments = {task.name: bench.environments[task.name] for task in received.tasks}
+            around = {task.name: bench.reuse.shared(task) for task in received.tasks}
             lines(host=socket.gethostname(), environments=environments, surroundings=around)
-            if given.commit is None:
+            if received.commit is None:
                 return
-            (task,) = given.tasks
+            (task,) = received.tasks
             station = bench.station
-            agreed = _agreed(given, task, environments[task.name])
+            agreed = _agreed(received, task, environments[task.name])
             station.bases = {task.name: replace(station.bases[task.name], environment=agreed)}
             station.signals = HeadSignals(folder / node_keeper.STOP)
-            commit = repository.commit(given.commit.sha)
+            commit = repository.commit(received.commit.sha)
             bench.run(Need(
-                commit, task, given.seed, None,
-                role=given.role, asked=given.asked, ulid=given.ulid,
+                commit, task, received.seed, None,
+                role=received.role, asked=received.asked, ulid=received.ulid,
             ))  # fmt: skip
 
 
-def _agreed(given: Order, task: Task, here: Environment) -> Environment:
+def _agreed(received: Order, task: Task, here: Environment) -> Environment:
     """Return the environment in which the head compares trials of a task. Raises OtherEnvironment
     if the one `here` differs in something that counts."""
-    wanted = (given.environments or {}).get(task.name, here)
-    imported = (given.imported or {}).get(task.name, ())
+    wanted = (received.environments or {}).get(task.name, here)
+    imported = (received.imported or {}).get(task.name, ())
     if wanted.fingerprint == here.fingerprint or (imported and alike(wanted, here, {*imported})):
         return wanted
     raise OtherEnvironment(

@@ -87,7 +87,7 @@ def rebuilt(kind: Any, value: Any) -> Any:
     if is_dataclass(kind):
         assert isinstance(kind, type)
         hints = _hints(kind)
-        return kind(**{name: rebuilt(hints[name], each) for name, each in value.items()})
+        return kind(**{name: rebuilt(hints[name], item) for name, item in value.items()})
     if origin is UnionType:
         return rebuilt(arguments[0], value)
     if origin is tuple:

@@ -97,8 +97,8 @@ class Intake:
     def _repeat(self, write: str, arguments: list[object]) -> None:
         """Repeat a write of the node's ledger, of this order's trial alone."""
         values = [
-            orders.rebuilt(kind, each)
-            for kind, each in zip(orders.WRITES[write], arguments, strict=True)
+            orders.rebuilt(kind, argument)
+            for kind, argument in zip(orders.WRITES[write], arguments, strict=True)
         ]
         self._check(write, values)
         if write == "record_environment":

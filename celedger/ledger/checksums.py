@@ -163,12 +163,12 @@ def _changed_facts(connection: sqlite3.Connection) -> Iterator[str]:
         yield "rows of checksums are changed"
     for table, row in facts(connection, written):
         try:
-            own = written.get((table, row))
-            if own is None:
+            sealed = written.get((table, row))
+            if sealed is None:
                 if has_ended(connection, table, row):
                     yield f"{described(connection, table, row)} has no checksum"
                 continue
-            same = checksum(connection, table, row, own.schema) == own.value
+            same = checksum(connection, table, row, sealed.schema) == sealed.value
         except sqlite3.OperationalError:  # no damage: interrupted, say
             raise
         except ERRORS:
@@ -272,7 +272,7 @@ class Union:
                 self.stood_in.append((table, row))
         for part, (names, rows) in contents.items():
             self._insert(
-                part, [validation.PART_OF[part][0], *names], [[key, *each] for each in rows]
+                part, [validation.PART_OF[part][0], *names], [[key, *values] for values in rows]
             )
         if self._target.total_changes > changes and (
             table != "trials" or self._is_complete(table, key)

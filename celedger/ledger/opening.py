@@ -279,9 +279,13 @@ def refuse_planted(path: Path, *folders: Path, may_be_tracked: bool = False) -> 
             f"git tracks {tracked[0]}, so that a merge can replace what celedger keeps there",
             f"git -C {where} rm --cached {shlex.join(tracked[:3])}",
         )
-    own = [path.parent / ".celedger", *folders]
-    links = [p for p in (*own, *(path.with_name(name) for name in names[1:])) if p.is_symlink()]
-    for folder in own:
+    private_folders = [path.parent / ".celedger", *folders]
+    links = [
+        p
+        for p in (*private_folders, *(path.with_name(name) for name in names[1:]))
+        if p.is_symlink()
+    ]
+    for folder in private_folders:
         with contextlib.suppress(OSError):
             links += [Path(entry) for entry in os.scandir(folder) if entry.is_symlink()]
     journal = Path(f"{path}-journal")

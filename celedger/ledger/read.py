@@ -524,7 +524,7 @@ def _incident(row: SaidRecord) -> SaidIncident:
     details: Mapping[str, Any] = row.details
     sizes = {tuple(size[:3]): size[3:5] for size in details.get("sizes", ())}
     named = details.get("metrics") or [(row.suite, row.task, row.metric, row.state)]
-    metrics = tuple(SaidMetric(*each, *sizes.get(tuple(each[:3]), ())) for each in named)
+    metrics = tuple(SaidMetric(*metric, *sizes.get(tuple(metric[:3]), ())) for metric in named)
     return SaidIncident(
         row.incident, row.kind, row.state, metrics, details.get("first", row.oldest),
         details.get("last", row.oldest), details.get("likeliest", ""), details.get("probability"),

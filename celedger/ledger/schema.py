@@ -47,16 +47,16 @@ def migrate(connection: sqlite3.Connection) -> None:
     ValueError where the ledger's version is not the number of its migrations."""
     from sqlite_utils import Database, Migrations  # 0.3 s of a process
 
-    known = Migrations("celedger")
+    migrations = Migrations("celedger")
     for name, migration in MIGRATIONS.items():
-        known(name=name)(migration)
+        migrations(name=name)(migration)
     db = Database(connection, execute_plugins=False)
     (before,) = connection.execute("PRAGMA user_version").fetchone()
     with db.atomic():
         connection.execute(f"PRAGMA user_version = {version()}")  # first: it waits for the lock
-        if len(known.pending(db)) != version() - before:
+        if len(migrations.pending(db)) != version() - before:
             raise ValueError("the version in its header")
-        known.apply(db)
+        migrations.apply(db)
 
 
 APPEND_ONLY = re.compile(

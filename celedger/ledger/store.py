@@ -129,8 +129,8 @@ class Store:
         """Return the commits of the trials that the archive has and the ledger has not."""
         if self.archive is None or not self.lacks_trials():
             return set()
-        known = {ulid for (ulid,) in self._rows("SELECT ulid FROM trials")}
-        return {sha for ulid, sha in self.archive.trial_commits() if ulid not in known}
+        stored = {ulid for (ulid,) in self._rows("SELECT ulid FROM trials")}
+        return {sha for ulid, sha in self.archive.trial_commits() if ulid not in stored}
 
     def __enter__(self) -> Self:
         return self

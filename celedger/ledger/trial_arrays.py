@@ -136,10 +136,10 @@ class TaskColumns:
     def _named(self, keys: Ints, table: str, column: str) -> tuple[Ints, tuple[str, ...]]:
         """Return the index of each key among those that occur, and the names of these, in the order
         in which they do."""
-        each = keys.tolist()
-        indices = {key: index for index, key in enumerate(dict.fromkeys(each))}
+        items = keys.tolist()
+        indices = {key: index for index, key in enumerate(dict.fromkeys(items))}
         names = dict(self._ledger._rows(f"SELECT id, {column} FROM {table}"))
         return (
-            np.fromiter(map(indices.__getitem__, each), np.int64, len(each)),
+            np.fromiter(map(indices.__getitem__, items), np.int64, len(items)),
             tuple(names[key] for key in indices),
         )

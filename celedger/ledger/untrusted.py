@@ -85,7 +85,7 @@ def foreign_tables(connection: sqlite3.Connection, *, whole: bool) -> Iterator[s
         )
     }
     expected = _expected() if whole else dict.fromkeys(schema.TABLES)
-    for table, own in expected.items():
+    for table, structure in expected.items():
         kind, root = kinds.get(table, ("", 0))
         if not whole and not kind:
             continue
@@ -95,7 +95,7 @@ def foreign_tables(connection: sqlite3.Connection, *, whole: bool) -> Iterator[s
         columns, keys = _structure(connection, table)
         if not all(_COLUMN(name) and not hidden for name, _, hidden in columns):
             yield f"{table} has columns that are none of celedger's"
-        elif own is not None and not (own[0] <= columns and own[1] == keys):
+        elif structure is not None and not (structure[0] <= columns and structure[1] == keys):
             yield f"the columns of {table} are not those of its schema"
 
 

@@ -136,15 +136,15 @@ def _is_flat(value: Any, left: int = _DEEPEST) -> bool:
         value = value.values()
     elif not isinstance(value, list):
         return True
-    return left > 0 and all(_is_flat(each, left - 1) for each in value)
+    return left > 0 and all(_is_flat(item, left - 1) for item in value)
 
 
 def _some(*kinds: type) -> Callable[[Any], bool]:
     return lambda value: type(value) in kinds
 
 
-def _list(each: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, list) and all(map(each, value))
+def _list(rule: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(map(rule, value))
 
 
 def _object(**fields: Callable[[Any], bool]) -> Callable[[Any], bool]:
@@ -368,13 +368,13 @@ def _broken(
 ) -> Iterator[tuple[int, str]]:
     """Yield the fact's row, and why, of each row of a table, or of one fact, that breaks a rule."""
     owner, rules = PART_OF.get(table, ("rowid", ""))[0], RULES.get(table, {})
-    own, values = ("", ()) if row is None else (f"AND {owner} = ?", (row,))
+    of_row, values = ("", ()) if row is None else (f"AND {owner} = ?", (row,))
     if table in CONDITIONS:
         condition, why = CONDITIONS[table]
-        sql = f"SELECT {owner} FROM {table} WHERE ({condition}) {own}"
+        sql = f"SELECT {owner} FROM {table} WHERE ({condition}) {of_row}"
         yield from ((key, why) for (key,) in connection.execute(sql, values))
     if rules:
-        sql = f"SELECT {owner}, {', '.join(rules)} FROM {table} WHERE TRUE {own}"
+        sql = f"SELECT {owner}, {', '.join(rules)} FROM {table} WHERE TRUE {of_row}"
         for key, *columns in connection.execute(sql, values):
             if why := mismatch(table, dict(zip(rules, columns, strict=True))):
                 yield key, why

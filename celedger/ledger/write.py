@@ -403,10 +403,10 @@ def _counts(connection: sqlite3.Connection) -> dict[str, int]:
 def _repeat_latest(connection: sqlite3.Connection, table: str, subject: Sequence[str]) -> None:
     """Repeat the latest row on each subject after those that were recorded earlier and came later:
     the last row counts."""
-    own = f"PARTITION BY {', '.join(subject)}"
+    partition = f"PARTITION BY {', '.join(subject)}"
     stale = connection.execute(
-        f"SELECT id FROM (SELECT id, max(id) OVER ({own}) AS last, "
-        f"row_number() OVER ({own} ORDER BY recorded DESC, id DESC) AS number FROM {table}) "
+        f"SELECT id FROM (SELECT id, max(id) OVER ({partition}) AS last, "
+        f"row_number() OVER ({partition} ORDER BY recorded DESC, id DESC) AS number FROM {table}) "
         "WHERE number = 1 AND id != last"
     ).fetchall()
     names = checksums.COLUMNS[table].removeprefix("id, ")

@@ -121,12 +121,12 @@ class CardWriter:
         telemetry alone after the suspected rises, then improvements."""
         state = self._history.state
         measured = [self._incident(i) for i in state.in_force if i.is_measured]
-        own = [card for card in measured if card.counts]
+        counting = [card for card in measured if card.counts]
         telemetry = [card for card in measured if not card.counts]
         doubts = _by_commits(sorted(state.doubts, key=lambda d: -d.probability))
         better = _by_commits(health.improvements(self._history))
         return [
-            *own, *(self._doubt(group) for group in doubts), *telemetry,
+            *counting, *(self._doubt(group) for group in doubts), *telemetry,
             *(self._better(group) for group in better),
         ]  # fmt: skip
 

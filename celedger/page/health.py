@@ -68,13 +68,13 @@ def of_tasks(history: Measured) -> tuple[TaskHealth, ...]:
 def improvements(history: Measured) -> list[LevelChange]:
     """Return what got better at the newest commits, the newest first."""
     first = len(history.scope.axis) - RECENT
-    own = [c for c in history.state.changes if c.kind == "improvement"]
-    recent = [c for c in own if history.at(c.seen_at) >= max(first, 0)]
+    improvements = [c for c in history.state.changes if c.kind == "improvement"]
+    recent = [c for c in improvements if history.at(c.seen_at) >= max(first, 0)]
     return sorted(recent, key=lambda c: -history.at(c.seen_at))
 
 
 def _of_task(history: Measured, task: TaskSeries) -> TaskHealth:
-    series = tuple(_of_series(history, each) for each in task.series)
+    series = tuple(_of_series(history, one_series) for one_series in task.series)
     whole = (task.suite, task.name, "")
     failing = next(
         (
@@ -84,8 +84,8 @@ def _of_task(history: Measured, task: TaskSeries) -> TaskHealth:
         ),
         None,
     )
-    own = [each.health for each in series if not each.series.is_telemetry]
-    health = min(own, key=lambda each: each.rank, default=Health.UNMEASURED)
+    healths = [each.health for each in series if not each.series.is_telemetry]
+    health = min(healths, key=lambda each: each.rank, default=Health.UNMEASURED)
     return TaskHealth(task, Health.CRASHED if failing else health, series, failing)
 
 
@@ -114,12 +114,16 @@ def _of_series(history: Measured, series: Series) -> SeriesHealth:
 
 def _unclear(state: State, series: Series) -> str:
     """Return why a metric is not clear at the newest measured commit; "" where it is."""
-    for each in state.standings:
-        if (each.suite, each.task, each.metric) == series.key and each.standing in _UNCLEAR:
+    for standing in state.standings:
+        if (
+            standing.suite,
+            standing.task,
+            standing.metric,
+        ) == series.key and standing.standing in _UNCLEAR:
             return {
                 Standing.FIRST: FIRST,
                 Standing.TOO_NOISY: NOISY,
-            }.get(each.standing, "undecided")
+            }.get(standing.standing, "undecided")
     return ""
 
 

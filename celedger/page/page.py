@@ -90,14 +90,14 @@ def build(
     tasks = of_tasks(history)
     host = Host.of(scope.remote)
     records = ledger.bisects()
-    known = {c.sha: c for c in (*ledger.commits(), *derivation.line.commits)}
-    writer = CardWriter(history, records, known, host)
+    commits = {c.sha: c for c in (*ledger.commits(), *derivation.line.commits)}
+    writer = CardWriter(history, records, commits, host)
     attention, over = writer.attention(), writer.over()
     chunks = {
-        each.task.title: payload.packed(
-            payload.task(ledger, history, each, payload.epoch_commits(history, each), findings)
+        task.task.title: payload.packed(
+            payload.task(ledger, history, task, payload.epoch_commits(history, task), findings)
         )
-        for each in tasks
+        for task in tasks
     }
     columns, rows = _table(history, tasks)
     first = next(iter(attention), None)
@@ -113,7 +113,7 @@ def build(
         left_out=max(0, len(attention) - MOST_CARDS - MOST_FOLDED), calm=_calm(history),
         over=over[:MOST_FOLDED], notes=_notes(history),
         columns=columns, rows=rows, changed=sum(r.changed for r in rows),
-        bisects=bisects(records, known, host), every_bisect=len(records),
+        bisects=bisects(records, commits, host), every_bisect=len(records),
         index=payload.in_script(index), commits=payload.packed(payload.commits(history)),
         chunks=chunks, sparkline=sparkline, recent=RECENT,
     )  # fmt: skip
@@ -123,7 +123,7 @@ def _notes(history: Measured) -> list[str]:
     """Return a line for each change of environment or suite, each clear distance from a pin, and
     what lies on commits that are gone."""
     state = history.state
-    pinned = [pinned_text(each) for each in state.pinned if each.is_clear]
+    pinned = [pinned_text(distance) for distance in state.pinned if distance.is_clear]
     gone = [f"{name}: on commits that are gone" for name in state.gone]
     return [*offset_texts(state, history.environments), *pinned, *gone]
 
@@ -178,8 +178,8 @@ def _headline(history: Measured, tasks: Sequence[TaskHealth], first: Card | None
         sentence = f"{count(len(state.doubts), 'rise')} suspected, not settled"
         return Headline(Health.UNDECIDED, sentence, None, rest)
     if state.in_force:
-        own = any(i.declared for i in state.in_force)
-        sentence = "What is worse is measured no more" if own else "Only telemetry is worse"
+        is_declared = any(i.declared for i in state.in_force)
+        sentence = "What is worse is measured no more" if is_declared else "Only telemetry is worse"
         return Headline(Health.UNDECIDED, sentence, None, rest)
     tags = {s.tag for t in live for s in t.series if s.health is Health.UNDECIDED}
     clear = any(t.health in (Health.STEADY, Health.BETTER) for t in live)
@@ -205,8 +205,8 @@ def _rest(history: Measured, tasks: Sequence[TaskHealth]) -> str:
         Health.UNMEASURED: "not measured",
     }  # fmt: skip
     parts: list[str] = []
-    for each, text in texts.items():
-        if number := sum(t.health is each for t in live):
+    for name, text in texts.items():
+        if number := sum(t.health is name for t in live):
             verb = "is" if number == 1 else "are"
             parts.append(f"{count(number, 'task') if not parts else number} {verb} {text}")
     sentences = [", ".join(parts)] if parts else []
@@ -264,16 +264,16 @@ def _table(
     names = list(dict.fromkeys(s.metric.name for s in ordered))
     one_suite = len({t.task.suite for t in tasks}) == 1
     rows = []
-    for each in tasks:
-        task = each.task
-        own = {s.series.metric.name: _cell(history, task.title, s) for s in each.series}
-        note = words.KINDS.get(each.failing.kind, "") if each.failing is not None else ""
+    for card in tasks:
+        task = card.task
+        cells = {s.series.metric.name: _cell(history, task.title, s) for s in card.series}
+        note = words.KINDS.get(card.failing.kind, "") if card.failing is not None else ""
         if not task.is_live:
             note = f"last measured {iso_date(history.commit(task.tried[-1]).commit_time)}"
         rows.append(TableRow(
             task.title, task.name if one_suite else task.title,
-            each.health if task.is_live else Health.UNMEASURED, note, task.is_live and each.changed,
-            [own.get(name) for name in names],
+            card.health if task.is_live else Health.UNMEASURED, note, task.is_live and card.changed,
+            [cells.get(name) for name in names],
         ))  # fmt: skip
     return [(name, ways[name]) for name in names], rows
 

@@ -51,7 +51,7 @@ def commits(history: Measured) -> dict[str, Any]:
     """Return the axis: hash, time, author and subject of each commit; tags, baselines and
     environments by position."""
     axis, scope = history.scope.axis, history.scope
-    measured = {position for own in history.tasks for position in own.tried}
+    measured = {position for series_of_task in history.tasks for position in series_of_task.tried}
     shown = [len(axis) <= _DETAILED or position in measured for position in range(len(axis))]
     names = [plain(c.author) if own else "" for c, own in zip(axis, shown, strict=True)]
     authors = list(dict.fromkeys(names))
@@ -83,32 +83,32 @@ def task(
 ) -> dict[str, Any]:
     """Return all that the charts and the commit panel show of a task; `shas` are the commits whose
     epochs are wanted."""
-    own = stands.task
+    task = stands.task
     return {
-        "metrics": [_metric(history, each) for each in stands.series],
-        "crashed": sorted(crashes(own)),
-        "untestable": sorted(untestable(own)),
-        "marks": marks(history, (own.suite, own.name, "")),
+        "metrics": [_metric(history, series) for series in stands.series],
+        "crashed": sorted(crashes(task)),
+        "untestable": sorted(untestable(task)),
+        "marks": marks(history, (task.suite, task.name, "")),
         "failures": _failures(ledger.folder, stands, history),
-        "news": _news(history, own),
+        "news": _news(history, task),
         "findings": [
             [history.position[f.commit], f.verb, iso_date(f.started), plain(f.headline), f.command]
-            for f in findings if (f.suite, f.task) == (own.suite, own.name)
+            for f in findings if (f.suite, f.task) == (task.suite, task.name)
             and f.commit in history.position
         ],
-        "epochs": _epochs(ledger, history, own, shas),
+        "epochs": _epochs(ledger, history, task, shas),
     }  # fmt: skip
 
 
 def epoch_commits(history: Measured, stands: TaskHealth) -> list[str]:
     """Return the commits whose epochs the page shows of a task: the newest, and both sides of every
     incident in force."""
-    own = stands.task
-    positions = set(own.tried[-EPOCHS:])
+    task = stands.task
+    positions = set(task.tried[-EPOCHS:])
     for incident in history.state.in_force:
-        if any((m.suite, m.task) == (own.suite, own.name) for m in incident.metrics):
+        if any((m.suite, m.task) == (task.suite, task.name) for m in incident.metrics):
             ends = (incident.seen_at, incident.likeliest, incident.known_good)
-            positions |= {at for sha in ends if (at := history.at(sha)) in own.tried}
+            positions |= {at for sha in ends if (at := history.at(sha)) in task.tried}
     return [history.scope.axis[p].sha for p in sorted(positions)]
 
 
@@ -162,11 +162,11 @@ def marks(history: Measured, key: tuple[str, str, str]) -> list[dict[str, Any]]:
             text = relative(doubt.change, doubt.before) or "worse"
             sure = probability(doubt.probability)
             made.append(_mark(history, doubt.seen_at, doubt.among, "doubt", f"? {text}", sure))
-    for each in history.state.changes:
-        if each.kind == "improvement" and (each.suite, each.task, each.metric) == key:
-            text = f"▼ {relative(each.size, each.before) or 'better'}"
-            sure = probability(each.probability)
-            made.append(_mark(history, each.seen_at, each.among, "good", text, sure))
+    for change in history.state.changes:
+        if change.kind == "improvement" and (change.suite, change.task, change.metric) == key:
+            text = f"▼ {relative(change.size, change.before) or 'better'}"
+            sure = probability(change.probability)
+            made.append(_mark(history, change.seen_at, change.among, "good", text, sure))
     return sorted((m for m in made if m["at"] >= 0), key=lambda m: int(m["at"]))
 
 
@@ -208,19 +208,23 @@ def _change(history: Measured, series: Series, old: Stretch | None, new: Stretch
         history.environments.get(old.environment), history.environments.get(new.environment)
     )  # fmt: skip
     pair = (old.environment, new.environment)
-    for each in history.state.changes:
-        own = (each.suite, each.task, each.metric) == series.key and each.environments == pair
-        if own and each.kind == ("definition" if same else "environment"):
-            code = by_code(history.state, [each])
-            return f"{what}: {offset(each) or 'nothing clear'}; the code: {code}"
+    for change in history.state.changes:
+        is_of_series = (
+            change.suite,
+            change.task,
+            change.metric,
+        ) == series.key and change.environments == pair
+        if is_of_series and change.kind == ("definition" if same else "environment"):
+            code = by_code(history.state, [change])
+            return f"{what}: {offset(change) or 'nothing clear'}; the code: {code}"
     return what
 
 
 def _failures(folder: Path, stands: TaskHealth, history: Measured) -> list[dict[str, Any]]:
     """Return the trials that failed, the newest and those of the first bad commit with the end of
     their logs."""
-    own, first = stands.task, history.at(stands.failing.seen_at) if stands.failing else -1
-    records = [(p, r) for p in sorted(own.failures, reverse=True) for r in own.failures[p]]
+    task, first = stands.task, history.at(stands.failing.seen_at) if stands.failing else -1
+    records = [(p, r) for p in sorted(task.failures, reverse=True) for r in task.failures[p]]
     return [
         {
             "at": position,
@@ -253,32 +257,32 @@ def _log_tail(folder: Path, record: TrialRecord) -> str:
     return "\n".join(map(escaped, lines))[-_LOG_LETTERS:]
 
 
-def _news(history: Measured, own: TaskSeries) -> list[list[Any]]:
+def _news(history: Measured, task: TaskSeries) -> list[list[Any]]:
     """Return [position, metric, what the state says of it there, whether that is bad]; the metric
     is "" of a task as a whole."""
     state = history.state
     here = [i for i in state.incidents
-            if any((m.suite, m.task) == (own.suite, own.name) for m in i.metrics)]  # fmt: skip
+            if any((m.suite, m.task) == (task.suite, task.name) for m in i.metrics)]  # fmt: skip
     shas = {s for i in here for s in (i.likeliest, i.seen_at, i.closed_at)}
-    shas |= {c.seen_at for c in state.changes if (c.suite, c.task) == (own.suite, own.name)}
+    shas |= {c.seen_at for c in state.changes if (c.suite, c.task) == (task.suite, task.name)}
     rows = []
     for sha in shas & history.position.keys():
-        for metric in ("", *(series.metric.name for series in own.series)):
-            for text in words.at_commit(state, sha, own.suite, own.name, metric):
+        for metric in ("", *(series.metric.name for series in task.series)):
+            for text in words.at_commit(state, sha, task.suite, task.name, metric):
                 bad = not text.startswith(("mends", "partly mends", "better"))
                 rows.append([history.position[sha], metric, text, bad])
     return sorted(rows)
 
 
 def _epochs(
-    ledger: Reader, history: Measured, own: TaskSeries, shas: Sequence[str]
+    ledger: Reader, history: Measured, task: TaskSeries, shas: Sequence[str]
 ) -> dict[str, Any]:
     """Return by metric, then by position: the first epoch and the mean over the trials at each
     epoch. Of trials that ended well; where there are none, of all."""
     well: dict[tuple[str, int], bool] = {}
     curves: dict[tuple[str, int], dict[int, float]] = defaultdict(dict)
-    newest = {s.metric.name: s.latest.environment for s in own.series if s.latest is not None}
-    for recipe in reversed(own.recipes):  # of a commit only what its newest definition reported
+    newest = {s.metric.name: s.latest.environment for s in task.series if s.latest is not None}
+    for recipe in reversed(task.recipes):  # of a commit only what its newest definition reported
         earlier = set(curves)
         for sha, environment, ok, name, epoch, value in ledger.epoch_means(recipe, shas):
             key = name, history.position[sha]

@@ -136,16 +136,16 @@ def read(ledger: Reader, derivation: Derivation, state: State, scope: Scope) -> 
     start = places[scope.axis[0].sha] if scope.axis else 0
     tasks = []
     for suite, name in dict.fromkeys((t.suite, t.name) for t in ledger.tasks()):
-        own = TaskOnLine(derivation, suite, name)
-        tried = [place - start for place in own.tried() if place >= start]
+        task_on_line = TaskOnLine(derivation, suite, name)
+        tried = [position - start for position in task_on_line.tried() if position >= start]
         if not tried:
             continue
-        metrics = samples.in_order(ledger.metrics(own.recipe))
-        series = (_series(own, metric, start) for metric in metrics)
+        metrics = samples.in_order(ledger.metrics(task_on_line.recipe))
+        series = (_series(task_on_line, metric, start) for metric in metrics)
         tasks.append(TaskSeries(
-            suite, name, own.recipes, _telemetry_last(series), tuple(tried),
-            frozenset(place - start for place in own.ran()),
-            {p - start: records for p, records in own.failures().items() if p >= start},
+            suite, name, task_on_line.recipes, _telemetry_last(series), tuple(tried),
+            frozenset(place - start for place in task_on_line.ran()),
+            {p - start: records for p, records in task_on_line.failures().items() if p >= start},
             derivation.is_measured(suite, name),
         ))  # fmt: skip
     position = {sha: place - start for sha, place in places.items() if place >= start}

@@ -40,9 +40,9 @@ def lay(repository: Repository, commit: str, names: Sequence[str], folder: Path)
     """
     lay_commit(repository, commit, names, folder)
     paths = _literal(names)
-    own = repository.tell("diff", "--name-only", "-z", "--no-renames", "HEAD", "--", *paths).out
-    own += repository.tell("ls-files", "-z", "--others", "--", *paths).out
-    _link(repository.worktree, own, folder)
+    changed = repository.tell("diff", "--name-only", "-z", "--no-renames", "HEAD", "--", *paths).out
+    changed += repository.tell("ls-files", "-z", "--others", "--", *paths).out
+    _link(repository.worktree, changed, folder)
 
 
 def lay_beside_ignored(

@@ -44,10 +44,10 @@ class ObjectStore:
         with explained(f"{self.folder} cannot be written", kind=RepositoryError):
             self.objects.mkdir(parents=True, exist_ok=True)
 
-    def write(self, kind: str, content: bytes, like: str) -> str:
-        """Write an object and return its hash, of the length of the hash `like`."""
+    def write(self, kind: str, content: bytes, example: str) -> str:
+        """Write an object and return its hash, of the length of the hash `example`."""
         body = f"{kind} {len(content)}\0".encode() + content
-        sha = hashlib.new("sha256" if len(like) == 64 else "sha1", body).hexdigest()
+        sha = hashlib.new("sha256" if len(example) == 64 else "sha1", body).hexdigest()
         path = self.objects / sha[:2] / sha[2:]
         with explained(f"{path} cannot be written", kind=RepositoryError):
             try:
@@ -102,7 +102,7 @@ class ObjectStore:
         levels: Mapping[bytes, Mapping[bytes, Entry]],
         folder: bytes,
         changes: Mapping[bytes, Entry | None],
-        like: str,
+        example: str,
     ) -> str:
         """Write a folder's tree, and return its hash; "" for an empty one, which git keeps none
         of. `changes` are relative to the folder."""
@@ -121,7 +121,7 @@ class ObjectStore:
             if name in entries and entries[name].mode != TREE and not any(inside.values()):
                 continue  # a file replaced the folder
             above = folder + b"/" + name if folder else name
-            if sha := self._write(levels, above, inside, like):
+            if sha := self._write(levels, above, inside, example):
                 entries[name] = Entry(TREE, sha)
             else:
                 entries.pop(name, None)
@@ -132,7 +132,7 @@ class ObjectStore:
             entries[n].mode.encode() + b" " + n + b"\0" + bytes.fromhex(entries[n].sha)
             for n in order
         )
-        return self.write("tree", b"".join(rows), like)
+        return self.write("tree", b"".join(rows), example)
 
     def drop_old(self, now: float) -> None:
         """Delete what was last written more than KEPT seconds before `now`."""

@@ -220,11 +220,11 @@ def _added(
             **seen_beside(repository.common_dir / "objects"),
         }
         update = (*ONE_INDEX, "-c", f"lfs.storage={store.large_files}", "update-index", "-z")
-        known = (
+        staged = (
             f"{entry.mode} {entry.sha}\t".encode() + path + b"\0"
             for path, entry in files.items() if entry
         )  # fmt: skip
-        repository.tell(*update, "--index-info", stdin=b"".join(known), env=env)
+        repository.tell(*update, "--index-info", stdin=b"".join(staged), env=env)
         names = b"".join(path + b"\0" for path in files)
         answer = repository.ask(
             *update, *options, "--add", "--replace", "--stdin", stdin=names, env=env

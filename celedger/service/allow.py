@@ -40,7 +40,7 @@ def asked(repository: Repository, settings: Config, suite_name: str | None = Non
     from celedger.trial import permission_requests
     from celedger.trial.workplace import interpreters_of, suite_of
 
-    own = settings_request(settings.merged)
+    settings_start = settings_request(settings.merged)
     try:
         name = suite_name or settings.hook_suite
         suite = suite_of(repository, settings, name)
@@ -49,8 +49,10 @@ def asked(repository: Repository, settings: Config, suite_name: str | None = Non
             repository.resolve("HEAD").sha if any(t.venv for t in suite.tasks) else None,
         )  # fmt: skip
     except CeledgerError as error:
-        return Asked(own, (), problem=error)
-    return Asked(own, tuple(starts), permission_requests.texts_of(repository, suite, starts))
+        return Asked(settings_start, (), problem=error)
+    return Asked(
+        settings_start, tuple(starts), permission_requests.texts_of(repository, suite, starts)
+    )
 
 
 def waiting(repository: Repository, settings: Config, ledger: Ledger | None = None) -> list[str]:

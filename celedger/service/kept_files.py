@@ -60,7 +60,7 @@ def survey(
     checkouts = Checkouts(repository)
     slots = checkouts.slots()
     busy = bool(running) or any(used for _, used in slots)
-    state, own = repository.state_dir, home / ".celedger"
+    state, beside_ledger = repository.state_dir, home / ".celedger"
 
     def age(path: Path) -> Seconds:
         return now - path.stat().st_mtime
@@ -86,8 +86,8 @@ def survey(
     parts["copies of suites"] = [
         *_below(state / "suites", copy_stays), *_below(state / "child", copy_stays)
     ]  # fmt: skip
-    parts["logs"] = [*_below(own / "logs", evidence_stays)]
-    parts["output folders"] = [*_below(own / "out", evidence_stays)]
+    parts["logs"] = [*_below(beside_ledger / "logs", evidence_stays)]
+    parts["output folders"] = [*_below(beside_ledger / "out", evidence_stays)]
     return [Part(name, tuple(items)) for name, items in parts.items()]
 
 

@@ -58,10 +58,10 @@ def announce(
     if not settings.notify or bisecting.start_of(repository):
         return
     by_sha = {commit.sha: commit for commit in commits}
-    said = ledger.said()
+    rows = ledger.said()
     for address in settings.notify:
         name = _name(address)
-        sent = {(row.incident, row.event) for row in said if row.address == name}
+        sent = {(row.incident, row.event) for row in rows if row.address == name}
         news = unsent(state.incidents, sent)
         title, body = message(news, by_sha)
         problem = ""
@@ -90,15 +90,15 @@ def unsent(incidents: Iterable[Incident], sent: set[tuple[str, str]]) -> list[Ne
     """Return what an address was not told yet. What it never heard of is not over for it."""
     news = []
     for incident in incidents:
-        own = {event for name, event in sent if name in incident.names}
-        opened = Event.OPENED.value in own
+        sent_events = {event for name, event in sent if name in incident.names}
+        opened = Event.OPENED.value in sent_events
         if incident.in_force:
             if not opened:
                 news.append(News(Event.OPENED, incident))
-            elif incident.bisect and Event.NAMED.value not in own:
+            elif incident.bisect and Event.NAMED.value not in sent_events:
                 news.append(News(Event.NAMED, incident))
         for event in (Event.RECOVERED, Event.WITHDRAWN):
-            is_told = event.value in own
+            is_told = event.value in sent_events
             if opened and incident.state == event.value and not is_told and not incident.why:
                 news.append(News(event, incident))
     return news
@@ -106,9 +106,9 @@ def unsent(incidents: Iterable[Incident], sent: set[tuple[str, str]]) -> list[Ne
 
 def _rows(news: Sequence[News], state: State, address: str) -> list[SaidRecord]:
     now, rows = time.time(), []
-    for each in news:
-        incident, events = each.incident, [each.event]
-        if each.event is Event.OPENED and incident.bisect:
+    for item in news:
+        incident, events = item.incident, [item.event]
+        if item.event is Event.OPENED and incident.bisect:
             events.append(Event.NAMED)  # one alert told both
         main = incident.main
         rows += [
@@ -126,7 +126,7 @@ def message(news: Sequence[News], commits: Mapping[str, Commit]) -> tuple[str, s
     """Return the title and the text of an alert; "" where there is nothing to say."""
     if not news:
         return "", ""
-    titles = [_title(each) for each in news]
+    titles = [_title(item) for item in news]
     lines = [line for each in news for line in _lines(each, commits)]
     more = f" and {len(titles) - 1} more" * (len(titles) > 1)
     return titles[0] + more, "\n".join([*lines, "", "celedger status"])
@@ -178,7 +178,7 @@ def _pictures(
     repository: Repository, ledger: Ledger, news: Sequence[News], draw: Draw
 ) -> list[str]:
     """Draw the bisects that are news. An alert goes without a picture that cannot be drawn."""
-    wanted = {each.incident.bisect for each in news if each.event in (Event.OPENED, Event.NAMED)}
+    wanted = {item.incident.bisect for item in news if item.event in (Event.OPENED, Event.NAMED)}
     paths = []
     for bisect in ledger.bisects():
         if bisect.ulid in wanted:

@@ -235,7 +235,7 @@ class Worker:
             finally:  # one alert tells what was opened and named, and none waits for the next job
                 log = repository.log(commit.sha, limit=memory.RECENT)
                 announce(repository, self.ledger, settings, state, log, self.say, self.draw)
-            commits = {each.sha: each for each in log}
+            commits = {entry.sha: entry for entry in log}
             return "; ".join(filter(None, [incidents.summary(state, commits), *answers]))
 
     def _search(
@@ -263,9 +263,9 @@ class Worker:
 def _unjudged(ran: Iterable[TrialRecord], state: State, tasks: Set[str]) -> str:
     """Return which tasks of the suite could not be judged at the tip, and why."""
     missing = {
-        each.task: each.note
-        for each in state.standings
-        if each.declared and each.task in tasks and each.standing is Standing.MISSING
+        standing.task: standing.note
+        for standing in state.standings
+        if standing.declared and standing.task in tasks and standing.standing is Standing.MISSING
     }
     for record in ran:
         if record.outcome is not None and record.outcome.kind is OutcomeKind.UNTESTABLE:

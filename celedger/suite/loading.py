@@ -65,25 +65,25 @@ def find(name: str | None, config: Config, repo_root: Path) -> Path:
     a slash) a path. Without a name, the configured one, else the repository's only one. Raises
     SuiteError with those that exist."""
     name = name or config.suite
-    own, others = suites_in(config.suites), suites_in(shipped())
+    suites, others = suites_in(config.suites), suites_in(shipped())
     if name is None:
-        if len(own) == 1:
-            return config.suites / own[0]
-        there = f"{config.suites} has {', '.join(own) or 'no suite'}"
+        if len(suites) == 1:
+            return config.suites / suites[0]
+        there = f"{config.suites} has {', '.join(suites) or 'no suite'}"
         cause = f"no suite is named: {there}; celedger has {', '.join(others) or 'none'}"
-        raise SuiteError(cause, "--suite NAME" if own else "`celedger init`, or --suite NAME")
+        raise SuiteError(cause, "--suite NAME" if suites else "`celedger init`, or --suite NAME")
     if "\0" not in name:
         if os.sep in name or name in (".", ".."):
             for folder in (Path(name).expanduser(), repo_root / name):
                 if (folder / FILE).is_file():
                     return folder.resolve()
             raise SuiteError(f"{name} is no suite: it has no {FILE}")
-        folders = [config.suites / folder for folder in own] + [shipped() / f for f in others]
+        folders = [config.suites / folder for folder in suites] + [shipped() / f for f in others]
         for named in (lambda folder: folder.name, _declared):
             for folder in folders:
                 if named(folder) == name:
                     return folder
-    names = list(dict.fromkeys([*own, *others]))
+    names = list(dict.fromkeys([*suites, *others]))
     raise SuiteError(f"there is no suite {name!r}", closest(name, names) if names else "")
 
 
@@ -239,10 +239,10 @@ def _metric_tables(where: str, value: object) -> MetricTables:
 
 def _metrics(body: Table, shared: MetricTables) -> tuple[Metric, ...]:
     """Return a task's metrics: the suite's, with what the task says of them or adds to them."""
-    own = _metric_tables(body.where, body.raw("metrics", {}))
+    tables = _metric_tables(body.where, body.raw("metrics", {}))
     declared = []
-    for name in dict.fromkeys([*shared, *own]):
-        values = {**shared.get(name, {}), **own.get(name, {})}
+    for name in dict.fromkeys([*shared, *tables]):
+        values = {**shared.get(name, {}), **tables.get(name, {})}
         table = Table(f"{body.where} metric {name!r}", values, _OF_METRIC)
         if "direction" not in table:
             table.fail("has no direction", 'direction = "lower", "higher" or "info"')

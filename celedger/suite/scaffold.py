@@ -50,11 +50,13 @@ def installed_imports(folder: Path, roots: Sequence[Path]) -> tuple[str, ...]:
     for script in scripts:
         with suppress(OSError, ValueError, SyntaxError):  # the training will say so
             names.update(_imported(ast.parse(script.read_bytes())))
-    own = {path.stem for path in scripts} | {path.parent.name for path in scripts} | {"celedger"}
+    local_modules = (
+        {path.stem for path in scripts} | {path.parent.name for path in scripts} | {"celedger"}
+    )
     return tuple(
         sorted(
             name
-            for name in names - own - sys.stdlib_module_names
+            for name in names - local_modules - sys.stdlib_module_names
             if not any((root / name).is_dir() or (root / f"{name}.py").exists() for root in roots)
         )
     )

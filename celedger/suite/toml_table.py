@@ -152,7 +152,7 @@ def size(value: object) -> int:
 
 def one_of(kind: type[StrEnum]) -> Callable[[object], StrEnum]:
     def read(value: object) -> StrEnum:
-        names = [str(each) for each in kind]
+        names = [str(option) for option in kind]
         if value not in names:
             raise ValueError(f"is {shown(value)}; {closest(str(value)[:60], names)}")
         return kind(str(value))

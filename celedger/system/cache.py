@@ -79,8 +79,8 @@ class Cache:
                 time.sleep(_POLL)
                 continue
             try:
-                for each in path.iterdir():
-                    shutil.rmtree(each) if each.is_dir() else each.unlink()
+                for file in path.iterdir():
+                    shutil.rmtree(file) if file.is_dir() else file.unlink()
                 facts = dict(fill(path))
                 files.replace(path / FACTS, json.dumps({"facts": facts}).encode())
             except BaseException:

@@ -305,7 +305,7 @@ class Running:
         elif "returncode" not in facts:
             message = "killed together with its supervisor"
         elif code < 0:
-            names = {each.value: each.name for each in Signals}  # none for a real-time signal
+            names = {number.value: number.name for number in Signals}  # none for a real-time signal
             message = f"killed by {names.get(-code, f'signal {-code}')}"
         else:
             message = f"exit status {code}"

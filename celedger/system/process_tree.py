@@ -36,7 +36,7 @@ def usage(supervisor: int) -> Usage:
     """Return the usage of everything below `supervisor`, which itself does not count. Its
     waited-for children do: they are orphans of the tree that it adopted."""
     pids: list[int] = []
-    rss, cpu, own = 0, 0.0, 0
+    rss, cpu, private = 0, 0.0, 0
     with suppress(psutil.Error):
         times = psutil.Process(supervisor).cpu_times()
         cpu = times.children_user + times.children_system
@@ -48,9 +48,9 @@ def usage(supervisor: int) -> Usage:
             kinds = memory(pid)
             pids.append(pid)
             rss += resident
-            own += kinds.get("anonymous", 0) + kinds.get("shmem", 0)
+            private += kinds.get("anonymous", 0) + kinds.get("shmem", 0)
             cpu += times.user + times.system + times.children_user + times.children_system
-    return Usage(supervisor, tuple(pids), rss, cpu, own)
+    return Usage(supervisor, tuple(pids), rss, cpu, private)
 
 
 def _descendants(supervisor: int) -> list[int]:

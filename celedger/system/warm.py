@@ -254,9 +254,10 @@ class Launchers:
             return f"the launcher cannot be started: {error.strerror}"
         first = cwd if argv[1] == "-m" else (cwd / argv[1]).resolve().parent
         roots = [Path(root) for root in env.get("PYTHONPATH", "").split(os.pathsep) if root]
-        own = self._script.parents[2]  # has a `sitecustomize` for every traced trial
+        celedger_root = self._script.parents[2]  # has a `sitecustomize` for every traced trial
         problem = launcher.problem or _shadowed(
-            [first, *(root for root in roots if not root.is_relative_to(own))], launcher.modules
+            [first, *(root for root in roots if not root.is_relative_to(celedger_root))],
+            launcher.modules,
         )
         if problem:
             return problem

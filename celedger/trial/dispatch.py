@@ -87,8 +87,8 @@ def chosen_bench(
         )
     engines = plugins.installed(plugins.ENGINES)
     if config.engine not in engines:
-        known = ", ".join(["local", *engines])
-        raise UsageError(f"there is no engine {config.engine!r}", f"there are {known}")
+        names = ", ".join(["local", *engines])
+        raise UsageError(f"there is no engine {config.engine!r}", f"there are {names}")
     engine = engines[config.engine]
     if not gate.attended and engine.lies_in(repository.root, repository.worktree):
         raise MachineError(

@@ -36,14 +36,14 @@ def ulids(repository: Repository) -> list[str]:
 
 def trials(repository: Repository) -> list[RemoteTrial]:
     """Return the same with what their files say: `engine`, `address` and `order`."""
-    found = []
+    remote_trials = []
     for path in sorted(folder(repository).glob("*.json")):
         with suppress(OSError, ValueError, LookupError, TypeError, MachineError):
             facts = json.loads(path.read_bytes())
             order, engine = facts["order"], f"{facts['engine']} {facts['address']}".strip()
             if order["commit"] is not None:
-                found.append(RemoteTrial(
+                remote_trials.append(RemoteTrial(
                     str(order["commit"]["sha"]), str(order["tasks"][0]["name"]),
                     int(order["seed"]), engine, is_held(path),
                 ))  # fmt: skip
-    return found
+    return remote_trials

@@ -87,10 +87,10 @@ def _asks(task: Task) -> dict[str, object]:
     }
     asks |= {f"build {n}": shlex.join(words) for n, words in enumerate(task.build, 1)}
     asks |= {f"parameter {name}": value for name, value in task.params.items()}
-    for each in fields(task):
-        value = getattr(task, each.name)
-        if each.name not in _OTHERWISE and value != getattr(_NO_TASK, each.name):
-            asks[each.name] = list(value) if isinstance(value, tuple) else value
+    for entry in fields(task):
+        value = getattr(task, entry.name)
+        if entry.name not in _OTHERWISE and value != getattr(_NO_TASK, entry.name):
+            asks[entry.name] = list(value) if isinstance(value, tuple) else value
     return asks | {
         f"metric {m.name}": f"{m.direction} {m.kind} {m.floor} {m.summary} {m.unit}".strip()
         for m in task.metrics

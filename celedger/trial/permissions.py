@@ -122,8 +122,8 @@ class Gate:
         """Return those that nobody allowed, none twice. What asks for nothing needs no word."""
         new: dict[str, Request] = {}
         for request in requests:
-            known = request.digest in self._allowed or self._file(request).is_file()
-            if known or not request.facts:
+            is_allowed = request.digest in self._allowed or self._file(request).is_file()
+            if is_allowed or not request.facts:
                 self._allowed.add(request.digest)
             else:
                 new[request.digest] = request

@@ -203,11 +203,11 @@ def trials_of(bench: Bench, commit: Commit, task: Task, environment: str) -> lis
     """Return the trials that are evidence on a commit in an environment (by fingerprint), oldest
     first: its own, and those at commits that agree in all that the training named. A derived trial
     counts as its evidence."""
-    own = bench.ledger.trials(commit=commit.sha, recipe=task.recipe, environment=environment)
+    records = bench.ledger.trials(commit=commit.sha, recipe=task.recipe, environment=environment)
     agreeing = bench.reuse.agreeing([commit], task, environment)[commit.sha]
-    own_ulids = {r.trial.ulid for r in own} | {""}
+    own_ulids = {r.trial.ulid for r in records} | {""}
     others = [bench.ledger.trial(t.ulid) for t in agreeing if t.ulid not in own_ulids]
-    trials = [*own, *(r for r in others if r is not None)]
+    trials = [*records, *(r for r in others if r is not None)]
     ran = {r.trial.ulid for r in trials if not r.derived}
     return sorted((r for r in trials if r.derived not in ran), key=lambda r: r.trial.started)
 
@@ -216,7 +216,7 @@ def next_seed(
     bench: Bench,
     commit: Commit,
     task: Task,
-    like: Iterable[str] = (),
+    equal_commits: Iterable[str] = (),
     *,
     whole: bool = True,
     under_way: Collection[int] = (),
@@ -225,12 +225,12 @@ def next_seed(
     """Return the first seed without a trial at this commit: `first`, the task's own, then upward.
 
     Equal seeds at different commits pair their noise. A seed with a trial at a commit known to
-    compute the same (`like`, hashes) adds no evidence. An early-stopped trial counts, unless
-    `whole` requires a complete one. Trials of the seeds `under_way` run there now.
+    compute the same (`equal_commits`, hashes) adds no evidence. An early-stopped trial counts,
+    unless `whole` requires a complete one. Trials of the seeds `under_way` run there now.
     """
     environment = bench.place(commit.sha, task).environment.fingerprint
     records = trials_of(bench, commit, task, environment) + bench.ledger.trials(
-        commits=list(like), recipe=task.recipe, environment=environment
+        commits=list(equal_commits), recipe=task.recipe, environment=environment
     )
     tried = {
         r.trial.seed

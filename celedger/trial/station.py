@@ -123,8 +123,8 @@ class Station:
     @property
     def environments(self) -> Mapping[str, Environment]:
         """Return the current environment of each task, by its name."""
-        own = {name: base.environment for name, base in self.bases.items()}
-        return own | self.pin.environments
+        environments = {name: base.environment for name, base in self.bases.items()}
+        return environments | self.pin.environments
 
     def place(self, commit: str, task: Task) -> Installation:
         """Return where a task runs at a commit (a hash): in the suite's interpreter, or in an
@@ -280,8 +280,8 @@ class Station:
         belongs to the code; so does one that is missing in the commit's own requirements.
         """
         name = absent_module(reason)
-        own = task.venv and self.pin.commit in ("", commit.sha)
-        if not name or own or self.setup.repository.has_module(name, commit.sha):
+        uses_own_requirements = task.venv and self.pin.commit in ("", commit.sha)
+        if not name or uses_own_requirements or self.setup.repository.has_module(name, commit.sha):
             return ""
         if task.venv:
             sha = self.pin.commit[:10]

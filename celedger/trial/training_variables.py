@@ -65,8 +65,8 @@ def comparable(variables: Mapping[str, str]) -> dict[str, str]:
     programs first in PATH; without celedger's own."""
     folders = variables.get("PATH", "").split(os.pathsep)
     path = os.pathsep.join(folder for folder in folders if Path(folder).name != "git-core")
-    own = {k: v for k, v in variables.items() if not k.startswith("CELEDGER_")}
-    return {**own, "PATH": path}
+    users = {k: v for k, v in variables.items() if not k.startswith("CELEDGER_")}
+    return {**users, "PATH": path}
 
 
 def settings(base: Mapping[str, str], task: Task) -> dict[str, str]:
@@ -139,8 +139,8 @@ def child_copy(cache: Path, probes: Path | None = None) -> Path:
     from py_compile import PycInvalidationMode
 
     content = hashlib.sha256(UNTRACED.encode())
-    own = [PACKAGE / "__init__.py", *sorted((PACKAGE / "child").rglob("*.py"))]
-    files = {file.relative_to(PACKAGE): file for file in own}
+    sources = [PACKAGE / "__init__.py", *sorted((PACKAGE / "child").rglob("*.py"))]
+    files = {file.relative_to(PACKAGE): file for file in sources}
     for file in sorted(probes.glob("*.py")) if probes is not None else ():
         files[Path("probes", file.name)] = file
     for name, file in files.items():

@@ -134,10 +134,10 @@ class Venvs:
         return self._requirements[name]
 
     def _entry(
-        self, key: str, install: Callable[[Path], Mapping[str, object]], held: dict[str, Held]
+        self, key: str, install: Callable[[Path], Mapping[str, object]], locked: dict[str, Held]
     ) -> Held:
         """Return the environment of a key, locked and unchanged since it was made."""
-        entry = held.pop(key, None)
+        entry = locked.pop(key, None)
         while entry is None or _stamps(entry.path) != entry.facts.get("stamps"):
             if entry is not None:  # a training installed something
                 entry.close()
@@ -148,7 +148,7 @@ class Venvs:
                     )
             entry = self.cache.make(key, install)
             shrink(self.caches, self.limit)
-        held[key] = entry
+        locked[key] = entry
         return entry
 
     def _install(
@@ -189,8 +189,8 @@ def install_lines(
     installed, else by venv and pip."""
     options = [word for name in files for word in ("-r", name)]
     python, venv = str(python_of(home)), str(home / "venv")
-    own = str(Path(sys.executable).parent)  # of `celedger[uv]`
-    uv = shutil.which("uv", path=os.pathsep.join([env.get("PATH", ""), own]))
+    our_scripts = str(Path(sys.executable).parent)  # of `celedger[uv]`
+    uv = shutil.which("uv", path=os.pathsep.join([env.get("PATH", ""), our_scripts]))
     if uv is not None:
         return [
             (uv, "venv", "--no-project", "--no-config", "--python", base, venv),
@@ -205,9 +205,9 @@ def install_lines(
 
 def install_variables(base: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of an installation: those of a training, and the installers' own."""
-    own = passed(base, (*SETTINGS, *PLACES, "PIP_*", "UV_*"))
-    own = {name: value for name, value in own.items() if not name.startswith(_DROPPED)}
-    return {**own, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
+    passed_on = passed(base, (*SETTINGS, *PLACES, "PIP_*", "UV_*"))
+    passed_on = {name: value for name, value in passed_on.items() if not name.startswith(_DROPPED)}
+    return {**passed_on, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
 
 
 def _settings(env: Mapping[str, str]) -> tuple[str, ...]:
@@ -215,9 +215,9 @@ def _settings(env: Mapping[str, str]) -> tuple[str, ...]:
     folders above, because an environment is inside the user's repository. Only the user's own file
     counts, since it may name the index that this machine can reach; UV_CONFIG_FILE has priority."""
     folder = env.get("XDG_CONFIG_HOME") or str(Path(env.get("HOME", "/")) / ".config")
-    own = Path(folder) / "uv" / "uv.toml"
-    if own.is_file() and not env.get("UV_CONFIG_FILE"):
-        return ("--config-file", str(own))
+    users_file = Path(folder) / "uv" / "uv.toml"
+    if users_file.is_file() and not env.get("UV_CONFIG_FILE"):
+        return ("--config-file", str(users_file))
     return ("--no-config",)
 
 

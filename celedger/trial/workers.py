@@ -114,7 +114,7 @@ def run_all(bench: Bench, needs: Sequence[Need], *, in_company: bool = True) -> 
     in_company |= engine.workers == 1
     together = [in_company or not _judges_speed(bench, need) for need in needs]
     records: dict[int, TrialRecord] = {}
-    waiting = deque(i for i, each in enumerate(together) if each)
+    waiting = deque(i for i, is_parallel in enumerate(together) if is_parallel)
     under_way: dict[Future[TrialRecord], int] = {}
     while waiting or under_way:
         while waiting and len(under_way) < engine.workers:
@@ -166,8 +166,8 @@ def share_out(
         tell(f"{most} of {wanted} workers: each {needs}")
     if gpus or number == 1:
         return [Slot(one) for one in gpus[:number] or [device]]
-    each = len(cores) // number
-    return [Slot(device, tuple(cores[i * each : (i + 1) * each])) for i in range(number)]
+    share = len(cores) // number
+    return [Slot(device, tuple(cores[i * share : (i + 1) * share])) for i in range(number)]
 
 
 def start_workers(bench: Bench, slots: Sequence[Slot]) -> None:

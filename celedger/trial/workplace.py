@@ -268,14 +268,14 @@ _SINCE_LATER = ("gpu_settings",)
 def facts(environment: Environment, names: Collection[str] | None = None) -> dict[str, object]:
     """Return what makes an environment another one, with the versions of its packages: all, or
     those of these names."""
-    own = {
+    relevant = {
         k: v
         for k, v in environment.details.items()
         if k not in ("packages", "beside", *_ONCE_COUNTED)
     }
     packages = environment.details.get("packages")
     versions = packages if isinstance(packages, Mapping) else {}
-    return {**(versions if names is None else {n: versions.get(n) for n in names}), **own}
+    return {**(versions if names is None else {n: versions.get(n) for n in names}), **relevant}
 
 
 def imported(ledger: Ledger, task: Task, fingerprint: str) -> set[str] | None:
@@ -285,8 +285,10 @@ def imported(ledger: Ledger, task: Task, fingerprint: str) -> set[str] | None:
     names: set[str] = set()
     for number in {trial.footprint for trial in trials}:
         opened = ledger.footprint(number).opened
-        own = {os.fsdecode(path[len(PACKAGE) :]) for path in opened if path.startswith(PACKAGE)}
-        if not own:
+        names_of_trial = {
+            os.fsdecode(path[len(PACKAGE) :]) for path in opened if path.startswith(PACKAGE)
+        }
+        if not names_of_trial:
             return None
-        names |= own
+        names |= names_of_trial
     return names or None

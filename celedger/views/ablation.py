@@ -76,11 +76,11 @@ class Ablation(Document):
         rows = []
         for batch in batches:
             declared = {m.name: m for m in ledger.metrics(batch.recipe)}
-            own = [declared.get(metric.name, metric) for metric in columns]
+            metrics_of_row = [declared.get(metric.name, metric) for metric in columns]
             values = definitions[batch.recipe].get("params")
             settings = dict(values) if isinstance(values, Mapping) else {}
             for part, seed in _parts(batch) if SEED in params else [(batch, {})]:
-                rows.append(Row.of(part, own, settings | seed))
+                rows.append(Row.of(part, metrics_of_row, settings | seed))
         names = list(dict.fromkeys(name for row in rows for name in row.params))
         varied = [name for name in names if len({repr(row.params.get(name)) for row in rows}) > 1]
         if params:
@@ -165,7 +165,10 @@ def _parts(batch: Batch) -> list[tuple[Batch, dict[str, object]]]:
     by_seed: dict[int, list[TrialRecord]] = {}
     for record in sorted(batch.records, key=lambda r: r.trial.seed):
         by_seed.setdefault(record.trial.seed, []).append(record)
-    return [(replace(batch, records=tuple(own)), {SEED: seed}) for seed, own in by_seed.items()]
+    return [
+        (replace(batch, records=tuple(records_of_seed)), {SEED: seed})
+        for seed, records_of_seed in by_seed.items()
+    ]
 
 
 def _base(task: str) -> str:
@@ -174,8 +177,8 @@ def _base(task: str) -> str:
 
 def _checked(what: str, name: str, names: Collection[str]) -> str:
     if name not in names:
-        known = f"there are {', '.join(sorted(names))}" if names else "nothing was run yet"
-        raise UsageError(f"there is no {what} {name!r}", known)
+        hint = f"there are {', '.join(sorted(names))}" if names else "nothing was run yet"
+        raise UsageError(f"there is no {what} {name!r}", hint)
     return name
 
 

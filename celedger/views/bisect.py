@@ -292,10 +292,10 @@ def _person(commit: Commit) -> list[str]:
     ]
 
 
-def _agreement(each: Agreement) -> str:
-    word = "agrees" if each.probability >= 0.5 else "disagrees"
-    chance = probability(each.probability)
-    what = f"{each.task} {each.metric}"
+def _agreement(agreement: Agreement) -> str:
+    word = "agrees" if agreement.probability >= 0.5 else "disagrees"
+    chance = probability(agreement.probability)
+    what = f"{agreement.task} {agreement.metric}"
     return f"  {word:10s}  {what} ({chance} that it has the same first bad commit)"
 
 

@@ -56,11 +56,11 @@ class CheckDocument(Document):
         if self.number:
             base = short(self.commit.parents[0])
             head = f"{plain(self.commit.subject)}: the {ordinal(self.number)} try against {base}"
-        own, telemetry = self.rows()
-        if not own and not telemetry:
+        declared, telemetry = self.rows()
+        if not declared and not telemetry:
             return f"{head}\nnothing was measured"
         lines = [head]
-        for title, rows in (("", own), (_TELEMETRY, telemetry)):
+        for title, rows in (("", declared), (_TELEMETRY, telemetry)):
             if rows:
                 text = table(_COLUMNS, [cells for _, cells in rows], width=width)
                 lines += ["", *filter(None, [title]), text]
@@ -68,20 +68,22 @@ class CheckDocument(Document):
             lines += ["", f"{incident.id} {words.sentence(incident, self.commits)}"]
             lines += [f"  {typed}" for typed in [incident.next()] if typed]
         if self.explained:
-            lines += [line for each, _ in (*own, *telemetry) for line in _evidence(each)]
+            lines += [
+                line for standing, _ in (*declared, *telemetry) for line in _evidence(standing)
+            ]
         return "\n".join(lines)
 
     def json(self) -> dict[str, object]:
         return {
             "commit": self.commit.sha,
             **({"try": self.number, "against": self.commit.parents[0]} if self.number else {}),
-            "standings": [asdict(each) for each in self.state.standings],
+            "standings": [asdict(standing) for standing in self.state.standings],
             **state_json(self.state),
         }
 
     def incidents(self) -> list[Incident]:
         """Return the incidents that made this commit worse."""
-        ids = {name for each in self.state.standings for name in each.incidents}
+        ids = {name for standing in self.state.standings for name in standing.incidents}
         return [i for i in self.state.incidents if i.id in ids]
 
     def rows(self) -> tuple[StandingRows, StandingRows]:
@@ -89,59 +91,70 @@ class CheckDocument(Document):
         every = sorted(
             self.state.standings, key=lambda s: (_ORDER.index(s.standing), s.task, s.metric)
         )
-        rows = [(each, self._cells(each)) for each in every]
+        rows = [(standing, self._cells(standing)) for standing in every]
         return [r for r in rows if r[0].declared], [r for r in rows if not r[0].declared]
 
-    def _cells(self, each: MetricStanding) -> tuple[str, ...]:
+    def _cells(self, standing: MetricStanding) -> tuple[str, ...]:
         moved = ""
-        size = each.value - each.level
-        is_news = each.standing in (Standing.BETTER, Standing.UNDECIDED, Standing.WORSE)
+        size = standing.value - standing.level
+        is_news = standing.standing in (Standing.BETTER, Standing.UNDECIDED, Standing.WORSE)
         if math.isfinite(size) and is_news:
-            moved = amount(size, each.level, unit=each.unit)
+            moved = amount(size, standing.level, unit=standing.unit)
         incidents = {i.id: i for i in self.state.incidents}
-        key = each.suite, each.task, each.metric
-        shares = [m for name in each.incidents for m in incidents[name].metrics if m.key == key]
-        if shares and each.metric:
+        key = standing.suite, standing.task, standing.metric
+        shares = [m for name in standing.incidents for m in incidents[name].metrics if m.key == key]
+        if shares and standing.metric:
             moved = words.moved(shares[0])
-        why = [_since(incidents[name], self.commits) for name in each.incidents]
-        remarks = "; ".join(filter(None, [*why, plain(each.note), _sensitivity(each)]))
-        return (each.task, each.metric or "(whole task)", each.standing.value, moved, remarks)
+        why = [_since(incidents[name], self.commits) for name in standing.incidents]
+        remarks = "; ".join(filter(None, [*why, plain(standing.note), _sensitivity(standing)]))
+        return (
+            standing.task,
+            standing.metric or "(whole task)",
+            standing.standing.value,
+            moved,
+            remarks,
+        )
 
 
 def _since(incident: Incident, commits: Mapping[str, Commit]) -> str:
     return f"{incident.id} since {words.since(incident, commits)}"
 
 
-def _sensitivity(each: MetricStanding) -> str:
+def _sensitivity(standing: MetricStanding) -> str:
     """Return what these trials could see."""
-    if each.standing is Standing.SAME and each.smallest <= TINY * abs(each.level):
+    if standing.standing is Standing.SAME and standing.smallest <= TINY * abs(standing.level):
         return "any change would have been seen"
-    if each.standing is Standing.SAME and math.isfinite(each.smallest):
-        return f"a change of {_amount(each.smallest, each)} would have been seen"
-    if each.standing is Standing.TOO_NOISY and each.floor < each.smallest < math.inf:
-        return f"cannot tell less than {_amount(each.smallest, each)} from none"
+    if standing.standing is Standing.SAME and math.isfinite(standing.smallest):
+        return f"a change of {_amount(standing.smallest, standing)} would have been seen"
+    if standing.standing is Standing.TOO_NOISY and standing.floor < standing.smallest < math.inf:
+        return f"cannot tell less than {_amount(standing.smallest, standing)} from none"
     return ""
 
 
-def _amount(value: float, each: MetricStanding) -> str:
-    if each.level:
-        return percent(value / abs(each.level))
-    return change(value, unit=each.unit, like=each.value, signed=False)
+def _amount(value: float, standing: MetricStanding) -> str:
+    if standing.level:
+        return percent(value / abs(standing.level))
+    return change(value, unit=standing.unit, scale_of=standing.value, signed=False)
 
 
-def _evidence(each: MetricStanding) -> list[str]:
+def _evidence(standing: MetricStanding) -> list[str]:
     """Return the numbers behind a line."""
-    lines = [f"\n{each.task} {each.metric or '(whole task)'}: {each.standing}"]
-    if math.isfinite(each.level):
-        digits = (each.high - each.low) / 4
-        level, value = (measure(x, digits, unit=each.unit) for x in (each.level, each.value))
-        low, high = (change(x, unit=each.unit, like=each.value) for x in (each.low, each.high))
-        lines.append(f"  level before {level}, here {value} ({each.trials} trials)")
+    lines = [f"\n{standing.task} {standing.metric or '(whole task)'}: {standing.standing}"]
+    if math.isfinite(standing.level):
+        digits = (standing.high - standing.low) / 4
+        level, value = (
+            measure(x, digits, unit=standing.unit) for x in (standing.level, standing.value)
+        )
+        low, high = (
+            change(x, unit=standing.unit, scale_of=standing.value)
+            for x in (standing.low, standing.high)
+        )
+        lines.append(f"  level before {level}, here {value} ({standing.trials} trials)")
         lines.append(f"  difference between {low} and {high} (95 %)")
-        lines.append(f"  floor {_amount(each.floor, each)} (docs/statistics.md)")
-    elif math.isfinite(each.value):
-        here = measure(each.value, math.nan, unit=each.unit)
-        lines.append(f"  here {here} ({count(each.trials, 'trial')}), nothing before it")
+        lines.append(f"  floor {_amount(standing.floor, standing)} (docs/statistics.md)")
+    elif math.isfinite(standing.value):
+        here = measure(standing.value, math.nan, unit=standing.unit)
+        lines.append(f"  here {here} ({count(standing.trials, 'trial')}), nothing before it")
     return lines
 
 
@@ -155,13 +168,13 @@ _LEVELS = {Standing.BETTER: "notice", Standing.SAME: "", Standing.WORSE: "error"
 
 def markdown(document: CheckDocument) -> str:
     """Return how a commit stands as a GitHub- or GitLab-flavoured table, telemetry folded away."""
-    own, telemetry = document.rows()
-    bad = sum(each.standing is Standing.WORSE for each, _ in own)
+    declared, telemetry = document.rows()
+    bad = sum(standing.standing is Standing.WORSE for standing, _ in declared)
     head = f"{count(bad, 'metric')} worse" if bad else "nothing is worse"
     commit = document.commit
     lines = [
         f"### celedger: {head}", "",
-        f"`{short(commit.sha)}` {_escaped(plain(commit.subject))}", "", *_table(own),
+        f"`{short(commit.sha)}` {_escaped(plain(commit.subject))}", "", *_table(declared),
     ]  # fmt: skip
     if telemetry:
         lines += ["<details><summary>telemetry, which never decides</summary>", ""]
@@ -173,8 +186,8 @@ def _table(rows: StandingRows) -> list[str]:
     if not rows:
         return ["Nothing was measured.", ""]
     lines = ["| | task | metric | stands | change | |", "|---|---|---|---|--:|---|"]
-    for each, cells in rows:
-        sign = _SIGNS.get(each.standing, "❔")
+    for standing, cells in rows:
+        sign = _SIGNS.get(standing.standing, "❔")
         lines.append(f"| {sign} | {' | '.join(map(_escaped, cells))} |")
     return [*lines, ""]
 
@@ -190,8 +203,8 @@ def _escaped(text: str) -> str:
 
 def workflow_commands(document: CheckDocument) -> Iterator[str]:
     """Yield GitHub's workflow commands for what the suite declares, the worst first."""
-    for each, (task, metric, kind, size, remarks) in document.rows()[0]:
-        if level := _LEVELS.get(each.standing, "warning"):
+    for standing, (task, metric, kind, size, remarks) in document.rows()[0]:
+        if level := _LEVELS.get(standing.standing, "warning"):
             title = _property(f"{task} {metric}: {kind} {size}".strip())
             yield f"::{level} title={title}::{_data(remarks or kind)}"
 

@@ -49,8 +49,10 @@ class Curve:
             for position, value in series:
                 by_position[position].append(value)
         positions = sorted(by_position)
-        own = [by_position[position] for position in positions]
-        rows = np.array([[sum(v) / len(v) for v in own], list(map(min, own)), list(map(max, own))])
+        values = [by_position[position] for position in positions]
+        rows = np.array(
+            [[sum(v) / len(v) for v in values], list(map(min, values)), list(map(max, values))]
+        )
         rows[:, ~np.isfinite(rows[0])] = np.nan
         return cls(commit, len(trials), np.array(positions, np.int64), *rows)
 
@@ -97,7 +99,7 @@ def read_chart(
     if not metrics and axis == "epoch":
         named = samples.in_order([m for m in named if m.direction.sign] or named)
     panels = tuple((metric, tuple(curves[metric.name])) for metric in named[:MOST_PANELS])
-    most = max(curve.trials for _, own in panels for curve in own)
+    most = max(curve.trials for _, curves in panels for curve in curves)
     bands = f", up to {count(most, 'trial')} each: mean, with the lowest and highest"
     subject = count(len(batches), "commit") + (bands if most > 1 else "") + _differing(batches)
     return Chart("/".join(title), subject, axis, panels)

@@ -50,7 +50,7 @@ class MetricChange:
         delta = share = ""
         if math.isfinite(self.delta):
             digits = max((s.sd for s in (self.a, self.b) if math.isfinite(s.sd)), default=math.nan)
-            delta = difference(self.delta, digits, unit=self.metric.unit, like=self.b.mean)
+            delta = difference(self.delta, digits, unit=self.metric.unit, scale_of=self.b.mean)
             share = relative(self.delta, self.a.mean)
         judgement = self.judgement + "".join(f" ({name})" for name in self.incidents)
         if judgement == "within noise":
@@ -138,10 +138,10 @@ class Diff(Document):
         recipes = {task.recipe: task.recipe for task in ledger.tasks()}
         if across_files:
             recipes = {task.recipe: task.without_files for task in ledger.tasks()}
-        known = _Known(ledger, state, place, a, b, recipes)
+        comparison = _Known(ledger, state, place, a, b, recipes)
         tasks = tuple(
             _task_diff(
-                known, key, [x for x in of_a if (x.suite, x.task) == key],
+                comparison, key, [x for x in of_a if (x.suite, x.task) == key],
                 [x for x in of_b if (x.suite, x.task) == key],
             )
             for key in sorted({(x.suite, x.task) for x in (*of_a, *of_b)})
@@ -210,7 +210,7 @@ class _Known:
 
 
 def _task_diff(
-    known: _Known, key: tuple[str, str], of_a: Sequence[Batch], of_b: Sequence[Batch]
+    comparison: _Known, key: tuple[str, str], of_a: Sequence[Batch], of_b: Sequence[Batch]
 ) -> TaskDiff:
     """Compare the newest two comparable batches: of one definition and environment, else of one
     definition, else any."""
@@ -219,15 +219,15 @@ def _task_diff(
 
     def agree(pair: tuple[Batch, Batch]) -> tuple[bool, bool]:
         a, b = pair
-        same_recipe = known.recipes[a.recipe] == known.recipes[b.recipe]
+        same_recipe = comparison.recipes[a.recipe] == comparison.recipes[b.recipe]
         return same_recipe, same_recipe and a.environment == b.environment
 
     a, b = max(((a, b) for b in of_b for a in of_a), key=agree)
     same_recipe, _ = agree((a, b))
-    diff, ledger = TaskDiff(*key, a, b, (), same_recipe), known.ledger
+    diff, ledger = TaskDiff(*key, a, b, (), same_recipe), comparison.ledger
     names = {m.name for side in (a, b) for m in side.metrics(ledger)}
     changes = []
     for metric in samples.in_order(m for m in ledger.metrics(b.recipe) if m.name in names):
         change = MetricChange(metric, a.sample(metric), b.sample(metric))
-        changes.append(known.judged(change, *key) if diff.comparable else change)
+        changes.append(comparison.judged(change, *key) if diff.comparable else change)
     return replace(diff, changes=tuple(changes))

@@ -54,7 +54,7 @@ class _Row:
     """One metric that changed: its cells, and what it is sorted by."""
 
     cells: tuple[str, ...]
-    place: int
+    position: int
     size: float  # relative, without its sign
 
 
@@ -75,7 +75,7 @@ class DriftDocument(Document):
     def text(self, width: int = 100) -> str:
         """Return the changes; the ranges to search; then how much was looked at."""
         rows = self._rows()
-        key = (lambda r: -r.size) if self.order is Order.CHANGE else (lambda r: float(r.place))
+        key = (lambda r: -r.size) if self.order is Order.CHANGE else (lambda r: float(r.position))
         rows.sort(key=key)
         lines = []
         if rows:
@@ -97,7 +97,9 @@ class DriftDocument(Document):
             lines.append(f"{aside} beside this line: `celedger drift --all` takes them too")
         if unknown := words.unknown_noise(state):
             lines += wrap(unknown, width, 4)
-        lines += [line for each in state.pinned for line in wrap(pinned_text(each), width, 4)]
+        lines += [
+            line for distance in state.pinned for line in wrap(pinned_text(distance), width, 4)
+        ]
         offsets = offset_texts(self.state, self.environments)
         lines += [line for text in offsets for line in wrap(text, width, 4)]
         return "\n".join(lines)
@@ -116,7 +118,7 @@ class DriftDocument(Document):
         }  # fmt: skip
 
     def _rows(self) -> list[_Row]:
-        places = {commit.sha: place for place, commit in enumerate(self.commits)}
+        places = {commit.sha: position for position, commit in enumerate(self.commits)}
         rows = []
         for incident in self.state.incidents:
             for metric in incident.metrics:
@@ -124,10 +126,12 @@ class DriftDocument(Document):
                 cells = self._incident_cells(incident, metric, seen)
                 size = abs(metric.relative or math.inf)
                 rows.append(_Row(cells, places.get(incident.seen_at, -1), size))
-        for each in self.state.changes:
-            if each.kind == "improvement":
-                relative = abs(each.size / each.before) if each.before else math.inf
-                rows.append(_Row(self._change_cells(each), places.get(each.seen_at, -1), relative))
+        for change in self.state.changes:
+            if change.kind == "improvement":
+                relative = abs(change.size / change.before) if change.before else math.inf
+                rows.append(
+                    _Row(self._change_cells(change), places.get(change.seen_at, -1), relative)
+                )
         return rows
 
     def _incident_cells(
@@ -144,16 +148,16 @@ class DriftDocument(Document):
             f"{incident.id} {incident.state}", plain(subject.subject) if subject else "",
         )  # fmt: skip
 
-    def _change_cells(self, each: LevelChange) -> tuple[str, ...]:
-        seen = self._commit(each.seen_at)
-        digits = (each.high - each.low) / 4  # two standard errors to each side
-        levels = (measure(x, digits, unit=each.unit) for x in (each.before, each.after))
-        moved = amount(each.size, each.before, unit=each.unit)
+    def _change_cells(self, change: LevelChange) -> tuple[str, ...]:
+        seen = self._commit(change.seen_at)
+        digits = (change.high - change.low) / 4  # two standard errors to each side
+        levels = (measure(x, digits, unit=change.unit) for x in (change.before, change.after))
+        moved = amount(change.size, change.before, unit=change.unit)
         return (
-            f"{each.suite}/{each.task} {each.metric}", short(each.seen_at),
+            f"{change.suite}/{change.task} {change.metric}", short(change.seen_at),
             iso_date(seen.commit_time) if seen else "", f"{moved} better", " → ".join(levels),
-            probability(each.probability), str(len(each.among)), "",
-            plain(seen.subject) if seen and len(each.among) == 1 else "",
+            probability(change.probability), str(len(change.among)), "",
+            plain(seen.subject) if seen and len(change.among) == 1 else "",
         )  # fmt: skip
 
     def _ranges(self) -> list[list[str]]:
@@ -166,17 +170,17 @@ class DriftDocument(Document):
                 ranges.append(
                     [f"{words.what(incident)}: {ends}, {commits}", f"  {incident.next()}"]
                 )
-        for each in self.state.changes:
-            if each.kind == "improvement" and len(each.among) > 1 and each.known:
-                ends = f"{each.known[:TYPED]}..{each.among[-1][:TYPED]}"
+        for change in self.state.changes:
+            if change.kind == "improvement" and len(change.among) > 1 and change.known:
+                ends = f"{change.known[:TYPED]}..{change.among[-1][:TYPED]}"
                 typed = command(
-                    "bisect", ends, suite=each.suite, task=each.task, metric=each.metric,
+                    "bisect", ends, suite=change.suite, task=change.task, metric=change.metric,
                     find="improved",
                 ).strip("`")  # fmt: skip
-                name = f"{each.suite}/{quote(each.task)} {each.metric}"
-                where = f"between {short(each.known)} and {short(each.among[-1])}"
+                name = f"{change.suite}/{quote(change.task)} {change.metric}"
+                where = f"between {short(change.known)} and {short(change.among[-1])}"
                 ranges.append(
-                    [f"{name}: better {where}, {count(len(each.among), 'commit')}", f"  {typed}"]
+                    [f"{name}: better {where}, {count(len(change.among), 'commit')}", f"  {typed}"]
                 )
         return ranges
 
@@ -194,13 +198,13 @@ def narrowed(
         return suite in (None, s) and task in (None, t) and metric in (None, m)
 
     incidents = []
-    for each in state.incidents:
-        own = tuple(
-            m for m in each.metrics
+    for incident in state.incidents:
+        metrics = tuple(
+            m for m in incident.metrics
             if fits(*m.key) or (not m.name and fits(m.suite, m.task, metric or ""))
         )  # fmt: skip
-        if own:
-            incidents.append(replace(each, metrics=own))
+        if metrics:
+            incidents.append(replace(incident, metrics=metrics))
     return replace(
         state, incidents=tuple(incidents),
         changes=tuple(c for c in state.changes if fits(c.suite, c.task, c.metric)),
@@ -212,12 +216,12 @@ def narrowed(
 
 def within(state: State, commits: Sequence[str]) -> State:
     """Return a state with what may have happened at these commits (hashes) alone."""
-    own = set(commits)
+    inside = set(commits)
     return replace(
         state,
-        incidents=tuple(i for i in state.incidents if own & {*i.first_bad, i.likeliest}),
-        changes=tuple(c for c in state.changes if own & set(c.among)),
-        doubts=tuple(d for d in state.doubts if own & set(d.among)),
+        incidents=tuple(i for i in state.incidents if inside & {*i.first_bad, i.likeliest}),
+        changes=tuple(c for c in state.changes if inside & set(c.among)),
+        doubts=tuple(d for d in state.doubts if inside & set(d.among)),
     )
 
 
@@ -225,10 +229,10 @@ def offset_texts(state: State, environments: Mapping[str, Environment]) -> list[
     """Return a line for each change of environment or definition: what it moved, at a commit that
     was measured in both. The code is the same there."""
     by_change: dict[tuple[str, str, str, tuple[str, str]], list[LevelChange]] = {}
-    for each in state.changes:
-        if each.kind != "improvement":
-            key = (each.suite, each.task, each.kind, each.environments)
-            by_change.setdefault(key, []).append(each)
+    for change in state.changes:
+        if change.kind != "improvement":
+            key = (change.suite, change.task, change.kind, change.environments)
+            by_change.setdefault(key, []).append(change)
     lines = []
     for (suite, task, kind, (old, new)), changes in by_change.items():
         clear = [f"{c.metric} {text}" for c in changes if (text := offset(c))]
@@ -246,7 +250,7 @@ def by_code(state: State, changes: Sequence[LevelChange]) -> str:
     environment or definition: an incident's name, a metric that got better."""
     first = changes[0]
     seen, task = first.seen_at, (first.suite, first.task)
-    metrics = {each.metric for each in changes}
+    metrics = {change.metric for change in changes}
     moved = [
         incident.id
         for incident in state.incidents
@@ -263,10 +267,10 @@ def by_code(state: State, changes: Sequence[LevelChange]) -> str:
     return ", ".join(moved) or "nothing"
 
 
-def offset(each: LevelChange) -> str:
+def offset(change: LevelChange) -> str:
     """Return `+3.0 %`: how far a change of environment or definition moved a metric; "" where
     that may be nothing."""
-    return relative(each.size, each.before) if each.low * each.high > 0 else ""
+    return relative(change.size, change.before) if change.low * change.high > 0 else ""
 
 
 def environment_text(old: Environment | None, new: Environment | None) -> str:
@@ -278,14 +282,16 @@ def environment_text(old: Environment | None, new: Environment | None) -> str:
     return plain(text) or "another environment"
 
 
-def pinned_text(each: PinnedDistance) -> str:
+def pinned_text(distance: PinnedDistance) -> str:
     """Return how far a metric lies from its pinned commit by now."""
     amounts = [
-        relative(x, each.level) or measure(x, unit=each.unit)
-        for x in (each.change, each.low, each.high)
+        relative(x, distance.level) or measure(x, unit=distance.unit)
+        for x in (distance.change, distance.low, distance.high)
     ]  # fmt: skip
-    way = ("better" if each.better else "worse") if each.is_clear else "within noise or the floor"
+    way = "better" if distance.better else "worse"
+    way = way if distance.is_clear else "within noise or the floor"
+    name = f"{distance.suite}/{distance.task} {distance.metric}"
     return (
-        f"{each.suite}/{each.task} {each.metric}: by now {amounts[0]} ({way}) from the pinned "
-        f"{short(each.pinned)}, between {amounts[1]} and {amounts[2]}"
+        f"{name}: by now {amounts[0]} ({way}) from the pinned {short(distance.pinned)}, between "
+        f"{amounts[1]} and {amounts[2]}"
     )

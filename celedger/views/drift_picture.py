@@ -58,7 +58,7 @@ class Drawn:
         places = {
             int(p) for c in self.chains for p in np.unique(c.place[np.isfinite(c.value)]).tolist()
         }
-        return sorted(place - self.start for place in places)
+        return sorted(position - self.start for position in places)
 
     def at(self, incident: Incident) -> int:
         """Return where an incident shows: at the commit that a bisect named, else at the measured
@@ -124,16 +124,16 @@ def _read(
     run = f"type {command('run', suite=title[0], task=title[1])}"
     places = derivation.line.places
     first = places[axis[0].sha] if axis else 0
-    tried = [place for place in task.tried() if first <= place < first + len(axis)]
+    tried = [position for position in task.tried() if first <= position < first + len(axis)]
     if not tried:
         raise CeledgerError(f"no trial of {'/'.join(title)} at these commits is in the ledger", run)
     axis, start = axis[tried[0] - first :], tried[0]
     chains, lost, unbuilt = [], [], set()
     for chain in task.chains(metric):
-        own = chain.within(start, start + len(axis))
-        lost += (own.place[~np.isfinite(own.value)] - start).tolist()
-        if np.isfinite(own.value).any():
-            chains.append(own)
+        values = chain.within(start, start + len(axis))
+        lost += (values.place[~np.isfinite(values.value)] - start).tolist()
+        if np.isfinite(values.value).any():
+            chains.append(values)
     for place, records in task.failures().items():
         for record in records if start <= place < start + len(axis) else ():
             if record.outcome is not None:
@@ -163,15 +163,15 @@ def _states(drawn: Drawn) -> dict[int, str]:
     )
     end = len(drawn.axis)
     steps = [
-        (drawn.position[each.seen_at], "better") for each in drawn.state.changes
-        if each.kind == "improvement" and each.seen_at in drawn.position
+        (drawn.position[change.seen_at], "better") for change in drawn.state.changes
+        if change.kind == "improvement" and change.seen_at in drawn.position
     ]  # fmt: skip
-    known = [i for i in drawn.state.incidents if i.state != "withdrawn" and i.main.name]
-    steps += [(drawn.at(i), "accepted") for i in known if i.state == "accepted"]
+    incidents = [i for i in drawn.state.incidents if i.state != "withdrawn" and i.main.name]
+    steps += [(drawn.at(i), "accepted") for i in incidents if i.state == "accepted"]
     steps += [(drawn.position.get(doubt.seen_at, end), "undecided") for doubt in drawn.state.doubts]
     for at, name in sorted(steps):  # the newer of two accepted or better levels counts
         states |= dict.fromkeys(range(max(at, 0), end), name)
-    for incident in sorted(known, key=lambda i: i.in_force):
+    for incident in sorted(incidents, key=lambda i: i.in_force):
         if incident.state == "accepted":
             continue
         at, closed = drawn.at(incident), drawn.position.get(incident.closed_at, end)
@@ -251,9 +251,9 @@ def _sets(drawn: Drawn) -> Iterator[tuple[Sequence[str], str, str]]:
             yield incident.first_bad, "got worse here (95 %)", RED
     for doubt in drawn.state.doubts:
         yield doubt.among, "suspected", PURPLE
-    for each in drawn.state.changes:
-        if each.kind == "improvement":
-            yield each.among, "got better here (95 %)", GREEN
+    for change in drawn.state.changes:
+        if change.kind == "improvement":
+            yield change.among, "got better here (95 %)", GREEN
 
 
 def _labels(drawn: Drawn) -> Iterator[tuple[float, str, str]]:
@@ -275,16 +275,16 @@ def _labels(drawn: Drawn) -> Iterator[tuple[float, str, str]]:
         if (closed := drawn.position.get(incident.closed_at, -1)) >= 0:
             partly = "partly " if incident.state == "partly" else ""
             yield closed, f"{partly}mends {incident.id}", GREEN
-    for each in drawn.state.changes:
-        if each.kind == "improvement" and each.seen_at in drawn.position:
-            yield drawn.position[each.seen_at], _better(each), GREEN
+    for change in drawn.state.changes:
+        if change.kind == "improvement" and change.seen_at in drawn.position:
+            yield drawn.position[change.seen_at], _better(change), GREEN
 
 
-def _better(each: LevelChange) -> str:
-    text = f"one of {len(each.among)}" if len(each.among) > 1 else short(each.seen_at)
-    if moved := relative(each.size, each.before):
+def _better(change: LevelChange) -> str:
+    text = f"one of {len(change.among)}" if len(change.among) > 1 else short(change.seen_at)
+    if moved := relative(change.size, change.before):
         text += f" {moved}"
-    return f"{text} ({probability(each.probability)})"
+    return f"{text} ({probability(change.probability)})"
 
 
 def _changes(drawn: Drawn, environments: Mapping[str, Environment]) -> Iterator[tuple[float, str]]:
@@ -297,10 +297,14 @@ def _changes(drawn: Drawn, environments: Mapping[str, Environment]) -> Iterator[
         if pair[0] != pair[1]:
             text = environment_text(environments.get(pair[0]), environments.get(pair[1]))
         kind = "definition" if pair[0] == pair[1] else "environment"
-        for each in drawn.state.changes:
-            own = (each.suite, each.task, each.metric) == key and each.environments == pair
-            if own and each.kind == kind:
-                text = f"{clip(text, _LABEL - 30)}: {offset(each) or 'nothing clear'}"
+        for change in drawn.state.changes:
+            is_of_chain = (
+                change.suite,
+                change.task,
+                change.metric,
+            ) == key and change.environments == pair
+            if is_of_chain and change.kind == kind:
+                text = f"{clip(text, _LABEL - 30)}: {offset(change) or 'nothing clear'}"
         at = (int(old.place[-1]) + int(new.place[0])) / 2 - drawn.start
         yield at, clip(text, _LABEL)
 

@@ -57,14 +57,14 @@ def current(ledger: Reader, state: State, sha: str | None = None) -> Iterator[Ro
     worse = {metric.key for incident in state.in_force for metric in incident.metrics}
     newest = samples.newest_measured(ledger)
     for commit in [sha] if sha else sorted(set(newest.values())):
-        known, batches = samples.measured(ledger, commit)
+        commit_row, batches = samples.measured(ledger, commit)
         for key, batch in sorted(samples.latest(batches).items()):
             for metric in batch.metrics(ledger) if sha or newest.get(key) == commit else ():
                 sample = batch.sample(metric)
                 if sample.n:
                     # A task that fails has "" for a metric: it concerns each of them.
-                    own = {(*key, metric.name), (*key, "")}
-                    yield known, batch, sample, not worse.isdisjoint(own)
+                    keys = {(*key, metric.name), (*key, "")}
+                    yield commit_row, batch, sample, not worse.isdisjoint(keys)
 
 
 def openmetrics_lines(rows: Iterable[Row]) -> Iterator[str]:

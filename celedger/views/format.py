@@ -124,13 +124,13 @@ def measure(
     unit: str = "",
     spread: bool = False,
     signed: bool = False,
-    like: float | None = None,
+    scale_of: float | None = None,
     significant: int = 4,
 ) -> str:
     """Return `0.4132`, `0.4132 ± 0.0021` (with `spread`), `312.4 ± 0.3 MiB` or `-3.1 ms` (signed:
-    `+3.1`). `noise` decides the digits; it is a standard deviation in the value's own unit. `like`
+    `+3.1`). `noise` decides the digits: a standard deviation in the value's own unit. `scale_of`
     is a value whose scale a change uses."""
-    scale = Scale.of(unit, value if like is None else like)
+    scale = Scale.of(unit, value if scale_of is None else scale_of)
     scaled, noise = scale.show(value), scale.show(noise)
     text = number(scaled, noise, significant=significant)
     if signed and scaled > 0:
@@ -145,19 +145,21 @@ def change(
     noise: float = math.nan,
     *,
     unit: str,
-    like: float,
+    scale_of: float,
     signed: bool = True,
     significant: int = 3,
 ) -> str:
     """Return a difference in the scale of its two values: `-0.38 s` of 12 s. Between two
     percentages it is in points, so that it is not read as relative."""
-    text = measure(value, noise, unit=unit, like=like, signed=signed, significant=significant)
+    text = measure(
+        value, noise, unit=unit, scale_of=scale_of, signed=signed, significant=significant
+    )
     return f"{text[:-1]}pp" if unit == "%" else text
 
 
 def amount(size: float, before: float, *, unit: str) -> str:
     """Return a change over the level before, in the metric's own unit where that is zero."""
-    return relative(size, before) or change(size, unit=unit, like=before + size)
+    return relative(size, before) or change(size, unit=unit, scale_of=before + size)
 
 
 def clip(text: str, width: int) -> str:

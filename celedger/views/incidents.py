@@ -150,51 +150,51 @@ def summary(state: State, commits: Mapping[str, Commit]) -> str:
     return f"{sentence(first, commits)}{message}{more}"
 
 
-def unknown_noise(known: State) -> str:
+def unknown_noise(state: State) -> str:
     """Return of which metrics nothing can be told yet, "" where there is none."""
     names: dict[str, list[str]] = {}
-    for each in known.noise:
-        if not each.is_known:
-            names.setdefault(each.task, []).append(each.metric)
+    for noise in state.noise:
+        if not noise.is_known:
+            names.setdefault(noise.task, []).append(noise.metric)
     text = "; ".join(f"{task} {', '.join(metrics)}" for task, metrics in names.items())
     return f"noise unknown: {text} (`celedger noise` measures it)" if text else ""
 
 
 def at_commit(
-    known: State, sha: str, suite: str, task: str, metric: str | None = None
+    state: State, sha: str, suite: str, task: str, metric: str | None = None
 ) -> list[str]:
     """Return what the state says of a commit and a task, or one metric of it ("" for a failure):
     `val_loss worse +8.1 % (5e0c91aa)`, `mends 5e0c91aa`."""
     phrases = []
-    for incident in known.incidents:
-        own = [
+    for incident in state.incidents:
+        metrics = [
             m for m in incident.metrics
             if (m.suite, m.task) == (suite, task) and metric in (None, m.name)
         ]  # fmt: skip
-        if not own or incident.state == "withdrawn":
+        if not metrics or incident.state == "withdrawn":
             continue
         seen = incident.likeliest if incident.bisect else incident.seen_at
         if sha == seen:
-            phrases.append(_caused(incident, own, named=metric is None))
+            phrases.append(_caused(incident, metrics, named=metric is None))
         if sha == incident.closed_at and incident.state in ("recovered", "partly"):
             verb = "mends" if incident.state == "recovered" else "partly mends"
             phrases.append(f"{verb} {incident.id}")
-    for each in known.changes:
-        if (each.suite, each.task, each.seen_at) != (suite, task, sha):
+    for change in state.changes:
+        if (change.suite, change.task, change.seen_at) != (suite, task, sha):
             continue
-        if each.kind == "improvement" and metric in (None, each.metric):
-            name = f"{each.metric} " if metric is None else ""
-            moved_by = relative(each.size, each.before)
+        if change.kind == "improvement" and metric in (None, change.metric):
+            name = f"{change.metric} " if metric is None else ""
+            moved_by = relative(change.size, change.before)
             phrases.append(f"{name}better {moved_by}".rstrip())
     return phrases
 
 
-def _caused(incident: Incident, own: Sequence[IncidentMetric], *, named: bool) -> str:
-    first = next((m for m in own if not m.name), own[0])  # the task as a whole fails
+def _caused(incident: Incident, metrics: Sequence[IncidentMetric], *, named: bool) -> str:
+    first = next((m for m in metrics if not m.name), metrics[0])  # the task as a whole fails
     text = effect(incident, first)
     if named and first.name:
         text = f"{first.name} {text}"
-    more = len(own) - 1
+    more = len(metrics) - 1
     text += f" (+{more} more)" if more else ""
     where = "" if incident.is_named else f", one of {len(incident.first_bad)} commits"
     return f"{text} ({incident.id}{where})"

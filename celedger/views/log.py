@@ -25,7 +25,7 @@ _MESSAGE = 120  # letters of a failure's message; `show` has all of it
 class TaskLine:
     batch: Batch
     main: Sample | None
-    told: tuple[str, ...]  # what the state says of the commit
+    remarks: tuple[str, ...]  # what the state says of the commit
     since: str  # what else changed since the commit shown below it
     first_bad: tuple[FirstBad, ...]  # what bisects named the commit for
 
@@ -39,7 +39,7 @@ class TaskLine:
         trials = count(len(batch.records), "trial")
         if reused := sum(bool(r.derived) for r in batch.records):
             trials += " re-used" if reused == len(batch.records) else f", {reused} re-used"
-        remarks = "; ".join(filter(None, (problem, *self.told, self.since)))
+        remarks = "; ".join(filter(None, (problem, *self.remarks, self.since)))
         return (batch.title, batch.status, trials, value, remarks)
 
     def json(self) -> dict[str, object]:
@@ -50,7 +50,7 @@ class TaskLine:
             "trials": [r.trial.ulid for r in self.batch.records],
             "main": self.main,
             "first_bad": self.first_bad,
-            "told": list(self.told),
+            "told": list(self.remarks),
         }
 
 
@@ -72,12 +72,12 @@ class Log(Document):
             lines = []
             batches = samples.batches(ledger.trials(commit=commit.sha))
             for key, batch in sorted(samples.latest(batches).items()):
-                told = tuple(words.at_commit(state, commit.sha, *key))
+                remarks = tuple(words.at_commit(state, commit.sha, *key))
                 metrics = batch.metrics(ledger)
                 main = batch.sample(metrics[0]) if metrics else None
                 since = _changes(older.get(key, batch), batch)
                 bad = tuple(n for n in named if (n.commit, *n.key[:2]) == (commit.sha, *key))
-                lines.append(TaskLine(batch, main, told, since, bad))
+                lines.append(TaskLine(batch, main, remarks, since, bad))
                 older[key] = batch
             entries.append((commit, tuple(lines)))
         return cls(tuple(reversed(entries)))

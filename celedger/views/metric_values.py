@@ -66,27 +66,27 @@ class ChainValues:
         result = self.value.copy()
         if not self.nodes or not rows.size:
             return result
-        places, place = np.unique(self.place[rows], return_inverse=True)
+        places, row_index = np.unique(self.place[rows], return_inverse=True)
         seeds, seed, number = np.unique(self.seed[rows], return_inverse=True, return_counts=True)
         if rows.size == places.size * seeds.size and (number == places.size).all():
             return result  # all commits have the same seeds
-        trials = np.bincount(place)
+        trials = np.bincount(row_index)
         share = number / (number + (0 if self.is_exact else _OTHERS))
         effect = np.zeros(seeds.size)
         for _ in range(_ROUNDS):
-            mean = np.bincount(place, self.value[rows] - effect[seed]) / trials
-            effect = share * _medians(self.value[rows] - mean[place], seed, number)
+            mean = np.bincount(row_index, self.value[rows] - effect[seed]) / trials
+            effect = share * _medians(self.value[rows] - mean[row_index], seed, number)
             effect -= np.average(effect, weights=number)
         result[rows] -= effect[seed]
         if self.is_exact:
-            alone = np.bincount(place, number[seed] == 1) == trials
-            result[rows] = np.where(alone[place], self._level(self.place[rows]), result[rows])
+            alone = np.bincount(row_index, number[seed] == 1) == trials
+            result[rows] = np.where(alone[row_index], self._level(self.place[rows]), result[rows])
         return result
 
-    def _level(self, place: Ints) -> Floats:
+    def _level(self, places: Ints) -> Floats:
         """Return the level at each of some places."""
         first, _, levels = map(np.array, zip(*self.levels(), strict=True))
-        node = np.maximum(np.searchsorted(first, place, side="right") - 1, 0)
+        node = np.maximum(np.searchsorted(first, places, side="right") - 1, 0)
         return np.asarray(levels[node])
 
     def by_place(self) -> tuple[Ints, list[Floats], Floats]:
@@ -147,19 +147,19 @@ class TaskOnLine:
 
     def tried(self) -> list[int]:
         """Return the places with a trial that ended, however."""
-        return self._of(sha for own in self._values.values() for sha in own.tried)
+        return self._of(sha for values in self._values.values() for sha in values.tried)
 
     def ran(self) -> list[int]:
         """Return the places with a trial that ended well."""
-        return self._of(sha for own in self._values.values() for sha in own.ran)
+        return self._of(sha for values in self._values.values() for sha in values.ran)
 
     def failures(self) -> Mapping[int, Sequence[TrialRecord]]:
         """Return the trials that failed, by place."""
         failed: dict[int, list[TrialRecord]] = {}
         for recipe in self.recipes:
             for record in self._ledger.trials(recipe=recipe, failed_only=True):
-                if (place := self._places.get(record.trial.commit)) is not None:
-                    failed.setdefault(place, []).append(record)
+                if (position := self._places.get(record.trial.commit)) is not None:
+                    failed.setdefault(position, []).append(record)
         return failed
 
     def chains(self, metric: Metric) -> list[ChainValues]:
@@ -170,28 +170,37 @@ class TaskOnLine:
         parts: dict[Chain, list[tuple[Ints, Ints, Floats]]] = {}
         trials: dict[Chain, int] = {}
         for recipe, values in self._values.items():
-            for environment, own in values.by_environment(metric, reused=True).items():
+            for environment, environment_values in values.by_environment(
+                metric, reused=True
+            ).items():
                 stands = self._derivation.equal.get(environment, environment)
-                at = np.array([self._places[sha] for sha in own.commits], dtype=np.int64)
-                place = np.repeat(at, own.grouped.sizes)
-                seeds = own.grouped.seeds
-                seeds = np.zeros_like(place) if seeds is None else seeds
-                if place.size:
-                    chain, columns = Chain(stands, recipe), (place, seeds, own.grouped.values)
+                at = np.array(
+                    [self._places[sha] for sha in environment_values.commits], dtype=np.int64
+                )
+                positions = np.repeat(at, environment_values.grouped.sizes)
+                seeds = environment_values.grouped.seeds
+                seeds = np.zeros_like(positions) if seeds is None else seeds
+                if positions.size:
+                    chain, columns = (
+                        Chain(stands, recipe),
+                        (positions, seeds, environment_values.grouped.values),
+                    )
                     parts.setdefault(chain, []).append(columns)
-                    trials[chain] = trials.get(chain, 0) + len(values.coverage(own).trials)
+                    trials[chain] = trials.get(chain, 0) + len(
+                        values.coverage(environment_values).trials
+                    )
         chains = []
         for chain, groups in parts.items():
-            place, seed, value = map(np.concatenate, zip(*groups, strict=True))
-            order = np.argsort(place, kind="stable")
+            positions, seed, value = map(np.concatenate, zip(*groups, strict=True))
+            order = np.argsort(positions, kind="stable")
             number = numbers.get(chain, len(numbers))
             nodes = _nodes(history, number) if history is not None else []
             chains.append(ChainValues(
-                number, chain, place[order], seed[order], value[order], nodes,
+                number, chain, positions[order], seed[order], value[order], nodes,
                 bool(history and history.noise.is_exact), metric.direction.sign or 1,
                 trials[chain],
             ))  # fmt: skip
-        return sorted(chains, key=lambda each: each.number)
+        return sorted(chains, key=lambda chain: chain.number)
 
     def _of(self, shas: Iterable[str]) -> list[int]:
         return sorted({self._places[s] for s in shas if s in self._places})

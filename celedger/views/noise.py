@@ -60,12 +60,12 @@ class NoiseRow:
 
     def cells(self) -> tuple[str, ...]:
         level, spread = self.level, self.spread
-        known = self.is_known and spread is not None and level.n > 0
+        is_told = self.is_known and spread is not None and level.n > 0
         relative = percent(self.sd / abs(level.mean)) if level.mean else NONE
         return (
             self.metric.name,
             measure(level.mean, self.sd, unit=self.metric.unit) if level.n else NONE,
-            relative if known else NONE,
+            relative if is_told else NONE,
             str(spread.freedom if spread else 0),
             REPEATS[self.repeats],
             *map(level.smallest_text, self.smallest),

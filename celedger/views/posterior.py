@@ -79,14 +79,20 @@ def _values(axes: Axes, report: Report, metric: Metric | None) -> None:
     picture.crosses(axes, report.untestable, metric, MUTED, "untestable")
     beside = picture.side_by_side(axes, positions, values)
     bad = "better" if report.improved else "worse"
-    for name, state, own in (
+    for name, state, commits in (
         (f"trial before the first {report.kind} commit", "unchanged", ~sides[positions + 1]),
         ("trial from it on", bad, sides[positions + 1]),
     ):  # fmt: skip
         colour, shape = STATES[state]
-        if own.any():
+        if commits.any():
             axes.plot(
-                beside[own], values[own], shape, color=colour, markersize=5, alpha=0.8, label=name
+                beside[commits],
+                values[commits],
+                shape,
+                color=colour,
+                markersize=5,
+                alpha=0.8,
+                label=name,
             )
 
 

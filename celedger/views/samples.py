@@ -76,7 +76,7 @@ class Sample:
         if math.isinf(smallest):
             return "unknown"
         unit = self.metric.unit
-        text = change(smallest, unit=unit, like=self.mean, signed=False, significant=2)
+        text = change(smallest, unit=unit, scale_of=self.mean, signed=False, significant=2)
         if math.isfinite(self.mean) and self.mean:
             text += f" ({percent(smallest / abs(self.mean))})"
         return text
@@ -171,9 +171,9 @@ def history_order(commits: Iterable[Commit]) -> list[Commit]:
     graph = {sha: [p for p in c.parents if p in by_sha] for sha, c in by_sha.items()}
     ranks: dict[str, tuple[int, int, int]] = {}
     for sha in TopologicalSorter(graph).static_order():
-        own = by_sha[sha].commit_time, by_sha[sha].author_time, 0
+        times = by_sha[sha].commit_time, by_sha[sha].author_time, 0
         after = [(time, author, depth + 1) for time, author, depth in map(ranks.get, graph[sha])]  # type: ignore[misc]
-        ranks[sha] = max([own, *after])
+        ranks[sha] = max([times, *after])
     return sorted(by_sha.values(), key=lambda c: (ranks[c.sha], c.sha))
 
 

@@ -42,7 +42,7 @@ class MetricRow:
 
     sample: Sample
     smallest: float
-    told: tuple[str, ...]  # what the state says of the commit
+    remarks: tuple[str, ...]  # what the state says of the commit
 
     def cells(self) -> tuple[str, ...]:
         sample = self.sample
@@ -52,12 +52,12 @@ class MetricRow:
             str(sample.n),
             sample.smallest_text(self.smallest),
             f"{sample.left_out} hindered" if sample.left_out else "",
-            "; ".join(self.told),
+            "; ".join(self.remarks),
         )
 
     def json(self) -> dict[str, object]:
-        told = list(self.told)
-        return {**self.sample.json(), "smallest_change": self.smallest, "told": told}
+        remarks = list(self.remarks)
+        return {**self.sample.json(), "smallest_change": self.smallest, "told": remarks}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class BatchRows:
         lines = [f"{head}  (recipe {short(batch.recipe)})"]
         lines += [line for text in self.failed for line in wrap(f"  {text}", width, 4)]
         rows = [row.cells() for row in self.metrics]
-        if not any(row.sample.n or row.sample.left_out or row.told for row in self.metrics):
+        if not any(row.sample.n or row.sample.left_out or row.remarks for row in self.metrics):
             rows = []  # nothing was measured
         lines += table(_COLUMNS, rows, width=width, indent=2).splitlines()
         return [*lines, *(line for r in batch.records for line in _remarks(r, width))]
@@ -111,9 +111,9 @@ class CommitRows(Document):
     ) -> CommitRows:
         """Read a commit, by its full hash. Raises CeledgerError if it has neither trials nor
         findings."""
-        known = ledger.commit(sha) if findings else None
-        if known is not None and not ledger.trials(commit=sha):
-            return cls(known, (), (), tuple(findings))
+        commit_row = ledger.commit(sha) if findings else None
+        if commit_row is not None and not ledger.trials(commit=sha):
+            return cls(commit_row, (), (), tuple(findings))
         commit, batches = samples.measured(ledger, sha)
         latest = {(b.suite, b.task): b for b in reversed(batches)}
         rows = []

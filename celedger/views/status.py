@@ -63,7 +63,7 @@ class StatusDocument(Document):
             parts += _more(in_force)
         others = {
             "over": [self._over(i) for i in self._news_of_the_past()],
-            "suspected": [self._doubt(each) for each in self.state.doubts],
+            "suspected": [self._doubt(doubt) for doubt in self.state.doubts],
             "unknown": list(filter(None, [words.unknown_noise(self.state)])),
             "gone": [f"{name}: on commits that are gone" for name in self.state.gone],
         }
@@ -106,11 +106,11 @@ class StatusDocument(Document):
     def _over(self, incident: Incident) -> str:
         return f"{incident.id} {words.what(incident)}: {words.state(incident)}"
 
-    def _doubt(self, each: Doubt) -> str:
-        amount = relative(each.change, each.before)
+    def _doubt(self, doubt: Doubt) -> str:
+        amount = relative(doubt.change, doubt.before)
         return (
-            f"{each.task} {each.metric} {amount} at {short(each.seen_at)} "
-            f"({probability(each.probability)}): not settled"
+            f"{doubt.task} {doubt.metric} {amount} at {short(doubt.seen_at)} "
+            f"({probability(doubt.probability)}): not settled"
         )
 
     def _runs(self) -> list[str]:
@@ -153,31 +153,34 @@ class IncidentDocument(Document):
     commits: Mapping[str, Commit]
 
     def text(self, width: int = 100) -> str:
-        each = self.incident
-        lines = [f"{each.id} {words.sentence(each, self.commits)}", f"state: {words.state(each)}"]
-        if author := words.whose(each, self.commits):
+        incident = self.incident
+        lines = [
+            f"{incident.id} {words.sentence(incident, self.commits)}",
+            f"state: {words.state(incident)}",
+        ]
+        if author := words.whose(incident, self.commits):
             lines.append(f"author: {author}")
-        if each.message:
-            lines.append(f"message: {plain(each.message)}")
-        if each.log:
-            lines.append(f"log: {each.log}")
-        lines.append(f"seen at: {short(each.seen_at)}")
-        if each.bisect:
-            lines.append(f"named by bisect {each.bisect} ({probability(each.probability)})")
+        if incident.message:
+            lines.append(f"message: {plain(incident.message)}")
+        if incident.log:
+            lines.append(f"log: {incident.log}")
+        lines.append(f"seen at: {short(incident.seen_at)}")
+        if incident.bisect:
+            lines.append(f"named by bisect {incident.bisect} ({probability(incident.probability)})")
         rows = [
             (
                 f"{m.suite}/{m.task} {m.name}".rstrip(), words.levels(m), words.moved(m),
                 words.interval(m), m.state,
             )
-            for m in each.metrics
+            for m in incident.metrics
             if math.isfinite(m.change)
         ]  # fmt: skip
         if rows:
             lines += ["", table(_EVIDENCE, rows, width=width)]
-        if len(each.first_bad) > 1:
+        if len(incident.first_bad) > 1:
             lines += ["", "the first bad commit is one of:"]
-            lines += [f"  {self._commit(sha)}" for sha in each.first_bad]
-        if command := each.next():
+            lines += [f"  {self._commit(sha)}" for sha in incident.first_bad]
+        if command := incident.next():
             lines += ["", f"`{command}`"]
         return "\n".join(lines)
 
@@ -272,7 +275,7 @@ class Queue(Document):
             row = {**pick(job, "id commit suite created ended attempts"), "worktree": job.key}
             jobs.append({**row, "state": state, "message": message})
         keys = ("commit", "task", "seed", "engine", "attended")
-        orders = [dict(zip(keys, each, strict=True)) for each in self.orders]
+        orders = [dict(zip(keys, order, strict=True)) for order in self.orders]
         return {**pick(self, "notes waits worker"), "jobs": jobs, "orders": orders}
 
     def _state(self, job: QueuedJob) -> tuple[str, str]:

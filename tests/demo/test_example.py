@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from conftest import Done, celedger, git, with_verbs
 
+from celedger import demo as example
 from celedger.base.errors import UsageError
 from celedger.cli import demo_play as play
-from celedger.demo import example
 from celedger.ledger import Ledger
 from celedger.repo import Repository
 from celedger.suite import load

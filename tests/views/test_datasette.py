@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from scripted import scripted
 
-from celedger.views.export import metadata
+from celedger.views.export import datasette_metadata
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def ledger(tmp_path: Path) -> Path:
 
 
 def described(path: Path) -> dict[str, Any]:
-    return json.loads(metadata(path.stem))["databases"][path.stem]
+    return json.loads(datasette_metadata(path.stem))["databases"][path.stem]
 
 
 def test_every_table_and_column_is_there_and_every_query_answers(ledger: Path) -> None:
@@ -53,7 +53,7 @@ def test_every_table_and_column_is_there_and_every_query_answers(ledger: Path) -
 @pytest.mark.matrix
 def test_datasette_shows_the_views_and_the_queries(ledger: Path) -> None:
     app = pytest.importorskip("datasette.app")
-    served = app.Datasette([str(ledger)], metadata=json.loads(metadata(ledger.stem)))
+    served = app.Datasette([str(ledger)], metadata=json.loads(datasette_metadata(ledger.stem)))
 
     async def get(path: str) -> Any:
         response = await served.client.get(path)

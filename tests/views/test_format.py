@@ -73,9 +73,9 @@ def test_bytes_and_seconds_take_the_unit_that_reads_best() -> None:
 
 
 def test_a_change_keeps_the_unit_of_what_changed() -> None:
-    assert change(-0.38, 0.1, unit="s", like=12.0) == "-0.38 s"
-    assert change(2.0**19, unit="B", like=2.0**28) == "+0.500 MiB"
-    assert change(0.5, 0.1, unit="%", like=91.0) == "+0.50 pp"
+    assert change(-0.38, 0.1, unit="s", scale_of=12.0) == "-0.38 s"
+    assert change(2.0**19, unit="B", scale_of=2.0**28) == "+0.500 MiB"
+    assert change(0.5, 0.1, unit="%", scale_of=91.0) == "+0.50 pp"
 
 
 def test_ratios_and_probabilities() -> None:

@@ -91,12 +91,12 @@ def blame(
 def _frames(finding: ExplainFinding, tree: Path) -> Iterator[_Reached]:
     """Yield the frames of a finding's places that are in the tree: side, path, frame, cost, and how
     near a hunk comes that costs more where the place is given what differs."""
-    kinds = list(dict.fromkeys(place.what for place in finding.places))
+    kinds = list(dict.fromkeys(location.what for location in finding.places))
     for place in finding.places:
         later = _LATER * kinds.index(place.what)
         inside = [(path_in_tree(tree, frame.file), frame) for frame in place.frames]
-        own = [(path, frame) for path, frame in inside if path is not None]
-        for depth, (path, frame) in enumerate(own):
+        frames_in_tree = [(path, frame) for path, frame in inside if path is not None]
+        for depth, (path, frame) in enumerate(frames_in_tree):
             beside = ("near", "function") if place.what == "call" else ("line", "near", "function")
             yield place.side, path, frame, later + _CALLER * depth, beside
 

@@ -307,10 +307,10 @@ def _given(node: ast.stmt) -> set[str]:
     or no call."""
     calls = [one for one in _own(node) if isinstance(one, ast.Call)]
     called = {id(one) for call in calls for one in ast.walk(call.func)}
-    given = [
+    arguments = [
         one for call in calls for part in (*call.args, *call.keywords) for one in ast.walk(part)
     ]
-    names = set(_loaded(one for one in given if id(one) not in called))
+    names = set(_loaded(one for one in arguments if id(one) not in called))
     return names or set(_loaded(_own(node)))
 
 

@@ -26,9 +26,11 @@ class Origin(NamedTuple):
 def _twin(call: Event, mine: Origin, theirs: Origin) -> Event | None:
     """Return the call of the other side alone that has the function and the operands of a call of
     mine, and other arguments."""
-    like = [[e for e in side.calls if _subject(e) == _subject(call)] for side in (mine, theirs)]
-    both = {e.call for e in like[0]}
-    return next((e for e in like[1] if e.call not in both), None)
+    candidates = [
+        [e for e in side.calls if _subject(e) == _subject(call)] for side in (mine, theirs)
+    ]
+    both = {e.call for e in candidates[0]}
+    return next((e for e in candidates[1] if e.call not in both), None)
 
 
 def _subject(call: Event) -> tuple[str, str | None, Sequence[str]]:
@@ -38,16 +40,16 @@ def _subject(call: Event) -> tuple[str, str | None, Sequence[str]]:
 def origin(mine: Trace, theirs: Trace, event: Event) -> Origin:
     """Follow the tensors of an event of a forward pass back. `theirs`: the other side's trace."""
     calls = [e for e in _pass(mine, event) if e.kind == "call" and e.order < event.order]
-    known = {mark for e in _pass(theirs, event) for mark in (*_made(e), *e.raw.get("i", ()))}
+    produced = {mark for e in _pass(theirs, event) for mark in (*_made(e), *e.raw.get("i", ()))}
     first = {mark: e.order for e in reversed(calls) for mark in _made(e)}
-    wanted = _made(event) - known
+    wanted = _made(event) - produced
     sources: list[Event] = []
     later: list[Event] = []
     for call in reversed(calls):  # what made an operand comes before
-        made, given = _made(call), {mark for mark in call.raw["i"] if mark}
-        if not made & wanted or made <= given:  # or it looks at a tensor in another way
+        made, consumed = _made(call), {mark for mark in call.raw["i"] if mark}
+        if not made & wanted or made <= consumed:  # or it looks at a tensor in another way
             continue
-        wanted |= (operands := given - known)
+        wanted |= (operands := consumed - produced)
         follows = any(first.get(mark, call.order) < call.order for mark in operands)
         (later if follows else sources).append(call)
     return Origin(sources[-1] if sources else None, later, calls)

@@ -88,8 +88,8 @@ def _signature(modules: Mapping[str, Module], path: str, *, strict: bool) -> obj
     module = modules[path]
     kind = module.kind if module.of_torch else ""
     children = sum(1 for other in modules if path and other.startswith(f"{path}."))
-    own = (kind, tuple(module.shapes.values()), children)
-    return (*own, path.rpartition(".")[2]) if strict else own
+    signature = (kind, tuple(module.shapes.values()), children)
+    return (*signature, path.rpartition(".")[2]) if strict else signature
 
 
 def _by_order(b: Sequence[object], a: Sequence[object]) -> list[tuple[int, int]]:

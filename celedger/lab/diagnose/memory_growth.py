@@ -153,8 +153,12 @@ def _tensors(marks: Marks, places: Sequence[CodeLine | None]) -> list[Document]:
         born = np.asarray(births)
         if phase in ("evaluation", "data"):  # between two steps, with the number of the second
             born = born - 1
-        each = [np.unique(born[(a <= born) & (born < b)]).size for a, b in spans]
-        if all(each) and sum(each) >= FEWEST and (len(each) >= FEWEST or min(each) >= FEWEST):
+        counts = [np.unique(born[(a <= born) & (born < b)]).size for a, b in spans]
+        if (
+            all(counts)
+            and sum(counts) >= FEWEST
+            and (len(counts) >= FEWEST or min(counts) >= FEWEST)
+        ):
             steps = edges[-1]
             rates = number / steps, size / steps
             leaks.append(_leak("tensors", operator, *rates, places[line], module))

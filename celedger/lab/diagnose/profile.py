@@ -60,22 +60,22 @@ def _sum_up(event: Mapping[str, Any], roots: Mapping[str, str]) -> Document:
     first, last = window["first"], window["first"] + len(window["steps"])
     rows = [_operator(row, busy[row["phase"]][first:last]) for row in window["rows"]]
     steps = _chosen(steps, timed)
-    own, exact = steps.own, event["exact"]
+    durations, exact = steps.own, event["exact"]
     lines = [CodeLine(printed_name(file, roots), name, line) for file, name, line in event["lines"]]
     samples = _samples(event["samples"], event["edges"], lines)
     pauses = {step: lines[line] for step, line in event["pauses"] if line >= 0}
     # The share of evaluation and steps together, as if all steps took as long as the timed ones.
-    share = sum(evaluation) / (float(own.mean()) * count + sum(evaluation))
+    share = sum(evaluation) / (float(durations.mean()) * count + sum(evaluation))
     return {
         "environment": {name: event[name] for name in ("torch", "device", "threads", "workers")},
         "steps": {
-            "count": count, "timed": len(own), "number": steps.number.tolist(),
-            "seconds": own.tolist(), "wall_seconds": steps.wall.tolist(),
+            "count": count, "timed": len(durations), "number": steps.number.tolist(),
+            "seconds": durations.tolist(), "wall_seconds": steps.wall.tolist(),
             "phases": {name: t.tolist() for name, t in steps.times.items() if t.any()},
         },
-        "delayed_share": max(1.0 - own.sum() / steps.wall.sum(), 0.0) if exact else None,
-        "idle_share": 1.0 - steps.cpu.sum() / own.sum() if exact else None,
-        "collector_share": float(steps.gc.sum() / own.sum()),
+        "delayed_share": max(1.0 - durations.sum() / steps.wall.sum(), 0.0) if exact else None,
+        "idle_share": 1.0 - steps.cpu.sum() / durations.sum() if exact else None,
+        "collector_share": float(steps.gc.sum() / durations.sum()),
         "waiting": _waiting(steps),
         "processors": _processors(steps),
         "disks": event["disks"],
@@ -124,7 +124,7 @@ def _gpu(event: Mapping[str, Any], step: float) -> Document | None:
 def _processors(steps: TimedSteps) -> list[float]:
     """Return the processors in use, by tenths of the timed steps."""
     parts = zip(np.array_split(steps.cpu, _PARTS), np.array_split(steps.own, _PARTS), strict=True)
-    return [float(cpu.sum() / own.sum()) for cpu, own in parts]
+    return [float(cpu.sum() / seconds.sum()) for cpu, seconds in parts]
 
 
 def _waiting(steps: TimedSteps) -> Document | None:
@@ -138,12 +138,12 @@ def _waiting(steps: TimedSteps) -> Document | None:
 def _phases(steps: TimedSteps) -> list[Document]:
     """Return the step and its phases: median, 90th and 99th percentile (s), and the share of the
     total time."""
-    own = steps.own
+    durations = steps.own
     rows = []
-    for name, seconds in {"step": own, **steps.times}.items():
+    for name, seconds in {"step": durations, **steps.times}.items():
         if seconds.any():
             median, p90, p99 = np.quantile(seconds, (0.5, 0.9, 0.99)).tolist()
-            share = float(seconds.sum() / own.sum())
+            share = float(seconds.sum() / durations.sum())
             rows.append({"name": name, "median": median, "p90": p90, "p99": p99, "share": share})
     return rows
 

@@ -40,9 +40,9 @@ def _slower_phase(profiles: Mapping[int, Document], rank: int) -> str:
         one: {row["name"]: row["median"] for row in profile["phases"] if row["name"] != "step"}
         for one, profile in profiles.items()
     }
-    own = medians.pop(rank)
+    median = medians.pop(rank)
 
     def excess(phase: str) -> float:
-        return own[phase] - sum(row.get(phase, 0.0) for row in medians.values()) / len(medians)
+        return median[phase] - sum(row.get(phase, 0.0) for row in medians.values()) / len(medians)
 
-    return max(own, key=excess)
+    return max(median, key=excess)

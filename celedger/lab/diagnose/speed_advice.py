@@ -191,8 +191,12 @@ def _communication(document: Document) -> tuple[float, float, dict[str, Any]]:
     if (late := communication["late"]) is not None:
         words["late"] = f": rank {late['rank']} comes late ({MEANING[late['phase']]})"
         words["communication_try"] = _LATE_RANK.format(rank=late["rank"])
-    own = communication["ranks"][0]
-    return row["waited"] / row["step_seconds"], own["waited"] / own["step_seconds"], words
+    first_rank = communication["ranks"][0]
+    return (
+        row["waited"] / row["step_seconds"],
+        first_rank["waited"] / first_rank["step_seconds"],
+        words,
+    )
 
 
 def _gpu_shares(document: Document, step: float) -> dict[str, float]:

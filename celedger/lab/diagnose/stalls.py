@@ -98,11 +98,11 @@ def find(steps: TimedSteps, samples: StackSamples, pauses: Mapping[int, CodeLine
         steps slow for neither. `machine`: steps slow only because others had the cores. Few steps
         have none.
     """
-    own = steps.own
-    if len(own) < 2 * NEIGHBOURS:
+    durations = steps.own
+    if len(durations) < 2 * NEIGHBOURS:
         return {"found": [], "unexplained": [], "machine": []}
-    level, slow = _beyond(own)
-    excess = own - level
+    level, slow = _beyond(durations)
+    excess = durations - level
     usual = samples.spent(steps.number[~slow])
     usual = usual / (usual.sum() or 1.0)
     groups: dict[tuple[bool, CodeLine | None], list[int]] = defaultdict(list)

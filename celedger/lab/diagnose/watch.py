@@ -166,8 +166,8 @@ def judge(training: Watched, thresholds: Mapping[str, float]) -> JudgedTraining:
         beyond = limit.__ge__ if point.below else partial(_above, limit)
         judged = training if point.name == "overflow" else clean
         if places := list(point.rule(judged, beyond)):
-            first = min(places, key=lambda place: place.step)
-            others = {(place.module, place.tensor) for place in places}
+            first = min(places, key=lambda tensor: tensor.step)
+            others = {(tensor.module, tensor.tensor) for tensor in places}
             findings.append(WatchpointFinding(point, limit, first, len(others) - 1))
     return JudgedTraining(training, tuple(findings), loss_scale(clean), bounds)
 

@@ -120,10 +120,10 @@ class Watched:
     def place_of(self, parameter: str, tensor: str = "") -> tuple[str, str]:
         """Return a parameter's module, and the name of the tensor within it."""
         about = self.parameters.get(parameter)
-        module, _, own = parameter.rpartition(".")
+        module, _, attribute = parameter.rpartition(".")
         if about is not None and not about.in_module:
-            module, own = FUNCTION, parameter
-        return module, f"{tensor} of {own}" if tensor else own
+            module, attribute = FUNCTION, parameter
+        return module, f"{tensor} of {attribute}" if tensor else attribute
 
     @property
     def length(self) -> int:

@@ -246,10 +246,10 @@ def _lasting(places: Iterable[TensorPlace], beyond: Beyond) -> Iterator[TensorPl
     """Yield for each tensor the first of its first `IN_A_ROW` sampled steps in a row beyond the
     limit."""
     runs: dict[tuple[str, str], list[TensorPlace]] = defaultdict(list)
-    for place in places:
-        run = runs[place.module, place.tensor]
+    for tensor in places:
+        run = runs[tensor.module, tensor.tensor]
         if len(run) < IN_A_ROW:
-            run[:] = [*run, place] if beyond(place.figure) else []
+            run[:] = [*run, tensor] if beyond(tensor.figure) else []
             if len(run) == IN_A_ROW:
                 yield run[0]
 
@@ -281,8 +281,8 @@ def vanishing(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
                 if module in outputs and reached & {*outputs[: outputs.index(module)]}:
                     continue
                 note = f"RMS {row.rms:.2g}, that of {most.name} {most.rms:.2g}"
-                place = training.place_of(row.name, "gradient")
-                yield TensorPlace(step.number, *place, row.rms / most.rms, note)
+                tensor = training.place_of(row.name, "gradient")
+                yield TensorPlace(step.number, *tensor, row.rms / most.rms, note)
 
     return _lasting(places(), beyond)
 
@@ -297,8 +297,8 @@ def exploding(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
         for row in _layers(step, training):
             if beyond(row.rms / most):
                 note = f"RMS {row.rms:.2g}, at first no layer's above {most:.2g}"
-                place = training.place_of(row.name, "gradient")
-                yield TensorPlace(step.number, *place, row.rms / most, note)
+                tensor = training.place_of(row.name, "gradient")
+                yield TensorPlace(step.number, *tensor, row.rms / most, note)
 
 
 def out_of_range(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:

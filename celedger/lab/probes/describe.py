@@ -110,8 +110,8 @@ def arguments(module: nn.Module, args: Args) -> dict[str, Any]:
             }
     kind: type = type(module)
     names = _forward_parameters(kind)
-    given = {names[i] if i < len(names) else f"input {i}": arg for i, arg in enumerate(args)}
-    return {**given, **dict(sorted(kwargs.items()))}
+    arguments = {names[i] if i < len(names) else f"input {i}": arg for i, arg in enumerate(args)}
+    return {**arguments, **dict(sorted(kwargs.items()))}
 
 
 def settings(module: nn.Module) -> dict[str, Any]:
@@ -148,7 +148,7 @@ def _forward_parameters(kind: type) -> tuple[str, ...]:
     return tuple(p.name for p in parameters if p.kind in positional)[1:]
 
 
-def functional(name: str, given: Any, result: Any) -> bool:
+def functional(name: str, arguments: Any, result: Any) -> bool:
     """Return True for a call that goes on from trained tensors: recorded in the graph, or cut off
     from it."""
     outputs = [tensor for _, tensor in tensors(result)]
@@ -157,7 +157,7 @@ def functional(name: str, given: Any, result: Any) -> bool:
     return (
         bool(outputs)
         and not name.endswith("_")
-        and any(tensor.requires_grad for _, tensor in tensors(given))
+        and any(tensor.requires_grad for _, tensor in tensors(arguments))
     )
 
 

@@ -106,18 +106,18 @@ class ModuleNames:
         """Return True for a parameter that `parameters` has named by a variable."""
         return self._bare.get(parameter) is not None
 
-    def _name_bare(self, bare: list[tuple[str, Tensor]], taken: set[str]) -> None:
+    def _name_bare(self, bare: list[tuple[str, Tensor]], used_names: set[str]) -> None:
         """Name parameters without a module, once: by a variable of the script, else by their
         position in the optimiser and the line that steps it."""
-        taken |= {name for _, name in self._bare.items()}
+        used_names |= {name for _, name in self._bare.items()}
         expression = expressions([parameter for _, parameter in bare])
         for position, parameter in bare:
             if self._bare.get(parameter) is None:
                 first = expression.get(id(parameter)) or f"{position} ({calling_line()})"
                 numbered = (f"{first}#{number}" for number in itertools.count(2))
-                name = next(n for n in itertools.chain([first], numbered) if n not in taken)
+                name = next(n for n in itertools.chain([first], numbered) if n not in used_names)
                 self._bare[parameter] = name
-                taken.add(name)
+                used_names.add(name)
 
     def _root(self, module: nn.Module) -> str:
         prefix: str | None = self._roots.get(module)

@@ -28,14 +28,14 @@ class DiskUse:
 
     def read(self) -> dict[str, float] | None:
         """Return bytes by name and `wait`, in seconds; None where the system does not count."""
-        own = _counters(os.getpid())
-        if not own:
+        counters = _counters(os.getpid())
+        if not counters:
             return None
-        own.subtract(self._start)
+        counters.subtract(self._start)
         for worker in multiprocessing.active_children():
-            own.update(_counters(worker.pid or 0))
-        own["wait"] += self._waited
-        return {**own, "wait": own["wait"] / os.sysconf("SC_CLK_TCK")}
+            counters.update(_counters(worker.pid or 0))
+        counters["wait"] += self._waited
+        return {**counters, "wait": counters["wait"] / os.sysconf("SC_CLK_TCK")}
 
 
 def _counters(pid: int) -> Counter[str]:

@@ -78,10 +78,10 @@ class CallSites:
             code: CodeType = frame.f_code
             file = self._file(code.co_filename)
             if file and not (frames and is_library_file(code.co_filename)):
-                own = leading and code.co_argcount and (
+                is_method = leading and code.co_argcount and (
                     frame.f_locals.get(code.co_varnames[0]) is without
                 )  # fmt: skip
-                if not own:
+                if not is_method:
                     leading = False
                     frames.append((file, frame.f_lineno, code.co_name))
             frame = frame.f_back

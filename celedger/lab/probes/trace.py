@@ -118,12 +118,12 @@ class TraceProbe(observe.Probe):
         late = {"t": self.step} if self.step else {}
         for module in root.modules():
             kind = type(module)
-            own = module.named_parameters(recurse=False)
+            parameters = module.named_parameters(recurse=False)
             self.write(
                 "module", p=self.names.of(module), c=f"{kind.__module__}.{kind.__qualname__}",
                 a=describe.settings(module), f=describe.code(kind, "forward"),
                 w=self.origins.constructed.get(module, -1),
-                s={name: list(weight.shape) for name, weight in own if has_shape(weight)},
+                s={name: list(weight.shape) for name, weight in parameters if has_shape(weight)},
             )  # fmt: skip
         prefix = self.names.of(root)
         if "perturb" in self.options and self.step == 0:
@@ -132,8 +132,8 @@ class TraceProbe(observe.Probe):
         for role in ("parameter", "buffer"):
             for path, module in root.named_modules(remove_duplicate=False):
                 owned: Any = getattr(module, f"named_{role}s")
-                for own, tensor in owned(recurse=False):
-                    name = prefix + (f"{path}.{own}" if path else own)
+                for parameters, tensor in owned(recurse=False):
+                    name = prefix + (f"{path}.{parameters}" if path else parameters)
                     first.setdefault(id(tensor), name)
                     if has_shape(tensor):
                         tied = {"tied": first[id(tensor)]} if first[id(tensor)] != name else {}
@@ -177,12 +177,12 @@ class TraceProbe(observe.Probe):
 
     def _call(self, kind: str, name: str, args: Args, kwargs: Kwargs, result: Any) -> None:
         results = {id(tensor): tensor.numel() for _, tensor in tensors(result)}
-        given = [tensor for _, tensor in tensors([args, kwargs])]
-        if not results or not (given or any(results.values())):
+        arguments = [tensor for _, tensor in tensors([args, kwargs])]
+        if not results or not (arguments or any(results.values())):
             return  # torch sends empty tensors between the processes of a loader
         module, number = self._stack[-1][1:] if self._stack else (None, 0)
-        before = [self.store.hash_before(t) if id(t) in results else None for t in given]
-        inputs = [old or one.get("h") for old, one in zip(before, self._tensors(given))]  # noqa: B905 (3.8)
+        before = [self.store.hash_before(t) if id(t) in results else None for t in arguments]
+        inputs = [old or one.get("h") for old, one in zip(before, self._tensors(arguments))]  # noqa: B905 (3.8)
         outputs = self._tensors(result)
         drawn = self._drawn() if kind == "call" else {}
         self.write(
@@ -208,8 +208,8 @@ class TraceProbe(observe.Probe):
         if outer:
             self._meet(module)
         trains = outer and not self._evaluating
-        given = describe.arguments(module, args) if trains or self._recording() else {}
-        values = list(given.values())
+        arguments = describe.arguments(module, args) if trains or self._recording() else {}
+        values = list(arguments.values())
         if trains:
             self._write_batch(path, values)
         if self._recording():
@@ -218,7 +218,7 @@ class TraceProbe(observe.Probe):
                 m=self.origins.modes.get(module, -1),
                 u=self._stack[-2][1] if not outer else None,
                 ac=describe.autocast(), w=self.sites.here(), x=self._tensors(values),
-                of=[name for name, _ in tensors(given)],
+                of=[name for name, _ in tensors(arguments)],
             )  # fmt: skip
         if outer and self._recording():
             self._dispatch(True)

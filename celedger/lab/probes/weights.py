@@ -53,8 +53,8 @@ class WatchedWeights:
         for prefix, root in self._names.roots():
             shared: set[int] = set()
             for path, module in root.named_modules():
-                for own, parameter in module.named_parameters(recurse=False):
-                    name = prefix + (f"{path}.{own}" if path else own)
+                for name_in_module, parameter in module.named_parameters(recurse=False):
+                    name = prefix + (f"{path}.{name_in_module}" if path else name_in_module)
                     if id(parameter) not in shared and name not in self.about:
                         self.kinds[name] = type(module).__name__
                         self.about[name] = _untrained(parameter, _fan_in(module, parameter))

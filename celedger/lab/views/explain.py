@@ -157,12 +157,12 @@ def _places(finding: ExplainFinding, tree: Path) -> list[tuple[str, str, Frame]]
     """Return origin, file and frame of each place in the tree, the innermost of each, without
     repeats."""
     rows: dict[tuple[str, int], tuple[str, str, Frame]] = {}
-    for place in finding.places:
-        frames = ((path_in_tree(tree, frame.file), frame) for frame in place.frames)
+    for location in finding.places:
+        frames = ((path_in_tree(tree, frame.file), frame) for frame in location.frames)
         path, frame = next(((path, frame) for path, frame in frames if path), ("", None))
         if frame is not None:
-            side = "" if place.side == "b" else " (before)"
-            rows.setdefault((path, frame.line), (place.what + side, path, frame))
+            side = "" if location.side == "b" else " (before)"
+            rows.setdefault((path, frame.line), (location.what + side, path, frame))
     return list(rows.values())
 
 

@@ -82,19 +82,20 @@ def _peak(name: str, peak: Document, width: int) -> str:
     return f"{head}\n{table(heads, rows[:ROWS], width=width)}{_more(rows)}"
 
 
-def _allocator(held: Document | None) -> str:
+def _allocator(allocator: Document | None) -> str:
     """Return a sentence on torch's CUDA allocator; "" without a GPU."""
-    if held is None:
+    if allocator is None:
         return ""
-    peaks = f"{size(held['peak_reserved'])} for tensors of {size(held['peak_allocated'])} at most"
+    reserved, allocated = size(allocator["peak_reserved"]), size(allocator["peak_allocated"])
+    peaks = f"{reserved} for tensors of {allocated} at most"
     text = (
-        f"the allocator reserved {peaks}; at the end {size(held['reserved'])} in "
-        f"{held['segments']} segments, {size(held['cached'])} of it unused and "
-        f"{size(held['split'])} free between tensors; the largest free block is "
-        f"{size(held['largest_free'])}"
+        f"the allocator reserved {peaks}; at the end {size(allocator['reserved'])} in "
+        f"{allocator['segments']} segments, {size(allocator['cached'])} of it unused and "
+        f"{size(allocator['split'])} free between tensors; the largest free block is "
+        f"{size(allocator['largest_free'])}"
     )
-    if held["retries"]:
-        text += f"; it gave all unused memory back {held['retries']} × to go on"
+    if allocator["retries"]:
+        text += f"; it gave all unused memory back {allocator['retries']} × to go on"
     return text
 
 

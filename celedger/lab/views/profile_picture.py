@@ -58,8 +58,8 @@ def _profile(target: ProfileTarget, document: Document) -> Figure:
     picture = sheet(title, 6.4)
     strip, bars = picture.subplots(2, 1, height_ratios=[1.5, 1.0])
     steps = document["steps"]
-    number, own = np.asarray(steps["number"]), np.asarray(steps["seconds"])
-    scale = Scale.of("s", float(own.max()))
+    number, seconds = np.asarray(steps["number"]), np.asarray(steps["seconds"])
+    scale = Scale.of("s", float(seconds.max()))
     shares = {row["name"]: share(row["share"]) for row in document["phases"]}
     bottom = np.zeros(number.size)
     for (name, values), colour in zip(steps["phases"].items(), _COLOURS, strict=False):
@@ -73,7 +73,7 @@ def _profile(target: ProfileTarget, document: Document) -> Figure:
         often = f"every {stall['every']} steps" if stall["every"] else f"{at.sum()} steps"
         line = "garbage collector" if stall["collector"] else stall["place"] or "line unknown"
         label = clip(f"stall, {often}: {plain(line)}", 60)
-        strip.plot(number[at], own[at] / scale.divisor, "v", ms=4, color=RED, label=label)
+        strip.plot(number[at], seconds[at] / scale.divisor, "v", ms=4, color=RED, label=label)
     subtitle(strip, "steps that were timed; the others warmed up or ran under a profiler")
     strip.set(xlabel="step", ylabel=f"own time of a step ({scale.unit})")
     finish(picture, strip)

@@ -53,23 +53,25 @@ def _result(report: WatchReport, judged: JudgedTraining | None = None) -> str:
 
 
 def _finding(finding: WatchpointFinding, width: int) -> Iterator[str]:
-    point, place = finding.watchpoint, finding.first
-    sign = "<" if point.below and place.figure < finding.threshold else ">"
-    if place.figure == finding.threshold:
+    point, tensor = finding.watchpoint, finding.first
+    sign = "<" if point.below and tensor.figure < finding.threshold else ">"
+    if tensor.figure == finding.threshold:
         sign = "at"
-    beyond = f"{point.measures} {number(place.figure, significant=3)}"
+    beyond = f"{point.measures} {number(tensor.figure, significant=3)}"
     if math.isfinite(finding.threshold):
         beyond += f", {sign} {number(finding.threshold, significant=3)}"
-    yield f"{point.name}  step {place.step}, {module(place)}, {place.tensor}"
-    yield from _indented(beyond + (f": {place.note}" if place.note else ""), width)
+    yield f"{point.name}  step {tensor.step}, {module(tensor)}, {tensor.tensor}"
+    yield from _indented(beyond + (f": {tensor.note}" if tensor.note else ""), width)
     if finding.more > 0:
         yield f"  and {count(finding.more, 'other place')}"
     yield from _indented(f"try: {point.advice}", width)
 
 
-def module(place: TensorPlace) -> str:
+def module(tensor: TensorPlace) -> str:
     """Return a module's path as printed."""
-    return {"": "the model", FUNCTION: "outside the modules"}.get(place.module, plain(place.module))
+    return {"": "the model", FUNCTION: "outside the modules"}.get(
+        tensor.module, plain(tensor.module)
+    )
 
 
 def _halves(judged: JudgedTraining, width: int) -> list[str]:

@@ -172,10 +172,10 @@ def _steps(axes: Axes, training: Watched) -> None:
     places = axes.get_xaxis().get_transform().transform(np.array([-0.5, *steps, training.length]))
     named: list[int] = []
     free = -math.inf
-    for step, place in zip(steps, places[1:], strict=False):
-        if place >= free:
+    for step, tensor in zip(steps, places[1:], strict=False):
+        if tensor >= free:
             named.append(step)
-            free = place + np.ptp(places) / _TICKS
+            free = tensor + np.ptp(places) / _TICKS
     axes.xaxis.set_major_locator(FixedLocator(named))
     axes.xaxis.set_minor_locator(FixedLocator(steps))
     axes.xaxis.set_minor_formatter(NullFormatter())

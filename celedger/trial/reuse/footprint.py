@@ -171,8 +171,10 @@ def outside_folders(repository: Repository) -> tuple[Path, ...]:
     linked = [
         Path(line.removeprefix("worktree ")) for line in lines if line.startswith("worktree ")
     ]
-    own = (repository.root, repository.worktree, repository.common_dir)
-    return tuple(dict.fromkeys((*own, *(folder for folder in linked if folder.is_dir()))))
+    repository_folders = (repository.root, repository.worktree, repository.common_dir)
+    return tuple(
+        dict.fromkeys((*repository_folders, *(folder for folder in linked if folder.is_dir())))
+    )
 
 
 def judge_outside(
@@ -181,14 +183,14 @@ def judge_outside(
     named: NamedPaths,
     commit: str,
     trials: Path,
-    own: Iterable[Path],
+    trial_paths: Iterable[Path],
 ) -> Outside:
     """Judge the paths that a trial named in the folders `beside`. `commit` is the tree at which it
     ran; `trials` is the folder of trials' files, `own` the one of this trial. Raises
     RepositoryError."""
     git, state = _inside(repository.common_dir), _inside(repository.state_dir)
     others, checkouts = _inside(trials), _inside(repository.state_dir / "checkouts")
-    own_folders = tuple(map(_inside, own))
+    own_folders = tuple(map(_inside, trial_paths))
     work_trees = {_inside(p): p for p in beside if p not in (repository.common_dir, trials)}
     tracked: dict[bytes, tuple[set[bytes], set[bytes]]] = {}
     # If there is byte-code, Python opens no source.
@@ -274,7 +276,9 @@ class SyntaxTrees:
         pairs = list(pairs)
         self._differences.between((one.tree, other.tree) for one, other in pairs)  # all in one call
         for one, other in pairs:
-            changes = {c for each in agreements for c in each.touching(one.tree, other.tree)}
+            changes = {
+                c for agreement in agreements for c in agreement.touching(one.tree, other.tree)
+            }
             if changes and all(
                 change.path.endswith(b".py") and change.old.mode == change.new.mode
                 for change in changes

@@ -66,9 +66,14 @@ class Reuse:
             if task.build and not matching:
                 unknown = unknown or "its build declares no inputs"
             path_functions = (journal.out_path, journal.log_path, journal.path)
-            own = (*(path_of(self._ledger, ulid) for path_of in path_functions), self._child)
+            trial_paths = (
+                *(path_of(self._ledger, ulid) for path_of in path_functions),
+                self._child,
+            )
             trials = journal.own_folder(self._ledger)
-            verdict = judge_outside(self._repository, self.beside, beside, commit.tree, trials, own)
+            verdict = judge_outside(
+                self._repository, self.beside, beside, commit.tree, trials, trial_paths
+            )
             file, unknown = verdict.file, unknown or verdict.unknown
             inside.opened |= verdict.opened
             inside.looked |= verdict.looked
