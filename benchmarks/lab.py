@@ -38,7 +38,7 @@ from celedger import suite as suites
 from celedger.base import config
 from celedger.base.errors import CeledgerError
 from celedger.base.model import Commit, Task
-from celedger.lab.diagnose.explain import Desk, Explanation, Side, explain
+from celedger.lab.diagnose.explain import Explanation, Side, SideRunner, explain
 from celedger.lab.diagnose.memory_growth import memory
 from celedger.lab.diagnose.preflight import preflight
 from celedger.lab.diagnose.profile import profile
@@ -322,7 +322,7 @@ class Judge:
             if self.server is not None:
                 self.server.close()
 
-    def desk(self, folder: Path) -> ParentOnce:
+    def runner(self, folder: Path) -> ParentOnce:
         if self.server is None:
             return ParentOnce(self.bench, self.task, folder, self.known, seed=SEED)
         return ForkedDesk(self.bench, self.task, folder, self.known, seed=SEED, server=self.server)
@@ -332,7 +332,7 @@ class Judge:
         environment = {} if verb == "profile" else EAGER
         if verb == "explain" and self.server is not None:
             folder = self.folder()
-            done = self.server.train(self.desk(folder), Side("bare", commit), folder, SEED)
+            done = self.server.train(self.runner(folder), Side("bare", commit), folder, SEED)
             return figures(done.log) if done.ok else [done.message]
         done = diagnose(
             self.bench, commit, self.task_of(verb), SEED, self.folder(), {}, environment=environment
@@ -349,7 +349,7 @@ class Judge:
             wrong, answer, log = self.other_verb(edit, bad, folder)
             sure = ""
         else:
-            said = explain(self.desk(folder), Side("parent", self.good), Side("culprit", bad))
+            said = explain(self.runner(folder), Side("parent", self.good), Side("culprit", bad))
             if self.show is not None:
                 self.show(explanation_text(said, self.bench.station.tree))
             quiet = said.verdict in ("equal", "rounding")
@@ -379,8 +379,8 @@ class Judge:
         arguments = (self.bench, self.good, task, SEED, folder)
         answer = "quiet"
         if name == "trace":
-            desk = Desk(self.bench, self.task, folder, seed=SEED)
-            answer = "quiet" if desk.run(Side("cold", self.good), (0, 1, 2, 4))[1] else "nothing"
+            runner = SideRunner(self.bench, self.task, folder, seed=SEED)
+            answer = "quiet" if runner.run(Side("cold", self.good), (0, 1, 2, 4))[1] else "nothing"
         elif name == "watch":
             _, answer = wrong_watch(NOTHING, watch(*arguments, {}))
         elif name == "preflight":

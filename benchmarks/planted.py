@@ -32,7 +32,7 @@ from celedger import suite as suites
 from celedger.base import config
 from celedger.base.errors import CannotJudge, CeledgerError
 from celedger.base.model import OutcomeKind
-from celedger.lab.diagnose.explain import Desk, Explanation, Side, explain, rounding_ratio
+from celedger.lab.diagnose.explain import Explanation, Side, SideRunner, explain, rounding_ratio
 from celedger.lab.diagnose.trace import processes, read
 from celedger.lab.views.explain import explanation_text
 from celedger.ledger import Ledger
@@ -61,7 +61,7 @@ COMMANDS = {
 EQUAL = 20
 
 
-class ParentOnce(Desk):
+class ParentOnce(SideRunner):
     """Runs the same parent once for all its faults: the first time, and once more to see whether
     it repeats itself."""
 
@@ -97,13 +97,13 @@ class TrainingServer:
             },
         )  # fmt: skip
 
-    def train(self, desk: Desk, side: Side, out: Path, seed: int, probe=None) -> Diagnostic:
+    def train(self, runner: SideRunner, side: Side, out: Path, seed: int, probe=None) -> Diagnostic:
         """Train as `diagnose` would; without a probe where there is none."""
         out.mkdir(parents=True)
-        log, bench = out / "log.txt", desk.bench
-        bench.prepare(side.commit, desk.task, {}, log)
-        place = bench.place(side.commit.sha, desk.task)
-        ((_, argv),) = bench.lines(desk.task, place, seed, out)
+        log, bench = out / "log.txt", runner.bench
+        bench.prepare(side.commit, runner.task, {}, log)
+        place = bench.place(side.commit.sha, runner.task)
+        ((_, argv),) = bench.lines(runner.task, place, seed, out)
         environment = {"CELEDGER_PROBE": json.dumps(probe or {}), "CELEDGER_PROBE_OUT": str(out)}
         job = {
             "log": str(log), "tree": str(bench.station.tree), "argv": argv[1:],

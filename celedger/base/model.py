@@ -37,7 +37,7 @@ class Direction(StrEnum):
 
 class Kind(StrEnum):
     QUALITY = "quality"
-    SPEED = "speed"  # by the clock: company disturbs it
+    SPEED = "speed"  # by the clock: other trials disturb it
     WORK = "work"  # processor time: what other processes do hardly changes it
     MEMORY = "memory"
     COUNT = "count"

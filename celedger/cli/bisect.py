@@ -75,9 +75,7 @@ def bisect(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what it would take, and run nothing.")
     ] = False,
-    every: Annotated[
-        bool, typer.Option("--all", help="Go on with what the named commit leaves unexplained.")
-    ] = False,
+    every: Annotated[bool, typer.Option("--all", help="Search for further causes.")] = False,
     explain: Annotated[
         bool, typer.Option("--explain", help="Then say what differs first from its parent.")
     ] = False,

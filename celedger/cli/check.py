@@ -183,7 +183,7 @@ def _beside(
             needs = lacking(bench, [commit], tasks)
             if needs:
                 with Progress(bench, needs):
-                    run_all(bench, needs, in_company=False)
+                    run_all(bench, needs, speed_too=False)
             number = edit.try_number(own_session.ledger, base.sha, commit.sha)
             standings = tuple(
                 edit.standings(

@@ -43,7 +43,7 @@ def doctor(
         ),
     ] = None,
 ) -> int:  # fmt: skip
-    """Say what celedger sees here: versions, device, ledger, hooks.
+    """Check the installation and the ledger.
 
     Every row of the ledger is checked. One that is gone (by `git clean -xfd`, say) or damaged is
     rebuilt by --restore from what .git/celedger holds of it; a damaged file is kept. It exits 0

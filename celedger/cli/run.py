@@ -38,7 +38,7 @@ def run(
             min=0,
             max=2**32 - 1,
             metavar="N",
-            help="Instead of the task's own seeds; may be repeated.",
+            help="Seed to use; may be repeated [default: the task's own].",
         ),
     ] = None,
     steps: Annotated[

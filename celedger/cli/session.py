@@ -151,12 +151,12 @@ def settled(
 
     with tempfile.TemporaryDirectory(prefix="celedger-bisect-") as folder:
         tree = Path(folder).resolve()
-        bisecting.lay(repository, start, [*FILES, SUITES], tree)
+        bisecting.write_files(repository, start, [*FILES, SUITES], tree)
         settings = _load(repository, options, tree, **flags)
         for home in (repository.worktree, tree):
             if settings.suites.is_relative_to(home):
                 suites = settings.suites.relative_to(home)
-                bisecting.lay(repository, start, [str(suites)], tree)
+                bisecting.write_files(repository, start, [str(suites)], tree)
                 settings = replace(settings, suites=tree / suites)
         yield settings, start
 
@@ -395,7 +395,7 @@ def _report_lost_trials(repository: Repository, ledger: Ledger, options: Options
     cache has an archive with what it measured for other branches."""
     if repository.has_in_history(ledger.lost_commits()):
         note(options.retyped(
-            f"celedger: {ledger.path} lacks trials that celedger wrote to it before; "
+            f"celedger: {ledger.path} is missing recorded trials; "
             "`celedger doctor --restore` brings it back"
         ))  # fmt: skip
 

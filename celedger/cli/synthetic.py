@@ -123,7 +123,7 @@ def suite_at(session: Session, suite: Suite, commit: Commit, text: str) -> Itera
     name = str(suite.folder.relative_to(repository.worktree))
     with tempfile.TemporaryDirectory(prefix="celedger-suite-") as folder:
         tree = Path(folder).resolve()
-        if not bisecting.lay_beside_ignored(repository, commit.sha, [name], tree):
+        if not bisecting.write_beside_ignored(repository, commit.sha, [name], tree):
             yield suite
             return
         files = digests(tree / name)

@@ -47,7 +47,7 @@ class _Answer(Ordered):
 
 @dataclass(eq=False)
 class _Job:
-    """An order that is out. One that a dead head left has nobody to answer until its trial is
+    """A running remote trial. One that a dead head left has nobody to answer until its trial is
     needed."""
 
     note: Note

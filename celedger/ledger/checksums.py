@@ -183,7 +183,7 @@ def _broken_structure(connection: sqlite3.Connection) -> Iterator[str]:
         if line != "ok":
             yield line
     for table, row, parent, _ in connection.execute("PRAGMA foreign_key_check").fetchall():
-        yield f"row {row} of {table} refers to a row of {parent} that there is not"
+        yield f"row {row} of {table} refers to a missing row of {parent}"
 
 
 def described(connection: sqlite3.Connection, table: str, row: int) -> str:

@@ -283,7 +283,7 @@ def _payload(raw: dict[int, bytes], page: bytes, at: int, size: int, is_table: b
     number = int.from_bytes(page[at + local : at + local + 4], "big")
     while rest > 0:
         if number not in raw:
-            raise ValueError("a page of overflow that there is not")
+            raise ValueError("a missing page of overflow")
         parts.append(raw[number][4 : 4 + rest])
         rest -= room - 4
         number = int.from_bytes(raw[number][:4], "big")

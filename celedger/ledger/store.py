@@ -187,7 +187,7 @@ class Store:
 
     def _gone(self) -> LedgerGone:
         return LedgerGone(
-            f"{self.path} went away while it was written to: it was deleted, moved or replaced, "
+            f"{self.path} disappeared during a write: it was deleted, moved or replaced, "
             "or its disk is gone",
             "`celedger doctor --restore` brings back what was measured"
             if self.archive is not None else "nothing more can be recorded",

@@ -344,7 +344,7 @@ def problem(connection: sqlite3.Connection, table: str, row: int) -> str:
 
 
 def broken(connection: sqlite3.Connection) -> Rows:
-    """Return every fact that breaks a rule, or refers to one that does or that there is not."""
+    """Return every fact that breaks a rule, or refers to one that does, or to a missing one."""
     rows: Rows = {}
     for table in (*RULES, "derived"):
         fact = PART_OF.get(table, ("", table))[1]

@@ -32,32 +32,34 @@ def start_of(repository: Repository) -> str:
     return ""
 
 
-def lay(repository: Repository, commit: str, names: Sequence[str], folder: Path) -> None:
+def write_files(repository: Repository, commit: str, names: Sequence[str], folder: Path) -> None:
     """Write files and folders of the tree (`names`) below `folder`, as the work tree would have
     them at this commit: git takes changes and untracked files of the user's along.
 
     Raises RepositoryError where git cannot write them.
     """
-    lay_commit(repository, commit, names, folder)
+    write_committed(repository, commit, names, folder)
     paths = _literal(names)
     changed = repository.tell("diff", "--name-only", "-z", "--no-renames", "HEAD", "--", *paths).out
     changed += repository.tell("ls-files", "-z", "--others", "--", *paths).out
     _link(repository.worktree, changed, folder)
 
 
-def lay_beside_ignored(
+def write_beside_ignored(
     repository: Repository, commit: str, names: Sequence[str], folder: Path
 ) -> bool:
     """Write files and folders of a commit below `folder`, with what git ignores of them in the work
     tree. Return False where the commit has nothing of them."""
-    if not lay_commit(repository, commit, names, folder):
+    if not write_committed(repository, commit, names, folder):
         return False
     words = ("ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--")
     _link(repository.worktree, repository.tell(*words, *_literal(names)).out, folder)
     return True
 
 
-def lay_commit(repository: Repository, commit: str, names: Sequence[str], folder: Path) -> bool:
+def write_committed(
+    repository: Repository, commit: str, names: Sequence[str], folder: Path
+) -> bool:
     """Write files and folders of a commit below `folder`. Return False where it has none."""
     tell = repository.tell
     env = {"GIT_INDEX_FILE": str(folder / ".index")}

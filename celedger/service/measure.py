@@ -73,7 +73,7 @@ def measure(
 
         extra = ExtraTrials(bench, line, commit, tasks, say, lacks=bool(needs))
         with progress(needs):
-            ran = run_all(bench, needs, in_company=False)
+            ran = run_all(bench, needs, speed_too=False)
             extra.run(ran, most=most)
         is_settled = extra.is_settled
     state = record()

@@ -182,7 +182,7 @@ class DeviceLock:
             finally:
                 lock.write("")
 
-    def company(self) -> bool:
+    def was_shared(self) -> bool:
         """Return True if, since this lock was taken, another one was held: of another GPU, or of
         other cores. Who takes or releases one writes its file."""
         for path in set(self.path.parent.glob("*.lock")).difference(self._paths):

@@ -221,7 +221,7 @@ class Attempt:
         self, kind: OutcomeKind, message: str, returncode: int | None, *marks: Mark
     ) -> Outcome:
         ledger = self.station.ledger
-        if self.station.device_lock.company():
+        if self.station.device_lock.was_shared():
             marks = (*marks, Mark.ACCOMPANIED)
         return Outcome(
             kind=kind,

@@ -103,16 +103,16 @@ class Workers:
         return bench.run(need._replace(until=need.until and until))
 
 
-def run_all(bench: Bench, needs: Sequence[Need], *, in_company: bool = True) -> list[TrialRecord]:
+def run_all(bench: Bench, needs: Sequence[Need], *, speed_too: bool = True) -> list[TrialRecord]:
     """Run the trials and return them in their order: one by one, or on the workers of the bench.
 
     Workers take trials of different tasks or seeds at once: of the same one at two commits, the
-    later may re-use the result of the earlier. Unless `in_company`, tasks with a metric of speed
+    later may re-use the result of the earlier. Unless `speed_too`, tasks with a metric of speed
     that the suite judges run one by one.
     """
     engine = bench.engine
-    in_company |= engine.workers == 1
-    together = [in_company or not _judges_speed(bench, need) for need in needs]
+    speed_too |= engine.workers == 1
+    together = [speed_too or not _judges_speed(bench, need) for need in needs]
     records: dict[int, TrialRecord] = {}
     waiting = deque(i for i, is_parallel in enumerate(together) if is_parallel)
     under_way: dict[Future[TrialRecord], int] = {}

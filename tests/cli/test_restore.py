@@ -134,7 +134,7 @@ def test_a_ledger_that_goes_away_during_a_trial_is_told_and_comes_back_with_it(
     script.unlink()
     assert done.status == 128, done.err
     last = done.err.splitlines()[-1]
-    assert "went away while it was written to" in last and "celedger doctor --restore" in last
+    assert "disappeared during a write" in last and "celedger doctor --restore" in last
     assert done.out == ""
     ledger.parent.mkdir(exist_ok=True)
     back = measured.run("doctor", "--restore")
@@ -290,9 +290,9 @@ def test_a_ledger_from_a_cache_may_lack_what_another_branch_measured_here(tmp_pa
     git(project.root, "checkout", "-q", "main")
     project.history([1.2])
     said = [project.run(*words).err for words in (["log"], ["run", "HEAD"], ["drift"])]
-    assert "lacks trials" not in "".join(said)
+    assert "is missing recorded" not in "".join(said)
     assert "its archive has 2 more: `celedger doctor --restore`" in project.run("doctor").out
     (project.root / "ledger.db").write_bytes(cached)
-    assert "lacks trials that celedger wrote to it before" in project.run("log").err
+    assert "is missing recorded trials" in project.run("log").err
     assert "restored    4 trials" in project.run("doctor", "--restore").out
     assert "its archive has" not in project.run("doctor").out

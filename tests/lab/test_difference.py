@@ -91,11 +91,11 @@ def test_equal_trainings_have_no_difference(make: Any) -> None:
 
 def test_of_several_ranks_the_one_whose_numbers_differ_first_is_compared(make: Any) -> None:
     left = [replace(make(), rank=f"rank {number} of 3") for number in range(3)]
-    desk: Any = SimpleNamespace(task=SimpleNamespace(metrics=()))
+    runner: Any = SimpleNamespace(task=SimpleNamespace(metrics=()))
     right = [make(out=3 * X), make(), make(start=X + 1)]
-    c = _first_process(desk, left, right)
+    c = _first_process(runner, left, right)
     assert c is not None and c.a.rank == "rank 2 of 3"
-    c = _first_process(desk, left, right[:2])
+    c = _first_process(runner, left, right[:2])
     assert c is not None and c.a.rank == "rank 0 of 3"
 
 

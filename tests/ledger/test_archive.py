@@ -206,7 +206,7 @@ def test_a_trial_that_ends_in_a_ledger_that_went_away_is_archived(
     else:
         other.replace(path)
     ledger.append(trial.ulid, 1, {"loss": 0.5})  # a training is not stopped for it
-    with pytest.raises(LedgerGone, match="went away"):
+    with pytest.raises(LedgerGone, match="disappeared during a write"):
         ledger.finish_trial(trial.ulid, facts.outcome(), {"loss": 0.5})
     with pytest.raises(LedgerGone):
         facts.trial(ledger, commit=facts.commit(2))  # nor is another one begun

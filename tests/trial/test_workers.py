@@ -136,10 +136,10 @@ def test_the_whole_cpu_waits_for_a_trial_on_some_cores_and_other_cores_do_not(
 
     whole, first, second = lock(), lock(0, 1), lock(2)
     with first.hold(wait):
-        assert not first.company()
+        assert not first.was_shared()
         with second.hold(wait):
             pass
-        assert first.company(), "although the other has ended"
+        assert first.was_shared(), "although the other has ended"
         for other in (whole, lock(1, 2)):
             with pytest.raises(_WaitedError), other.hold(wait):
                 pass
@@ -197,5 +197,5 @@ def test_a_task_is_not_run_at_two_commits_at_once_while_another_can(tmp_path: Pa
     ]
     assert run_all(bench, needs) == needs
     assert all(len({each.task.name for each in group}) == len(group) for group in pool.most)
-    assert run_all(bench, needs, in_company=False) == needs
+    assert run_all(bench, needs, speed_too=False) == needs
     assert alone == needs[2:], "whose speed is judged"

@@ -12,7 +12,7 @@ import numpy as np
 from celedger.lab.diagnose import start_rules as start
 from celedger.lab.diagnose import step_rules as step
 from celedger.lab.diagnose.difference import Front, TraceComparison
-from celedger.lab.diagnose.difference_context import Scene
+from celedger.lab.diagnose.difference_context import DifferenceContext
 from celedger.lab.diagnose.finding import (
     ExplainFinding,
     FindingPhase,
@@ -39,27 +39,27 @@ class Cause(NamedTuple):
     fields name another."""
 
     name: str
-    part: str  # of the step, as in Scene
+    part: str  # of the step, as in DifferenceContext
     sureness: Sureness
-    rule: Callable[[Any], Any]  # of a Scene
+    rule: Callable[[Any], Any]  # of a DifferenceContext
 
 
 def judge(c: TraceComparison, front: Front) -> ExplainFinding:
     """Name the cause of the first difference, and describe it."""
-    scene = Scene(c, front)
+    context = DifferenceContext(c, front)
     for cause in CAUSES:
-        if cause.part == scene.part and (answer := cause.rule(scene)):
+        if cause.part == context.part and (answer := cause.rule(context)):
             fields = {"sentence": answer} if isinstance(answer, str) else answer
-            return _finding(scene, cause, fields)
-    raise AssertionError(f"no cause for {scene.part}")  # the last rule of each part always holds
+            return _finding(context, cause, fields)
+    raise AssertionError(f"no cause for {context.part}")  # the last rule of each part always holds
 
 
-def _finding(s: Scene, cause: Cause, answer: dict[str, Any]) -> ExplainFinding:
+def _finding(s: DifferenceContext, cause: Cause, answer: dict[str, Any]) -> ExplainFinding:
     phase = _PHASES[cause.part]
-    if cause.part == "forward" and s.a.evaluation:
+    if cause.part == "forward" and s.event_a.evaluation:
         phase = FindingPhase.EVALUATION
     module = answer.get("module", _module(s))
-    about = s.c.b.modules.get(module) if module is not None else None
+    about = s.comparison.b.modules.get(module) if module is not None else None
     fields: dict[str, Any] = {
         "cause": cause.name, "phase": phase, "module": module, "kind": about.short if about else "",
         "tensor": _tensor(s), "operator": s.call, "facts": _facts(s),
@@ -69,18 +69,18 @@ def _finding(s: Scene, cause: Cause, answer: dict[str, Any]) -> ExplainFinding:
     return ExplainFinding(step=s.step, sureness=cause.sureness, **fields)
 
 
-def _module(s: Scene) -> str | None:
+def _module(s: DifferenceContext) -> str | None:
     if s.part == "forward":
         return s.new.path if s.new is not None else s.owner
     if s.part == "backward":
         return s.gradient_path
     if s.part in ("gradients", "init", "buffer", "late"):
-        trace = s.c.b if s.b is not None else s.c.a
+        trace = s.comparison.b if s.event_b is not None else s.comparison.a
         return trace.owner(s.pair.one.path or "")
     return "" if s.part in ("settings", "update") else None
 
 
-def _tensor(s: Scene) -> str:
+def _tensor(s: DifferenceContext) -> str:
     path = s.pair.one.path
     return {
         "forward": f"{'input' if s.front.kind == 'enter' else 'output'} of {named(path)}",
@@ -90,10 +90,12 @@ def _tensor(s: Scene) -> str:
     }.get(s.part, f"`{path}` {s.pair.one.name}".strip())  # fmt: skip
 
 
-def _facts(s: Scene) -> list[str]:
+def _facts(s: DifferenceContext) -> list[str]:
     facts = []
-    if s.part == "forward" and s.a.raw.get("ac") != s.b.raw.get("ac"):
-        facts.append(f"autocast {s.a.raw.get('ac') or 'off'} → {s.b.raw.get('ac') or 'off'}")
+    if s.part == "forward" and s.event_a.raw.get("ac") != s.event_b.raw.get("ac"):
+        facts.append(
+            f"autocast {s.event_a.raw.get('ac') or 'off'} → {s.event_b.raw.get('ac') or 'off'}"
+        )
     if s.part != "report":
         facts += [f"no longer called: {event.call}" for event in s.gone[:4]]
         facts += [f"newly called: {event.call}" for event in s.fresh[:4]]
@@ -113,19 +115,19 @@ CAUSES = (
     Cause("random", "init", LIKELY, lambda s: start.redrawn(s, start.REORDERED)),
 
     Cause("inputs", "data", SURE, step.other_inputs),
-    Cause("batch-size", "data", SURE, lambda s: s.x.shape[1:] == s.y.shape[1:]
-        and s.x.shape[:1] != s.y.shape[:1]
-        and f"the batch has {s.y.shape[0]} rows instead of {s.x.shape[0]}"),
-    Cause("shape", "data", SURE, lambda s: s.x.shape != s.y.shape
-        and f"the input has shape {list(s.y.shape)} instead of {list(s.x.shape)}"),
-    Cause("dtype", "data", SURE, lambda s: s.x.dtype != s.y.dtype
-        and f"the input is {s.y.dtype} instead of {s.x.dtype}"),
+    Cause("batch-size", "data", SURE, lambda s: s.tensor_a.shape[1:] == s.tensor_b.shape[1:]
+        and s.tensor_a.shape[:1] != s.tensor_b.shape[:1]
+        and f"the batch has {s.tensor_b.shape[0]} rows instead of {s.tensor_a.shape[0]}"),
+    Cause("shape", "data", SURE, lambda s: s.tensor_a.shape != s.tensor_b.shape
+        and f"the input has shape {list(s.tensor_b.shape)} instead of {list(s.tensor_a.shape)}"),
+    Cause("dtype", "data", SURE, lambda s: s.tensor_a.dtype != s.tensor_b.dtype
+        and f"the input is {s.tensor_b.dtype} instead of {s.tensor_a.dtype}"),
     Cause("order", "data", SURE, start.data_order),
     Cause("data", "data", LIKELY, start.other_rows),
     Cause("scale", "data", SURE, lambda s: s.far is not None and s.far.ratio == s.far.ratio
         and f"the input is {figure(s.far.ratio)} times what it was"),
-    Cause("axes", "data", SURE, lambda s: len(s.x.values) == s.x.size
-        and np.array_equal(np.sort(s.x.values), np.sort(s.y.values))
+    Cause("axes", "data", SURE, lambda s: len(s.tensor_a.values) == s.tensor_a.size
+        and np.array_equal(np.sort(s.tensor_a.values), np.sort(s.tensor_b.values))
         and "the input has the same values in other places: an axis is swapped or flipped"),
     Cause("scale", "data", SURE, start.scaled_input),
     Cause("data", "data", LIKELY, lambda s: "the input differs in "
@@ -172,9 +174,9 @@ CAUSES = (
     Cause("calls", "backward", SURE, lambda s: (s.gone or s.fresh) and step.gradient(s)),
     Cause("gradient", "backward", LIKELY, step.gradient),
 
-    Cause("frozen", "gradients", SURE, lambda s: not s.b.tensors
+    Cause("frozen", "gradients", SURE, lambda s: not s.event_b.tensors
         and step.optimiser_given(s, f"{step.changed_names(s)} get no gradient any more")),
-    Cause("frozen", "gradients", SURE, lambda s: not s.a.tensors
+    Cause("frozen", "gradients", SURE, lambda s: not s.event_a.tensors
         and step.optimiser_given(s, f"{step.changed_names(s)} get a gradient now")),
     Cause("not-cleared", "gradients", SURE, lambda s: step.not_cleared(s) and step.optimiser_given(
         s, "gradients are not cleared between steps: those of the step before are added",
@@ -190,9 +192,9 @@ CAUSES = (
     Cause("settings", "buffer", SURE, lambda s: step.buffer(s, by_settings=True)),
     Cause("buffer", "buffer", LIKELY, lambda s: step.buffer(s, by_settings=False)),
     Cause("optimiser", "update", LIKELY, lambda s: s.front.kind == "state" and step.state_anew(s)
-        and f"the optimiser's state is lost before step {s.step}: `{s.b.name}` starts anew"),
+        and f"the optimiser's state is lost before step {s.step}: `{s.event_b.name}` starts anew"),
     Cause("optimiser", "update", LIKELY, lambda s: "equal gradients and settings, and "
-        + (f"`{s.b.name}` of the optimiser" if s.front.kind == "state" else "the weights")
+        + (f"`{s.event_b.name}` of the optimiser" if s.front.kind == "state" else "the weights")
         + f" differ after the step, first for {step.changed_names(s)}"),
 
     Cause("argument", "late", SURE, lambda s: step.other_argument(s)

@@ -23,7 +23,7 @@ class Origin(NamedTuple):
         return next((e for e in same if e.call == call.call), same[-1] if same else None)
 
 
-def _twin(call: Event, mine: Origin, theirs: Origin) -> Event | None:
+def _counterpart(call: Event, mine: Origin, theirs: Origin) -> Event | None:
     """Return the call of the other side alone that has the function and the operands of a call of
     mine, and other arguments."""
     candidates = [
@@ -61,9 +61,9 @@ def parting(a: Origin, b: Origin) -> tuple[Event | None, Event | None]:
     gone, new = a.source, b.source
     if gone is not None and new is not None and gone.name == new.name:
         return gone, new
-    if gone is not None and (other := _twin(gone, a, b)) is not None:
+    if gone is not None and (other := _counterpart(gone, a, b)) is not None:
         return gone, other
-    if new is not None and (old := _twin(new, b, a)) is not None:
+    if new is not None and (old := _counterpart(new, b, a)) is not None:
         return old, new
     if gone is None or new is None:
         return gone, new

@@ -35,16 +35,16 @@ _PARTS = {
 _CALLERS = {"forward": "caller", "loss": "caller", "data": "training loop"}
 
 
-class Scene:
-    """The first difference of two traces, and what surrounds it on both sides. `a` and `b` are the
-    events; a gradient that does not arrive is None. `part` is the part of the step: init, data,
-    forward, loss, backward, gradients, settings, buffer, update, late (a model was first used after
-    training began) or report."""
+class DifferenceContext:
+    """The first difference of two traces, and what surrounds it on both sides. `event_a` and
+    `event_b` are the events; a gradient that does not arrive is None. `part` is the part of the
+    step: init, data, forward, loss, backward, gradients, settings, buffer, update, late (a model
+    was first used after training began) or report."""
 
     def __init__(self, c: TraceComparison, front: Front) -> None:
-        self.c, self.front, self.pair = c, front, front.pair
-        self.a: Any = front.pair.a
-        self.b: Any = front.pair.b
+        self.comparison, self.front, self.pair = c, front, front.pair
+        self.event_a: Any = front.pair.a
+        self.event_b: Any = front.pair.b
         self.step = front.pair.step
         self.missing = front.kind == "missing"
         self.part = self._part()
@@ -69,16 +69,16 @@ class Scene:
         self.call = next((e.call for e in (*reversed(self.parting), y) if e is not None), "")
 
     def _part(self) -> str:
-        a = self.a
+        a = self.event_a
         if self.front.kind == "init" and self.step:
             return "late"
         if self.front.kind != "enter" or a.raw.get("u") is not None or a.evaluation:
             return _PARTS.get(self.front.kind, "update")
         # A module's input from the training loop: a batch, or computed from other outputs.
-        leaves = (e for e in self.c.a.of("leave") if e.step == a.step and not e.evaluation)
+        leaves = (e for e in self.comparison.a.of("leave") if e.step == a.step and not e.evaluation)
         if not any(e.order < a.order for e in leaves):
             return "data"
-        pairs = zip(a.tensors, self.b.tensors, strict=False)
+        pairs = zip(a.tensors, self.event_b.tensors, strict=False)
         computed = any(y.gradient for x, y in pairs if not x.same(y))
         return "loss" if self.labels and not computed else "forward"
 
@@ -87,21 +87,25 @@ class Scene:
     @cached_property
     def first_tensors(self) -> tuple[Tensor, Tensor]:
         """Return the first tensors of the two events that differ."""
-        pairs = list(zip(self.a.tensors, self.b.tensors, strict=False))
+        pairs = list(zip(self.event_a.tensors, self.event_b.tensors, strict=False))
         return next(((x, y) for x, y in pairs if not x.same(y)), pairs[0])
 
     @property
-    def x(self) -> Tensor:
+    def tensor_a(self) -> Tensor:
         return self.first_tensors[0]
 
     @property
-    def y(self) -> Tensor:
+    def tensor_b(self) -> Tensor:
         return self.first_tensors[1]
 
     @cached_property
     def far(self) -> Any:
         """Return their distance; None if there is none to compare."""
-        return first_distance(self.a.tensors, self.b.tensors) if self.a and self.b else None
+        return (
+            first_distance(self.event_a.tensors, self.event_b.tensors)
+            if self.event_a and self.event_b
+            else None
+        )
 
     # --- the calls of torch's functions that lead to the first difference
 
@@ -116,8 +120,8 @@ class Scene:
         if self.part == "late":  # what wrote its weights is no module
             return [e for e in trace.of("call") if e.path is None and e.step <= self.step]
         if self.part in ("forward", "loss"):
-            number, event = (0, self.a) if trace is self.c.a else (1, self.b)
-            calls = self.c.calls(self.owner, self._owner_number, self.a)[number]
+            number, event = (0, self.event_a) if trace is self.comparison.a else (1, self.event_b)
+            calls = self.comparison.calls(self.owner, self._owner_number, self.event_a)[number]
             return [e for e in calls if e.order < event.order]
         return self._data_calls(trace) if self.part == "data" else []
 
@@ -139,10 +143,10 @@ class Scene:
 
     def _origins(self) -> tuple[Origin, Origin]:
         """Follow the difference back on both sides, where calls have computed it."""
-        if self.part not in ("forward", "loss") or self.a is None or self.b is None:
+        if self.part not in ("forward", "loss") or self.event_a is None or self.event_b is None:
             return Origin(), Origin()
-        c = self.c
-        return origin(c.a, c.b, self.a), origin(c.b, c.a, self.b)
+        c = self.comparison
+        return origin(c.a, c.b, self.event_a), origin(c.b, c.a, self.event_b)
 
     @property
     def new_or_gone(self) -> str:
@@ -173,15 +177,15 @@ class Scene:
             return None, 0
         old, new = self.parting
         if (source := new or old) is not None:
-            path = self.c.path(source) if source is new else source.path
-            if path is None or path in self.c.a.modules:
+            path = self.comparison.path(source) if source is new else source.path
+            if path is None or path in self.comparison.a.modules:
                 return path, source.number
         if self.front.kind != "enter":
-            return self.a.path, self.a.number
-        owner, at = self.a.raw.get("u"), (self.a.step, self.a.evaluation)
+            return self.event_a.path, self.event_a.number
+        owner, at = self.event_a.raw.get("u"), (self.event_a.step, self.event_a.evaluation)
         calls = (
-            e.number for e in self.c.a.of("enter")
-            if e.path == owner and (e.step, e.evaluation) == at and e.order < self.a.order
+            e.number for e in self.comparison.a.of("enter")
+            if e.path == owner and (e.step, e.evaluation) == at and e.order < self.event_a.order
         )  # fmt: skip
         return owner, max(calls, default=0)
 
@@ -199,11 +203,11 @@ class Scene:
     def only(self, *, added: bool) -> list[Module]:
         """Return the modules that only b has, or only a."""
         if added:
-            return [self.c.b.modules[path] for path in self.c.alignment.added]
-        return [self.c.a.modules[path] for path in self.c.alignment.removed]
+            return [self.comparison.b.modules[path] for path in self.comparison.alignment.added]
+        return [self.comparison.a.modules[path] for path in self.comparison.alignment.removed]
 
     def module(self, path: str | None) -> Module | None:
-        return self.c.b.modules.get(path or "")
+        return self.comparison.b.modules.get(path or "")
 
     # --- the start of a training
 
@@ -217,7 +221,7 @@ class Scene:
                 e for e in trace.of("draw", "call", "leave")
                 if e.drew and (self.part == "init" or e.step <= self.step)
             ]
-            for trace in (self.c.a, self.c.b)
+            for trace in (self.comparison.a, self.comparison.b)
         ]  # fmt: skip
         states = [[(e.call, e.raw["y"]) for e in side] for side in sides]
         unequal = (at for at, (x, y) in enumerate(zip(*states, strict=False)) if x != y)
@@ -250,7 +254,9 @@ class Scene:
     def labels(self) -> str:
         """Describe the change of the targets if they differ for equal inputs."""
         wrong = total = 0
-        for one, other in zip(self.c.a.rows["target"], self.c.b.rows["target"], strict=False):
+        for one, other in zip(
+            self.comparison.a.rows["target"], self.comparison.b.rows["target"], strict=False
+        ):
             if len(one) != len(other):
                 return f"{len(other)} targets instead of {len(one)}"
             wrong += int((one != other).sum())
@@ -260,19 +266,21 @@ class Scene:
     @cached_property
     def gradient_path(self) -> str | None:
         """Return the path in b of the module whose output's gradient differs."""
-        path = self.c.path(self.b) if self.a is None else self.a.path
-        return self.c.path_in_b(path)
+        path = self.comparison.path(self.event_b) if self.event_a is None else self.event_a.path
+        return self.comparison.path_in_b(path)
 
     @cached_property
     def labels_made(self) -> tuple[list[Event], list[Event]]:
         """Return the calls that make a batch on one side only: gone, and new."""
-        return _only_on_one_side(self._data_calls(self.c.a), self._data_calls(self.c.b))
+        return _only_on_one_side(
+            self._data_calls(self.comparison.a), self._data_calls(self.comparison.b)
+        )
 
     @cached_property
     def every_gradient(self) -> bool:
         """True where all gradients differ, so that the training loop is at fault."""
-        pairs = self.c.pairs_of("pgrad", step=self.step)
-        return len(self.c.differing("pgrad", step=self.step)) == len(list(pairs))
+        pairs = self.comparison.pairs_of("pgrad", step=self.step)
+        return len(self.comparison.differing("pgrad", step=self.step)) == len(list(pairs))
 
     # --- the code
 
@@ -285,23 +293,28 @@ class Scene:
             places += self.both_codes(self.old, self.new)
         places += self.places_of_calls(self.gone, self.fresh)
         if self.part in _CALLERS:
-            before = self.a if self.part != "loss" else None
-            places += self.both_places(before, self.b, _CALLERS[self.part])
+            before = self.event_a if self.part != "loss" else None
+            places += self.both_places(before, self.event_b, _CALLERS[self.part])
         if self.part in ("settings", "update"):
-            places += [*self.stepping(self.c.b), *self.stepping(self.c.a)]
+            places += [*self.stepping(self.comparison.b), *self.stepping(self.comparison.a)]
         return places
 
     def both_places(
         self, a: Event | None, b: Event | None, what: str, key: str = "w"
     ) -> list[CodePlace]:
-        return [*places_of(self.c.b, b, what, key), *places_of(self.c.a, a, what, key)]
+        return [
+            *places_of(self.comparison.b, b, what, key),
+            *places_of(self.comparison.a, a, what, key),
+        ]
 
     def both_codes(self, old: Module | None, new: Module | None) -> list[CodePlace]:
-        return [*code_of(self.c.b, new), *code_of(self.c.a, old)]
+        return [*code_of(self.comparison.b, new), *code_of(self.comparison.a, old)]
 
     def places_of_calls(self, gone: Sequence[Event], fresh: Sequence[Event]) -> list[CodePlace]:
-        places = [p for e in fresh[:4] for p in places_of(self.c.b, e, "new call")]
-        return places + [p for e in gone[:4] for p in places_of(self.c.a, e, "call that is gone")]
+        places = [p for e in fresh[:4] for p in places_of(self.comparison.b, e, "new call")]
+        return places + [
+            p for e in gone[:4] for p in places_of(self.comparison.a, e, "call that is gone")
+        ]
 
     def stepping(self, trace: Trace, *, by_loop: bool = False) -> list[CodePlace]:
         """Return where the optimiser is made, where it is stepped, and where its step is written,

@@ -128,7 +128,7 @@ class Explanation:
     watched: tuple[WatchReport, WatchReport] | None = None  # a and b under watchpoints
 
 
-class Desk:
+class SideRunner:
     """Run one task's sides with traces, each run in its own folder."""
 
     def __init__(
@@ -194,31 +194,31 @@ class Desk:
         )  # fmt: skip
 
 
-def explain(desk: Desk, a: Side, b: Side) -> Explanation:
+def explain(runner: SideRunner, a: Side, b: Side) -> Explanation:
     """Find the first difference between two sides of one task. Raises CannotJudge if side a does
     not train, or if nothing was trained with torch."""
-    devices = {(side.device or desk.bench.station.device).key for side in (a, b)}
+    devices = {(side.device or runner.bench.station.device).key for side in (a, b)}
     if len(devices) > 1:
         a, b = (replace(side, float32=True) for side in (a, b))
     exact = len(devices) == 1 and (a.python, a.autocast) == (b.python, b.autocast)
     change = CodeChange()
     if a.commit != b.commit:
-        change = code_change(desk.bench.repository, a.commit.sha, b.commit.sha)
-    runs = _train_both(desk, a, b, exact=exact)
+        change = code_change(runner.bench.repository, a.commit.sha, b.commit.sha)
+    runs = _train_both(runner, a, b, exact=exact)
     left, right, c = runs.left, runs.right, runs.comparison
     steps = min(left[0].steps, right[0].steps) if right else 0
     notes = (f"compared is {c.a.rank}",) if c is not None and c.a.rank else ()
-    whole = Explanation(desk.task.name, a, b, desk.seed, steps, "equal", notes=notes)
+    whole = Explanation(runner.task.name, a, b, runner.seed, steps, "equal", notes=notes)
     if runs.crash:
         crash, blamed = blame(
-            _crash(right, runs.crash), change, desk.bench.station.tree, runs.files
+            _crash(right, runs.crash), change, runner.bench.station.tree, runs.files
         )
         steps = min((trace.steps for trace in right), default=0)
         return replace(whole, verdict="difference", finding=crash, blamed=blamed, steps=steps)
     if c is None:
         return whole
     if exact:
-        return _bit_by_bit(desk, whole, runs, c, change)
+        return _bit_by_bit(runner, whole, runs, c, change)
     finding = unexplained(c, _coarsest(a, b))
     whole = replace(whole, growth=c.growth(), layers=depth(c, finding.step if finding else 0))
     if finding is None:
@@ -257,12 +257,12 @@ class TracedRuns(NamedTuple):
         return {name for trace in (*self.left, *self.right) for name in trace.files}
 
 
-def _train_both(desk: Desk, a: Side, b: Side, *, exact: bool) -> TracedRuns:
+def _train_both(runner: SideRunner, a: Side, b: Side, *, exact: bool) -> TracedRuns:
     """Train both sides, and again if they part at a step that was not recorded in full."""
-    task = desk.task
+    task = runner.task
     full = {*_FULL, *_SPARSE}
-    desk.say(f"{task.name}: {a.name}")
-    good, left = desk.run(a, sorted(full))
+    runner.say(f"{task.name}: {a.name}")
+    good, left = runner.run(a, sorted(full))
     if not good.ok and not any(trace.cut for trace in left):
         raise CannotJudge(f"{task.name} fails at {a.name}: {good.message}")
     if not left:
@@ -270,21 +270,21 @@ def _train_both(desk: Desk, a: Side, b: Side, *, exact: bool) -> TracedRuns:
             f"{task.name} at {a.name} trained nothing that was seen",
             "explain follows trainings with torch that step an optimiser of torch.optim",
         )
-    desk.say(f"{task.name}: {b.name}")
-    bad, right = desk.run(b, sorted(full))
+    runner.say(f"{task.name}: {b.name}")
+    bad, right = runner.run(b, sorted(full))
     crashed = not bad.ok and not any(trace.cut for trace in right)
     for _ in range(3):  # each pass names a step that was not recorded in full
-        c = _first_process(desk, left, right)
+        c = _first_process(runner, left, right)
         if c is None or not exact or (wanted := _unseen(c, full)) is None:
             break
         full |= wanted
-        desk.say(f"{task.name}: both again, for a close look at step {max(wanted)}")
-        (good, left), (bad, right) = desk.run(a, sorted(full)), desk.run(b, sorted(full))
+        runner.say(f"{task.name}: both again, for a close look at step {max(wanted)}")
+        (good, left), (bad, right) = runner.run(a, sorted(full)), runner.run(b, sorted(full))
     return TracedRuns(left, right, sorted(full), c, bad.message if crashed else "")
 
 
 def _bit_by_bit(
-    desk: Desk, whole: Explanation, runs: TracedRuns, c: TraceComparison, change: CodeChange
+    runner: SideRunner, whole: Explanation, runs: TracedRuns, c: TraceComparison, change: CodeChange
 ) -> Explanation:
     """Explain the first bit that differs, unless it is rounding or noise."""
     name = f"{whole.task}: {whole.a.name}"
@@ -297,26 +297,26 @@ def _bit_by_bit(
     # If every bit agrees up to a place where the code itself differs, the training has repeated
     # itself far enough.
     if finding is None or finding.cause not in (*_LITERAL, "argument"):
-        desk.say(f"{name} again, to see whether it repeats itself")
-        twin = _first_process(desk, runs.left, desk.run(whole.a, runs.full)[1])
-        repeats = twin is None or (twin.equal and twin.front() is None)
+        runner.say(f"{name} again, to see whether it repeats itself")
+        repeat = _first_process(runner, runs.left, runner.run(whole.a, runs.full)[1])
+        repeats = repeat is None or (repeat.equal and repeat.front() is None)
         whole = replace(whole, repeats=repeats)
         if not repeats:
-            return _by_statistics(desk, whole, change, twin.front() if twin else None)
+            return _by_statistics(runner, whole, change, repeat.front() if repeat else None)
     if front is None or finding is None:
         note = "the trainings part, at no place that was looked at"
         return replace(whole, notes=(*whole.notes, note))
-    if desk.limits.operators and (operator := first_operator(c, front)):
+    if runner.limits.operators and (operator := first_operator(c, front)):
         finding = replace(finding, operator=operator)
-    tree = desk.bench.station.tree
+    tree = runner.bench.station.tree
     harmless = harmless_hunks(c, front, change, tree)
     finding, blamed = blame(finding, change, tree, runs.files, harmless)
     whole = replace(whole, finding=finding, blamed=blamed, vanished=len(front.vanished))
     far = finding.distance
     if finding.cause not in _LITERAL and far is not None and far.rounding:
-        desk.say(f"{name} with its weights moved by rounding, to compare with")
-        moved = desk.run(whole.a, runs.full, perturb=desk.seed)[1]
-        if (shaken := _first_process(desk, runs.left, moved)) is not None:
+        runner.say(f"{name} with its weights moved by rounding, to compare with")
+        moved = runner.run(whole.a, runs.full, perturb=runner.seed)[1]
+        if (shaken := _first_process(runner, runs.left, moved)) is not None:
             whole = replace(whole, amplified=shaken.growth())
             if rounding_ratio(c.growth(), shaken.growth()) <= _LIKE_ROUNDING:
                 return replace(whole, verdict="rounding")
@@ -324,16 +324,16 @@ def _bit_by_bit(
 
 
 def _by_statistics(
-    desk: Desk, whole: Explanation, change: CodeChange, parted: Front | None
+    runner: SideRunner, whole: Explanation, change: CodeChange, parted: Front | None
 ) -> Explanation:
     """Explain from several seeds of each side. `parted`: the first difference between two runs of
     side a with one seed."""
     left: list[Trace] = []
     right: list[Trace] = []
-    for seed in range(whole.seed, whole.seed + desk.limits.seeds):
-        desk.say(f"{whole.task}: it does not repeat itself; seed {seed} of both sides")
+    for seed in range(whole.seed, whole.seed + runner.limits.seeds):
+        runner.say(f"{whole.task}: it does not repeat itself; seed {seed} of both sides")
         for side, traces in ((whole.a, left), (whole.b, right)):
-            traces += desk.run(side, _FULL, seed=seed)[1][:1]
+            traces += runner.run(side, _FULL, seed=seed)[1][:1]
     where = ""
     if parted is not None:
         event = parted.pair.one
@@ -342,38 +342,38 @@ def _by_statistics(
         where = f" (from step {event.step} on: {part} of {named(event.path)})"
     note = (
         f"{whole.a.name} does not repeat itself bit by bit with one seed{where}: "
-        f"statistics over {desk.limits.seeds} seeds"
+        f"statistics over {runner.limits.seeds} seeds"
     )
     whole = replace(whole, notes=(*whole.notes, note), growth=None, layers=())
     finding = first_shift(left, right) if min(len(left), len(right)) >= 3 else None
     if finding is None:
         return replace(whole, verdict="noise")
     files = left[0].files | right[0].files
-    finding, blamed = blame(finding, change, desk.bench.station.tree, files)
+    finding, blamed = blame(finding, change, runner.bench.station.tree, files)
     return replace(whole, verdict="difference", finding=finding, blamed=blamed)
 
 
-def with_watchpoints(desk: Desk, whole: Explanation) -> Explanation:
+def with_watchpoints(runner: SideRunner, whole: Explanation) -> Explanation:
     """Train both sides once more with watchpoints, and add their reports."""
     if whole.a.autocast or whole.b.autocast:
         return replace(whole, notes=(*whole.notes, "watchpoints do not put autocast on a side"))
     reports = []
     for side in (whole.a, whole.b):
-        desk.say(f"{whole.task}: {side.name}, under watchpoints")
+        runner.say(f"{whole.task}: {side.name}, under watchpoints")
         try:
-            reports.append(desk.watch(side))
+            reports.append(runner.watch(side))
         except CannotJudge as error:
             return replace(whole, notes=(*whole.notes, str(error)))
     return replace(whole, watched=(reports[0], reports[1]))
 
 
 def _first_process(
-    desk: Desk, left: Sequence[Trace], right: Sequence[Trace]
+    runner: SideRunner, left: Sequence[Trace], right: Sequence[Trace]
 ) -> TraceComparison | None:
     """Compare the process whose trainings differ first (the ranks of one training hand on what
     differs), by start or rank where several do; the last where none does, None where there is
     none."""
-    metrics = {m.name for m in desk.task.metrics if m.kind is Kind.QUALITY} or None
+    metrics = {m.name for m in runner.task.metrics if m.kind is Kind.QUALITY} or None
     pairs = zip(left, right, strict=False)
     comparisons = [TraceComparison(one, other, metrics) for one, other in pairs]
     unequal = [comparison for comparison in comparisons if not comparison.equal]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from celedger.lab.diagnose.difference import Pair
-from celedger.lab.diagnose.difference_context import Scene
+from celedger.lab.diagnose.difference_context import DifferenceContext
 from celedger.lab.diagnose.finding import code_of, figure, named, share, some
 from celedger.lab.diagnose.tensor_distance import distance, same_distribution, spread
 from celedger.lab.diagnose.trace import Tensor
@@ -33,9 +33,11 @@ def _is_redrawn(pair: Pair) -> bool:
     return pair.one.name == "parameter" and (drawn or same_distribution(x, y))
 
 
-def other_tie(s: Scene) -> dict[str, Any] | None:
+def other_tie(s: DifferenceContext) -> dict[str, Any] | None:
     """Describe a parameter that is the same as another on one side only."""
-    ties = ((pair, tie) for pair in s.c.differing("init") if (tie := s.c.ties(pair)))
+    ties = (
+        (pair, tie) for pair in s.comparison.differing("init") if (tie := s.comparison.ties(pair))
+    )
     pair, (old, new) = next(ties, (None, ("", "")))
     if pair is None or pair.a is None or pair.b is None:
         return None
@@ -44,19 +46,19 @@ def other_tie(s: Scene) -> dict[str, Any] | None:
     sentence = f"`{path}` {verb} tied to `{new or old}`" + (f", not `{old}`" if old and new else "")
     places = s.both_places(pair.a, pair.b, "made a parameter", "v")
     return {
-        "sentence": sentence, "module": s.c.b.owner(path), "tensor": f"`{path}`",
+        "sentence": sentence, "module": s.comparison.b.owner(path), "tensor": f"`{path}`",
         "places": places if new else places[::-1],
     }  # fmt: skip
 
 
-def wrong_weights(s: Scene) -> dict[str, Any] | None:
-    pairs = s.c.differing("init", step=s.step)
+def wrong_weights(s: DifferenceContext) -> dict[str, Any] | None:
+    pairs = s.comparison.differing("init", step=s.step)
     wrong = [pair for pair in pairs if not _is_redrawn(pair)]
     if not wrong:
         return None
     a, b = wrong[0].a, wrong[0].b
     assert a is not None and b is not None and b.path is not None
-    module = s.c.b.owner(b.path)
+    module = s.comparison.b.owner(b.path)
     role = "buffer" if b.name == "buffer" else "initialisation of"
     sentence = f"{role} `{b.path}` differs{_shift(a.tensors[0], b.tensors[0])}"
     if others := sorted({str(p.one.path) for p in wrong[1:]}):
@@ -71,7 +73,7 @@ def wrong_weights(s: Scene) -> dict[str, Any] | None:
     rest = [str(p.one.path) for p in pairs if p not in wrong]
     return {
         "sentence": sentence, "module": module, "tensor": f"`{b.path}`", "operator": new,
-        "places": [*places, *code_of(s.c.b, s.module(module))],
+        "places": [*places, *code_of(s.comparison.b, s.module(module))],
         "facts": [f"drawn anew, with the same distribution: {some(rest)}"] if rest else [],
         "distance": distance(a.tensors[0], b.tensors[0]),
     }  # fmt: skip
@@ -97,19 +99,20 @@ def _shift(x: Tensor, y: Tensor) -> str:
     return f" in {share(far.share)} of its elements"
 
 
-def redrawn(s: Scene, sentence: str, **more: object) -> dict[str, Any]:
+def redrawn(s: DifferenceContext, sentence: str, **more: object) -> dict[str, Any]:
     """Describe weights of the same distribution with other numbers: what draws before them is the
     cause."""
-    pairs = s.c.differing("init", step=s.step)
+    pairs = s.comparison.differing("init", step=s.step)
     first = str(pairs[0].one.path)
     fact = f"{len(pairs)} parameters have other numbers of the same distribution, first `{first}`"
     return {
-        "sentence": sentence, "module": s.c.b.owner(first), "tensor": f"`{first}`", "facts": [fact],
+        "sentence": sentence, "module": s.comparison.b.owner(first), "tensor": f"`{first}`",
+        "facts": [fact],
         "places": s.drawing_places, **more,
     }  # fmt: skip
 
 
-def module_drawn(s: Scene, *, added: bool) -> dict[str, Any] | None:
+def module_drawn(s: DifferenceContext, *, added: bool) -> dict[str, Any] | None:
     module = next((module for module in s.only(added=added) if module.shapes), None)
     if module is None:
         return None
@@ -123,23 +126,25 @@ def module_drawn(s: Scene, *, added: bool) -> dict[str, Any] | None:
 # --- data
 
 
-def other_batch(s: Scene) -> tuple[list[int], list[int]] | None:
+def other_batch(s: DifferenceContext) -> tuple[list[int], list[int]] | None:
     """Return the rows of the first batch that differs, sorted."""
-    for x, y in zip(s.c.a.rows["input"], s.c.b.rows["input"], strict=False):
+    for x, y in zip(s.comparison.a.rows["input"], s.comparison.b.rows["input"], strict=False):
         if not np.array_equal(x, y):
             return np.sort(x).tolist(), np.sort(y).tolist()
     return None
 
 
-def shared_rows(s: Scene) -> float:
+def shared_rows(s: DifferenceContext) -> float:
     """Return the share of rows, counting repeats, that both sides have, of the side with fewer
     rows."""
-    rows_a, rows_b = (np.concatenate(trace.rows["input"]).tolist() for trace in (s.c.a, s.c.b))
+    rows_a, rows_b = (
+        np.concatenate(trace.rows["input"]).tolist() for trace in (s.comparison.a, s.comparison.b)
+    )
     both = sum((Counter(rows_a) & Counter(rows_b)).values())
     return both / max(1, min(len(rows_a), len(rows_b)))
 
 
-def data_order(s: Scene) -> str | dict[str, Any] | None:
+def data_order(s: DifferenceContext) -> str | dict[str, Any] | None:
     if (rows := other_batch(s)) is None:
         return None
     if rows[0] == rows[1]:
@@ -154,9 +159,9 @@ def data_order(s: Scene) -> str | dict[str, Any] | None:
     return {"sentence": sentence, "places": s.drawing_places}
 
 
-def other_rows(s: Scene) -> str | None:
+def other_rows(s: DifferenceContext) -> str | None:
     """Rows are drawn for all inputs of a model: one that varies and is the same rules it out."""
-    same = [x for x, y in zip(s.a.tensors, s.b.tensors, strict=False) if x.same(y)]
+    same = [x for x, y in zip(s.event_a.tensors, s.event_b.tensors, strict=False) if x.same(y)]
     varies = any(np.ptp(x.values) > 0 for x in same if x.values.size)
     if varies or other_batch(s) is None or (shared := shared_rows(s)) < 0.5:
         return None
@@ -165,9 +170,9 @@ def other_rows(s: Scene) -> str | None:
     return f"other rows are drawn: {share(shared)} of them are the same{s.more}"
 
 
-def _drew_before(s: Scene) -> bool:
+def _drew_before(s: DifferenceContext) -> bool:
     """Return True if the generators' states already differed when the step began."""
-    traces = (s.c.a, s.c.b)
+    traces = (s.comparison.a, s.comparison.b)
     if s.step == 0:
         one, other = (next((e.raw["x"] for e in t.of("random")), None) for t in traces)
         return bool(one != other)
@@ -175,10 +180,12 @@ def _drew_before(s: Scene) -> bool:
     return len(before) == 2 and before[0] != before[1]
 
 
-def scaled_input(s: Scene) -> str | None:
-    one, other = spread(s.x), spread(s.y)
+def scaled_input(s: DifferenceContext) -> str | None:
+    one, other = spread(s.tensor_a), spread(s.tensor_b)
     both = one.deviation and other.deviation
-    correlated = both and abs(float(np.corrcoef(s.x.values, s.y.values)[0, 1])) > 0.99999
+    correlated = (
+        both and abs(float(np.corrcoef(s.tensor_a.values, s.tensor_b.values)[0, 1])) > 0.99999
+    )
     if not correlated:
         return None
     slope = other.deviation / one.deviation

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from celedger.lab.diagnose.difference import changed
-from celedger.lab.diagnose.difference_context import Scene, new_or_gone
+from celedger.lab.diagnose.difference_context import DifferenceContext, new_or_gone
 from celedger.lab.diagnose.finding import (
     FindingPhase,
     became,
@@ -33,18 +33,18 @@ _NUMBER = re.compile(r"\d+\.\d+(?:e[-+]?\d+)?|\d+e[-+]?\d+")  # with a point or 
 # --- forward pass
 
 
-def other_mode(s: Scene) -> dict[str, Any] | None:
+def other_mode(s: DifferenceContext) -> dict[str, Any] | None:
     """Describe that the module at fault runs in another mode; the outermost that does is named."""
     others = [
-        (a, b) for a, b in s.c.pairs_of("enter", step=s.step)
-        if a.evaluation == s.a.evaluation and a.raw["tr"] != b.raw["tr"]
+        (a, b) for a, b in s.comparison.pairs_of("enter", step=s.step)
+        if a.evaluation == s.event_a.evaluation and a.raw["tr"] != b.raw["tr"]
     ]  # fmt: skip
     several = {a.path for a, _ in others}
     if s.owner not in several:
         return None
     before, outermost = others[0]
     state = "training" if outermost.raw["tr"] else "evaluation"
-    during = "evaluation" if s.a.evaluation else "training"
+    during = "evaluation" if s.event_a.evaluation else "training"
     more = f" (and so do {len(several) - 1} others)" if len(several) > 1 else ""
     sentence = (
         f"{named(outermost.path or '')}{more} runs in {state} mode during {during}, as it did not "
@@ -53,14 +53,14 @@ def other_mode(s: Scene) -> dict[str, Any] | None:
     return {"sentence": sentence, "places": s.both_places(before, outermost, "mode set", "m")}
 
 
-def child(s: Scene, *, added: bool) -> dict[str, Any] | None:
+def child(s: DifferenceContext, *, added: bool) -> dict[str, Any] | None:
     """Describe a module that only one side has, called from the module at fault before the
     difference."""
-    trace = s.c.b if added else s.c.a
+    trace = s.comparison.b if added else s.comparison.a
     parent = s.owner if not added else s.new.path if s.new is not None else None
     called = {
         e.path for e in trace.of("enter")
-        if e.raw["u"] == parent and (e.step, e.evaluation) == (s.step, s.a.evaluation)
+        if e.raw["u"] == parent and (e.step, e.evaluation) == (s.step, s.event_a.evaluation)
     }  # fmt: skip
     module = next((module for module in s.only(added=added) if module.path in called), None)
     if module is None:
@@ -74,7 +74,7 @@ def child(s: Scene, *, added: bool) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
-def other_argument(s: Scene, *, number: bool | None = None) -> str | None:
+def other_argument(s: DifferenceContext, *, number: bool | None = None) -> str | None:
     """Describe a call of the same function with other arguments. `number`: require that a number
     with a point differs, or that none does."""
     x, y = s.first_calls
@@ -100,7 +100,7 @@ def _other_call(x: Event, y: Event) -> str:
     return f"`{y.call}` instead of `{x.call}`"
 
 
-def other_operands(s: Scene) -> str:
+def other_operands(s: DifferenceContext) -> str:
     """Name the operand that differs in the calls of one function with equal arguments."""
     x, y = s.first_calls
     pairs = list(zip(x.raw["i"], y.raw["i"], strict=False))  # type: ignore[union-attr]
@@ -112,21 +112,21 @@ def other_operands(s: Scene) -> str:
     return f"another {ordinal(differing[0] + 1)} operand" if name == "_" else f"another `{name}`"
 
 
-def other_inputs(s: Scene) -> dict[str, Any] | None:
+def other_inputs(s: DifferenceContext) -> dict[str, Any] | None:
     """Describe that a module is given more or fewer tensors."""
-    if s.front.kind != "enter" or len(s.a.tensors) == len(s.b.tensors):
+    if s.front.kind != "enter" or len(s.event_a.tensors) == len(s.event_b.tensors):
         return None
-    old, new = (e.raw.get("of", ()) for e in (s.a, s.b))
+    old, new = (e.raw.get("of", ()) for e in (s.event_a, s.event_b))
     gone, added = [n for n in old if n not in new], [n for n in new if n not in old]
     giver = s.place if s.part == "forward" else "the training loop"
     verbs = [f"no longer gives {some(gone)}"] if gone else []
     verbs += [f"now gives {some(added)}"] if added else []
-    verbs = verbs or [f"gives {len(s.b.tensors)} tensors instead of {len(s.a.tensors)}"]
-    sentence = f"{giver} {' and '.join(verbs)} to {named(s.b.path)}"
-    return {"sentence": sentence, "places": s.both_places(s.a, s.b, "caller")}
+    verbs = verbs or [f"gives {len(s.event_b.tensors)} tensors instead of {len(s.event_a.tensors)}"]
+    sentence = f"{giver} {' and '.join(verbs)} to {named(s.event_b.path)}"
+    return {"sentence": sentence, "places": s.both_places(s.event_a, s.event_b, "caller")}
 
 
-def other_type(s: Scene) -> str | None:
+def other_type(s: DifferenceContext) -> str | None:
     """Describe the first call with another result if it computes in another type."""
     x, y = s.first_calls
     if x is None or y is None or not (x.tensors and y.tensors):
@@ -137,7 +137,7 @@ def other_type(s: Scene) -> str | None:
     return f"{s.place} computes `{y.name}` in {new} instead of {old}"
 
 
-def labels(s: Scene) -> dict[str, Any] | None:
+def labels(s: DifferenceContext) -> dict[str, Any] | None:
     """Other targets for the same inputs, and the calls that make them otherwise."""
     if not s.labels:
         return None
@@ -146,7 +146,7 @@ def labels(s: Scene) -> dict[str, Any] | None:
     return {"sentence": sentence, "places": s.places_of_calls(gone, fresh)}
 
 
-def draws_otherwise(s: Scene) -> bool:
+def draws_otherwise(s: DifferenceContext) -> bool:
     x, y = s.first_calls
     if x is None or y is None or not (x.drew and y.drew and x.tensors and y.tensors):
         return False
@@ -156,12 +156,14 @@ def draws_otherwise(s: Scene) -> bool:
 # --- backward pass
 
 
-def _user(s: Scene) -> str | None:
+def _user(s: DifferenceContext) -> str | None:
     """Return the innermost module (by its path in b) whose input is the output of the module at
     fault."""
-    path = s.c.alignment.modules.get(s.gradient_path or "", s.gradient_path)
-    events = [e for e in s.c.b.of("enter", "leave") if e.step == s.step and not e.evaluation]
-    outs = [e for e in events if e.kind == "leave" and s.c.path(e) == path]
+    path = s.comparison.alignment.modules.get(s.gradient_path or "", s.gradient_path)
+    events = [
+        e for e in s.comparison.b.of("enter", "leave") if e.step == s.step and not e.evaluation
+    ]
+    outs = [e for e in events if e.kind == "leave" and s.comparison.path(e) == path]
     hashes = {t.hash for e in outs for t in e.tensors}
     users = [
         e.path for e in events
@@ -171,27 +173,27 @@ def _user(s: Scene) -> str | None:
     return users[-1] if users else None
 
 
-def flagged_output(s: Scene) -> Event | None:
+def flagged_output(s: DifferenceContext) -> Event | None:
     """Return the first output of equal value that requires a gradient on one side only (b's
     event)."""
-    for a, b in s.c.pairs_of("leave", step=s.step):
+    for a, b in s.comparison.pairs_of("leave", step=s.step):
         flags = zip(a.tensors, b.tensors, strict=False)
         if not b.evaluation and any(x.gradient != y.gradient for x, y in flags):
             return b
     return None
 
 
-def _detaching(s: Scene) -> Event | None:
+def _detaching(s: DifferenceContext) -> Event | None:
     names = ("detach", "detach_", "data", "no_grad")
     return next((e for e in s.fresh if e.name in names), None)
 
 
-def gradient(s: Scene) -> dict[str, Any]:
+def gradient(s: DifferenceContext) -> dict[str, Any]:
     """Describe the change of a gradient in the backward pass although all forward values agree."""
     module, detaching, places = s.gradient_path, _detaching(s), []
     sentence = f"the gradient that reaches {named(module)} differs, though all forward values agree"
     if s.missing:
-        arrives = "no longer arrives" if s.b is None else "arrives now"
+        arrives = "no longer arrives" if s.event_b is None else "arrives now"
         sentence = f"the gradient of {named(module)} {arrives}: detached"
     elif detaching is not None:
         sentence = f"a part of the gradient of {named(module)} is detached"
@@ -200,24 +202,24 @@ def gradient(s: Scene) -> dict[str, Any]:
         sentence = f"the backward pass of {named(user)} gives another gradient for equal values"
     if detaching is not None:
         sentence += f" by `{detaching.call}` in {named(detaching.path)}"
-        places = places_of(s.c.b, detaching, "call")
+        places = places_of(s.comparison.b, detaching, "call")
     elif (flagged := flagged_output(s)) is not None:
         module = flagged.path
         sentence += f"; the output of {named(module)} requires a gradient on one side only"
-        places = code_of(s.c.b, s.module(module))
-        places += places_of(s.c.b, flagged, "caller")
+        places = code_of(s.comparison.b, s.module(module))
+        places += places_of(s.comparison.b, flagged, "caller")
     else:
         sentence += s.more
     for path in dict.fromkeys((module, s.gradient_path)):
-        places += code_of(s.c.b, s.module(path))
+        places += code_of(s.comparison.b, s.module(path))
     operator = detaching.call if detaching is not None else ""
     return {"sentence": sentence, "module": module, "places": places, "operator": operator}
 
 
-def gradient_cut(s: Scene, *, on: str, explained: bool) -> dict[str, Any] | None:
+def gradient_cut(s: DifferenceContext, *, on: str, explained: bool) -> dict[str, Any] | None:
     """Describe a gradient that arrives on one side only or (`explained`) is cut by a known call."""
     cutting = _detaching(s) is not None or flagged_output(s) is not None
-    arrives = s.missing and (s.b is None) is (on == "b")
+    arrives = s.missing and (s.event_b is None) is (on == "b")
     part = on == "b" and not s.missing and _detaching(s) is not None
     holds = (arrives and cutting) or part if explained else arrives and not (s.gone or s.fresh)
     return gradient(s) if holds else None
@@ -226,25 +228,31 @@ def gradient_cut(s: Scene, *, on: str, explained: bool) -> dict[str, Any] | None
 # --- the optimiser's input
 
 
-def optimiser_given(s: Scene, sentence: str, *, by_loop: bool = False) -> dict[str, Any]:
+def optimiser_given(
+    s: DifferenceContext, sentence: str, *, by_loop: bool = False
+) -> dict[str, Any]:
     """Describe that the backward pass agrees as far as it was seen, and the gradients that the
     optimiser gets do not. `by_loop`: the training loop does it, to all of them."""
-    module = "" if by_loop else s.c.b.owner(str(s.pair.one.path))
-    places = [] if by_loop else code_of(s.c.b, s.module(module))
-    places += s.stepping(s.c.b, by_loop=by_loop)
+    module = "" if by_loop else s.comparison.b.owner(str(s.pair.one.path))
+    places = [] if by_loop else code_of(s.comparison.b, s.module(module))
+    places += s.stepping(s.comparison.b, by_loop=by_loop)
     phase = FindingPhase.UPDATE if by_loop else FindingPhase.BACKWARD
     return {"sentence": sentence + s.more, "module": module, "places": places, "phase": phase}
 
 
-def not_cleared(s: Scene) -> bool:
+def not_cleared(s: DifferenceContext) -> bool:
     """Return True if b's gradients are the sums of a's and those of the step before."""
     uncleared = [
         max((int(e.raw.get("held", 0)) for e in t.of("loss") if e.step == s.step), default=0)
-        for t in (s.c.a, s.c.b)
+        for t in (s.comparison.a, s.comparison.b)
     ]
-    last = {e.path: e.tensors[0] for e in s.c.b.of("pgrad") if e.step == s.step - 1 and e.tensors}
+    last = {
+        e.path: e.tensors[0]
+        for e in s.comparison.b.of("pgrad")
+        if e.step == s.step - 1 and e.tensors
+    }
     sums = []
-    for pair in s.c.differing("pgrad", step=s.step):
+    for pair in s.comparison.differing("pgrad", step=s.step):
         before = last.get(pair.b.path) if pair.b else None
         if before and pair.a and pair.b and pair.a.tensors and pair.b.tensors:
             was, now = pair.a.tensors[0].values, pair.b.tensors[0].values
@@ -254,21 +262,21 @@ def not_cleared(s: Scene) -> bool:
     return uncleared[1] > uncleared[0] or bool(sums and all(sums))
 
 
-def gradient_factor(s: Scene) -> float | None:
+def gradient_factor(s: DifferenceContext) -> float | None:
     """Return the one factor between all gradients of both sides, None if there is none."""
     ratios = [
         distance(a.tensors[0], b.tensors[0]).ratio
-        for a, b in s.c.pairs_of("pgrad", step=s.step) if a.tensors and b.tensors
+        for a, b in s.comparison.pairs_of("pgrad", step=s.step) if a.tensors and b.tensors
     ]  # fmt: skip
     if not s.every_gradient or not ratios or not np.allclose(ratios, ratios[0], rtol=1e-3):
         return None
     return ratios[0]
 
 
-def optimiser_settings(s: Scene) -> dict[str, Any]:
+def optimiser_settings(s: DifferenceContext) -> dict[str, Any]:
     """Describe the change of the optimiser's settings; its cause is one of four."""
-    number, nothing = s.b.path, {"class": "", "of": {}}
-    old, new = (side[s.step].get(number, nothing) for side in s.c.settings)
+    number, nothing = s.event_b.path, {"class": "", "of": {}}
+    old, new = (side[s.step].get(number, nothing) for side in s.comparison.settings)
     gone = [name for name in old["of"] if name not in new["of"]]
     fresh = [name for name in new["of"] if name not in old["of"]]
     changes = {
@@ -295,14 +303,14 @@ def optimiser_settings(s: Scene) -> dict[str, Any]:
             sentence = f"the learning-rate schedule is off by a step ({shift}): {at} "
             sentence += f"{became(first)}{whose}"
         sentence += f"; it is given {some(fresh)} too" if fresh else ""
-    kind = s.b.raw["c"].rpartition(".")[2]
+    kind = s.event_b.raw["c"].rpartition(".")[2]
     return {"sentence": sentence, "cause": cause, "module": "", "tensor": key, "kind": kind}
 
 
-def _rate_shift(s: Scene) -> str:
+def _rate_shift(s: DifferenceContext) -> str:
     """Return whether b's learning rates are a's one step early or late, in words; empty if
     neither."""
-    a, b = (_rates(trace) for trace in (s.c.a, s.c.b))
+    a, b = (_rates(trace) for trace in (s.comparison.a, s.comparison.b))
     count = min(len(a), len(b))
     if count < 4 or len(set(a)) < 3:
         return ""
@@ -325,7 +333,7 @@ def _rates(trace: Trace) -> list[float]:
     return rates[1:]
 
 
-def _group(s: Scene, names: Sequence[str]) -> str:
+def _group(s: DifferenceContext, names: Sequence[str]) -> str:
     """Describe several parameters by their common property, else by name."""
     kinds = {m.short for n in names if (m := s.module(owner_of(n))) is not None}
     if kinds and all("Norm" in kind for kind in kinds):
@@ -338,10 +346,10 @@ def _group(s: Scene, names: Sequence[str]) -> str:
 # --- results of a step
 
 
-def buffer(s: Scene, *, by_settings: bool) -> dict[str, Any] | None:
-    path = owner_of(s.b.path or "")
+def buffer(s: DifferenceContext, *, by_settings: bool) -> dict[str, Any] | None:
+    path = owner_of(s.event_b.path or "")
     new = s.module(path)
-    old = s.c.a.modules.get(s.c.alignment.modules.get(path, path))
+    old = s.comparison.a.modules.get(s.comparison.alignment.modules.get(path, path))
     changes = changed(old.settings, new.settings) if old and new else []
     if bool(changes) is not by_settings:
         return None
@@ -350,16 +358,16 @@ def buffer(s: Scene, *, by_settings: bool) -> dict[str, Any] | None:
     return {"sentence": sentence, "module": path, "places": s.both_codes(old, new)}
 
 
-def changed_names(s: Scene) -> str:
-    pairs = s.c.differing(s.front.kind, step=s.step)
+def changed_names(s: DifferenceContext) -> str:
+    pairs = s.comparison.differing(s.front.kind, step=s.step)
     return some([str(pair.one.path) for pair in pairs])
 
 
-def state_anew(s: Scene) -> bool:
+def state_anew(s: DifferenceContext) -> bool:
     """Return True if a moving average of b is a multiple of the gradient, as after one step from
     zero, and a's is not."""
-    gradients = {e.path: e.tensors for e in s.c.b.of("pgrad") if e.step == s.step}
-    for a, b in s.c.pairs_of("state", step=s.step):
+    gradients = {e.path: e.tensors for e in s.comparison.b.of("pgrad") if e.step == s.step}
+    for a, b in s.comparison.pairs_of("state", step=s.step):
         gradient = gradients.get(b.path)
         if not gradient or not a.tensors or not b.tensors or b.tensors[0].size < 2:
             continue
@@ -369,8 +377,8 @@ def state_anew(s: Scene) -> bool:
     return False
 
 
-def report(s: Scene) -> dict[str, Any]:
-    changes = s.c.reported(s.a, s.b)
+def report(s: DifferenceContext) -> dict[str, Any]:
+    changes = s.comparison.reported(s.event_a, s.event_b)
     sentence = f"the training agrees and the reported {became(changes[:3])} differs"
     phase = FindingPhase.REPORT
     if s.new_or_gone:

@@ -127,7 +127,7 @@ def overfits(probe: FirstSteps) -> Result:
     if remaining <= LEFT_PASS:
         return PASS, remaining, sentence
     if remaining <= LEFT_WARN or not rows:
-        return WARN, remaining, f"{sentence}: it learns, but does not learn it by heart"
+        return WARN, remaining, f"{sentence}: it learns, but does not overfit it"
     if floor is None:
         return WARN, remaining, f"{sentence}: the floor of this loss is not known"
     return FAIL, remaining, sentence

@@ -58,7 +58,7 @@ def explain(
     device: options.Device = None,
     json: options.Json = False,
 ) -> int:
-    """Say what differs first between two trainings, and where.
+    """Find the first difference between two runs, and where it arises.
 
     Both sides run with one seed under traces of every module, gradient and parameter. `celedger
     show` lists the answer with its commit. Differences that vanish again, and those of rounding,
@@ -143,15 +143,15 @@ def _explain_all(
     watch: bool,
 ) -> tuple[list[Explanation], int]:
     """Explain each task; return the answers, and how many tasks could not be judged."""
-    from celedger.lab.diagnose.explain import Desk, with_watchpoints
+    from celedger.lab.diagnose.explain import SideRunner, with_watchpoints
     from celedger.lab.diagnose.explain import explain as ask
 
     answers, refused = [], 0
     for task in session.tasks:
-        desk = Desk(session.bench, task, session.folder, seed=seed, limits=limits, say=note)
+        runner = SideRunner(session.bench, task, session.folder, seed=seed, limits=limits, say=note)
         try:
-            answer = ask(desk, *sides(session, task, revision, a, b))
-            answers.append(with_watchpoints(desk, answer) if watch else answer)
+            answer = ask(runner, *sides(session, task, revision, a, b))
+            answers.append(with_watchpoints(runner, answer) if watch else answer)
         except CannotJudge as error:
             if len(session.tasks) == 1:
                 raise

@@ -22,7 +22,7 @@ def preflight(
 ) -> int:
     """Check a training before trusting it.
 
-    The loss at the start, one batch by heart, inputs and labels, modes, gradients, repeatability.
+    Loss at the start, overfitting one batch, inputs, labels, modes, gradients, repeatability.
 
     Observes the first 200 steps and an evaluation of any training with torch. `celedger show`
     lists the answer with its commit. Exits 1 when a check failed, 125 when the training fails or
