@@ -37,7 +37,7 @@ import celedger
 from celedger.base import plugins
 from celedger.system import environment, process
 from celedger.trial import workplace
-from celedger.trial.runner import Bench
+from celedger.trial.station import Setup
 
 FOLDER = Path(__file__).parent
 TRANSCRIPTS = sorted([*FOLDER.glob("*.txt"), *FOLDER.parent.glob("*/golden/*.txt")])
@@ -155,7 +155,7 @@ def place(
     monkeypatch.setattr(time, "time", lambda: NOW)
     monkeypatch.setattr(environment, "describe", lambda *_, **__: HERE)
     monkeypatch.setattr(process, "run", _refuse)
-    monkeypatch.setattr(workplace, "Bench", partial(Bench, now=lambda: NOW))
+    monkeypatch.setattr(workplace, "Setup", partial(Setup, now=lambda: NOW))
     draw_nothing(monkeypatch)
     if request.node.callspec.params["path"].parent == FOLDER:
         monkeypatch.setattr(plugins, "installed", lambda _: {})
