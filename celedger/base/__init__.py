@@ -1,4 +1,4 @@
-"""What every room stands on: the nouns, errors and settings, how text and files are written, and
+"""The foundation of every room: the nouns, errors and settings, how text and files are written, and
 which celedger this is."""
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the user decided once: in the repository's `celedger.toml` or `[tool.celedger]` of its
+"""The user's settings: in the repository's `celedger.toml` or `[tool.celedger]` of its
 pyproject.toml, and in a file of the user's own, which no merge reaches.
 
 A flag outweighs a `CELEDGER_*` variable, which outweighs the user's own file, which outweighs the

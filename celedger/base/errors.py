@@ -1,4 +1,4 @@
-"""What can go wrong, as a tree of exceptions, each with the exit status it ends in.
+"""The tree of exceptions, each with its exit status.
 
 Every error carries the cause in one sentence and, where there is one, the next command
 to type. The CLI prints both on one line of stderr; nothing below the CLI prints.
@@ -46,7 +46,7 @@ class CeledgerError(Exception):
 
 
 class UsageError(CeledgerError):
-    """What was typed cannot be meant: bad option, bad range, unknown task or metric."""
+    """The command line is invalid: bad option, bad range, unknown task or metric."""
 
     status = Status.USAGE
 

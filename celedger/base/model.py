@@ -208,7 +208,7 @@ class OutcomeKind(StrEnum):
 
 
 class Mark(StrEnum):
-    """What a reader of the numbers must know about a trial."""
+    """A remark on a trial for whoever reads its numbers."""
 
     DISTURBED = "disturbed"  # another process used its device: speed and power not judged
     THROTTLED = "throttled"  # the device slowed itself: speed and power not judged
@@ -257,7 +257,7 @@ class StepValues:
 
 @dataclass(frozen=True)
 class EpochReport:
-    """What a training said of one epoch. NaN and infinities are kept as they are."""
+    """The report of one epoch. NaN and infinities are kept as they are."""
 
     epoch: int
     values: Mapping[str, float]
@@ -299,8 +299,8 @@ class TrialRecord:
 
 @dataclass(frozen=True)
 class Footprint:
-    """What a trial named of its commit's tree: paths relative to it as git has them ("" is itself),
-    there or not. `inputs` are the patterns of what its build depends on."""
+    """The paths of its commit's tree that a trial named: paths relative to it as git has them (""
+    is itself), there or not. `inputs` are the patterns of what its build depends on."""
 
     opened: tuple[bytes, ...] = ()  # it can have read content or listing
     looked: tuple[bytes, ...] = ()  # it learned what `stat` tells
@@ -322,7 +322,7 @@ class ReusableTrial:
 
 
 class VerdictKind(StrEnum):
-    """What the numbers say. `failed`, `missing`, `not-finite` never pass."""
+    """The meaning of the numbers. `failed`, `missing`, `not-finite` never pass."""
 
     SAME = "same"  # a change worth knowing would have been seen
     TOO_NOISY = "too-noisy"  # nothing was seen, and a change worth knowing would not have been
@@ -392,7 +392,7 @@ class SummaryRow:
 
 @dataclass(frozen=True)
 class BisectRecord:
-    """What one bisect concluded. `culprits` is the credible set, the leader first."""
+    """The conclusion of one bisect. `culprits` is the credible set, the leader first."""
 
     ulid: str
     suite: str

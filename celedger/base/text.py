@@ -1,4 +1,4 @@
-"""What strangers wrote (subjects, names, messages, files), made safe to store and to show. How a
+"""Text of strangers (subjects, names, messages, files), made safe to store and to show. How a
 probability, a share and a relative change are written."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What celedger keeps is its owner's alone: files are made 0600, folders 0700. What a person asked
+"""Private files: files are made 0600, folders 0700. What a person asked
 for by name, and the trainings under test, get the person's own umask."""
 
 from __future__ import annotations

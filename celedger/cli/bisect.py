@@ -203,7 +203,7 @@ def _ends(repository: Repository, commits: str, first_parent: bool) -> tuple[His
 
 @dataclass(frozen=True, slots=True)
 class _Inputs:
-    """What the bench is asked to bisect."""
+    """The arguments of a bisect, resolved."""
 
     bench: Bench
     history: History

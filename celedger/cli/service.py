@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from celedger.service.allow import Asked
     from celedger.service.hooks import HookStatus
     from celedger.trial.permissions import Gate, Request
-    from celedger.views.status import Queue
+    from celedger.views.status import QueueDocument
 
 _LOG_LIMIT = 1 << 20  # bytes of worker.log that are kept, about
 
@@ -322,14 +322,16 @@ def queue(
     return Status.GOOD
 
 
-def queue_document(repository: Repository, settings: Config, jobs: Sequence[QueuedJob]) -> Queue:
+def queue_document(
+    repository: Repository, settings: Config, jobs: Sequence[QueuedJob]
+) -> QueueDocument:
     """Return the queue with the merges that are not in it yet."""
     from celedger.service.allow import held_back, queue_folder
     from celedger.service.worker import at_work
     from celedger.trial import elsewhere
-    from celedger.views.status import Queue
+    from celedger.views.status import QueueDocument
 
     notes = len(list(queue_folder(repository).glob("*.moved")))
     waits = held_back(repository, settings) if notes else ""
     remote = elsewhere.trials(repository)
-    return Queue(jobs, notes, at_work(settings.ledger), waits, remote)
+    return QueueDocument(jobs, notes, at_work(settings.ledger), waits, remote)

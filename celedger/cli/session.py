@@ -1,4 +1,4 @@
-"""What every verb needs first: the repository, its configuration and its ledger, opened in
+"""The opening of every verb: the repository, its configuration and its ledger, opened in
 that order, with the errors a person can act on."""
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What stands before the verb."""
+    """The options before the verb."""
 
     repository: Path
     ledger: Path | None
@@ -66,8 +66,9 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """What a diagnosis compares: the `session` that has the revisions and keeps the answer, the
-    revisions, and copies of the suite's files by commit, for commits whose own are used."""
+    """The sides that a diagnosis compares: the `session` that has the revisions and keeps the
+    answer, the revisions, and copies of the suite's files by commit, for commits whose own are
+    used."""
 
     session: Session
     revisions: tuple[str, ...] = ()

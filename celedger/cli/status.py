@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from celedger.base.config import Config
     from celedger.judge.incident import State
     from celedger.repo import Repository
-    from celedger.views.status import Queue
+    from celedger.views.status import QueueDocument
 
 _SEEN = "status-seen"  # incidents that a person has seen here, each with its state
 
@@ -95,7 +95,7 @@ def _see(repository: Repository, state: State) -> None:
         files.replace(repository.state_dir / _SEEN, json_format.dumps(seen).encode())
 
 
-def _queue_hint(queue: Queue) -> str:
+def _queue_hint(queue: QueueDocument) -> str:
     """Return what to type for the queue to go on, "" where it does."""
     from celedger.base.model import JobState
 

@@ -1,4 +1,4 @@
-"""What verbs do with a synthetic revision (`.`, `REV-CULPRIT`).
+"""Use a synthetic revision in a verb (`.`, `REV-CULPRIT`).
 
 Its trials go to a ledger of their own among celedger's files: no state, history, merge, export or
 engine can see them there.

@@ -1,4 +1,4 @@
-"""What a Unix program owes to its surroundings: an end when a signal asks for one, and standard
+"""The duties of a Unix program: an end when a signal asks for one, and standard
 streams that may be closed, full or unreadable. Must not know what the program does.
 """
 

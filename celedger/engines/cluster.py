@@ -1,4 +1,4 @@
-"""What Ray, or another cluster, must do for the head: find a node for an order, and carry bytes to
+"""The interface of a cluster, for the head: find a node for an order, and carry bytes to
 and fro. It knows nothing of trials, suites and ledgers."""
 
 from __future__ import annotations

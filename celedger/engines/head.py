@@ -46,7 +46,7 @@ class _Answer(Ordered):
 
 
 @dataclass(eq=False)
-class _Job:
+class _OpenOrder:
     """A running remote trial. One that a dead head left has nobody to answer until its trial is
     needed."""
 
@@ -69,7 +69,7 @@ class _Job:
 
 
 # A job, with bytes of its lines, what its thread raised, or None after its last line.
-_News = tuple[_Job, bytes | Exception | None]
+_News = tuple[_OpenOrder, bytes | Exception | None]
 
 
 class Head:
@@ -84,12 +84,12 @@ class Head:
         self._suite = orders.packed(bench.setup.suite_files)
         self._notes = Notes(self._repository, cluster.name, cluster.address, self._ledger.path)
         self._news: queue.Queue[_News] = queue.Queue(_PENDING)
-        self._jobs: list[_Job] = []
+        self._jobs: list[_OpenOrder] = []
         self._answered = False  # the ledger had a trial that was submitted
         self._avoided: set[str] = set()  # nodes with another environment
         self._is_behind = False  # the ledger may lack lines that came
         for note in self._notes.left():
-            self._start(_Job(note, Intake(note.order, self._ledger)), anew=False)
+            self._start(_OpenOrder(note, Intake(note.order, self._ledger)), anew=False)
 
     @property
     def workers(self) -> int:
@@ -100,7 +100,7 @@ class Head:
         for number in range(TRIES):
             ulid = self._bench.new_ulid()
             question = replace(self._question, ulid=ulid)
-            job = _Job(self._notes.write(question), Intake(question, self._ledger))
+            job = _OpenOrder(self._notes.write(question), Intake(question, self._ledger))
             self._start(job)
             while job in self._jobs:
                 self._next()
@@ -124,7 +124,7 @@ class Head:
             answer.begins()
         else:
             order = self._order(need)
-            self._start(_Job(self._notes.write(order), Intake(order, self._ledger), answer))
+            self._start(_OpenOrder(self._notes.write(order), Intake(order, self._ledger), answer))
         return answer
 
     def wait(self) -> None:
@@ -150,7 +150,7 @@ class Head:
             job.note.lock.close()
         self._cluster.close()
 
-    def _interrupt(self, job: _Job) -> None:
+    def _interrupt(self, job: _OpenOrder) -> None:
         """Interrupt a trial, and read its lines anew if the ledger may lack some."""
         with suppress(MachineError):
             if job.keeper is None:
@@ -161,7 +161,7 @@ class Head:
             self._jobs.remove(job)
             job.intake.close()
             intake = Intake(job.order, self._ledger)
-            self._start(_Job(job.note, intake, job.answer, lost=TRIES), anew=False)
+            self._start(_OpenOrder(job.note, intake, job.answer, lost=TRIES), anew=False)
 
     # --- on the way out, in the thread of the job
 
@@ -175,7 +175,7 @@ class Head:
             environments={task.name: environment}, imported={task.name: tuple(sorted(names))},
         )  # fmt: skip
 
-    def _serves(self, job: _Job, need: Need) -> bool:
+    def _serves(self, job: _OpenOrder, need: Need) -> bool:
         """Return True if an order that a dead head left runs the trial that is needed."""
         order, environment = job.order, self._bench.environments[need.task.name]
         same = order.commit == need.commit and order.seed == need.seed and job.answer is None
@@ -185,11 +185,11 @@ class Head:
             and ((order.environments or {})[need.task.name].fingerprint == environment.fingerprint)
         )
 
-    def _start(self, job: _Job, *, anew: bool = True) -> None:
+    def _start(self, job: _OpenOrder, *, anew: bool = True) -> None:
         self._jobs.append(job)
         Thread(target=self._serve, args=(job, anew), daemon=True).start()
 
-    def _serve(self, job: _Job, anew: bool) -> None:
+    def _serve(self, job: _OpenOrder, anew: bool) -> None:
         """Bring an order to a node, and its lines here."""
         ulid = job.order.ulid
         try:
@@ -242,7 +242,7 @@ class Head:
         """Add news to the ledger in one transaction, then report them. Return True if a trial that
         this command waits for has ended."""
         news = [(job, content) for job, content in news if job in self._jobs]
-        occurred: list[tuple[_Job, events.Event]] = []
+        occurred: list[tuple[_OpenOrder, events.Event]] = []
         with self._ledger.transaction():
             for job, content in news:
                 if isinstance(content, bytes):
@@ -268,7 +268,7 @@ class Head:
                 with suppress(MachineError):  # its thread sees that the node is lost
                     job.keeper.end(reason)
 
-    def _conclude(self, job: _Job, raised: Exception | None) -> bool:
+    def _conclude(self, job: _OpenOrder, raised: Exception | None) -> bool:
         """Record how an order ended, and run it again if its node was lost. Return True if a trial
         that this command waits for has ended."""
         intake = job.intake
@@ -299,7 +299,7 @@ class Head:
                 self._bench.station.listen(events.Finished(answer.need.commit, record, seconds))
         return True
 
-    def _runs_again(self, job: _Job, error: BaseException | None) -> bool:
+    def _runs_again(self, job: _OpenOrder, error: BaseException | None) -> bool:
         """Send the order of a lost trial, or of one that a node refused, to another node. Return
         True if there may be one."""
         order = job.order
@@ -313,10 +313,10 @@ class Head:
         self._bench.station.listen(events.Restarted(order.commit, order.tasks[0], str(error)))
         order = replace(order, ulid=self._bench.new_ulid())
         note, intake = self._notes.write(order), Intake(order, self._ledger)
-        self._start(_Job(note, intake, job.answer, lost=job.lost))
+        self._start(_OpenOrder(note, intake, job.answer, lost=job.lost))
         return True
 
-    def _last_words(self, job: _Job) -> str:
+    def _last_words(self, job: _OpenOrder) -> str:
         words = ""
         if job.keeper is not None:
             with suppress(MachineError):

@@ -83,7 +83,7 @@ class NodeLedger(Ledger):
 
 
 class HeadSignals(Signals):
-    """What the head tells the trial, by a file."""
+    """The messages of the head to the trial, by a file."""
 
     def __init__(self, file: Path) -> None:
         super().__init__()

@@ -34,7 +34,8 @@ _KEPT = 30 * 86400.0  # seconds that the files of an order nobody asks for are k
 
 
 class Greeting(NamedTuple):
-    """What a node is, before it gets an order. `commits` (hashes) are in its clone."""
+    """The self-description of a node, before it gets an order. `commits` (hashes) are in its
+    clone."""
 
     host: str
     celedger: str

@@ -27,7 +27,7 @@ _ODD = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
 
 
 class Intake:
-    """What came in of an order; `error` is what its node raised."""
+    """The lines of an order that came in; `error` is what its node raised."""
 
     def __init__(self, order: Order, ledger: Ledger) -> None:
         self.order = order

@@ -180,8 +180,8 @@ def current(path: Path) -> sqlite3.Connection:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What `restore` did. `aside` is where a damaged ledger lies now, `lost` the names of facts
-    that could not be read, `unsealed` how many came whose checksum could not."""
+    """The result of `restore`. `aside` is where a damaged ledger lies now, `lost` the names of
+    facts that could not be read, `unsealed` how many came whose checksum could not."""
 
     trials: int
     aside: Path | None

@@ -1,4 +1,4 @@
-"""What can still be read of a damaged ledger: every row, page by page, without SQLite.
+"""Read a damaged ledger: every row, page by page, without SQLite.
 
 SQLite reads a table from its root on and knows the roots from the schema, so one damaged page can
 hide a whole table. A row needs only its own page: each page says what it holds, and its rows show

@@ -1,4 +1,4 @@
-"""What reading and writing share: the connection, its transactions, its errors, and how the nouns
+"""The base of reading and writing: the connection, its transactions, its errors, and how the nouns
 of `model.py` become columns and columns nouns.
 
 Lives here: one function that begins transactions (immediately, so that a writer waits instead of

@@ -1,5 +1,5 @@
-"""What a ledger may hold: one rule a column, for every fact that another ledger, an archive or a
-node hands over, and for the rows of our own that an older celedger took in without a look.
+"""The rules of a valid ledger: one rule a column, for every fact that another ledger, an archive or
+a node hands over, and for the rows of our own that an older celedger took in without a look.
 
 Lives here: the rules, the search for rows that break them, and the views that hide these from every
 query. A rule holds for all that celedger ever writes itself. It must not know who asks.

@@ -1,5 +1,6 @@
-"""What needs attention: one card for each cause that the state has in force, then what it suspects
-and what got better; and a line for each cause that is over. All of it are rows of the state.
+"""The cards of what needs attention: one card for each cause that the state has in force, then what
+it suspects and what got better; and a line for each cause that is over. All of it are rows of the
+state.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""How each series and task of the page stands, read from the state: an incident in force, a doubt,
-an improvement. Nothing is decided here.
+"""The health of each series and task of the page, read from the state: an incident in force, a
+doubt, an improvement. Nothing is decided here.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from celedger.base.model import OutcomeKind
 from celedger.judge.incident import IN_FORCE, Incident, LevelChange, Standing, State
-from celedger.page.series import Measured, Series, TaskSeries
+from celedger.page.series import ChartSeries, Measured, TaskSeries
 from celedger.views import incidents as words
 from celedger.views.format import relative
 
@@ -37,9 +37,9 @@ class Health(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SeriesHealth:
-    """How a series stands, and in a few words why: `+8.4 % worse`."""
+    """The health of a series, and in a few words why: `+8.4 % worse`."""
 
-    series: Series
+    series: ChartSeries
     health: Health
     tag: str = ""
 
@@ -89,7 +89,7 @@ def _of_task(history: Measured, task: TaskSeries) -> TaskHealth:
     return TaskHealth(task, Health.CRASHED if failing else health, series, failing)
 
 
-def _of_series(history: Measured, series: Series) -> SeriesHealth:
+def _of_series(history: Measured, series: ChartSeries) -> SeriesHealth:
     state = history.state
     if not series.metric.direction.sign:
         return SeriesHealth(series, Health.UNJUDGED)
@@ -112,7 +112,7 @@ def _of_series(history: Measured, series: Series) -> SeriesHealth:
     return SeriesHealth(series, Health.STEADY)
 
 
-def _unclear(state: State, series: Series) -> str:
+def _unclear(state: State, series: ChartSeries) -> str:
     """Return why a metric is not clear at the newest measured commit; "" where it is."""
     for standing in state.standings:
         if (

@@ -19,7 +19,7 @@ _HOSTS = {
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """Where a repository lies on the web; empty addresses where that is not known."""
+    """The addresses of a repository on the web; empty addresses where that is not known."""
 
     base: str = ""
     commits: str = ""

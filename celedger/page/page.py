@@ -27,7 +27,7 @@ from celedger.page.health import (
     of_tasks,
 )
 from celedger.page.links import Host, view
-from celedger.page.series import Measured, Scope, Series, read
+from celedger.page.series import ChartSeries, Measured, Scope, read
 from celedger.views import incidents as words
 from celedger.views.drift import offset_texts, pinned_text
 from celedger.views.format import count, iso_date, iso_time, measure, short
@@ -288,7 +288,7 @@ def _cell(history: Measured, key: str, stands: SeriesHealth) -> TableCell:
     )
 
 
-def _value(series: Series) -> str:
+def _value(series: ChartSeries) -> str:
     """Return the newest value, with the digits that its noise leaves; "" without one."""
     stretch = series.latest
     if stretch is None:

@@ -1,4 +1,4 @@
-"""What the charts of the page are drawn from: compact JSON, compressed, one part a task, so that
+"""The data of the page's charts: compact JSON, compressed, one part a task, so that
 the browser unpacks only what is looked at. Numbers keep the digits that their noise leaves.
 """
 
@@ -20,11 +20,11 @@ from celedger.base.text import escaped, without_sequences
 from celedger.judge.incident import IN_FORCE, Incident, IncidentMetric
 from celedger.ledger.read import Reader
 from celedger.page.health import SeriesHealth, TaskHealth, crashes, untestable
-from celedger.page.series import Measured, Series, Stretch, TaskSeries
+from celedger.page.series import ChartSeries, ChartStretch, Measured, TaskSeries
 from celedger.stats.arrays import Floats
 from celedger.views import incidents as words
 from celedger.views.drift import by_code, environment_text, offset
-from celedger.views.format import Scale, iso_date, plain, probability, relative
+from celedger.views.format import UnitScale, iso_date, plain, probability, relative
 
 EPOCHS = 50
 """Newest measured commits whose epochs are on the page, beside those of open changes."""
@@ -116,7 +116,7 @@ def _metric(history: Measured, stands: SeriesHealth) -> dict[str, Any]:
     series = stands.series
     metric, latest = series.metric, series.latest
     values = latest.means[np.isfinite(latest.means)] if latest is not None else np.array([])
-    scale = Scale.of(metric.unit, float(np.median(values)) if values.size else 0.0)
+    scale = UnitScale.of(metric.unit, float(np.median(values)) if values.size else 0.0)
     stretches = series.stretches
     return {
         "name": metric.name,
@@ -132,7 +132,7 @@ def _metric(history: Measured, stands: SeriesHealth) -> dict[str, Any]:
     }
 
 
-def _stretch(series: Series, stretch: Stretch, change: str) -> dict[str, Any]:
+def _stretch(series: ChartSeries, stretch: ChartStretch, change: str) -> dict[str, Any]:
     noise = stretch.noise
     levels: list[list[float | int | None]] = []
     values = np.array([level for _, level in stretch.levels])
@@ -198,7 +198,9 @@ def _mark(
     }  # fmt: skip
 
 
-def _change(history: Measured, series: Series, old: Stretch | None, new: Stretch) -> str:
+def _change(
+    history: Measured, series: ChartSeries, old: ChartStretch | None, new: ChartStretch
+) -> str:
     """Return how a stretch's environment or definition differs from the one before, and what that
     moved where a commit was measured in both: `torch 2.12.0 → 2.13.0: +3 %; the code: nothing`."""
     if old is None:

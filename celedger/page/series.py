@@ -25,7 +25,7 @@ _ROUNDING = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What the page is of, as the repository tells it; a view opens none.
+    """The subject of the page, as the repository tells it; a view opens none.
 
     Attributes:
         axis: The commits of the line, oldest first, measured or not.
@@ -43,7 +43,7 @@ class Scope:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Stretch:
+class ChartStretch:
     """The values of a metric in one chain: of each commit its position on the axis, mean (adjusted
     for seeds), standard deviation (NaN with fewer than two trials) and number of trials; and the
     levels: the positions at which each begins, and its value."""
@@ -66,14 +66,14 @@ class Stretch:
 
 
 @dataclass(frozen=True, eq=False)
-class Series:
+class ChartSeries:
     """One metric of a task. The stretch that was measured last comes last. `is_exact` says that a
     seed repeats bit by bit."""
 
     suite: str
     task: str
     metric: Metric
-    stretches: tuple[Stretch, ...]
+    stretches: tuple[ChartStretch, ...]
     is_exact: bool
 
     @property
@@ -86,7 +86,7 @@ class Series:
         return self.metric in TELEMETRY
 
     @cached_property
-    def latest(self) -> Stretch | None:
+    def latest(self) -> ChartStretch | None:
         return self.stretches[-1] if self.stretches else None
 
 
@@ -99,7 +99,7 @@ class TaskSeries:
     suite: str
     name: str
     recipes: Sequence[str]
-    series: tuple[Series, ...]
+    series: tuple[ChartSeries, ...]
     tried: tuple[int, ...]
     ran: frozenset[int]
     failures: Mapping[int, Sequence[TrialRecord]]
@@ -163,21 +163,21 @@ def _named(state: State) -> set[str]:
     return {incident.likeliest for incident in state.incidents}
 
 
-def _telemetry_last(series: Iterable[Series]) -> tuple[Series, ...]:
+def _telemetry_last(series: Iterable[ChartSeries]) -> tuple[ChartSeries, ...]:
     """Sort, without the telemetry that this machine does not have."""
     measured = [s for s in series if s.stretches or not s.is_telemetry]
     return tuple(sorted(measured, key=lambda s: s.is_telemetry))
 
 
-def _series(task: TaskOnLine, metric: Metric, start: int) -> Series:
+def _series(task: TaskOnLine, metric: Metric, start: int) -> ChartSeries:
     chains = task.chains(metric)
     stretches = [s for s in (_stretch(chain, start) for chain in chains) if s.positions.size]
     stretches.sort(key=lambda s: int(s.positions[-1]))
     exact = any(chain.is_exact for chain in chains)
-    return Series(task.suite, task.name, metric, tuple(stretches), exact)
+    return ChartSeries(task.suite, task.name, metric, tuple(stretches), exact)
 
 
-def _stretch(chain: ChainValues, start: int) -> Stretch:
+def _stretch(chain: ChainValues, start: int) -> ChartStretch:
     places, groups, means = chain.by_place()
     here = places >= start
     sizes = np.array([group.size for group in groups], dtype=np.int64)
@@ -186,7 +186,7 @@ def _stretch(chain: ChainValues, start: int) -> Stretch:
     levels = [
         (max(0, first - start), level) for first, last, level in chain.levels() if last >= start
     ]
-    return Stretch(
+    return ChartStretch(
         chain.chain.environment, chain.chain.recipe, places[here] - start, means[here], sds[here],
         sizes[here], levels,
     )  # fmt: skip

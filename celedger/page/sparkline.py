@@ -6,13 +6,13 @@ from __future__ import annotations
 import numpy as np
 
 from celedger.page.health import RECENT
-from celedger.page.series import Series
+from celedger.page.series import ChartSeries
 
 WIDTH, HEIGHT = 100, 22
 _FLATTEST = 0.05  # of the level: a range narrower than this is not stretched to the full height
 
 
-def path(series: Series, commits: int) -> str:
+def path(series: ChartSeries, commits: int) -> str:
     """Return the `d` of a path over the last RECENT of so many commits; "" without values there.
 
     A column of the picture is the mean of the commits in it. Environments break the line.

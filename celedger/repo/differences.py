@@ -14,7 +14,7 @@ Pair = tuple[str, str]
 
 
 class TreeEntry(NamedTuple):
-    """What a tree has at a path."""
+    """The entry of a tree at a path."""
 
     mode: bytes  # NOTHING where it has none
     sha: bytes

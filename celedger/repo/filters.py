@@ -34,7 +34,8 @@ def configured(repository: Repository) -> frozenset[str]:
 
 
 def manner(repository: Repository) -> str:
-    """What, beside a tree, decides how git writes it: another text where that may differ."""
+    """Return a text of what decides, beside a tree, how git writes it: another text where that may
+    differ."""
     replaced = repository.ask("for-each-ref", "refs/replace").out  # git-replace(1)
     fields = [_settings(repository), replaced]
     for path in repository.attribute_files():

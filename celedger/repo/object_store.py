@@ -26,7 +26,7 @@ TREE, FILE, PROGRAM, SUBMODULE = "40000", "100644", "100755", "160000"
 
 
 class Entry(NamedTuple):
-    """What a tree has at a name: mode and hash, as git writes them."""
+    """The entry of a tree at a name: mode and hash, as git writes them."""
 
     mode: str
     sha: str

@@ -335,7 +335,7 @@ class Repository:
         return remotes.get("remote.origin.url") or next(iter(remotes.values()), "")
 
     def user(self) -> str:
-        """Who commits here, as git's configuration has it; the login where it has none."""
+        """Return the name of the committer by git's configuration, else the login."""
         import getpass  # at no other time
 
         name = self.ask("config", "--get", "user.name").text.strip()

@@ -104,7 +104,7 @@ def _working_tree(store: ObjectStore) -> Synthetic:
 
 
 class _Status(NamedTuple):
-    """What `git status` says of a path of which the working tree or the index differs from HEAD.
+    """The `git status` of a path whose working tree or index differs from HEAD.
     `mode` is that of the working tree, FILE for whatever is not tracked; `staged` is what the index
     has. The file has it too, unless it `is_edited`."""
 

@@ -1,1 +1,1 @@
-"""What runs by itself: git hooks that leave a note, a queue, and the worker that drains it."""
+"""Unattended work: git hooks that leave a note, a queue, and the worker that drains it."""

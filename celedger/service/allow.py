@@ -1,4 +1,4 @@
-"""What the worker would start and obey in a repository, and what becomes of those who wait for it
+"""List what the worker would start and obey in a repository, and let go on what waits for it
 to be allowed. Knows how a suite's starts are described; shows nothing."""
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ def queue_folder(repository: Repository) -> Path:
 
 @dataclass(frozen=True)
 class Asked:
-    """What the worker asks for. `problem` says why the suite cannot be read, if it cannot; `texts`
-    are the files of the suite and the programs that git tracks, by the hashes of their contents."""
+    """The requests of the worker. `problem` says why the suite cannot be read, if it cannot;
+    `texts` are the files of the suite and the programs that git tracks, by the hashes of their
+    contents."""
 
     settings: Request
     starts: tuple[Request, ...]

@@ -1,4 +1,5 @@
-"""What celedger keeps beside a repository and its ledger, how large it is, and what of it may go.
+"""List the files that celedger keeps beside a repository and its ledger, their sizes, and which may
+go.
 
 Everything but logs and output folders can be made again, and goes when asked unless somebody uses
 it. Logs and output folders are evidence: they go only past a stated age, once their trial is over.

@@ -29,7 +29,7 @@ from celedger.views import incidents as words
 Draw = Callable[[Repository, Ledger, BisectRecord], Path]  # a bisect; may raise CeledgerError
 
 
-class Event(StrEnum):
+class NewsEvent(StrEnum):
     OPENED = "opened"
     NAMED = "named"
     RECOVERED = "recovered"
@@ -40,7 +40,7 @@ class Event(StrEnum):
 class News:
     """One event of one incident."""
 
-    event: Event
+    event: NewsEvent
     incident: Incident
 
 
@@ -91,13 +91,13 @@ def unsent(incidents: Iterable[Incident], sent: set[tuple[str, str]]) -> list[Ne
     news = []
     for incident in incidents:
         sent_events = {event for name, event in sent if name in incident.names}
-        opened = Event.OPENED.value in sent_events
+        opened = NewsEvent.OPENED.value in sent_events
         if incident.in_force:
             if not opened:
-                news.append(News(Event.OPENED, incident))
-            elif incident.bisect and Event.NAMED.value not in sent_events:
-                news.append(News(Event.NAMED, incident))
-        for event in (Event.RECOVERED, Event.WITHDRAWN):
+                news.append(News(NewsEvent.OPENED, incident))
+            elif incident.bisect and NewsEvent.NAMED.value not in sent_events:
+                news.append(News(NewsEvent.NAMED, incident))
+        for event in (NewsEvent.RECOVERED, NewsEvent.WITHDRAWN):
             is_told = event.value in sent_events
             if opened and incident.state == event.value and not is_told and not incident.why:
                 news.append(News(event, incident))
@@ -108,8 +108,8 @@ def _rows(news: Sequence[News], state: State, address: str) -> list[SaidRecord]:
     now, rows = time.time(), []
     for item in news:
         incident, events = item.incident, [item.event]
-        if item.event is Event.OPENED and incident.bisect:
-            events.append(Event.NAMED)  # one alert told both
+        if item.event is NewsEvent.OPENED and incident.bisect:
+            events.append(NewsEvent.NAMED)  # one alert told both
         main = incident.main
         rows += [
             SaidRecord(
@@ -135,11 +135,11 @@ def message(news: Sequence[News], commits: Mapping[str, Commit]) -> tuple[str, s
 def _title(news: News) -> str:
     incident = news.incident
     name = incident.title()
-    if news.event is Event.NAMED:
+    if news.event is NewsEvent.NAMED:
         return f"first bad commit of {name}"
-    if news.event is Event.RECOVERED:
+    if news.event is NewsEvent.RECOVERED:
         return f"{name} is good again"
-    if news.event is Event.WITHDRAWN:
+    if news.event is NewsEvent.WITHDRAWN:
         return f"{name} was a false alarm"
     return words.headline(incident)
 
@@ -147,14 +147,14 @@ def _title(news: News) -> str:
 def _lines(news: News, commits: Mapping[str, Commit]) -> list[str]:
     incident = news.incident
     lines = [f"{incident.id}: {_title(news)}"]
-    if news.event in (Event.OPENED, Event.NAMED):
-        if news.event is Event.NAMED:
+    if news.event in (NewsEvent.OPENED, NewsEvent.NAMED):
+        if news.event is NewsEvent.NAMED:
             lines.append(words.headline(incident))
         lines.append(_first_bad(incident, commits))
         lines += words.also(incident)
         if incident.message:
             lines.append(plain(incident.message))
-    if news.event is Event.RECOVERED and incident.closed_at:
+    if news.event is NewsEvent.RECOVERED and incident.closed_at:
         lines.append(f"mended by {_described(incident.closed_at, commits)}")
     return lines
 
@@ -178,7 +178,9 @@ def _pictures(
     repository: Repository, ledger: Ledger, news: Sequence[News], draw: Draw
 ) -> list[str]:
     """Draw the bisects that are news. An alert goes without a picture that cannot be drawn."""
-    wanted = {item.incident.bisect for item in news if item.event in (Event.OPENED, Event.NAMED)}
+    wanted = {
+        item.incident.bisect for item in news if item.event in (NewsEvent.OPENED, NewsEvent.NAMED)
+    }
     paths = []
     for bisect in ledger.bisects():
         if bisect.ulid in wanted:

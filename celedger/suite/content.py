@@ -1,4 +1,5 @@
-"""What a suite's folder holds: its content hash, and a copy of it that later edits cannot reach.
+"""The content of a suite's folder: its content hash, and a copy of it that later edits cannot
+reach.
 
 Files only; knows nothing of what suite.toml says.
 """

@@ -21,7 +21,7 @@ from celedger.base.errors import SuiteError
 from celedger.base.model import Command, Direction, Kind, Metric, Task, usual_unit
 from celedger.suite import commands, toml_table
 from celedger.suite.content import FILE, check_links, digests, hash_of
-from celedger.suite.toml_table import Table
+from celedger.suite.toml_table import TomlTable
 
 Reader = Callable[[object], Any]
 MetricTables = Mapping[str, Mapping[str, object]]  # metric name -> what is said of it
@@ -109,8 +109,8 @@ def load(folder: Path) -> Suite:
     """Read a suite. Raises SuiteError with the file, the place and what is wrong."""
     file = folder / FILE
     check_links(folder, file)
-    top = Table(f"{file}:", _parsed(file), ("suite", "metrics", "task"))
-    head = Table(
+    top = TomlTable(f"{file}:", _parsed(file), ("suite", "metrics", "task"))
+    head = TomlTable(
         f"{file}: [suite]", top.raw("suite", {}), ("name", *_OF_SUITE),
         "[[task]]", (*_TASK_KEYS, *_OF_TASK),
     )  # fmt: skip
@@ -128,7 +128,7 @@ def load(folder: Path) -> Suite:
         top.fail("has no task", "add a [[task]] with a name and a command")
     tasks: dict[str, Task] = {}
     for number, entry in enumerate(entries, 1):
-        body = Table(f"{file}: task {_label(entry, number)}", entry, (*_TASK_KEYS, *_OF_TASK))
+        body = TomlTable(f"{file}: task {_label(entry, number)}", entry, (*_TASK_KEYS, *_OF_TASK))
         for task in _tasks(body, pattern, shared, folder, warnings):
             if task.name in tasks:
                 body.fail(f"is there twice: {task.name}")
@@ -147,7 +147,7 @@ def _label(entry: object, number: int) -> str:
     return repr(name) if isinstance(name, str) else f"number {number}"
 
 
-def _name(where: Table, value: object) -> str:
+def _name(where: TomlTable, value: object) -> str:
     if not isinstance(value, str) or not _NAME.fullmatch(value):
         where.fail(f"has no good name: {value!r}", "letters, digits, and any of _ . -")
     return value
@@ -192,7 +192,7 @@ _TASK_KEYS = ("name", "command", "commands", "params", "grid", "alias", "metrics
 
 
 def _tasks(
-    body: Table, pattern: Task, shared: MetricTables, folder: Path, warnings: list[str]
+    body: TomlTable, pattern: Task, shared: MetricTables, folder: Path, warnings: list[str]
 ) -> list[Task]:
     """Return the tasks of one entry: one, or one per combination of its grid."""
     if "name" not in body:
@@ -230,20 +230,20 @@ def _metric_tables(where: str, value: object) -> MetricTables:
         raise SuiteError(f"{where} metrics is not a table", "write [metrics.NAME]")
     by_name = {}
     for name, entry in value.items():
-        body = Table(f"{where} metric {name!r}", entry, _OF_METRIC)
+        body = TomlTable(f"{where} metric {name!r}", entry, _OF_METRIC)
         if not _METRIC.fullmatch(name):
             body.fail("has no good name", "up to 64 letters, digits, and any of _ . / -")
         by_name[name] = body.values
     return by_name
 
 
-def _metrics(body: Table, shared: MetricTables) -> tuple[Metric, ...]:
+def _metrics(body: TomlTable, shared: MetricTables) -> tuple[Metric, ...]:
     """Return a task's metrics: the suite's, with what the task says of them or adds to them."""
     tables = _metric_tables(body.where, body.raw("metrics", {}))
     declared = []
     for name in dict.fromkeys([*shared, *tables]):
         values = {**shared.get(name, {}), **tables.get(name, {})}
-        table = Table(f"{body.where} metric {name!r}", values, _OF_METRIC)
+        table = TomlTable(f"{body.where} metric {name!r}", values, _OF_METRIC)
         if "direction" not in table:
             table.fail("has no direction", 'direction = "lower", "higher" or "info"')
         try:
@@ -255,7 +255,7 @@ def _metrics(body: Table, shared: MetricTables) -> tuple[Metric, ...]:
 
 
 def _commands(
-    body: Table, placeholders: tuple[str, ...], folder: Path
+    body: TomlTable, placeholders: tuple[str, ...], folder: Path
 ) -> tuple[set[str], tuple[Command, ...]]:
     """Return the placeholders used, and the commands."""
     if ("command" in body) == ("commands" in body):
@@ -300,7 +300,7 @@ class Point:
     params: Mapping[str, object]
 
 
-def _points(body: Table) -> list[Point]:
+def _points(body: TomlTable) -> list[Point]:
     """Return the combinations of a task, one where it has no grid. An alias sets what it stands
     for, in the place of `params`, and stays a parameter of its own. Raises SuiteError."""
     params = _values(body, "params", body.raw("params", {}))
@@ -325,7 +325,7 @@ def _points(body: Table) -> list[Point]:
     return combinations
 
 
-def _aliases(body: Table) -> Aliases:
+def _aliases(body: TomlTable) -> Aliases:
     """Return what each value of each alias sets. Nothing may get its value from two sides."""
     tables = _params(body, "alias", body.raw("alias", {}))
     owners = {**dict.fromkeys(_grid(body), "grid"), **dict.fromkeys(tables, "alias")}
@@ -345,12 +345,12 @@ def _aliases(body: Table) -> Aliases:
     return alias
 
 
-def _values(body: Table, where: str, values: object) -> Mapping[str, object]:
+def _values(body: TomlTable, where: str, values: object) -> Mapping[str, object]:
     """Return a table's parameters, each one value."""
     return {name: _param(body, name, value) for name, value in _params(body, where, values).items()}
 
 
-def _params(body: Table, where: str, values: object) -> Mapping[str, object]:
+def _params(body: TomlTable, where: str, values: object) -> Mapping[str, object]:
     if not isinstance(values, dict):
         body.fail(f"{where} is not a table of parameters")
     for name in values:
@@ -361,7 +361,7 @@ def _params(body: Table, where: str, values: object) -> Mapping[str, object]:
     return values
 
 
-def _param(body: Table, name: str, value: object) -> object:
+def _param(body: TomlTable, name: str, value: object) -> object:
     """Return a value that JSON can hold and a command line can carry."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
@@ -373,7 +373,7 @@ def _param(body: Table, name: str, value: object) -> object:
     return value
 
 
-def _grid(body: Table) -> dict[str, list[object]]:
+def _grid(body: TomlTable) -> dict[str, list[object]]:
     grid: dict[str, list[object]] = {}
     for key, values in _params(body, "grid", body.raw("grid", {})).items():
         if not isinstance(values, list) or not values:

@@ -23,7 +23,7 @@ _METRIC = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _MOST_SEEDS = 10_000
 
 
-class Table:
+class TomlTable:
     """A table at a place such as `suites/core/suite.toml: task 'mlp'`. `others` are the keys of the
     table `other`, into which a person may have meant to write. Raises SuiteError."""
 

@@ -102,7 +102,7 @@ def _open(path: Path, mode: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds a device. `since` in seconds since the epoch; a pid of 0 is one not known."""
+    """The holder of a device. `since` in seconds since the epoch; a pid of 0 is one not known."""
 
     pid: int = 0
     label: str = "another celedger"

@@ -18,7 +18,7 @@ _AMD = Path("/dev/kfd")  # the driver that ROCm needs
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """Where a trial runs. `key` names it on this machine (`cpu` or the GPU's UUID), `name` for
+    """The device of a trial. `key` names it on this machine (`cpu` or the GPU's UUID), `name` for
     people (`cpu`, `cuda:0`), `visible` is the trial's CUDA_VISIBLE_DEVICES."""
 
     key: str

@@ -45,7 +45,7 @@ class End(StrEnum):
 
 @dataclass(frozen=True)
 class Exit:
-    """How a command ended. `returncode` is negative for a signal, None when it never ran.
+    """The end of a command. `returncode` is negative for a signal, None when it never ran.
     `wall` counts from its start to its own end, as its supervisor saw it, in seconds.
     `max_rss` (bytes) is the largest peak of a single process of the tree, `cpu` (seconds) the
     sum over all. `heap` and `files` (bytes) are the anonymous memory and the pages of files that
@@ -71,7 +71,7 @@ class Exit:
 
 
 class Supervisor(Protocol):
-    """What is used of a Popen, and what a supervisor that a launcher forked offers."""
+    """The interface of a Popen, and of a supervisor that a launcher forked."""
 
     @property
     def pid(self) -> int: ...
@@ -81,9 +81,9 @@ class Supervisor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """What to record (see path_recorder.py): all that is named of `tree`, and what is opened of the
-    folders `beside` it; it goes into `file`. Of `packages`, where distributions lie, the first
-    names."""
+    """The paths to record (see path_recorder.py): all that is named of `tree`, and what is opened
+    of the folders `beside` it; it goes into `file`. Of `packages`, where distributions lie, the
+    first names."""
 
     tree: Path
     file: Path

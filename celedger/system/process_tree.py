@@ -1,5 +1,5 @@
-"""What a tree of processes uses, how to find processes that escaped one, and how many the kernel
-killed for lack of memory. Must not know why the processes run.
+"""Resource use of a tree of processes, how to find processes that escaped one, and how many the
+kernel killed for lack of memory. Must not know why the processes run.
 
 Processes end between being listed and being read; every reader here takes that for granted.
 """
@@ -21,7 +21,7 @@ from celedger.system.supervisor import descendants, memory
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What the tree below the supervisor `root` uses at one moment. `rss` (bytes) counts a page
+    """The use of the tree below the supervisor `root` at one moment. `rss` (bytes) counts a page
     that two processes share twice; so does `own`, the part of it that is no page of a file, 0
     where the kernel does not tell it. `cpu` (seconds, user + system) holds ended children too."""
 

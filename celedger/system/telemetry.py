@@ -1,4 +1,4 @@
-"""What a trial used while it ran: memory and CPU of its tree of processes, and its GPU. Takes
+"""Resource use of a trial: memory and CPU of its tree of processes, and its GPU. Takes
 samples when it is called and never by itself; must not know of epochs or the ledger.
 The names of the figures are those of celedger/trial/protocol.py. Bytes, cores, %, W, J, MHz, °C.
 """
@@ -32,7 +32,7 @@ _SHORTEST_SHARE = 0.1
 
 @dataclass
 class _Interval:
-    """What was seen since the last `take`."""
+    """The samples since the last `take`."""
 
     since: float
     energy: float | None

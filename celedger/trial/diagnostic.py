@@ -31,7 +31,7 @@ FAILED = "probe-failed.txt"  # of a probe that stopped (celedger.child.attach)
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """How the run ended, and where its files are: `out` is the probe's folder."""
+    """The end of the run, and its files: `out` is the probe's folder."""
 
     out: Path
     log: Path

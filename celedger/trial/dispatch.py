@@ -1,6 +1,6 @@
-"""Where the trials of a command run: on this machine, or elsewhere by an engine. That is an entry
-point `celedger.engines`: a function that is given a bench, the settings and the tasks, and returns
-a `RemoteBench`. It is imported only where the settings name it."""
+"""Choose where the trials of a command run: on this machine, or elsewhere by an engine. That is an
+entry point `celedger.engines`: a function that is given a bench, the settings and the tasks, and
+returns a `RemoteBench`. It is imported only where the settings name it."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Need(NamedTuple):
 
 @dataclass
 class Signals:
-    """What another thread tells a trial: to end early for a `reason`, or at once."""
+    """The messages of another thread to a trial: to end early for a `reason`, or at once."""
 
     reason: str = ""
     interrupted: bool = False

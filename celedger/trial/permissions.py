@@ -1,4 +1,4 @@
-"""What a person allowed on this machine. A command that a person types allows what it starts; the
+"""Permissions of a person on this machine. A command that a person types allows what it starts; the
 worker starts only what was allowed before, and waits with the rest.
 
 A request describes all that a merged file can have a say in: the settings, what a task asks for,
@@ -75,7 +75,7 @@ class NotAllowed(CeledgerError):
 
 @dataclass
 class Gate:
-    """What was allowed in one repository. `attended`: a person typed the command, so that what it
+    """The permissions in one repository. `attended`: a person typed the command, so that what it
     starts is allowed by that."""
 
     folder: Path

@@ -1,6 +1,6 @@
-"""Where the trainings of one worker run: its checkout, device, fork servers and connection to the
-ledger, beside what all trials of one command share. Brings a commit into a state in which a
-training can start. Must not know how a trial is run and recorded.
+"""The place where the trainings of one worker run: its checkout, device, fork servers and
+connection to the ledger, beside what all trials of one command share. Brings a commit into a state
+in which a training can start. Must not know how a trial is run and recorded.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from celedger.trial.venvs import NO_ROOM, Installation, Venvs
 
 @dataclass(frozen=True)
 class Setup:
-    """What all trials of one command share, whichever worker runs them."""
+    """The values that all trials of one command share, whichever worker runs them."""
 
     checkouts: Checkouts
     suite: Suite

@@ -40,9 +40,9 @@ _DROPPED = ("UV_PYTHON", "UV_PROJECT")
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """Where a task runs: the interpreter and its environment. If it could not be made (`kind` is
-    not ok), `problem` is the reason in one line, and `log` the output of the command that
-    failed."""
+    """The place where a task runs: the interpreter and its environment. If it could not be made
+    (`kind` is not ok), `problem` is the reason in one line, and `log` the output of the command
+    that failed."""
 
     environment: Environment
     python: str

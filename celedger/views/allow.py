@@ -87,8 +87,8 @@ def _mapping(request: Request | None, key: str) -> Mapping[str, str]:
 
 
 class _Content(NamedTuple):
-    """What is compared of a file: its lines, with their ends and with what is no UTF-8 kept. What
-    is said about it ends in two ends of lines, as no line of a file does."""
+    """The compared content of a file: its lines, with their ends and with what is no UTF-8 kept.
+    What is said about it ends in two ends of lines, as no line of a file does."""
 
     lines: Sequence[str] = ()
     binary: bool = False

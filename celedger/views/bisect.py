@@ -39,7 +39,7 @@ _NO_DIFFERENCE = "by files not read, comments, docstrings, formatting or code ne
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """How to spell the commands that a report prints; `options` are those of the bisect itself,
+    """The spelling of the commands that a report prints; `options` are those of the bisect itself,
     besides its ends, task and metrics."""
 
     celedger: str

@@ -228,7 +228,7 @@ _ACTS = (
 
 @dataclass(frozen=True, slots=True)
 class BaselineList(Document):
-    """What people declared, the oldest first."""
+    """The acts of people, the oldest first."""
 
     records: Sequence[BaselineRecord]
 

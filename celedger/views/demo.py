@@ -91,7 +91,7 @@ class DemoResult(Document):
 
 @dataclass(frozen=True, slots=True)
 class Unpacked(Document):
-    """Where the example is now."""
+    """The place of the unpacked example."""
 
     repository: Path
     ledger: Path

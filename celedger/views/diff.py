@@ -183,7 +183,7 @@ class Diff(Document):
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What a comparison is read from."""
+    """The sources of a comparison."""
 
     ledger: Reader
     state: State

@@ -44,7 +44,7 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-class Order(StrEnum):
+class RowOrder(StrEnum):
     TIME = "time"
     CHANGE = "change"
 
@@ -70,12 +70,14 @@ class DriftDocument(Document):
     commits: Sequence[Commit]
     named: Mapping[str, Commit]
     environments: Mapping[str, Environment]
-    order: Order = Order.TIME
+    order: RowOrder = RowOrder.TIME
 
     def text(self, width: int = 100) -> str:
         """Return the changes; the ranges to search; then how much was looked at."""
         rows = self._rows()
-        key = (lambda r: -r.size) if self.order is Order.CHANGE else (lambda r: float(r.position))
+        key = (
+            (lambda r: -r.size) if self.order is RowOrder.CHANGE else (lambda r: float(r.position))
+        )
         rows.sort(key=key)
         lines = []
         if rows:

@@ -33,7 +33,7 @@ _LABEL = 60  # letters of a change of environment
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """What the picture shows of a task's metric. Positions are those on `axis`.
+    """The content of the picture of a task's metric. Positions are those on `axis`.
 
     Attributes:
         chains: The values of each environment and definition, the one used first before the others.

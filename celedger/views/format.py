@@ -65,14 +65,14 @@ def duration(seconds: float) -> str:
 
 
 @dataclass(frozen=True)
-class Scale:
-    """How a stored value is shown: `value / divisor`, in `unit`."""
+class UnitScale:
+    """The display of a stored value: `value / divisor`, in `unit`."""
 
     divisor: float = 1.0
     unit: str = ""
 
     @classmethod
-    def of(cls, unit: str, magnitude: float) -> Scale:
+    def of(cls, unit: str, magnitude: float) -> UnitScale:
         """Return the scale for values of this size: bytes as B … TiB, seconds as ns … s; every
         other unit as stored."""
         unit = _SYNONYMS.get(unit, unit)
@@ -130,7 +130,7 @@ def measure(
     """Return `0.4132`, `0.4132 ± 0.0021` (with `spread`), `312.4 ± 0.3 MiB` or `-3.1 ms` (signed:
     `+3.1`). `noise` decides the digits: a standard deviation in the value's own unit. `scale_of`
     is a value whose scale a change uses."""
-    scale = Scale.of(unit, value if scale_of is None else scale_of)
+    scale = UnitScale.of(unit, value if scale_of is None else scale_of)
     scaled, noise = scale.show(value), scale.show(noise)
     text = number(scaled, noise, significant=significant)
     if signed and scaled > 0:

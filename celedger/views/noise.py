@@ -1,4 +1,4 @@
-"""How much a task's metrics vary without a change, and so how small a change one, three and ten
+"""The variation of a task's metrics without a change, and so how small a change one, three and ten
 trials can detect: `celedger noise`, `celedger show TASK`, docs/noise.md. Read from every trial in
 the ledger of the task's newest definition in its newest environment.
 """

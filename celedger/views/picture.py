@@ -25,7 +25,7 @@ from matplotlib.ticker import NullFormatter, StrMethodFormatter
 from celedger.base import umask
 from celedger.base.errors import MachineError, UsageError
 from celedger.base.model import Commit, Direction, Metric
-from celedger.views.format import Scale, clip, iso_date, short
+from celedger.views.format import UnitScale, clip, iso_date, short
 
 # Okabe & Ito, "Color Universal Design" (2008): told apart by readers of every colour vision.
 BLUE, ORANGE, GREEN, RED = "#0072b2", "#e69f00", "#009e73", "#d55e00"
@@ -143,10 +143,10 @@ def save(figure: Figure, path: Path) -> Path:
     return path
 
 
-def value_axis(axes: Axes, metric: Metric, values: np.ndarray) -> Scale:
+def value_axis(axes: Axes, metric: Metric, values: np.ndarray) -> UnitScale:
     """Label the axis for these values, which are finite and in the metric's own unit, and return
     the scale in which to draw them. A wide range of positive values gets a logarithmic axis."""
-    scale = Scale.of(metric.unit, float(np.abs(values).max()) if values.size else 0.0)
+    scale = UnitScale.of(metric.unit, float(np.abs(values).max()) if values.size else 0.0)
     name = clip(metric.name, _LONGEST_NAME) + (f" ({scale.unit})" if scale.unit else "")
     # The label is turned by 90 degrees, so that the arrow points along the axis.
     better = {Direction.LOWER: "\n← lower is better", Direction.HIGHER: "\nhigher is better →"}

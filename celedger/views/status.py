@@ -42,7 +42,7 @@ class StatusDocument(Document):
 
     now: float
     running: Sequence[TrialRecord]
-    queue: Queue
+    queue: QueueDocument
     state: State
     seen: Mapping[str, str]
     commits: Mapping[str, Commit]  # those of the line
@@ -239,7 +239,7 @@ _RECENT = 5  # ended jobs that are printed; JSON has all
 
 
 @dataclass(frozen=True, slots=True)
-class Queue(Document):
+class QueueDocument(Document):
     jobs: Sequence[QueuedJob]  # the oldest first
     notes: int  # merges that hooks have noted and no worker has read yet
     worker: bool  # whether a worker runs

@@ -18,7 +18,7 @@ from celedger.repo import Repository
 from celedger.repo.differences import Differences
 from celedger.system import process
 from celedger.trial.reuse import NamedPaths
-from celedger.trial.reuse.footprint import Agreement
+from celedger.trial.reuse.footprint import FootprintComparison
 from tests.conftest import git, make_project
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="recording is Linux's")
@@ -94,7 +94,7 @@ class World:
             words = ("--add", "--replace", "--cacheinfo", f"100644,{blob},{name}")
             git(self.root, "update-index", *words, env=env)
         trees = [git(self.root, "rev-parse", "HEAD^{tree}"), git(self.root, "write-tree", env=env)]
-        return len({*Agreement(self.differences, footprint).sums(trees).values()}) > 1
+        return len({*FootprintComparison(self.differences, footprint).sums(trees).values()}) > 1
 
 
 @pytest.fixture(scope="module")

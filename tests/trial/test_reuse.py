@@ -28,7 +28,7 @@ from celedger.system.cache import Cache
 from celedger.trial.engine import Need
 from celedger.trial.permissions import Gate
 from celedger.trial.reuse import NamedPaths, Reuse
-from celedger.trial.reuse.footprint import Agreement
+from celedger.trial.reuse.footprint import FootprintComparison
 from celedger.trial.runner import Bench
 from celedger.trial.training_variables import fingerprint
 from celedger.trial.venvs import Installation, Venvs
@@ -212,7 +212,7 @@ def test_a_record_that_a_full_disk_cut_anywhere_makes_the_footprint_unknown(tree
 def agree(project: Project, footprint: Footprint, one: str = "HEAD~1", other: str = "HEAD") -> bool:
     repository = Repository.open(project.root)
     trees = [repository.resolve(name).tree for name in (one, other)]
-    sums = Agreement(Differences(repository), footprint).sums(trees)
+    sums = FootprintComparison(Differences(repository), footprint).sums(trees)
     return sums[trees[0]] == sums[trees[1]]
 
 
@@ -253,15 +253,15 @@ def test_trees_agree_whatever_lies_between_them(project: Project) -> None:
     trees = [commit.tree for commit in repository.log("HEAD", 40)]
     for opened, looked in (((b"d", b"a"), ()), ((b"d/e",), (b"f",)), ((), (b"d/a", b"d/e/none"))):
         footprint = Footprint(opened, looked)
-        once = Agreement(Differences(repository), footprint).sums(trees)
-        shuffled = Agreement(Differences(repository), footprint)
+        once = FootprintComparison(Differences(repository), footprint).sums(trees)
+        shuffled = FootprintComparison(Differences(repository), footprint)
         for _ in range(4):
             some = chance.sample(trees, 20)
             sums = shuffled.sums(some)
             for one, other in itertools.pairwise(some):
                 equal = once[one] == once[other]
                 assert (sums[one] == sums[other]) == equal
-                alone = Agreement(Differences(repository), footprint).sums([one, other])
+                alone = FootprintComparison(Differences(repository), footprint).sums([one, other])
                 assert (alone[one] == alone[other]) == equal
         assert 1 < len(set(once.values())) < len(set(trees))
 

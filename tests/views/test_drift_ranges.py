@@ -21,7 +21,7 @@ from celedger.judge.line import Line
 from celedger.judge.state import state_of
 from celedger.repo import Repository
 from celedger.views.document import document
-from celedger.views.drift import DriftDocument, Order, narrowed, within
+from celedger.views.drift import DriftDocument, RowOrder, narrowed, within
 from celedger.views.noise import NoiseList, TaskNoise
 
 from .conftest import NEW, derivation
@@ -238,7 +238,7 @@ def test_changes_are_sorted_by_time_or_by_size(history: Any, make_commits: Commi
     measure(history, made, [0.4] * 5 + [0.42] * 5 + [0.6] * 5)
     by_time, by_size = (
         [line.split()[2] for line in text(history, made, order=order).splitlines()[1:3]]
-        for order in (Order.TIME, Order.CHANGE)
+        for order in (RowOrder.TIME, RowOrder.CHANGE)
     )
     assert by_time == [made[5].sha[:8], made[10].sha[:8]]
     assert by_size == by_time[::-1]

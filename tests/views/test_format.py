@@ -13,7 +13,7 @@ from celedger.base.text import escaped
 from celedger.views.document import document, dumps, strict
 from celedger.views.format import (
     Column,
-    Scale,
+    UnitScale,
     change,
     clip,
     duration,
@@ -69,7 +69,7 @@ def test_bytes_and_seconds_take_the_unit_that_reads_best() -> None:
     assert measure(1023, unit="B") == "1023 B"
     assert measure(0.0031, unit="s") == "3.100 ms"
     assert measure(71.2, unit="%") == "71.20 %"
-    assert Scale.of("B", 5e9).unit == "GiB"
+    assert UnitScale.of("B", 5e9).unit == "GiB"
 
 
 def test_a_change_keeps_the_unit_of_what_changed() -> None:

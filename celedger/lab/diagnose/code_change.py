@@ -1,8 +1,8 @@
-"""What of a change means the same on both sides: comments, docstrings, definitions that only moved,
-consistent renaming, new functions that nothing names. By Python's syntax tree; a file that is no
-Python has only its lines. And the backward slice of a file: the lines that what a call is given
-may come from, by names alone, without regard to the order of statements: it ranks hunks and proves
-nothing. Pure: texts in, lines out."""
+"""The parts of a change that mean the same on both sides: comments, docstrings, definitions that
+only moved, consistent renaming, new functions that nothing names. By Python's syntax tree; a file
+that is no Python has only its lines. And the backward slice of a file: the lines that what a call
+is given may come from, by names alone, without regard to the order of statements: it ranks hunks
+and proves nothing. Pure: texts in, lines out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the computations of two traces part: a tensor that only one side has is followed back along
+"""The point where two traces part: a tensor that only one side has is followed back along
 the data flow to the call that first made one, of operands that both sides have."""
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from celedger.lab.diagnose.trace import Event, Trace
 
 
 class Origin(NamedTuple):
-    """Of tensors that only one side has. `source`: the first call that makes one of operands that
-    the other side has, too. `later`: what goes on from there. `calls`: all of the pass."""
+    """The origin of tensors that only one side has. `source`: the first call that makes one of
+    operands that the other side has, too. `later`: what goes on from there. `calls`: all of the
+    pass."""
 
     source: Event | None = None
     later: Sequence[Event] = ()

@@ -1,4 +1,4 @@
-"""What a diagnosis says, the small phrases it is made of, and the places in the code that it
+"""The findings of a diagnosis, the small phrases it is made of, and the places in the code that it
 names."""
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ UNSEEN = "no module was called: the forward pass was not looked at"
 
 @dataclass(frozen=True, slots=True)
 class TensorPlace:
-    """Where a figure is beyond its threshold."""
+    """The tensor whose figure is beyond its threshold."""
 
     step: int
     module: str  # its path; "" is the model itself

@@ -1,4 +1,4 @@
-"""What a training asks of its disks, and how long it waits for them, by Linux's own counters.
+"""Disk use of a training, and its waits for disks, by Linux's own counters.
 Standard library only; elsewhere nothing is known."""
 
 from __future__ import annotations

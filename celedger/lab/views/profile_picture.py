@@ -20,7 +20,7 @@ from celedger.lab.views.profile import (
     size,
     slower_sentence,
 )
-from celedger.views.format import Scale, clip, measure, plain, short
+from celedger.views.format import UnitScale, clip, measure, plain, short
 from celedger.views.picture import (
     BLUE,
     GREEN,
@@ -59,7 +59,7 @@ def _profile(target: ProfileTarget, document: Document) -> Figure:
     strip, bars = picture.subplots(2, 1, height_ratios=[1.5, 1.0])
     steps = document["steps"]
     number, seconds = np.asarray(steps["number"]), np.asarray(steps["seconds"])
-    scale = Scale.of("s", float(seconds.max()))
+    scale = UnitScale.of("s", float(seconds.max()))
     shares = {row["name"]: share(row["share"]) for row in document["phases"]}
     bottom = np.zeros(number.size)
     for (name, values), colour in zip(steps["phases"].items(), _COLOURS, strict=False):
@@ -80,7 +80,7 @@ def _profile(target: ProfileTarget, document: Document) -> Figure:
     device = document["environment"]["device"] == "cuda"
     rows = [row for row, _ in largest_operators(document)[:_BARS]]
     values = [row["device_seconds" if device else "seconds"] for row in rows]
-    scale = Scale.of("s", max(values, default=1.0))
+    scale = UnitScale.of("s", max(values, default=1.0))
     names = [clip(row["name"], _NAME) for row in rows]
     bars.barh(names, [scale.show(v) for v in values], color=BLUE)
     bars.grid(visible=False)
@@ -99,7 +99,7 @@ def _memory(target: ProfileTarget, document: Document) -> Figure:
     peak, end, rss = (np.asarray(document["steps"][name]) for name in ("peak", "held", "rss"))
     peaks = {name: row for name, row in document["peaks"].items() if row["bytes"]}
     most = max(float(peak.max()), *(row["bytes"] for row in peaks.values()))
-    scale, whole = Scale.of("B", most), Scale.of("B", float(document["peak_rss"]))
+    scale, whole = UnitScale.of("B", most), UnitScale.of("B", float(document["peak_rss"]))
     upper.plot(peak / scale.divisor, color=SKY, label="tensors at each step's peak")
     upper.plot(end / scale.divisor, color=BLUE, label="held at its end")
     for (name, row), (colour, shape) in zip(peaks.items(), ((RED, "^"), (INK, "s")), strict=False):
@@ -157,7 +157,7 @@ def _differences(
     picture = sheet(f"{target.task}, {before} → {after}: {what}", 2.2 + sum(heights) + len(heights))
     panels = np.atleast_1d(picture.subplots(len(heights), 1, height_ratios=heights))
     every = [abs(row["difference"]) + row["noise"] for rows, _ in tables.values() for row in rows]
-    scale = Scale.of(unit, max(every, default=1.0))
+    scale = UnitScale.of(unit, max(every, default=1.0))
     subtitle(panels[0], "\n".join([sentence, *(line.strip() for line in target.titles(100))]))
     for axes, (part, (rows, rest)) in zip(panels, tables.items(), strict=True):
         _bars(axes, rows, scale)
@@ -172,7 +172,7 @@ def _differences(
     return picture
 
 
-def _bars(axes: Axes, rows: Sequence[Document], scale: Scale) -> None:
+def _bars(axes: Axes, rows: Sequence[Document], scale: UnitScale) -> None:
     names = [
         clip(f"{MEANING.get(r['name'], r['name'])}  {r['where']}".strip(), _NAME) for r in rows
     ]

@@ -79,7 +79,7 @@ class NamedPaths:
         return inside, beside
 
 
-class Agreement:
+class FootprintComparison:
     """One footprint, compared with trees.
 
     For opened paths everything counts: a file's mode and content, a folder's entries with their
@@ -268,7 +268,7 @@ class SyntaxTrees:
         self._digests: dict[bytes, bytes] = {}  # of blobs
 
     def alike(
-        self, pairs: Iterable[tuple[Commit, Commit]], agreements: Sequence[Agreement]
+        self, pairs: Iterable[tuple[Commit, Commit]], agreements: Sequence[FootprintComparison]
     ) -> set[tuple[str, str]]:
         """Return those of these pairs (by hashes) whose differences that count, by any of the
         agreements, are only in Python sources with equal syntax trees. Raises RepositoryError."""

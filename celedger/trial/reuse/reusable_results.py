@@ -15,7 +15,7 @@ from celedger.repo.checkouts import Checkout
 from celedger.repo.differences import Differences
 from celedger.trial import journal, protocol
 from celedger.trial.reuse.footprint import (
-    Agreement,
+    FootprintComparison,
     NamedPaths,
     SyntaxTrees,
     judge_outside,
@@ -51,7 +51,7 @@ class Reuse:
         self.beside = (*outside_folders(repository), journal.own_folder(ledger))
         self._differences = Differences(repository)
         self._syntax = SyntaxTrees(self._differences)
-        self._agreements: dict[int, Agreement] = {}  # by the number of the footprint
+        self._agreements: dict[int, FootprintComparison] = {}  # by the number of the footprint
 
     def keep(
         self, commit: Commit, task: Task, ulid: str, named: NamedPaths, checkout: Checkout
@@ -168,11 +168,11 @@ class Reuse:
         except RepositoryError:  # a clone that lacks sources
             return set()
 
-    def agreement(self, number: int) -> Agreement:
+    def agreement(self, number: int) -> FootprintComparison:
         """Return the agreement of trees at a footprint, by its number in the ledger."""
         if number not in self._agreements:
             footprint = self._ledger.footprint(number)
-            self._agreements[number] = Agreement(self._differences, footprint)
+            self._agreements[number] = FootprintComparison(self._differences, footprint)
         return self._agreements[number]
 
     def evidence(
