@@ -41,7 +41,7 @@ from celedger.repo.differences import Differences
 from celedger.system import process
 from celedger.system.environment import package_folders
 from celedger.trial.reuse import NamedPaths, Reuse
-from celedger.trial.reuse.footprint import Agreement
+from celedger.trial.reuse.footprint import FootprintComparison
 from celedger.trial.training_variables import child_copy, variables
 
 
@@ -133,7 +133,7 @@ def world(
         assert not inside.unknown, inside.unknown
         tree_of = {sha: opened.commit(sha).tree for sha in dict.fromkeys(shas)}
         footprint = Footprint(tuple(sorted(inside.opened)), tuple(sorted(inside.looked)))
-        sums = Agreement(Differences(opened), footprint).sums(list(tree_of.values()))
+        sums = FootprintComparison(Differences(opened), footprint).sums(list(tree_of.values()))
         fingerprint = ""
         for (kind, tree), sha in zip(made, shas[1:], strict=True):
             if rewritten or RESERVED in {p.rpartition("/")[2] for p in tree}:
@@ -270,7 +270,7 @@ def overlapping(commits: int) -> None:
             before = children.ru_utime + children.ru_stime
             for extra in range(footprints):
                 footprint = Footprint((*read, b"", b"part1"), (b"none%d" % extra,))
-                sums = Agreement(differences, footprint).sums(trees)
+                sums = FootprintComparison(differences, footprint).sums(trees)
             took = time.perf_counter() - began
             cpu = time.process_time() - busy
             children = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -1,7 +1,11 @@
 """The user's repository, read only: revisions and ranges, the DAG; and private checkouts, which
 are imported by themselves (`checkouts`): a verb that only reads needs none.
 
-Everything git is asked goes through gitpython, in an environment without git's own variables.
+git is asked by `plumbing.py`, one process a question, in an environment without git's own
+variables: a hook inherits GIT_DIR, which would outweigh every path. Verbs must answer at once, and
+importing GitPython takes a third of the time of `celedger log`. So GitPython is used only where a
+command trains anyway: for the paths of patches (`hunks.py`).
+
 Knows nothing of suites, trials or the ledger; the user's work tree, index, HEAD, refs and
 configuration are never written.
 """
