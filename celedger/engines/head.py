@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from threading import Thread
 
-from celedger.base import VERSION
+from celedger.base import VERSION, serial
 from celedger.base.errors import CeledgerError, MachineError
 from celedger.base.model import OutcomeKind, TrialRecord
 from celedger.engines import order as orders
@@ -335,6 +335,6 @@ def send(keeper: KeeperOf, order: Order, repository: Repository, suite: bytes) -
             "install one of both on all nodes",
         )
     keeper.start({
-        "order.json": orders.written(order).encode(), "suite.tar": suite,
+        "order.json": serial.written(order).encode(), "suite.tar": suite,
         "pack": pack(repository, order.tip, there.commits),
     })  # fmt: skip

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from celedger.base import umask
+from celedger.base import serial, umask
 from celedger.base.config import Config
 from celedger.base.errors import CeledgerError
 from celedger.base.model import Environment, EpochReport, Footprint, Outcome, Task, Trial
@@ -38,7 +38,7 @@ class LineFile:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def __call__(self, **facts: object) -> None:
-        os.write(self._file, order.written(facts).encode() + b"\n")
+        os.write(self._file, serial.written(facts).encode() + b"\n")
 
 
 class NodeLedger(Ledger):
@@ -96,7 +96,7 @@ class HeadSignals(Signals):
 
 def execute(folder: Path, lines: LineFile) -> None:
     """Run the order in a folder. Raises CeledgerError."""
-    received: Order = order.read(Order, (folder / "order.json").read_bytes())
+    received: Order = serial.read(Order, (folder / "order.json").read_bytes())
     pack = folder / "pack"
     repository = unpack(node_keeper.clone(received.repository), received.tip, pack.read_bytes())
     pack.unlink()

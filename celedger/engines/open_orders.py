@@ -10,9 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from celedger.base import files
+from celedger.base import files, serial
 from celedger.base.errors import explained
-from celedger.engines import order
 from celedger.engines.order import Order
 from celedger.ledger.archive import private_folder
 from celedger.repo import Repository
@@ -52,7 +51,7 @@ class Notes:
         with explained(f"{path.parent} cannot be written", "free some room there"):
             private_folder(path.parent)
             draft = path.with_suffix(".new")
-            files.write(draft, order.written(facts))
+            files.write(draft, serial.written(facts))
             note_lock = try_flock(draft)
             assert note_lock is not None
             draft.replace(path)
@@ -68,6 +67,6 @@ class Notes:
             with suppress(OSError, ValueError, KeyError, TypeError):
                 facts = json.loads(path.read_bytes())
                 if [facts["engine"], facts["address"], facts["ledger"]] == ours:
-                    yield Note(path, order.rebuilt(Order, facts["order"]), note_lock)
+                    yield Note(path, serial.rebuilt(Order, facts["order"]), note_lock)
                     continue
             note_lock.close()

@@ -3,17 +3,12 @@ the lines that come back: the writes of the node's ledger, which the head repeat
 
 from __future__ import annotations
 
-import json
-import os
 import tarfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, is_dataclass
-from enum import StrEnum
-from functools import cache
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from types import UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any
 
 from celedger.base.model import (
     Commit,
@@ -59,47 +54,6 @@ class Order:
     imported: Mapping[str, tuple[str, ...]] | None = None
     role: str = "head"  # as of a `Need`
     asked: str = ""
-
-
-def written(noun: Any) -> str:
-    """Return a noun as JSON, which `read` understands."""
-    return json.dumps(noun, default=_plain)
-
-
-def _plain(noun: Any) -> object:
-    if is_dataclass(noun) and not isinstance(noun, type):
-        return asdict(noun)
-    if isinstance(noun, bytes):
-        return os.fsdecode(noun)
-    return dict(noun)  # any other mapping
-
-
-def read(kind: Any, text: str | bytes) -> Any:
-    """Return the noun of a type that was written as JSON."""
-    return rebuilt(kind, json.loads(text))
-
-
-def rebuilt(kind: Any, value: Any) -> Any:
-    """Return a noun of a type from what JSON has of it."""
-    origin, arguments = get_origin(kind), get_args(kind)
-    if value is None:
-        return None
-    if is_dataclass(kind):
-        assert isinstance(kind, type)
-        hints = _hints(kind)
-        return kind(**{name: rebuilt(hints[name], item) for name, item in value.items()})
-    if origin is UnionType:
-        return rebuilt(arguments[0], value)
-    if origin is tuple:
-        return tuple(rebuilt(arguments[0], each) for each in value)
-    if isinstance(origin, type) and issubclass(origin, Mapping):
-        return {key: rebuilt(arguments[1], each) for key, each in value.items()}
-    if isinstance(kind, type) and issubclass(kind, StrEnum):
-        return kind(value)
-    return os.fsencode(value) if kind is bytes else value
-
-
-_hints = cache(get_type_hints)  # evaluates the text of annotations
 
 
 def packed(folder: Path) -> bytes:

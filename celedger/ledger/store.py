@@ -19,10 +19,11 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from enum import StrEnum
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
-from typing import Any, Self, TypeVar, get_type_hints
+from typing import Any, Self, TypeVar, get_origin
 
+from celedger.base import serial
 from celedger.base.errors import LedgerError, LedgerGone
 from celedger.base.model import Mark
 from celedger.base.text import escaped, without_sequences
@@ -240,8 +241,7 @@ def encoded(value: Any) -> Any:
     if isinstance(value, str):
         return _text(value)
     if isinstance(value, (tuple, Mapping)):
-        plain = list(value) if isinstance(value, tuple) else dict(value)
-        return json.dumps(plain, sort_keys=True, separators=(",", ":"), default=str)
+        return serial.written(value, compact=True)
     return number(value) if isinstance(value, float) else value
 
 
@@ -254,13 +254,17 @@ def decoded(noun: Callable[..., Noun], row: Sequence[Any]) -> Noun:
 @cache
 def _readers(noun: Callable[..., Any]) -> tuple[Callable[[Any], Any] | None, ...]:
     """Return how the column of each field is read; None where it is the field's value."""
-    types = get_type_hints(noun)
-    return tuple(map(_reader, types.values()))
+    return tuple(map(_reader, serial.hints(noun).values()))
 
 
 def _reader(kind: Any) -> Callable[[Any], Any] | None:
-    is_own = isinstance(kind, type) and issubclass(kind, (StrEnum, bool))
-    return kind if is_own else _READERS.get(kind)
+    if isinstance(kind, type) and issubclass(kind, (StrEnum, bool)):
+        return kind
+    origin = get_origin(kind)
+    is_container = isinstance(origin, type) and issubclass(origin, (tuple, Mapping))
+    return (
+        partial(serial.read, kind) if is_container and kind not in _READERS else _READERS.get(kind)
+    )
 
 
 def number(value: Any) -> float | None:
@@ -299,7 +303,6 @@ _READERS: dict[Any, Callable[[Any], Any]] = {
     float: from_null,
     tuple[str, ...]: _words,
     tuple[Mark, ...]: marks_of,
-    Mapping[str, object]: json.loads,
 }
 
 

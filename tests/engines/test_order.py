@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from celedger.base import serial
 from celedger.base.model import (
     Command,
     Commit,
@@ -21,7 +22,6 @@ from celedger.base.model import (
     Task,
     Why,
 )
-from celedger.engines import order
 from celedger.engines.order import Order
 
 TASK = Task(
@@ -38,10 +38,10 @@ def test_an_order_comes_back_as_it_was() -> None:
         "01U", "key", "a" * 40, (TASK,), "cpu", False, Why.BISECT, commit, 3, environments,
         {"fit": ("torch",)},
     )  # fmt: skip
-    assert order.read(Order, order.written(given)) == given
+    assert serial.read(Order, serial.written(given)) == given
     question = replace(given, commit=None, environments=None, imported=None)
-    assert order.read(Order, order.written(question)) == question
-    assert order.read(Order, order.written(given)).tasks[0].recipe == TASK.recipe
+    assert serial.read(Order, serial.written(question)) == question
+    assert serial.read(Order, serial.written(given)).tasks[0].recipe == TASK.recipe
 
 
 def test_what_a_node_writes_comes_back_to_the_last_bit() -> None:
@@ -51,6 +51,6 @@ def test_what_a_node_writes_comes_back_to_the_last_bit() -> None:
     outcome = Outcome(OutcomeKind.TIMEOUT, 1.5, "late", None, "log", (Mark.REPEATED,))
     footprint = Footprint((b"model.py", b"\xff\xfe"), (b"",), ("*.txt",))
     for noun in (report, outcome, footprint):
-        assert repr(order.read(type(noun), order.written(noun))) == repr(noun)
-    undefined = order.read(EpochReport, order.written(EpochReport(0, {"x": math.nan})))
+        assert repr(serial.read(type(noun), serial.written(noun))) == repr(noun)
+    undefined = serial.read(EpochReport, serial.written(EpochReport(0, {"x": math.nan})))
     assert math.isnan(undefined.values["x"])
