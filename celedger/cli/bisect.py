@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from celedger.base.model import Commit, Metric, Task
     from celedger.cli.progress import Progress
-    from celedger.judge.bisection import Answer, Limits, Plan, SearchStep, Symptom
+    from celedger.judge.bisection import Answer, SearchStep, Symptom
     from celedger.judge.incident import Incident
     from celedger.repo import History, Repository
     from celedger.trial.runner import Bench
@@ -96,6 +96,7 @@ def bisect(
 
     from celedger.base.model import Why
     from celedger.cli.plot import draw_bisect
+    from celedger.cli.progress import Progress
     from celedger.judge import bisection, memory
     from celedger.judge.incident_tasks import most_telling
     from celedger.service.notify import announce
@@ -116,31 +117,52 @@ def bisect(
         if incident is not None:
             task = task or list(dict.fromkeys(m.task for m in incident.metrics))
             commits = f"{incident.known_good}..{incident.first_bad[-1]}"
-        ends = _ends(session.repository, commits, first_parent)
+        history, good = _ends(session.repository, commits, first_parent)
         with open_bench(session, "bisect", task, why=Why.BISECT, together=True) as (bench, tasks):
             others: list[tuple[Task, str]] = []
             if incident is not None and not metric:
                 (first, name), *others = most_telling(bench, incident.metrics, tasks)
                 tasks, metric = (first,), [name] if name else None
             improved = find is Find.IMPROVED
-            search = _Inputs(bench, *ends, tasks, metric or (), limits, improved, others)
+            usual = bench.ledger.usual_seconds
             if dry_run:
-                options.answer(BisectPlans(search.plans()), json)
+                plans = [
+                    bisection.plan(
+                        bench, history, good, tasks, name, limits, improved=improved, seconds=usual
+                    )
+                    for name in dict.fromkeys(metric or (None,))
+                ]
+                options.answer(BisectPlans(plans), json)
                 return Status.GOOD
-            answer = search.run()
-        tip = memory.tip_of(session.repository, ends[0].commits[-1])
+            shas, station = [good.sha, *(c.sha for c in history.commits)], bench.station
+            if station.requirements_differ(shas[0], shas[-1], tasks):
+                note(
+                    "celedger: the requirements change in this range; every commit runs with "
+                    "those of the bad end, so that it is the code that is compared"
+                )
+            with Progress(bench) as progress:
+                number = len(history.commits)
+                station.hold_environment(shas[-1], tasks)
+                _note_other_environments(bench, shas, tasks)
+                answer = bisection.bisect_many(
+                    bench, history, good, tasks, metric or (), limits,
+                    improved=improved, others=others, seconds=usual,
+                    chosen=lambda symptoms: _introduce(symptoms, number, progress),
+                    expected=lambda trials: _warn(trials, limits.budget, progress),
+                    on_step=lambda step: _tell(step, number, progress),
+                )  # fmt: skip
+        tip = memory.tip_of(session.repository, history.commits[-1])
         state = record_state(session, tip, "bisect")
         log = session.repository.log(state.tip, limit=memory.RECENT)
         announce(session.repository, session.ledger, session.config, state, log, warn, draw_bisect)
+        on_device = ["--device", device] if device is not None else []
         words = ["--suite", session.config.suite or bench.suite.folder.name]
-        words += ["--first-parent"] if first_parent else []
-        words += ["--confidence", str(confidence)] if confidence != _CONFIDENCE else []
-        words += ["--device", device] if device is not None else []
+        again = [*words, *on_device]
+        words += ["--first-parent"] * first_parent
+        words += ["--confidence", str(confidence)] * (confidence != _CONFIDENCE) + on_device
         command: Options = context.obj
         typed = Typed(command.typed("celedger"), command.typed("git"), tuple(words))
         more: dict[str, object] = {}
-        again = ["--suite", session.config.suite or bench.suite.folder.name]
-        again += ["--device", device] if device is not None else []
         if explain and json:
             texts = _explained(command, answer, [*again, "--json"])
             more = {"explanations": [e for text in texts for e in loads(text)["explanations"]]}
@@ -201,75 +223,24 @@ def _ends(repository: Repository, commits: str, first_parent: bool) -> tuple[His
     return repository.history(old, new or "HEAD", first_parent=first_parent), good
 
 
-@dataclass(frozen=True, slots=True)
-class _Inputs:
-    """The arguments of a bisect, resolved."""
+def _note_other_environments(bench: Bench, commits: Sequence[str], tasks: Sequence[Task]) -> None:
+    """Say which stored trials do not count: those of commits (hashes) that have none in the
+    environment of this search."""
+    from celedger.views.drift import environment_text
+    from celedger.views.format import count
 
-    bench: Bench
-    history: History
-    good: Commit
-    tasks: Sequence[Task]
-    metrics: Sequence[str]
-    limits: Limits
-    improved: bool
-    others: Sequence[tuple[Task, str]]  # of the incident, with their metrics
-
-    def plans(self) -> list[Plan]:
-        """Return what a bisect would take, for each metric."""
-        from celedger.judge import bisection
-
-        return [
-            bisection.plan(
-                self.bench, self.history, self.good, self.tasks, name, self.limits,
-                improved=self.improved, seconds=self.bench.ledger.usual_seconds,
-            )
-            for name in dict.fromkeys(self.metrics or (None,))
-        ]  # fmt: skip
-
-    def run(self) -> Answer:
-        """Search, and say on stderr how far it is."""
-        from celedger.cli.progress import Progress
-        from celedger.judge import bisection
-
-        number = len(self.history.commits)
-        station, bad = self.bench.station, self.history.commits[-1].sha
-        if station.requirements_differ(self.good.sha, bad, self.tasks):
+    for task in tasks:
+        here = bench.environments[task.name]
+        stored = bench.ledger.trials(commits=commits, recipe=task.recipe)
+        elsewhere = [r for r in stored if r.ok and r.trial.environment != here.fingerprint]
+        usable = {r.trial.commit for r in stored if r.trial.environment == here.fingerprint}
+        lost = [r for r in elsewhere if r.trial.commit not in usable]
+        if lost:
+            old = bench.ledger.environment(lost[-1].trial.environment)
             note(
-                "celedger: the requirements change in this range; every commit runs with "
-                "those of the bad end, so that it is the code that is compared"
+                f"celedger: {count(len(lost), 'stored trial')} of {task.name} in this range do "
+                f"not count: {environment_text(old, here)} since"
             )
-        with Progress(self.bench) as progress:
-            station.hold_environment(bad, self.tasks)
-            self._note_other_environments()
-            return bisection.bisect_many(
-                self.bench, self.history, self.good, self.tasks, self.metrics, self.limits,
-                improved=self.improved, others=self.others,
-                seconds=self.bench.ledger.usual_seconds,
-                chosen=lambda symptoms: _introduce(symptoms, number, progress),
-                expected=lambda trials: _warn(trials, self.limits.budget, progress),
-                on_step=lambda step: _tell(step, number, progress),
-            )  # fmt: skip
-
-    def _note_other_environments(self) -> None:
-        """Say which stored trials do not count: those of commits that have none in the environment
-        of this search."""
-        from celedger.views.drift import environment_text
-        from celedger.views.format import count
-
-        ledger = self.bench.ledger
-        commits = [self.good.sha, *(commit.sha for commit in self.history.commits)]
-        for task in self.tasks:
-            here = self.bench.environments[task.name]
-            stored = ledger.trials(commits=commits, recipe=task.recipe)
-            there = [r for r in stored if r.ok and r.trial.environment != here.fingerprint]
-            usable = {r.trial.commit for r in stored if r.trial.environment == here.fingerprint}
-            lost = [r for r in there if r.trial.commit not in usable]
-            if lost:
-                old = ledger.environment(lost[-1].trial.environment)
-                note(
-                    f"celedger: {count(len(lost), 'stored trial')} of {task.name} in this range do "
-                    f"not count: {environment_text(old, here)} since"
-                )
 
 
 def _draw(
