@@ -7,6 +7,7 @@ be deleted at any time. Every view prints rows of this state; none judges.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -24,6 +25,7 @@ from celedger.judge.incident import (
 )
 from celedger.judge.incident_list import ListedIncidents
 from celedger.stats.course import MetricHistory, MetricKey, Node
+from celedger.stats.slow_drift import level_at
 
 
 def state_of(
@@ -125,9 +127,10 @@ def _pinned(derivation: Derivation) -> Iterable[PinnedDistance]:
         if not at or at[0] is newest:
             continue
         sign = metric.direction.sign
-        size, error = newest.level - at[0].level, (newest.error**2 + at[0].error ** 2) ** 0.5
-        low, high = interval(sign, size, error)
-        level = sign * at[0].level
+        (before, before_error), (now, now_error) = (level_at(history, n) for n in (at[0], newest))
+        size = now - before
+        low, high = interval(sign, size, math.hypot(before_error, now_error))
+        level = sign * before
         clear = low * high > 0 and abs(size) >= metric.floor.at(level)
         yield PinnedDistance(
             *key, derivation.sha(pin), level, sign * size, low, high, metric.unit, size < 0, clear

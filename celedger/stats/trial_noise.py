@@ -15,6 +15,7 @@ import numpy as np
 from celedger.stats import repeat_tables, trial_density
 from celedger.stats.arrays import Bools, Floats, Ints
 from celedger.stats.commit_nodes import CommitNodes
+from celedger.stats.value_resolution import written_resolution
 
 LEARNS_FROM_REPEATS = True  # the tests switch each part off, and see what it is for
 HAS_SECOND_MODE = True
@@ -29,6 +30,7 @@ LEAST_SPREAD = 0.7
 LEAST_LOG_SD_ERROR = 0.03
 TIE_SHARE = 0.4
 """Where values tie across repeats, the deviation is at least this share of their distance."""
+ROUNDING = 1e-6  # two distances that differ by no more are equal
 LOG_RATIOS: Floats = np.log(2.0 ** np.arange(-3, 18))
 """Of a session's deviation over a trial's; peak memory reaches 100 and more."""
 LOG_RATIO_PRIOR = 1.7
@@ -71,13 +73,20 @@ def scale_of(values: Floats) -> float:
 
 
 def least_sd(nodes: CommitNodes, values: Floats) -> float:
-    """Return the least deviation of a metric of few possible values, 0 for any other."""
+    """Return the least deviation of a metric of few possible values, 0 for any other.
+
+    The smallest distance of two values is that of possible ones where trials of one commit differ
+    by it. Else a commit or a session may have made it, and how values are written tells.
+    """
     order = np.lexsort((values, nodes.cell))
-    is_tied = (np.diff(nodes.cell[order]) == 0) & (np.diff(values[order]) == 0)
-    if not is_tied.any():
+    own = np.diff(values[order])[np.diff(nodes.cell[order]) == 0]
+    distinct = np.unique(values)
+    if len(distinct) < 2 or own.all():
         return 0.0
-    distances = np.diff(np.unique(values))
-    return float(TIE_SHARE * distances.min()) if len(distances) else 0.0
+    smallest = float(np.diff(distinct).min())
+    if own[own > 0].min(initial=math.inf) > smallest * (1 + ROUNDING):
+        smallest = min(smallest, written_resolution(distinct))
+    return TIE_SHARE * smallest
 
 
 def warmth(nodes: CommitNodes) -> Floats:

@@ -8,6 +8,8 @@ from fractions import Fraction
 
 import numpy as np
 
+from celedger.stats.arrays import Floats
+
 DIGITS = 6
 """Significant digits that a rounded value, or a share of a data set, may have."""
 MOST_SAMPLES = 20_000
@@ -25,6 +27,21 @@ def resolution(nodes: Sequence[Mapping[int, tuple[float, int]]]) -> float:
         nodes: Value of each seed at each node.
     """
     distinct = np.unique([value for node in nodes for value, _ in node.values()])
+    if written := written_resolution(distinct):
+        return written
+    seen: set[tuple[int, float]] = set()
+    drawn = 0  # a seed that returns to a value is no new draw, nor are seeds of no effect
+    for node in nodes:
+        new = {(seed, value) for seed, (value, _) in node.items()} - seen
+        drawn += len({value for _, value in new})
+        seen |= new
+    tied = 1 < len(distinct) <= TIES * drawn
+    return float(np.diff(distinct).min()) if tied else 0.0
+
+
+def written_resolution(distinct: Floats) -> float:
+    """Return the distance of possible values that the digits of some tell, or a small data set of
+    which they are shares; 0 where neither does."""
     with np.errstate(over="ignore"):
         is_single = bool(np.all(distinct == distinct.astype(np.float32)))
     some = distinct[:: max(1, len(distinct) // 8)].tolist()
@@ -37,11 +54,4 @@ def resolution(nodes: Sequence[Mapping[int, tuple[float, int]]]) -> float:
         samples = math.lcm(*(share.denominator for share in shares))
         if samples <= MOST_SAMPLES:
             return 1 / samples
-    seen: set[tuple[int, float]] = set()
-    drawn = 0  # a seed that returns to a value is no new draw, nor are seeds of no effect
-    for node in nodes:
-        new = {(seed, value) for seed, (value, _) in node.items()} - seen
-        drawn += len({value for _, value in new})
-        seen |= new
-    tied = 1 < len(distinct) <= TIES * drawn
-    return float(np.diff(distinct).min()) if tied else 0.0
+    return 0.0

@@ -220,6 +220,25 @@ def test_a_slow_rise_is_one_drift_and_a_step_is_none() -> None:
     assert [s.kind for s in sure(one(measurements(quality(levels, random))))] == [StepKind.STEP]
 
 
+@pytest.mark.parametrize("sessions", [False, True])
+def test_the_ends_of_a_slow_drift_are_as_far_apart_as_it_is_large(sessions: bool) -> None:
+    levels = 1 + 0.05 * np.clip((np.arange(110) - 20) / 80, 0, 1)
+    distances, errors, nodes = [], [], []
+    for seed in range(4):
+        random = np.random.default_rng(seed)
+        rows = (
+            speed(levels, random, sd=0.01, session=0.003) if sessions else quality(levels, random)
+        )
+        history = one(measurements(rows, sessions=sessions))
+        pinned = next(node for node in history.nodes if node.first <= 10 <= node.last)
+        before, now = (slow_drift.level_at(history, n) for n in (pinned, history.nodes[-1]))
+        distances.append(now[0] - before[0])
+        errors.append(np.hypot(now[1], before[1]))
+        nodes.append(history.nodes[-1].level - pinned.level)
+    assert np.mean(distances) == pytest.approx(0.05, abs=1.5 * np.mean(errors))
+    assert np.mean(nodes) < np.mean(distances) - np.mean(errors)  # it knows steps alone
+
+
 def test_a_drift_that_was_told_is_kept_down_to_one_half(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slow_drift, "TOLD", 1.1)
     random = np.random.default_rng(RNG_SEED)
@@ -323,6 +342,20 @@ def test_a_metric_of_few_values_is_never_taken_as_exact() -> None:
     rows = [(p, 0, p, i, 2 * p + i, 0.95) for p in range(6) for i in range(2)]
     rows += [(6, 0, 6, 0, 12, 0.949), (6, 0, 6, 1, 13, 0.95)]
     assert sure(one(measurements(rows))) == []
+
+
+@pytest.mark.parametrize("sessions", [False, True])
+@pytest.mark.parametrize("change", [0.4, 4.0, 40.0])
+def test_an_exact_change_of_values_that_tie_is_a_step(change: float, sessions: bool) -> None:
+    """Its own size is no noise, although no two values are closer."""
+    rows = []
+    for place in range(12):
+        for rank, run in enumerate([place] * 2 + [place - 1] * (place > 0)):
+            rows.append((run, 0, place, rank, len(rows), 300.0 + change * (run >= 6)))
+    measured = measurements(rows, sessions=sessions)
+    steps = sure(one(replace(measured, bits=np.full(len(rows), -1))))
+    assert [(s.likeliest, round(s.size, 2)) for s in steps] == [(6, change)]
+    assert steps[0].probability > 0.99
 
 
 def test_chains_that_take_turns_are_apart() -> None:
