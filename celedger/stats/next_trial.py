@@ -195,9 +195,7 @@ def _risen(
             for s in history.steps
             if s.size > max(rise.size / 2, ONE_SIDED * s.error)
         )
-        head = _node_of(history, job.chain, job.head)
-        low = head is not None and head.level <= rise.before + rise.size / 2
-        if stands or not low or _is_told(derived, key, rise):
+        if stands or not _is_lower(history, job, rise) or _is_told(derived, key, rise):
             continue
         beside = [c for c in contrasts if (c.key, c.old, c.new) == (key, risen, job.head)]
         if any(c.verdict(rise.size, rise.error) is not RiseVerdict.UNSETTLED for c in beside):
@@ -209,6 +207,19 @@ def _risen(
             return Wanted(risen, key, Why.RISEN, job.head)
         return Wanted(job.head, key, Why.RISEN, risen)
     return None
+
+
+def _is_lower(history: MetricHistory, job: Job, rise: Step) -> bool:
+    """Return True if HEAD may be below half of a rise. Where equal seeds tell the steps, they tell
+    it: a node's level is that of its trials, whatever their seeds."""
+    if history.by_seeds:
+        return any(
+            s.chain == job.chain and s.likeliest > rise.likeliest and s.size < -rise.size / 2
+            and s.probability >= DOUBT
+            for s in history.steps
+        )  # fmt: skip
+    head = _node_of(history, job.chain, job.head)
+    return head is not None and head.level <= rise.before + rise.size / 2
 
 
 def _doubt(

@@ -197,6 +197,19 @@ def test_a_rise_is_not_controlled_while_head_is_as_high_or_its_step_stands() -> 
     assert asked is not None and asked.why is not Why.RISEN
 
 
+def test_equal_seeds_tell_that_head_is_as_high_as_a_doubted_rise() -> None:
+    """Where other seeds ran at HEAD, its level of fresh seeds says nothing."""
+    lives = {LOSS: replace(history(replace(RISE, probability=0.8)), by_seeds=True)}
+    nodes = list(lives[LOSS].nodes)
+    nodes[HEAD] = replace(nodes[HEAD], level=100.0)
+    lives = {LOSS: replace(lives[LOSS], nodes=tuple(nodes))}
+    job = replace(PLAIN, rises=[(LOSS, RISE)])
+    assert wanted(lives, job) == Wanted(HEAD, LOSS, Why.AGAIN, 57)
+    fall = step(59, size=-10, before=110, probability=0.2)
+    back = {LOSS: replace(history(replace(RISE, probability=0.8), fall), by_seeds=True)}
+    assert wanted(back, job) == Wanted(58, LOSS, Why.RISEN, HEAD)
+
+
 def test_a_sure_fall_that_several_could_explain_asks_for_the_commit_before_the_likeliest() -> None:
     lives = {
         LOSS: history(
