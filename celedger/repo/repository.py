@@ -93,7 +93,9 @@ class Repository:
         sha = answer.text
         if answer.status != 0 or not re.fullmatch("[0-9a-f]{40,64}", sha):
             raise self._unknown(revision, answer.error)
-        if "is ambiguous" in answer.error:
+        # For git, too, HEAD and a whole hash mean themselves, whatever tags are called so.
+        unclear = re.findall("refname '(.+)' is ambiguous", answer.error)
+        if any(name != "HEAD" and not re.fullmatch("[0-9a-f]{40,64}", name) for name in unclear):
             raise UnknownRevision(
                 f"{revision!r} is ambiguous", f"write heads/{revision} or tags/{revision}"
             )

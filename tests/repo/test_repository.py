@@ -140,6 +140,16 @@ def test_ambiguous_names_are_refused(tmp_path: Path, git: Git) -> None:
     assert repository.resolve("heads/both").subject == "38"
 
 
+def test_tags_that_came_with_a_pull_do_not_hide_head_or_a_hash(tmp_path: Path, git: Git) -> None:
+    ids = create(tmp_path / "r", LINE)
+    for name in ("HEAD", ids["c"]):
+        git(tmp_path / "r", "update-ref", f"refs/tags/{name}", ids["b"])
+    repository = Repository.open(tmp_path / "r")
+    assert repository.resolve("HEAD").sha == git(tmp_path / "r", "rev-parse", "refs/heads/main")
+    assert repository.resolve(ids["c"]).sha == ids["c"]
+    assert repository.resolve(f"{ids['c']}~1").subject != repository.resolve(ids["c"]).subject
+
+
 def test_a_short_hash_is_the_one_commit_that_begins_so(tmp_path: Path, git: Git) -> None:
     ids = create(tmp_path / "r", [NewCommit(f"c{n}", f"{n}", {"f": str(n)}) for n in range(1200)])
     repository = Repository.open(tmp_path / "r")
