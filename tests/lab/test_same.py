@@ -332,3 +332,30 @@ def test_a_signature_is_read_as_it_was_kept() -> None:
     whole = replace(BASE, reports=(("0", "val_loss", "0.5"),), evaluates=True, seconds=1.5)
     document = json.loads(json.dumps(whole.document()))
     assert Signature.of(document) == whole
+
+
+def test_a_range_is_logged_a_line_for_each_commit(tmp_path: Path) -> None:
+    own = make_project(tmp_path / "project", SUITE, {"none.py": ""})
+    shas = [own.commit("one", SCRIPTS)]
+    shas.append(
+        own.commit("two", {"train.py": TRAIN.replace("import time\n", "import time  # x\n")})
+    )
+    slower = TRAIN.replace("        optimiser.step()\n", (
+        "        optimiser.step()\n        for number in range(50):\n            number += 1\n"
+    ))  # fmt: skip
+    shas.append(own.commit("three", {"train.py": slower}))
+    shas.append(own.commit("four", {"train.py": slower.replace("lr=0.1", "lr=0.2")}))
+    shas.append(own.commit("five", {"train.py": slower.replace("net = Net()", "net = Net(1)")}))
+    done = own.run("same", f"{shas[0][:12]}..HEAD", "fit")
+    lines = done.out.splitlines()
+    assert done.status == 0, done.err
+    assert [line[:8] for line in lines] == [sha[:8] for sha in shas]
+    assert "bits: =  operators" in lines[1]
+    assert re.search(r"bits: =  operators \d+  lines \d+ \(\+1\d\d\)", lines[2])
+    assert "bits: new (the optimiser's lr: 0.1 → 0.2, step 1, " in lines[3]
+    assert "TypeError" in lines[4]
+    again = own.run("same", f"{shas[0][:12]}..HEAD~1", "fit", "--json")
+    end_kept(launchers(own))
+    (task,) = json.loads(again.out)["tasks"]
+    assert [row["bits"] for row in task["commits"]] == ["equal", "equal", "equal", "new"]
+    assert own.run("show", "HEAD~1").out.count("signature of fit") == 1

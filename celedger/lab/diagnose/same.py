@@ -202,6 +202,62 @@ class Signatures:
             self.ledger.record_finding(record)
 
 
+@dataclass(frozen=True, slots=True)
+class SignedCommit:
+    """A commit of a range beside the one before it. `difference`: the first that decides, None for
+    equal bits; `is_new` is False for them and for the first commit. `work`: of a step, by count,
+    and `changes` by how much it is more."""
+
+    commit: Commit
+    difference: Difference | None = None
+    work: Mapping[str, float] = field(default_factory=dict)
+    changes: Mapping[str, float] = field(default_factory=dict)
+    problem: str = ""
+
+
+def log(
+    signatures: Signatures, commits: Sequence[Commit], scheme: Scheme
+) -> Iterator[SignedCommit]:
+    """Yield the signatures of successive commits, the oldest first; each is stored. Raises
+    CannotJudge where the first does not repeat its own bits."""
+    before: Signature | None = None
+    for commit in commits:
+        signature = signatures.stored(commit, scheme)
+        if signature is None:
+            try:
+                if before is None:
+                    scheme, signature = signed(partial(signatures.sign, commit), scheme)
+                    again = signatures.sign(commit, scheme)
+                    if first_difference(signature, again) is not None:
+                        raise UnrepeatableError(signatures.task, commit)
+                else:
+                    signature = signatures.sign(commit, scheme)
+            except UnrepeatableError:
+                raise
+            except CannotJudge as error:
+                yield SignedCommit(commit, problem=str(error))
+                continue
+            if signature.problem or not signature.count:
+                problem = signature.problem or "no training step of torch was seen"
+                yield SignedCommit(commit, problem=problem)
+                continue
+            signatures.keep(commit, signature)
+        difference = first_difference(before, signature) if before is not None else None
+        old = work(before) if before is not None else {}
+        now = work(signature)
+        changes = {name: now[name] - old[name] for name in now.keys() & old.keys()}
+        yield SignedCommit(commit, difference, now, {k: v for k, v in changes.items() if v})
+        before = signature
+
+
+class UnrepeatableError(CannotJudge):
+    def __init__(self, task: Task, commit: Commit) -> None:
+        super().__init__(
+            f"{task.name} does not repeat its own bits at {commit.sha[:10]}",
+            "seed every generator of the training",
+        )
+
+
 def answers(
     signatures: Iterator[Signatures], a: Commit, b: Commit, scheme: Scheme | None
 ) -> Iterator[TaskSameness]:

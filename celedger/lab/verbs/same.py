@@ -11,15 +11,25 @@ from celedger.cli import options, synthetic
 from celedger.cli.session import diagnosing
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
     from contextlib import AbstractContextManager
 
-    from celedger.cli.session import Session, Sides
+    from celedger.cli.session import Looking, Session, Sides
+    from celedger.lab.diagnose.same import Signatures, SignedCommit
+    from celedger.lab.diagnose.signature import Scheme
+    from celedger.ledger import Ledger
+    from celedger.repo import Repository
+    from celedger.trial.runner import Bench
 
 
 def same(
     context: typer.Context,
-    tasks: Annotated[
-        list[str] | None, typer.Argument(metavar="[TASK]...", help="The tasks [default: all].")
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[A..B] [TASK]...",
+            help="The tasks [default: all]. A range is logged: a line for each commit.",
+        ),
     ] = None,
     against: Annotated[
         str, typer.Option(metavar="REV", help="The commit to compare with.")
@@ -45,14 +55,17 @@ def same(
 
     Trains the first steps at HEAD and in the working tree with one seed, and compares every loss,
     gradient, weight and buffer bit by bit. Exits 0 when all are equal, 1 when something differs,
-    125 when it cannot be told.
+    125 when it cannot be told. A log of a range exits 0.
     """
-    from celedger.lab.diagnose.same import STATUS, Signatures, answers
+    from celedger.lab.diagnose.same import STATUS, answers
     from celedger.lab.diagnose.signature import SHORT, STEPS
     from celedger.lab.views.same import same_json, same_text
-    from celedger.system.warm import LAUNCHERS
     from celedger.views import document
 
+    scheme = None if short is None else SHORT if short else STEPS
+    tasks = list(words or ())
+    if tasks and ".." in tasks[0]:
+        return _log(context, tasks[0], tasks[1:], scheme, seed, suite, device, json=json)
     opened: list[Session] = []
 
     def around(session: Session) -> AbstractContextManager[Sides]:
@@ -60,10 +73,9 @@ def same(
         return synthetic.apart_for(session, [against, revision])
 
     with diagnosing(
-        context.obj, "same", suite=suite, tasks=tasks or (), device=device, around=around
+        context.obj, "same", suite=suite, tasks=tasks, device=device, around=around
     ) as session:
-        station = session.bench.station
-        station.launchers = station.launchers.kept(opened[0].repository.state_dir / LAUNCHERS)
+        _keep_launchers(session.bench, opened[0].repository)
         a, b = map(session.repository.resolve, session.sides.revisions)
         title = f"{synthetic.name_of(b)}, beside {synthetic.name_of(a)}"
         if a.tree == b.tree:
@@ -71,15 +83,7 @@ def same(
             return Status.GOOD
         if session.ledger is not opened[0].ledger:
             session.ledger.take_trials(opened[0].ledger, [a.sha])
-        signatures = (
-            Signatures(
-                session.bench, opened[0].ledger, task, task.seeds[0] if seed is None else seed,
-                session.folder, session.sides.suite_files,
-            )
-            for task in session.tasks
-        )  # fmt: skip
-        scheme = None if short is None else SHORT if short else STEPS
-        rows = list(answers(signatures, a, b, scheme))
+        rows = list(answers(_signatures(session, opened[0].ledger, seed), a, b, scheme))
     if json:
         print(document.dumps(same_json(a.sha, b.sha, rows)), flush=True)
     else:
@@ -88,3 +92,54 @@ def same(
     if work and any(row.work for row in rows):
         statuses.add(Status.BAD)
     return next(s for s in (Status.BAD, Status.CANNOT_JUDGE, Status.GOOD) if s in statuses)
+
+
+def _keep_launchers(bench: Bench, repository: Repository) -> None:
+    from celedger.system.warm import LAUNCHERS
+
+    station = bench.station
+    station.launchers = station.launchers.kept(repository.state_dir / LAUNCHERS)
+
+
+def _signatures(session: Looking, ledger: Ledger, seed: int | None) -> Iterator[Signatures]:
+    from celedger.lab.diagnose.same import Signatures
+
+    for task in session.tasks:
+        chosen = task.seeds[0] if seed is None else seed
+        files = session.sides.suite_files
+        yield Signatures(session.bench, ledger, task, chosen, session.folder, files)
+
+
+def _log(
+    context: typer.Context,
+    revisions: str,
+    tasks: Sequence[str],
+    scheme: Scheme | None,
+    seed: int | None,
+    suite: str | None,
+    device: str | None,
+    *,
+    json: bool,
+) -> int:
+    """Print the signatures of the main line's commits of a range, the oldest first."""
+    from celedger.lab.diagnose.same import log
+    from celedger.lab.views.same import log_json, log_line
+    from celedger.views import document
+
+    rows: dict[str, list[SignedCommit]] = {}
+    with diagnosing(context.obj, "same", suite=suite, tasks=tasks, device=device) as session:
+        _keep_launchers(session.bench, session.repository)
+        old, _, new = revisions.partition("..")
+        first = session.repository.resolve(old or "HEAD")
+        history = session.repository.history(old or "HEAD", new or "HEAD", first_parent=True)
+        for each in _signatures(session, session.ledger, seed):
+            own = rows.setdefault(each.task.name, [])
+            if not json and len(session.tasks) > 1:
+                print(f"{each.task.name}:", flush=True)
+            for row in log(each, [first, *history.commits], scheme or each.scheme()):
+                own.append(row)
+                if not json:
+                    print(log_line(row), flush=True)
+    if json:
+        print(document.dumps(log_json(rows)), flush=True)
+    return Status.GOOD

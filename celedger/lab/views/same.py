@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from celedger.lab.diagnose.same import Sameness, TaskSameness
+from celedger.lab.diagnose.same import Sameness, SignedCommit, TaskSameness
 from celedger.lab.diagnose.signature import WORK, Difference
 from celedger.views.document import Json, document
-from celedger.views.format import count, plain
+from celedger.views.format import count, plain, short
 
 
 def same_text(title: str, answers: Sequence[TaskSameness]) -> str:
@@ -66,6 +67,45 @@ def _sentence(answer: TaskSameness, difference: Difference) -> str:
 def _work(answer: TaskSameness) -> str:
     """Return `433 → 3,032 operators, 160 → 3,954 of your lines`."""
     return ", ".join(f"{a:,.0f} → {b:,.0f} {WORK[name]}" for name, a, b in answer.work)
+
+
+_LOGGED = ("operators", "lines", "allocated")  # counts of a line of the log
+
+
+def log_line(row: SignedCommit) -> str:
+    """Return `1a2b3c4d5e  bits: new (the loss, step 1, 3e-2)  operators 233 (+20)  lines 56`."""
+    if row.problem:
+        return f"{short(row.commit.sha)}  {plain(row.problem)}"
+    bits = "bits: ="
+    if (difference := row.difference) is not None:
+        kind = "rounding" if difference.is_rounding else "new"
+        size = f", {difference.size:.0e}" if math.isfinite(difference.size) else ""
+        step = f", step {difference.step}" if difference.step else ""
+        bits = f"bits: {kind} ({difference.name}{step}{size})"
+    counts = [
+        f"{name} {row.work[name]:,.0f}"
+        + (f" ({row.changes[name]:+,.0f})" if name in row.changes else "")
+        for name in _LOGGED if name in row.work
+    ]  # fmt: skip
+    return "  ".join([short(row.commit.sha), bits, *counts])
+
+
+def log_json(rows: Mapping[str, Sequence[SignedCommit]]) -> Mapping[str, Json]:
+    """Return the document of a log, by task."""
+    return document(tasks=[
+        {"task": task, "commits": [
+            {
+                "commit": row.commit.sha, "problem": row.problem or None, "work": row.work,
+                "bits": None if row.problem else "equal" if row.difference is None
+                else "rounding" if row.difference.is_rounding else "new",
+                "part": row.difference.part if row.difference else None,
+                "step": (row.difference.step or None) if row.difference else None,
+                "size": row.difference.size if row.difference else None,
+            }
+            for row in of_task
+        ]}
+        for task, of_task in rows.items()
+    ])  # fmt: skip
 
 
 def same_json(against: str, revision: str, answers: Sequence[TaskSameness]) -> Mapping[str, Json]:
