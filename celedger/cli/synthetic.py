@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from celedger.repo.synthetic import Synthetic
     from celedger.suite import Suite
 
-_LEDGER = "ledger.db"  # in the folder of the object store
-
 
 def find(repository: Repository, text: str) -> Synthetic | None:
     """Return the synthetic revision that a text names, and say what it leaves out; None where git
@@ -67,11 +65,12 @@ def apart(session: Session) -> Iterator[Session]:
     Raises UsageError for an engine that would carry them to another machine."""
     from celedger.ledger import Ledger
     from celedger.repo.object_store import ObjectStore
+    from celedger.repo.synthetic import LEDGER
 
     if session.config.engine != "local":
         raise UsageError("a synthetic revision is measured on this machine alone", "--engine local")
     store = ObjectStore(session.repository)
-    with Ledger.open(store.folder / _LEDGER, create=True) as ledger:
+    with Ledger.open(store.folder / LEDGER, create=True) as ledger:
         report_leftovers(store.repository, ledger)
         yield replace(session, repository=store.repository, ledger=ledger)
 

@@ -90,7 +90,7 @@ class _Comparison:
         self.task, self.metric = task, metric
         self.noise = state.noise_of(task.suite, task.name, metric.name)
         self.is_reused = bool(here) and all(record.derived for record in here)
-        a, b = _values(there, metric), _values(here, metric)
+        a, b = values_by_seed(there, metric), values_by_seed(here, metric)
         self.pairs = [(a[seed], b[seed]) for seed in sorted(a.keys() & b.keys())]
 
     def standing(self, number: int, metrics: int) -> MetricStanding:
@@ -152,7 +152,7 @@ class _Comparison:
         return MetricStanding(*names, kind, True, unit=self.metric.unit, note=note)
 
 
-def _values(records: Sequence[TrialRecord], metric: Metric) -> Mapping[int, float]:
+def values_by_seed(records: Sequence[TrialRecord], metric: Metric) -> Mapping[int, float]:
     """Return the mean of the trials that count, by seed: re-used results where no trial ran."""
     counts = [
         r for r in records

@@ -26,6 +26,7 @@ from celedger.repo.plumbing import seen_beside
 from celedger.repo.repository import Repository
 
 WORKING_TREE = "."
+LEDGER = "ledger.db"  # in the folder of the object store: the trials of synthetic revisions
 LARGEST = 20 << 20
 """Bytes of the largest untracked file that is taken along: 40 times the largest source file of
 CPython and torch. What is larger is data that nobody has ignored yet."""

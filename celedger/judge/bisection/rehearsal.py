@@ -1,0 +1,159 @@
+"""Rehearse the revert of a named commit: the bad end without it, trained with the bad end's seeds.
+It proves a name, or takes it back: a search only says where a metric moved. Must not know who asks
+or how the answer is shown.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+
+from celedger.base.errors import CannotJudge
+from celedger.base.model import Task, TrialRecord
+from celedger.judge.bisection.bisect_report import Report
+from celedger.judge.edit import values_by_seed
+from celedger.judge.incident import TWO_SIDED_95, MetricNoise
+from celedger.ledger import Ledger
+from celedger.repo import Repository, synthetic
+from celedger.repo.object_store import ObjectStore
+from celedger.stats.tails import t_quantile
+from celedger.trial.engine import Need
+from celedger.trial.runner import Bench
+from celedger.trial.workers import run_all
+
+RESTORED = 0.5
+"""The share of what the named commit moved that has to come back, at least, with 95 %: less than
+half means that another commit moved most of it."""
+_FEWEST_SEEDS = 3  # for an interval by Student's t; two have a factor of 12.7
+OpenBench = Callable[[Repository, Ledger], AbstractContextManager[Bench]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """What came of it.
+
+    Args:
+        culprit, bad: The named commit, and where it was reverted (hashes).
+        share, low, high: The part of the named commit's effect that came back, with its 95 %
+            interval; of a crash the part of the trainings that run. NaN where nothing is known.
+        trials: How many ran.
+        why: Why nothing can be told, "" where something can.
+    """
+
+    culprit: str
+    bad: str
+    share: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    trials: int = 0
+    why: str = ""
+
+    @property
+    def restores(self) -> bool:
+        return self.low >= RESTORED
+
+    @property
+    def refutes(self) -> bool:
+        """Return True if the named commit cannot be what made it worse, or not alone."""
+        return self.high < RESTORED
+
+
+def share_restored(
+    bad: Mapping[int, float],
+    reverted: Mapping[int, float],
+    effect: tuple[float, float, float],
+    noise: MetricNoise | None,
+) -> tuple[float, float, float]:
+    """Return the part of an effect that a revert takes back, with its 95 % interval; NaN where no
+    seed has both values, or nothing tells how they vary.
+
+    Args:
+        bad, reverted: Values by seed, in the metric's unit.
+        effect: Of the named commit, with its interval: bad - good, in the same unit.
+        noise: Of one trial. Without it three equal seeds are needed.
+    """
+    size, *bounds = effect
+    differences = [bad[seed] - reverted[seed] for seed in sorted(bad.keys() & reverted.keys())]
+    nothing = (math.nan, math.nan, math.nan)
+    if not differences or not size or not math.isfinite(sum(differences)):
+        return nothing
+    count, mean = len(differences), statistics.fmean(differences)
+    if noise is not None and noise.is_known and not noise.is_exact:
+        error = TWO_SIDED_95 * noise.sd * math.sqrt(2 / count)
+    elif count >= _FEWEST_SEEDS:
+        spread = statistics.stdev(differences)
+        error = t_quantile(0.975, count - 1) * spread / math.sqrt(count)
+    elif noise is not None and noise.is_exact:
+        error = 0.0
+    else:
+        return nothing
+    share = mean / size
+    of_effect = max((abs(bound - size) for bound in bounds if math.isfinite(bound)), default=0.0)
+    width = math.hypot(error, share * of_effect) / abs(size)
+    return share, share - width, share + width
+
+
+def rehearse(
+    report: Report,
+    task: Task,
+    repository: Repository,
+    ledger: Ledger,
+    noise: MetricNoise | None,
+    open_bench: OpenBench,
+) -> Rehearsal:
+    """Train the bad end of a bisect without the named commit, with the seeds that the bad end has.
+
+    Args:
+        report: Names a commit.
+        open_bench: Opens a bench on another repository and ledger.
+    """
+    culprit, bad = report.culprits[0], report.bad
+    nothing = Rehearsal(culprit.sha, bad.sha)
+    try:
+        reverted = synthetic.find(repository, f"{bad.sha}-{culprit.sha}")
+    except CannotJudge as error:
+        return replace(nothing, why=str(error))
+    if reverted is None or not reverted.is_changed:
+        return replace(nothing, why=f"{culprit.sha[:10]} is undone at {bad.sha[:10]}")
+    store = ObjectStore(repository)
+    with (
+        Ledger.open(store.folder / synthetic.LEDGER, create=True) as own,
+        open_bench(store.repository, own) as bench,
+    ):
+        own.take_trials(ledger, [bad.sha, *culprit.parents])  # whose results it may re-use
+        bench.hold_environment(bad.sha, [task])
+        environment = bench.place(bad.sha, task).environment.fingerprint
+        there = ledger.trials(commit=bad.sha, recipe=task.recipe, environment=environment)
+        needs = [
+            Need(reverted.commit, task, seed, 1, role="bisect")
+            for seed in dict.fromkeys(record.trial.seed for record in there if _answers(record))
+        ]
+        run_all(bench, needs)
+        here = own.trials(commit=reverted.commit.sha, recipe=task.recipe, environment=environment)
+    ran = replace(nothing, trials=sum(1 for record in here if not record.derived))
+    metric = task.metric(report.metric) if report.metric else None
+    if metric is None:
+        ended = [record for record in here if _answers(record)]
+        share = sum(record.ok for record in ended) / len(ended) if ended else math.nan
+        return replace(ran, share=share, low=share, high=share)
+    effect = (report.effect, report.low, report.high)
+    share, low, high = share_restored(
+        values_by_seed(there, metric), values_by_seed(here, metric), effect, noise
+    )
+    if math.isnan(share):
+        return replace(ran, why=_untold(here))
+    return replace(ran, share=share, low=low, high=high)
+
+
+def _answers(record: TrialRecord) -> bool:
+    return record.outcome is not None and record.outcome.kind.final and not record.early_stopped
+
+
+def _untold(records: Sequence[TrialRecord]) -> str:
+    ended = [r.outcome for r in records if r.outcome is not None and not r.ok]
+    if ended:
+        return f"without it the training fails: {ended[-1].message}"
+    return "too few seeds tell how much of it comes back"
