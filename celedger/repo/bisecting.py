@@ -65,16 +65,33 @@ def write_committed(
     env = {"GIT_INDEX_FILE": str(folder / ".index")}
     # The whole tree: attributes may lie anywhere above.
     tell(*ONE_INDEX, "read-tree", commit, env=env)
-    tracked = tell(*ONE_INDEX, "ls-files", "-z", "--", *_literal(names), env=env).out
-    tell(
-        *ONE_INDEX, f"--work-tree={folder}", "checkout-index", "-z", "--stdin", "--force",
-        stdin=tracked, env=env,
-    )  # fmt: skip
-    for name in map(os.fsdecode, tracked.split(b"\0")[:-1]):
+    written = b""
+    while names:
+        tracked = tell(*ONE_INDEX, "ls-files", "-z", "--", *_literal(names), env=env).out
+        tell(
+            *ONE_INDEX, f"--work-tree={folder}", "checkout-index", "-z", "--stdin", "--force",
+            stdin=tracked, env=env,
+        )  # fmt: skip
+        written += tracked
+        targets = _targets(commit, tracked, folder)
+        names = [target for target in targets if not os.path.lexists(folder / target)]
+        if not tracked:
+            break  # links to what the commit has not
+    return bool(written)
+
+
+def _targets(commit: str, names: bytes, folder: Path) -> list[str]:
+    """Return where the links among files below a folder lead. Raises RepositoryError for one that
+    leads out of it."""
+    root, targets = folder.resolve(), []
+    for name in map(os.fsdecode, names.split(b"\0")[:-1]):
         link = folder / name
-        if link.is_symlink() and not link.resolve().is_relative_to(folder.resolve()):
-            raise RepositoryError(f"{name} of {commit[:10]} is a link that leads out of it")
-    return bool(tracked)
+        if link.is_symlink():
+            target = link.resolve()
+            if not target.is_relative_to(root):
+                raise RepositoryError(f"{name} of {commit[:10]} is a link that leads out of it")
+            targets.append(str(target.relative_to(root)))
+    return targets
 
 
 def _literal(names: Sequence[str]) -> list[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from celedger.base.errors import CannotJudge, RepositoryError, UnknownRevision
-from celedger.repo import Repository, synthetic
+from celedger.repo import Repository, bisecting, synthetic
 from celedger.repo.checkouts import Checkouts
 from celedger.repo.object_store import KEPT, ObjectStore
 from celedger.repo.synthetic import Synthetic
@@ -363,3 +363,26 @@ def test_the_working_tree_too_can_be_without_a_commit(root: Path, git: Git) -> N
     assert made.commit.subject.startswith("working tree at ")
     assert b"culprit" not in files(root, made)["package/model.py"]
     assert b"edited" in files(root, made)["package/model.py"]
+
+
+def test_what_links_of_a_folder_lead_to_is_written_with_it(
+    root: Path, git: Git, tmp_path: Path
+) -> None:
+    (root / "shared").mkdir()
+    for name in ("deep.py", "common.py"):
+        (root / "shared" / name).write_text(f"# {name}\n")
+    (root / "shared" / "chained.py").symlink_to("deep.py")
+    for name in ("common.py", "chained.py", "nowhere.py"):
+        (root / "package" / name).symlink_to(f"../shared/{name}")
+    sha = commit(git, root, "links")
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    repository = Repository.open(root)
+    assert bisecting.lay_commit(repository, sha, ["package"], tree)
+    assert (tree / "package" / "common.py").read_text() == "# common.py\n"
+    assert (tree / "package" / "chained.py").read_text() == "# deep.py\n"
+    assert not (tree / "package" / "nowhere.py").exists()
+    (root / "package" / "out.py").symlink_to("../../out.py")
+    sha = commit(git, root, "a link out")
+    with pytest.raises(RepositoryError, match="is a link that leads out of it"):
+        bisecting.lay_commit(repository, sha, ["package"], tree)

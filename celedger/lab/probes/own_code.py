@@ -25,13 +25,23 @@ class OwnCode:
         self.is_counted = False
 
     def start(self) -> None:
+        """Count from now on, in the functions that run, too: what a script sets up before is no
+        step's, and may be all of its Python."""
         if sys.gettrace() is not None:
             return
         self.is_counted = True
+        frame: FrameType | None = sys._getframe(1)
+        running = []
+        while frame is not None:
+            if not is_library_file(frame.f_code.co_filename):
+                running.append(frame)
+            frame = frame.f_back
         if sys.version_info >= (3, 12):
-            self._monitor()
+            self._monitor([frame.f_code for frame in running])
         else:
             sys.settrace(self._called)
+            for frame in running:
+                frame.f_trace = self._traced
         os.register_at_fork(after_in_child=self._stop)
 
     def _stop(self) -> None:
@@ -54,7 +64,7 @@ class OwnCode:
 
     if sys.version_info >= (3, 12):
 
-        def _monitor(self) -> None:
+        def _monitor(self, running: list[CodeType]) -> None:
             monitoring = sys.monitoring
             free = (number for number in range(6) if monitoring.get_tool(number) is None)
             self._tool = next(free, -1)
@@ -66,6 +76,8 @@ class OwnCode:
             monitoring.register_callback(self._tool, events.PY_START, self._started)
             monitoring.register_callback(self._tool, events.LINE, self._line)
             monitoring.set_events(self._tool, events.PY_START)
+            for code in running:
+                monitoring.set_local_events(self._tool, code, events.LINE)
 
         def _started(self, code: CodeType, _: int) -> Any:
             if is_library_file(code.co_filename):

@@ -63,6 +63,8 @@ class SignatureProbe(observe.Probe):
         self._cut_loaders(int(options.get("batches", 0)))
         self.modes.enter_context(observe.mode(TorchDispatchMode, self._ran))
         self._reads.watch()
+
+    def starts(self) -> None:
         self._own.start()
 
     def _begin(self) -> None:
