@@ -76,6 +76,9 @@ def bisect(
         bool, typer.Option("--dry-run", help="Say what it would take, and run nothing.")
     ] = False,
     every: Annotated[bool, typer.Option("--all", help="Search for further causes.")] = False,
+    prove: Annotated[
+        bool, typer.Option("--prove", help="Then train the bad end without the named commit.")
+    ] = False,
     explain: Annotated[
         bool, typer.Option("--explain", help="Then say what differs first from its parent.")
     ] = False,
@@ -151,6 +154,10 @@ def bisect(
                     expected=lambda trials: _warn(trials, limits.budget, progress),
                     on_step=lambda step: _tell(step, number, progress),
                 )  # fmt: skip
+                if prove:
+                    progress.say("training the bad end without the named commit")
+                    noise = memory.read(session.repository, session.ledger)
+                    answer = bisection.proved(bench, session.config, answer, noise)
         tip = memory.tip_of(session.repository, history.commits[-1])
         state = record_state(session, tip, "bisect")
         log = session.repository.log(state.tip, limit=memory.RECENT)

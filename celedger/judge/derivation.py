@@ -25,6 +25,7 @@ from celedger.base.model import (
 )
 from celedger.judge import told as tellings
 from celedger.judge.failures import Failure, failures
+from celedger.judge.first_bad import first_bad_commits
 from celedger.judge.line import Line
 from celedger.judge.measured import TaskMeasurements, measurements
 from celedger.ledger import Ledger
@@ -118,7 +119,7 @@ def derive(
         if suite in (None, record.suite) and task in (None, record.name):
             by_task.setdefault((record.suite, record.name), []).append(record)
     acts = ledger.baselines()
-    bisects = [b for b in ledger.bisects() if b.status == "found" and not b.report.get("improved")]
+    bisects = [first.bisect for first in first_bad_commits(ledger) if not first.improved]
     equal = _equal_environments(ledger, acts)
     void = ledger.trial_ids(voided(acts))
     told = tellings.told(ledger, line)

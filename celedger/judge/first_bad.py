@@ -44,5 +44,7 @@ class FirstBad:
 
 def first_bad_commits(ledger: Reader) -> list[FirstBad]:
     """Return what bisects named, the oldest first: the last answer where several asked the same."""
-    last = {(b.suite, b.task, b.metric, b.good, b.bad): b for b in ledger.bisects()}
-    return [FirstBad(bisect) for bisect in last.values() if bisect.status == "found"]
+    bisects = ledger.bisects()
+    last = {(b.suite, b.task, b.metric, b.good, b.bad): b for b in bisects}
+    final = {b.ulid for b in last.values() if b.status == "found"}
+    return [FirstBad(bisect) for bisect in bisects if bisect.ulid in final]

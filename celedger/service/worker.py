@@ -230,7 +230,7 @@ class Worker:
             answers = [_unjudged(ran, state, {task.name for task in tasks})]
             try:
                 if settings.bisect_on_regression:
-                    answers += self._search(repository, bench, tasks, state, settings.bisect_budget)
+                    answers += self._search(repository, bench, tasks, state, settings)
                     state = record() if len(answers) > 1 else state
             finally:  # one alert tells what was opened and named, and none waits for the next job
                 log = repository.log(commit.sha, limit=memory.RECENT)
@@ -239,10 +239,16 @@ class Worker:
             return "; ".join(filter(None, [incidents.summary(state, commits), *answers]))
 
     def _search(
-        self, repository: Repository, bench: Bench, tasks: Sequence[Task], state: State, budget: int
+        self,
+        repository: Repository,
+        bench: Bench,
+        tasks: Sequence[Task],
+        state: State,
+        settings: Config,
     ) -> list[str]:
         """Bisect each incident of several commits that no bisect searched yet, within one budget of
-        trials; the answer of each in a line."""
+        trials, and rehearse the revert of each commit that is named; the answers, a line each."""
+        budget = settings.bisect_budget
         searched = {(b.suite, b.task, b.metric, b.good, b.bad) for b in self.ledger.bisects()}
         answers, left = [], budget
         for incident in state.in_force:
@@ -254,7 +260,7 @@ class Worker:
             if left <= 0:
                 answers.append(f"bisect_budget of {budget} trials is spent")
                 break
-            answer, spent = _bisect(repository, bench, tasks, incident, left)
+            answer, spent = _bisect(repository, bench, tasks, incident, left, settings, state)
             answers.append(answer)
             left -= spent
         return [answer for answer in answers if answer]
@@ -274,7 +280,13 @@ def _unjudged(ran: Iterable[TrialRecord], state: State, tasks: Set[str]) -> str:
 
 
 def _bisect(
-    repository: Repository, bench: Bench, tasks: Sequence[Task], incident: Incident, budget: int
+    repository: Repository,
+    bench: Bench,
+    tasks: Sequence[Task],
+    incident: Incident,
+    budget: int,
+    settings: Config,
+    state: State,
 ) -> tuple[str, int]:
     """Search the first bad commit of an incident; the answer in a line, and how many trials ran."""
     from celedger.judge import bisection
@@ -289,9 +301,8 @@ def _bisect(
         history = repository.history(good.sha, incident.first_bad[-1])
         limits = bisection.Limits(budget=budget)
         asked = [name] if name else []
-        report = bisection.bisect_many(
-            bench, history, good, [task], asked, limits, others=others
-        ).reports[0]
+        answer = bisection.bisect_many(bench, history, good, [task], asked, limits, others=others)
+        report = bisection.proved(bench, settings, answer, state).reports[0]
     except NotAllowed:
         raise
     except CeledgerError as error:

@@ -120,6 +120,9 @@ class BisectAnswer(Document):
         if report.named:
             lines.append(f"  {self.typed.diff(report)}")
             lines.append(f"  {self.typed.git} show {report.culprits[0].sha[:12]}")
+            if report.rehearsal is not None and report.rehearsal.restores:
+                mainline = "-m 1 " * (len(report.culprits[0].parents) > 1)
+                lines.append(f"  {self.typed.git} revert {mainline}{report.culprits[0].sha[:12]}")
         for other in report.others:
             if other.probability >= report.confidence:
                 good, bad = other.after.sha, other.by.sha
@@ -145,6 +148,16 @@ class BisectAnswer(Document):
                 *effects,
                 f"  confidence  {sure(report.probability)} (asked {report.confidence:.0%})",
                 *map(_agreement, report.agreements),
+                *_proof(report),
+            ]
+        if report.status == "refuted":
+            culprit = report.culprits[0]
+            return [
+                f"not sure of {what}: its revert does not mend it: {culprit.sha}",
+                *_person(culprit),
+                *effects,
+                *_proof(report),
+                "  perhaps     several commits made it worse together: search with --all",
             ]
         if report.status == "set":
             members = f"{len(report.culprits)}: what lies between cannot be tested"
@@ -211,6 +224,9 @@ class BisectAnswer(Document):
         probability = sure(report.probability)
         if report.named:
             return (report.metric, short(report.culprits[0].sha), effect, probability)
+        if report.status == "refuted":
+            what = f"not sure: reverting {short(report.culprits[0].sha)} does not mend it"
+            return (report.metric, what, effect, "")
         if report.status == "set":
             what = f"one of {len(report.culprits)} that cannot be told apart"
             return (report.metric, what, effect, probability)
@@ -297,6 +313,12 @@ def _agreement(agreement: Agreement) -> str:
     chance = probability(agreement.probability)
     what = f"{agreement.task} {agreement.metric}"
     return f"  {word:10s}  {what} ({chance} that it has the same first bad commit)"
+
+
+def _proof(report: Report) -> list[str]:
+    """Return what the rehearsal of the revert says, where there was one."""
+    done = report.rehearsal
+    return [f"  proof       {plain(done.sentence(report.metric))}"] if done is not None else []
 
 
 def _stand_in(report: Report) -> list[str]:

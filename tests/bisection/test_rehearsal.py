@@ -8,7 +8,8 @@ import statistics
 
 import pytest
 
-from celedger.judge.bisection.rehearsal import Rehearsal, share_restored
+from celedger.judge.bisection.bisect_report import Rehearsal
+from celedger.judge.bisection.rehearsal import share_restored
 from celedger.judge.incident import MetricNoise
 
 EFFECT = (0.4, 0.36, 0.44)

@@ -5,7 +5,7 @@ here joins them: `search` plans, and `drive` keeps the workers of an engine busy
 at any time: typed again it goes on from the ledger.
 """
 
-from celedger.judge.bisection.bisect import Answer, bisect, bisect_many, lacking_ends
+from celedger.judge.bisection.bisect import Answer, bisect, bisect_many, lacking_ends, proved
 from celedger.judge.bisection.bisect_report import Report
 from celedger.judge.bisection.dry_run import Plan, plan
 from celedger.judge.bisection.other_tasks import Agreement
@@ -14,5 +14,5 @@ from celedger.judge.bisection.symptom import Symptom, find_symptom
 
 __all__ = [
     "Agreement", "Answer", "Limits", "Plan", "Report", "SearchStep", "Symptom", "bisect",
-    "bisect_many", "find_symptom", "lacking_ends", "plan", "search",
+    "bisect_many", "find_symptom", "lacking_ends", "plan", "proved", "search",
 ]  # fmt: skip

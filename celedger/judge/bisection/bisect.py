@@ -7,14 +7,16 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from celedger.base.config import Config
 from celedger.base.errors import CannotJudge, command
 from celedger.base.model import Commit, Kind, Metric, Task, TrialRecord
 from celedger.judge.bisection.bisect_loop import Aim, Proposal, drive
-from celedger.judge.bisection.bisect_report import Report
+from celedger.judge.bisection.bisect_report import Report, rehearsed
 from celedger.judge.bisection.equal_commits import classify
 from celedger.judge.bisection.one_metric import Track
 from celedger.judge.bisection.other_steps import NO_STEP_PRIOR, part, worse_between
 from celedger.judge.bisection.planner import Limits, SearchStep, search
+from celedger.judge.bisection.rehearsal import rehearse
 from celedger.judge.bisection.symptom import (
     CHOOSING,
     NotWorse,
@@ -23,10 +25,12 @@ from celedger.judge.bisection.symptom import (
     find_symptom,
     must_be_judged,
 )
+from celedger.judge.incident import State
 from celedger.repo import History
 from celedger.stats.lineage import GOOD
 from celedger.trial.engine import Engine, Need
 from celedger.trial.runner import Bench, InTurn, next_seed
+from celedger.trial.workplace import choose_tasks
 
 # A named symptom needs only as many trials as the search asks for anyway: two at GOOD and one
 # at BAD.
@@ -106,6 +110,20 @@ class Answer:
     def named(self) -> bool:
         """Return True if every metric that was asked for has its commit."""
         return not self.refused and all(report.named for report in self.reports)
+
+
+def proved(bench: Bench, config: Config, answer: Answer, state: State) -> Answer:
+    """Return an answer whose named commits were reverted at the bad end and trained: each is
+    proved, or taken back. `state` tells the noise."""
+    reports = []
+    for report in answer.reports:
+        if report.named and report.rehearsal is None:
+            (task,) = choose_tasks(bench.suite, [report.task])
+            noise = state.noise_of(report.suite, report.task, report.metric)
+            done = rehearse(bench, config, report, task, noise)
+            report = rehearsed(bench.ledger, report, done, bench.new_ulid(), bench.setup.now())
+        reports.append(report)
+    return replace(answer, reports=tuple(reports))
 
 
 def bisect(

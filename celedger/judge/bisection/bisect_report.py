@@ -33,10 +33,58 @@ class Other:
     high: float
 
 
+RESTORED = 0.5
+"""The share of what the named commit moved that has to come back, at least, with 95 %: less than
+half means that another commit moved most of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """What came of it.
+
+    Args:
+        culprit, bad: The named commit, and where it was reverted (hashes).
+        share, low, high: The part of the named commit's effect that came back, with its 95 %
+            interval; of a crash the part of the trainings that run. NaN where nothing is known.
+        trials: How many ran.
+        why: Why nothing can be told, "" where something can.
+    """
+
+    culprit: str
+    bad: str
+    share: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    trials: int = 0
+    why: str = ""
+
+    def sentence(self, metric: str) -> str:
+        """Return `reverting 2d24c2e5 on 77ab01e3 restores 97 % (95 %: 91 … 104) of val_loss`; of a
+        crash, whose metric is "", which part of the trainings run then."""
+        if self.why:
+            return f"reverting it is not rehearsed: {self.why}"
+        revert = f"reverting {self.culprit[:8]} on {self.bad[:8]}"
+        if not metric:
+            part = {0.0: "no training runs", 1.0: "every training runs"}.get(self.share)
+            return f"{revert}: {part or f'{self.share:.0%} of the trainings run'}"
+        low, high = round(100 * self.low), round(100 * self.high)
+        return f"{revert} restores {self.share:.0%} (95 %: {low} … {high}) of {metric}"
+
+    @property
+    def restores(self) -> bool:
+        return self.low >= RESTORED
+
+    @property
+    def refutes(self) -> bool:
+        """Return True if the named commit cannot be what made it worse, or not alone."""
+        return self.high < RESTORED
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
-    """`status` is `found`, `set` (only untestable commits separate its members),
-    `nothing-changed` or `undecided` (the budget ended first; `still` trials more are expected).
+    """`status` is `found`, `set` (only untestable commits separate its members), `refuted` (a
+    commit was named, and reverting it does not mend what got worse), `nothing-changed` or
+    `undecided` (the budget ended first; `still` trials more are expected).
 
     `culprits` is the credible set, the leader first. Levels and effect are in the metric's own
     unit and direction; for a crash they are shares of crashing trials.
@@ -79,6 +127,7 @@ class Report:
     between: Between | None  # a commit that is worse than both ends, where none is named
     ran: str  # the commit that ran for the named one
     agreements: tuple[Agreement, ...] = ()  # of the other tasks of an incident with the named one
+    rehearsal: Rehearsal | None = None  # of the revert of the named commit
 
     @property
     def named(self) -> bool:
@@ -94,7 +143,11 @@ class Report:
         what = f"{self.task} {self.metric or 'crash'}"
         if self.status == "found":
             culprit = self.culprits[0]
-            return f"{what}: first {self.kind} commit {culprit.sha[:10]} {culprit.subject}"
+            proof = f"; {self.rehearsal.sentence(self.metric)}" if self.rehearsal else ""
+            first = f"first {self.kind} commit {culprit.sha[:10]} {culprit.subject}"
+            return f"{what}: {first}{proof}"
+        if self.status == "refuted" and self.rehearsal is not None:
+            return f"{what}: not sure: {self.rehearsal.sentence(self.metric)}"
         if self.status == "set":
             return f"{what}: one of {len(self.culprits)} commits that cannot be told apart"
         if self.between is not None:
@@ -133,6 +186,7 @@ def conclude(
     report = replace(_report(history, good, track, spent), id=ulid, ended=now, stored=stored)
     if report.named:
         report = replace(report, agreements=others.agreements(track.posterior.leader))
+        report = _as_rehearsed(ledger, report)
     fresh = record(report)
     asked = ("suite", "task", "metric", "good", "bad", "status", "culprits")
     answer = [getattr(fresh, name) for name in asked]
@@ -140,6 +194,28 @@ def conclude(
     if same and not spent:
         return replace(report, id=same[-1].ulid, ended=same[-1].ended)  # nothing new to record
     ledger.record_bisect(fresh)
+    return report
+
+
+def _as_rehearsed(ledger: Ledger, report: Report) -> Report:
+    """Return the report with what the last search of the same question rehearsed of its answer."""
+    question = (report.suite, report.task, report.metric, report.good.sha, report.bad.sha)
+    earlier = [
+        b for b in ledger.bisects()
+        if (b.suite, b.task, b.metric, b.good, b.bad) == question and b.report.get("rehearsal")
+    ]  # fmt: skip
+    if not earlier or earlier[-1].culprits[0] != report.culprits[0].sha:
+        return report
+    done = _rehearsal(earlier[-1].report["rehearsal"])
+    return replace(report, rehearsal=done, status="refuted" if done.refutes else report.status)
+
+
+def rehearsed(ledger: Ledger, report: Report, done: Rehearsal, ulid: str, now: float) -> Report:
+    """Return the report with the rehearsal of its revert, and write it to the ledger: it is the
+    last answer to its question. A revert that restores too little takes the name back."""
+    status = "refuted" if done.refutes else report.status
+    report = replace(report, rehearsal=done, status=status, id=ulid, ended=now)
+    ledger.record_bisect(record(report))
     return report
 
 
@@ -256,10 +332,16 @@ def restored(stored: BisectRecord, commits: Mapping[str, Commit]) -> Report:
         "between": between and Between(**{**between, "commit": commits[between["commit"]]}),
         "readings": tuple((int(at), float(value)) for at, value in _rows(fields, "readings")),
     }
+    if (done := fields.get("rehearsal")) is not None:
+        fields["rehearsal"] = _rehearsal(done)
     fields["agreements"] = tuple(Agreement(**row) for row in _rows(fields, "agreements"))
     for name in ("posterior", "untestable", "steps", "compared"):
         fields[name] = tuple(_rows(fields, name))
     return Report(**{"stopped": 0, "ran": "", **fields})  # type: ignore[arg-type]
+
+
+def _rehearsal(fields: Any) -> Rehearsal:
+    return Rehearsal(**fields)
 
 
 def _rows(fields: Mapping[str, Any], name: str) -> list[Any]:

@@ -7,58 +7,25 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+from celedger.base.config import Config
 from celedger.base.errors import CannotJudge
 from celedger.base.model import Task, TrialRecord
-from celedger.judge.bisection.bisect_report import Report
+from celedger.judge.bisection.bisect_report import Rehearsal, Report
 from celedger.judge.edit import values_by_seed
 from celedger.judge.incident import TWO_SIDED_95, MetricNoise
 from celedger.ledger import Ledger
-from celedger.repo import Repository, synthetic
+from celedger.repo import synthetic
 from celedger.repo.object_store import ObjectStore
 from celedger.stats.tails import t_quantile
 from celedger.trial.engine import Need
 from celedger.trial.runner import Bench
 from celedger.trial.workers import run_all
+from celedger.trial.workplace import local_bench
 
-RESTORED = 0.5
-"""The share of what the named commit moved that has to come back, at least, with 95 %: less than
-half means that another commit moved most of it."""
 _FEWEST_SEEDS = 3  # for an interval by Student's t; two have a factor of 12.7
-OpenBench = Callable[[Repository, Ledger], AbstractContextManager[Bench]]
-
-
-@dataclass(frozen=True, slots=True)
-class Rehearsal:
-    """What came of it.
-
-    Args:
-        culprit, bad: The named commit, and where it was reverted (hashes).
-        share, low, high: The part of the named commit's effect that came back, with its 95 %
-            interval; of a crash the part of the trainings that run. NaN where nothing is known.
-        trials: How many ran.
-        why: Why nothing can be told, "" where something can.
-    """
-
-    culprit: str
-    bad: str
-    share: float = math.nan
-    low: float = math.nan
-    high: float = math.nan
-    trials: int = 0
-    why: str = ""
-
-    @property
-    def restores(self) -> bool:
-        return self.low >= RESTORED
-
-    @property
-    def refutes(self) -> bool:
-        """Return True if the named commit cannot be what made it worse, or not alone."""
-        return self.high < RESTORED
 
 
 def share_restored(
@@ -82,7 +49,7 @@ def share_restored(
         return nothing
     count, mean = len(differences), statistics.fmean(differences)
     if noise is not None and noise.is_known and not noise.is_exact:
-        error = TWO_SIDED_95 * noise.sd * math.sqrt(2 / count)
+        error = TWO_SIDED_95 * noise.sd * math.sqrt(2 / count + 2 * noise.session**2)
     elif count >= _FEWEST_SEEDS:
         spread = statistics.stdev(differences)
         error = t_quantile(0.975, count - 1) * spread / math.sqrt(count)
@@ -97,41 +64,31 @@ def share_restored(
 
 
 def rehearse(
-    report: Report,
-    task: Task,
-    repository: Repository,
-    ledger: Ledger,
-    noise: MetricNoise | None,
-    open_bench: OpenBench,
+    bench: Bench, config: Config, report: Report, task: Task, noise: MetricNoise | None
 ) -> Rehearsal:
-    """Train the bad end of a bisect without the named commit, with the seeds that the bad end has.
-
-    Args:
-        report: Names a commit.
-        open_bench: Opens a bench on another repository and ledger.
-    """
+    """Train the bad end of a bisect without the commit that its report names, with the seeds that
+    the bad end has. Runs on this machine, in a repository and a ledger of synthetic revisions."""
     culprit, bad = report.culprits[0], report.bad
+    repository, ledger = bench.repository, bench.ledger
     nothing = Rehearsal(culprit.sha, bad.sha)
     try:
         reverted = synthetic.find(repository, f"{bad.sha}-{culprit.sha}")
-    except CannotJudge as error:
+    except CannotJudge as error:  # later commits changed the same lines
         return replace(nothing, why=str(error))
     if reverted is None or not reverted.is_changed:
         return replace(nothing, why=f"{culprit.sha[:10]} is undone at {bad.sha[:10]}")
     store = ObjectStore(repository)
-    with (
-        Ledger.open(store.folder / synthetic.LEDGER, create=True) as own,
-        open_bench(store.repository, own) as bench,
-    ):
+    with Ledger.open(store.folder / synthetic.LEDGER, create=True) as own:
         own.take_trials(ledger, [bad.sha, *culprit.parents])  # whose results it may re-use
-        bench.hold_environment(bad.sha, [task])
-        environment = bench.place(bad.sha, task).environment.fingerprint
-        there = ledger.trials(commit=bad.sha, recipe=task.recipe, environment=environment)
-        needs = [
-            Need(reverted.commit, task, seed, 1, role="bisect")
-            for seed in dict.fromkeys(record.trial.seed for record in there if _answers(record))
-        ]
-        run_all(bench, needs)
+        with local_bench(
+            store.repository, own, config, bench.suite, [task], gate=bench.setup.gate,
+            why=bench.setup.why, label="celedger bisect", listen=bench.station.listen,
+        ) as apart:  # fmt: skip
+            apart.station.hold_environment(bad.sha, [task])
+            environment = apart.place(bad.sha, task).environment.fingerprint
+            there = ledger.trials(commit=bad.sha, recipe=task.recipe, environment=environment)
+            seeds = dict.fromkeys(record.trial.seed for record in there if _answers(record))
+            run_all(apart, [Need(reverted.commit, task, seed, role="bisect") for seed in seeds])
         here = own.trials(commit=reverted.commit.sha, recipe=task.recipe, environment=environment)
     ran = replace(nothing, trials=sum(1 for record in here if not record.derived))
     metric = task.metric(report.metric) if report.metric else None
@@ -139,10 +96,12 @@ def rehearse(
         ended = [record for record in here if _answers(record)]
         share = sum(record.ok for record in ended) / len(ended) if ended else math.nan
         return replace(ran, share=share, low=share, high=share)
+    reverted_values = values_by_seed(here, metric)
+    if not math.isfinite(report.effect) and reverted_values:
+        share = sum(map(math.isfinite, reverted_values.values())) / len(reverted_values)
+        return replace(ran, share=share, low=share, high=share)
     effect = (report.effect, report.low, report.high)
-    share, low, high = share_restored(
-        values_by_seed(there, metric), values_by_seed(here, metric), effect, noise
-    )
+    share, low, high = share_restored(values_by_seed(there, metric), reverted_values, effect, noise)
     if math.isnan(share):
         return replace(ran, why=_untold(here))
     return replace(ran, share=share, low=low, high=high)
