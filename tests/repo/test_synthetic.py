@@ -378,11 +378,11 @@ def test_what_links_of_a_folder_lead_to_is_written_with_it(
     tree = tmp_path / "tree"
     tree.mkdir()
     repository = Repository.open(root)
-    assert bisecting.lay_commit(repository, sha, ["package"], tree)
+    assert bisecting.write_committed(repository, sha, ["package"], tree)
     assert (tree / "package" / "common.py").read_text() == "# common.py\n"
     assert (tree / "package" / "chained.py").read_text() == "# deep.py\n"
     assert not (tree / "package" / "nowhere.py").exists()
     (root / "package" / "out.py").symlink_to("../../out.py")
     sha = commit(git, root, "a link out")
     with pytest.raises(RepositoryError, match="is a link that leads out of it"):
-        bisecting.lay_commit(repository, sha, ["package"], tree)
+        bisecting.write_committed(repository, sha, ["package"], tree)

@@ -271,6 +271,7 @@ def test_a_crash_is_bisected_too_and_only_where_the_configuration_says_so(
     assert message.startswith("fit fails since ")
     assert ": exit status 1: RuntimeError: boom" in message
     assert (f"first bad commit {boom[:10]} boom" in message) is bisect, message
+    assert (f"reverting {boom[:8]} on" in message and "every training runs" in message) is bisect
 
 
 def test_a_merge_at_the_moment_the_lock_is_let_go_is_not_lost(
