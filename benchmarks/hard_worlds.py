@@ -77,6 +77,7 @@ MESSAGES = {
 }
 OLDER = 10  # commits before GOOD
 EPOCHS = 3
+SEEDS = 1000  # that draw noise of their own; later ones repeat it
 DURATION = 0.3  # sd of the logarithm of a trial's duration
 COLLAPSED = 8.0  # sd of one trial by which a collapsed seed is worse
 # A Student's interquartile range times this is a normal one's of sd 1.
@@ -123,8 +124,16 @@ class World:
     """Slow drift over the whole range, in equal parts a commit."""
     shape: str = "line"
     """The history: line, merges, or docs (half of the commits touch no file that is read)."""
+    spread: int = 1
+    """Each step comes in equal parts at so many commits in a row."""
     redraw: float | None = None
     """Trainings repeat to the last bit: share of commits that draw the noise of all seeds anew."""
+    shared: float = 0.0
+    """Share of the variance that is the seed's, at every commit."""
+    touched: float = 1.0
+    """Share of the seeds that a step moves; where trainings repeat it spares the bits of others."""
+    lost: float = 0.0
+    """Share of trials that end with NaN."""
     known: int = 0
     """Stored trials of each older commit."""
     stored: int = 5
@@ -166,6 +175,27 @@ WORLDS = {
     "known": World(known=3),
     "docs": World(shape="docs"),
     "bits": World(redraw=0.2),
+    "pairs": World(shared=0.8),
+    "pairs-1": World(steps=(1.0,), shared=0.8),
+    "pairs-95": World(steps=(0.7,), shared=0.95, stored=3),
+    "pairs-null": World(steps=(), shared=0.8),
+    "pairs-merges": World(shared=0.8, shape="merges"),
+    "pairs-untestable": World(shared=0.8, untestable=0.3),
+    "pairs-lost": World(shared=0.8, lost=0.1),
+    "pairs-known": World(shared=0.8, known=3),
+    "bits-spared": World(redraw=0.0, touched=0.4),
+    "bits-anew": World(redraw=0.0),
+    "bits-two": World(steps=(1.0, 0.5), noise=nothing, redraw=0.0, stored=3),
+    "bits-merges": World(redraw=0.0, touched=0.4, shape="merges"),
+    "bits-untestable": World(redraw=0.0, touched=0.4, untestable=0.3),
+    "bits-null": World(steps=(), redraw=0.05),
+    "slope": World(steps=(4.0,), spread=12),
+    "slope-8": World(steps=(8.0,), spread=12),
+    "slope-all": World(steps=(4.0,), spread=60),
+    "ten-steps": World(steps=(0.4,) * 10),
+    "slope-pairs": World(steps=(4.0,), spread=12, shared=0.8),
+    "hump": World(steps=(6.0, -6.0)),
+    "hump-exact": World(steps=(4.0, -4.0), noise=nothing, stored=2, known=3),
     "crash-always": World(steps=(0.0,), crash=(0.0, 1.0), metric="", stored=3),
     "crash-at-step": World(steps=(0.0,), crash=(0.0, 1.0), metric="", stored=3, step=7),
     "crash-repeats": World(steps=(0.0,), crash=(0.0, 1.0), metric="", stored=3, step=7, redraw=0.2),
@@ -270,19 +300,27 @@ class Case:
     levels: np.ndarray = field(init=False)
     steps: tuple[int, ...] = field(init=False)
     """The positions of the steps, the oldest first."""
+    sizes: np.ndarray = field(init=False)
 
     def __post_init__(self) -> None:
         world, random, n = self.world, self.random, len(self.range.history.commits)
         chosen = random.choice(self.range.read, len(world.steps), replace=False)
         self.steps = tuple(sorted(map(int, chosen)))
         effects = world.wander * random.standard_normal(n) + world.ramp / n
-        effects[list(self.steps)] += world.steps
+        if world.spread > 1:
+            firsts = [min(p, n - world.spread) for p in self.steps]
+            self.steps = tuple(p + i for p in firsts for i in range(world.spread))
+        self.sizes = np.repeat(np.array(world.steps) / world.spread, world.spread)
+        effects[list(self.steps)] += self.sizes
         self.levels = self.range.reach @ effects + world.jitter * random.standard_normal(n)
         self._untestable = random.random(n) < world.untestable
         self._untestable[-1] = False
         self._draws: dict[tuple[object, ...], np.ndarray] = {}
         redraws = random.random(n) < (world.redraw or 0.0)
         redraws[list(self.steps)] = True
+        own = random.spawn(1)[0]
+        self._own = own.standard_normal(SEEDS)
+        self._spares = own.random((n, SEEDS)) >= world.touched
         self._bits = [frozenset(np.flatnonzero(row & redraws).tolist()) for row in self.range.reach]
 
     def outcome(self, position: int) -> OutcomeKind:
@@ -298,16 +336,22 @@ class Case:
         """Return the metric of one more trial, epoch by epoch."""
         world, random = self.world, self.random
         side = self.is_bad(position)
-        bits = self._bits[position] if position != GOOD else frozenset()
+        seed %= SEEDS
+        spared = {p for p in self.steps if self._spares[p, seed]}
+        drawn = self._bits[position] if position != GOOD else frozenset()
+        bits = drawn - spared
         key = (bits, seed) if world.redraw is not None else (object(),)
         if key not in self._draws:
-            last = world.scale[side] * float(world.noise(random))
+            last = world.scale[side] * float(world.noise(random)) * math.sqrt(1 - world.shared)
+            last += math.sqrt(world.shared) * float(self._own[seed])
             last += COLLAPSED * (random.random() < world.collapse[side])
             early = random.standard_normal(EPOCHS - 1) if world.redraw is not None else ()
             self._draws[key] = np.array([*early, last])
-        if world.not_finite and side:
+        if (world.not_finite and side) or (world.lost and random.random() < world.lost):
             return [math.nan]
         level = float(self.levels[position]) if position != GOOD else 0.0
+        sizes = dict(zip(self.steps, self.sizes.tolist(), strict=True))
+        level -= sum(sizes[p] for p in drawn & spared)
         noise = self._draws[key]
         return [level * (i + 1) / len(noise) + float(value) for i, value in enumerate(noise)]
 
@@ -446,7 +490,7 @@ class Result:
     status: str
     trials: int
     wrong: bool
-    """A commit was named that is no step."""
+    """A commit was named that is no step, or a slope that does not hold all of them."""
     stated: float
     told: bool
     """The report has every other step."""
@@ -502,8 +546,15 @@ def judge(
     return Result(
         first.status,
         trials,
-        wrong=bool(named) and not set(named) & set(case.steps),
-        stated=sum(first.posterior[p] for p in named),
+        wrong=bool(named)
+        and (
+            not set(case.steps) <= set(named)
+            if first.status == "gradual"
+            else not set(named) & set(case.steps)
+        ),
+        stated=first.probability
+        if first.status == "gradual"
+        else sum(first.posterior[p] for p in named),
         told=all(s in later or any(covers(o, s) for o in first.others) for s in others),
         false=bool(set(later) - others)
         or any(
@@ -540,8 +591,8 @@ TRIALS = {
 WRONG, TOLD, FALSE = 0.05, 0.95, 0.01
 HEADER = (
     f"{'world':15s} {'cases':>5s} {'trials':>13s} {'wrong/named (95 %)':>24s} {'open':>5s} "
-    f"{'none':>5s} {'stated':>6s} {'right':>6s} {'told':>7s} {'false':>5s} {'ms':>5s} "
-    f"{'time':>13s} {'started':>7s}  missed"
+    f"{'none':>5s} {'slope':>5s} {'stated':>6s} {'right':>6s} {'told':>7s} {'false':>5s} "
+    f"{'ms':>5s} {'time':>13s} {'started':>7s}  missed"
 )
 
 
@@ -552,7 +603,7 @@ def row(name: str, world: World, size: int, results: Sequence[Result]) -> str:
     error = trials.std(ddof=1) / math.sqrt(len(trials)) if len(trials) > 1 else math.nan
     spans = np.array([r.time for r in results])
     late = spans.std(ddof=1) / math.sqrt(len(spans)) if len(spans) > 1 else math.nan
-    named = [r for r in results if r.status in ("found", "set")]
+    named = [r for r in results if r.status in ("found", "set", "gradual")]
     wrong, told, false = (
         sum(getattr(r, name) for r in group)
         for name, group in (("wrong", named), ("told", named), ("false", results))
@@ -574,7 +625,8 @@ def row(name: str, world: World, size: int, results: Sequence[Result]) -> str:
         f"{name:15s} {len(results):5d} {trials.mean():6.1f} ± {error:4.1f} "
         f"{f'{wrong}/{of} ({100 * low:.1f}–{100 * high:.1f})':>24s} "
         f"{sum(r.status == 'undecided' for r in results):5d} "
-        f"{sum(r.status == 'nothing-changed' for r in results):5d} {stated:>6s} {right:>6s} "
+        f"{sum(r.status == 'nothing-changed' for r in results):5d} "
+        f"{sum(r.status == 'gradual' for r in results):5d} {stated:>6s} {right:>6s} "
         f"{f'{told}/{len(named)}' if len(world.steps) > 1 else '-':>7s} {false:5d} "
         f"{np.mean([r.milliseconds for r in results]):5.1f} "
         f"{spans.mean():6.2f} ± {late:4.2f} "

@@ -323,7 +323,7 @@ CONDITIONS = {
     "steps": ("length(series) % width", "its series is cut off"),
     "derived": ("evidence IN (SELECT trial FROM derived)",
                 "it is derived from a trial that is derived itself"),
-    "bisects": ("status IN ('found', 'set') AND culprits = '[]'", "it names no commit"),
+    "bisects": ("status IN ('found', 'set', 'gradual') AND culprits = '[]'", "it names no commit"),
 }  # fmt: skip
 
 

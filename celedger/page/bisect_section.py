@@ -77,6 +77,8 @@ def _answer(record: BisectRecord, kind: str) -> str:
     members = count(len(record.culprits), "commit")
     if record.status == "set":
         return f"One of {members}: what lies between cannot be tested"
+    if record.status == "gradual":
+        return f"Gradually, in {members}, {sure(record.probability)} sure"
     if record.status == "nothing-changed":
         return f"Nothing changed, {sure(record.probability)} sure"
     return f"Undecided among {members}"

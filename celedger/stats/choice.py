@@ -204,7 +204,7 @@ def _needed(
     if posterior.state is not State.SEARCHING:
         return None
     belief = posterior.belief
-    exact = belief is not None and belief.world[EXACT] > UNSETTLED
+    exact = belief is not None and not belief.exact and belief.world[EXACT] > UNSETTLED
     if belief is not None and exact and not running and unsettled_pairs(evidence, bad):
         at, seed = seed_choice.lacking_partner(belief) or (GOOD, None)
         return Choice(at, seed=seed)

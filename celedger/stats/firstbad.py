@@ -9,6 +9,7 @@ are, otherwise such a reading is worth the worst finite one.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -20,6 +21,7 @@ import numpy as np
 from celedger.stats import shifts
 from celedger.stats.arrays import Bools, Floats, Ints
 from celedger.stats.failure_rates import SURE, fit_rates
+from celedger.stats.gradual import Slope, slope
 from celedger.stats.levels import Fit, fit
 from celedger.stats.likelihood import FAR, Sites
 from celedger.stats.lineage import GOOD, Lineage, Split
@@ -42,11 +44,14 @@ FLAKY_CONFIDENCE = 0.85
 """What a crash's answer must have if bad commits crash only now and then: with 64 commits a crash
 that comes three times in ten is then laid on another commit in 5 % (7 % at 0), and a sure one takes
 10.4 trials (8.9 at 0)."""
+GRADUAL = 0.9
+"""Probability of a slope from which it is told in place of a search for one commit."""
 MOST_RANGES = FAR
 """The ledger's noise and the floor count as at most so many ranges of the readings, and the noise
 as at least one in so many."""
 MOST_SPARED = 6
-"""Seeds that are tried at both ends before nothing is said to have changed because none differs."""
+"""Seeds that are tried at both ends before nothing is said to have changed because none differs,
+unless so many repeats of other commits did not depend on theirs."""
 FEWEST_GOOD, FEWEST_BAD = 2, 1
 """Readings at the ends before anything else is asked."""
 
@@ -111,6 +116,8 @@ class State(Enum):
     SET = "set"
     """Only commits that cannot be tested separate what is left."""
     NOTHING_CHANGED = "nothing changed"
+    GRADUAL = "gradual"
+    """Several commits in a row each moved the level a little."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +157,8 @@ class Posterior:
     """The one asked."""
     state: State
     belief: Belief | None = field(default=None, repr=False, compare=False)
+    gradual: float = 0.0
+    """Probability that the candidates moved the level together, where that is the answer."""
 
     @property
     def effect(self) -> float:
@@ -202,7 +211,31 @@ def posterior(question: Question, evidence: Evidence, like: Posterior | None = N
         certain = flaky.probability[list(answer.candidates)].sum() * (1 - flaky.no_change)
         if certain < FLAKY_CONFIDENCE:
             return replace(answer if question.unproven else flaky, state=State.SEARCHING)
+    rise = _slope(question, evidence, answer) if answer.state is State.SEARCHING else None
+    if rise is not None and rise.probability >= GRADUAL:
+        candidates = tuple(range(rise.after + 1, rise.by + 1))
+        return replace(answer, state=State.GRADUAL, candidates=candidates, gradual=rise.probability)
     return answer
+
+
+def _slope(question: Question, evidence: Evidence, answer: Posterior) -> Slope | None:
+    """Return where a line of commits rises gradually. Where seeds share noise, equal ones tell it;
+    where bits repeat, the largest step is asked for instead."""
+    belief, lineage = answer.belief, question.lineage
+    if belief is None or belief.fit.rates or not lineage.linear or answer.no_change > NONE_PRIOR:
+        return None
+    if belief.world[EXACT] > 0.5:
+        return None
+    rows = [(r.position, r.value, r.seed) for r in evidence.readings if isfinite(r.value)]
+    group = {seed: 0 for _, _, seed in rows}
+    if belief.world[PAIRED] > 0.5:
+        seeds = Counter(seed for _, _, seed in rows)
+        rows = [row for row in rows if seeds[row[2]] > 1]
+        group = {seed: i for i, seed in enumerate(dict.fromkeys(seed for _, _, seed in rows))}
+    prior = np.ones(len(lineage)) if question.prior is None else np.asarray(question.prior)
+    positions, values = np.array([r[0] for r in rows]), np.array([r[1] for r in rows])
+    groups = np.array([group[seed] for _, _, seed in rows])
+    return slope(positions, values, groups, prior, question.confidence)
 
 
 def _posterior(
@@ -324,8 +357,10 @@ def _answer(
 
     enough = _enough(evidence, question.lineage.bad)
     state = State.SEARCHING
+    noise = question.noise
+    alone = noise is not None and noise.sd == 0 and noise.dof >= MOST_SPARED
     doubted = _ends_differ(question, evidence) or (
-        not question.binary and unsettled_pairs(evidence, question.lineage.bad)
+        not (question.binary or alone) and unsettled_pairs(evidence, question.lineage.bad)
     )
     if enough and no_change >= question.confidence and not doubted:
         state = State.NOTHING_CHANGED

@@ -163,6 +163,15 @@ class BisectAnswer(Document):
             members = f"{len(report.culprits)}: what lies between cannot be tested"
             head = f"the first {report.kind} commit of {what} is one of {members}"
             return [head, *_members(report), *effects]
+        if report.status == "gradual":
+            first, last = report.culprits[0], report.culprits[-1]
+            return [
+                f"{what} got {_than(report)} gradually, somewhere in {_interval(report)}",
+                f"  first       {short(first.sha)}  {plain(first.subject)}",
+                f"  last        {short(last.sha)}  {plain(last.subject)}",
+                *effects,
+                f"  confidence  {sure(report.probability)} that no single commit did it",
+            ]
         if report.between is not None:
             return self._between(report)
         if report.status == "nothing-changed":
@@ -230,6 +239,8 @@ class BisectAnswer(Document):
         if report.status == "set":
             what = f"one of {len(report.culprits)} that cannot be told apart"
             return (report.metric, what, effect, probability)
+        if report.status == "gradual":
+            return (report.metric, f"gradually, in {_interval(report)}", effect, probability)
         if report.between is not None:
             what = f"{_than_both(report)} at {short(report.between.commit.sha)}"
             return (report.metric, what, "", "")
@@ -297,8 +308,17 @@ def _shares(report: Report) -> list[str]:
     return lines
 
 
+def _than(report: Report) -> str:
+    return "better" if report.improved else "worse"
+
+
 def _than_both(report: Report) -> str:
-    return f"{'better' if report.improved else 'worse'} than both ends"
+    return f"{_than(report)} than both ends"
+
+
+def _interval(report: Report) -> str:
+    ends = f"{short(report.culprits[0].sha)} to {short(report.culprits[-1].sha)}"
+    return f"the {count(len(report.culprits), 'commit')} {ends}"
 
 
 def _person(commit: Commit) -> list[str]:
@@ -436,4 +456,6 @@ class BisectList(Document):
         among = count(len(bisect.culprits), "commit")
         if bisect.status == "set":
             return f"one of {among} that cannot be told apart"
+        if bisect.status == "gradual":
+            return f"gradually, in {among} ({sure})"
         return f"undecided among {among}"

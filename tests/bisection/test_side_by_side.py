@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from conftest import load_script, matrix_after
 from celedger.judge.bisection import Answer, Limits, bisect_many
 from celedger.ledger import Ledger
 from celedger.trial.engine import Need
+from celedger.views.bisect import BisectAnswer, Typed
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "hard_worlds.py"
 COMMITS = 32
@@ -145,3 +146,35 @@ def test_the_same_search_with_one_worker_asks_for_the_same_trials(
             trials = bench.ledger.trials(recipe=battery.TASK.recipe)
             ran.append([(r.trial.commit, r.trial.seed, r.summaries) for r in trials])
     assert ran[0] == ran[1]
+
+
+def test_a_slope_is_told_as_an_interval(battery: ModuleType, folder: Path) -> None:
+    with bench_of(battery, folder, "slope-8") as bench:
+        battery.store_ends(bench)
+        answer, _ = bisected(battery, bench, 1)
+        (report,), commits = answer.reports, bench.case.range.history.commits
+    assert report.status == "gradual" and report.trials < 40 and not answer.named
+    assert {commits[p] for p in bench.case.steps} <= set(report.culprits)
+    assert report.low < 8 < report.high and report.probability >= 0.9
+    document = BisectAnswer(answer, {}, Typed("celedger", "git", ()), {})
+    first, last = (commit.sha[:8] for commit in (report.culprits[0], report.culprits[-1]))
+    among = f"somewhere in the {len(report.culprits)} commits {first} to {last}"
+    assert f"fit val_loss got worse gradually, {among}" in document.text()
+    assert cast(Any, document.json())["bisect"]["status"] == "gradual"
+    assert f"moved gradually, by {len(report.culprits)} commits" in report.sentence()
+
+
+def test_the_middle_of_exact_ends_that_are_alike_is_looked_at(
+    battery: ModuleType, folder: Path
+) -> None:
+    for number, named in ((0, False), (1, True)):  # the hump of the first ends before the middle
+        with bench_of(battery, folder, "hump-exact", number) as bench:
+            battery.store_ends(bench)
+            answer, engine = bisected(battery, bench, 1)
+            (report,), commits = answer.reports, bench.case.range.history.commits
+            assert engine.submitted[0][0] == commits[len(commits) // 2 - 1].sha
+            assert report.named == named
+            if named:
+                assert report.culprits == (commits[bench.case.steps[0]],)
+            else:
+                assert (report.status, report.trials) == ("nothing-changed", 1)

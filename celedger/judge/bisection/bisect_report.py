@@ -82,12 +82,14 @@ class Rehearsal:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """`status` is `found`, `set` (only untestable commits separate its members), `refuted` (a
-    commit was named, and reverting it does not mend what got worse), `nothing-changed` or
-    `undecided` (the budget ended first; `still` trials more are expected).
+    """`status` is `found`, `set` (only untestable commits separate its members), `gradual` (they
+    moved the metric together), `refuted` (a commit was named, and reverting it does not mend what
+    got worse), `nothing-changed` or `undecided` (the budget ended first; `still` trials more are
+    expected).
 
-    `culprits` is the credible set, the leader first. Levels and effect are in the metric's own
-    unit and direction; for a crash they are shares of crashing trials.
+    `culprits` is the credible set, the leader first; where gradual the oldest first. Levels and
+    effect are in the metric's own unit and direction; for a crash they are shares of crashing
+    trials.
     """
 
     id: str
@@ -102,7 +104,7 @@ class Report:
     commits: tuple[Commit, ...]
     status: str
     culprits: tuple[Commit, ...]
-    probability: float  # of the leader; of "nothing changed" where that is the answer
+    probability: float  # of the leader, or of the answer "nothing changed" or "gradual"
     no_change: float  # probability that nothing changed at all; the others are given that it did
     confidence: float
     level: float
@@ -150,6 +152,8 @@ class Report:
             return f"{what}: not sure: {self.rehearsal.sentence(self.metric)}"
         if self.status == "set":
             return f"{what}: one of {len(self.culprits)} commits that cannot be told apart"
+        if self.status == "gradual":
+            return f"{what}: moved gradually, by {len(self.culprits)} commits"
         if self.between is not None:
             return f"{what}: {self.between.commit.sha[:10]}, between the ends, is worse than both"
         if self.status == "nothing-changed":
@@ -161,6 +165,7 @@ _STATUS = {
     firstbad.State.FOUND: "found",
     firstbad.State.SET: "set",
     firstbad.State.NOTHING_CHANGED: "nothing-changed",
+    firstbad.State.GRADUAL: "gradual",
     firstbad.State.SEARCHING: "undecided",
 }
 
@@ -225,7 +230,9 @@ def _report(history: History, good: Commit, track: Track, spent: Sequence[TrialR
     sign = metric.direction.sign if metric is not None else 1
     status = _STATUS[posterior.state]
     nothing = status == "nothing-changed"
-    order = sorted(posterior.candidates, key=lambda i: -posterior.probability[i])
+    order = list(posterior.candidates)
+    if status != "gradual":
+        order.sort(key=lambda i: -posterior.probability[i])
     steps = rests(track.question, evidence, posterior) if status == "found" else ()
     level, effect, low, high = _effect(track, sign, steps)
     between = None
@@ -248,7 +255,9 @@ def _report(history: History, good: Commit, track: Track, spent: Sequence[TrialR
         status=status,
         culprits=() if nothing else tuple(commits[i] for i in order),
         probability=float(
-            posterior.no_change if nothing else posterior.probability[posterior.leader]
+            posterior.no_change
+            if nothing
+            else posterior.gradual or posterior.probability[posterior.leader]
         ),
         no_change=posterior.no_change,
         confidence=track.question.confidence,
@@ -281,18 +290,25 @@ def _report(history: History, good: Commit, track: Track, spent: Sequence[TrialR
 def _effect(track: Track, sign: int, steps: Sequence[Rest]) -> tuple[float, float, float, float]:
     """Return the mean of what is good, the effect and its interval, in the metric's direction.
     Where noise is the seed's, equal seeds tell it side by side; with further steps only the named
-    commit's neighbours tell of it."""
+    commit's neighbours tell of it, and of a slope what lies beyond it."""
     posterior, question = track.posterior, track.question
     effect = posterior.effect, posterior.effect_low, posterior.effect_high
     sides = neighbours(question, track.evidence, posterior.leader, steps)
+    if posterior.gradual:
+        first, last = posterior.candidates[0], posterior.candidates[-1]
+        readings = track.evidence.readings
+        sides = (
+            [r for r in readings if r.position < first],
+            [r for r in readings if r.position >= last],
+        )
     paired = effect_by_seed(*sides, posterior.confidence) if posterior.by_seed else None
     if paired is not None:
         effect = paired
-    elif steps:
+    elif steps or posterior.gradual:
         effect = effect_between(question, posterior, *sides)
     ancestors = question.lineage.ancestors
     good = [r for r in track.evidence.readings if not ancestors(r.position)[posterior.leader]]
-    if steps:
+    if steps or posterior.gradual:
         good = sides[0]
     values = [reading.value for reading in good if math.isfinite(reading.value)]
     level = sign * float(np.mean(values)) if values else math.nan

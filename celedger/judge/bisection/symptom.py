@@ -321,13 +321,14 @@ def _weight(question: EndsQuestion, answer: EndsAnswer, *, named: bool) -> float
     """Return how surely BAD is worse, as a p-value; inf where it is the same or better.
 
     A metric that the person named is believed to be worse unless the ends prove that it is
-    not: the search itself measures them more, and ends with "nothing changed" if that is so.
+    better: the search itself measures them more, looks in the middle, and ends with "nothing
+    changed" if that is so.
     """
     p_value = answer.p_value if math.isfinite(answer.p_value) else 0.0
     if answer.verdict in (EndVerdict.WORSE, EndVerdict.NOT_FINITE):
         return p_value
     exact = question.noise is not None and question.noise.exact
-    if answer.verdict is EndVerdict.BETTER or exact:
+    if answer.verdict is EndVerdict.BETTER or (exact and not named):
         return math.inf
     if named or (answer.verdict is EndVerdict.UNDECIDED and answer.effect * question.sign > 0):
         return 1.0 + p_value
