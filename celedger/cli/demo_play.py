@@ -89,7 +89,8 @@ def _search(
 
     def search(good: Commit, bad: Commit) -> bisection.Report:
         history = stage.repository.history(good.sha, bad.sha)
-        report = bisection.bisect(bench, history, good, tasks, metric or None)
+        metrics = (metric,) if metric else ()
+        (report,) = bisection.bisect_many(bench, history, good, tasks, metrics).reports
         say(report.sentence())
         return report
 

@@ -142,7 +142,7 @@ def _alone(
         doubted = posterior.no_change > min(DOUBTED, 1 - float(posterior.probability.max()))
     tested, hidden = question.tested(evidence), question.hidden(evidence)
     # Where another position has the same bits, that one stands for it.
-    useful = tested - {int(p) for p in belief.positions[belief.counts == 0]}
+    useful = tested - {p for p, count in belief.table.readings.items() if not count}
     positions = worth_comparing(lineage, posterior, useful, frozenset(tested | hidden), cost.built)
     if workers > 1:
         marks = np.arange(1, 2 * workers) / (2 * workers)
@@ -204,7 +204,7 @@ def _needed(
     if posterior.state is not State.SEARCHING:
         return None
     belief = posterior.belief
-    exact = belief is not None and not belief.exact and belief.world[EXACT] > UNSETTLED
+    exact = belief is not None and not belief.table.alone and belief.world[EXACT] > UNSETTLED
     if belief is not None and exact and not running and unsettled_pairs(evidence, bad):
         at, seed = seed_choice.lacking_partner(belief) or (GOOD, None)
         return Choice(at, seed=seed)
@@ -332,7 +332,7 @@ class _Company:
     ) -> None:
         lineage, belief = question.lineage, posterior.belief
         assert belief is not None
-        counts = dict(zip(belief.positions.tolist(), belief.counts.tolist(), strict=True))
+        counts = belief.table.readings
         self._read = np.array([max(counts.get(p, 0), 1) for p in positions], dtype=float)
         self._positions, self._running = positions, beside.positions
         ends = GOOD, lineage.bad
@@ -383,7 +383,7 @@ def _bits(posterior: Posterior, repeats: float) -> float:
     another one with this chance."""
     belief = posterior.belief
     assert belief is not None
-    if belief.exact:
+    if belief.table.alone:
         return 1.0
     good, bad, _, step = belief.fit.predictions()
     each = entropy((good + bad) / 2) - (entropy(good) + entropy(bad)) / 2
@@ -413,9 +413,8 @@ def _gains(
         inner = is_bad @ entropy(bad) + is_good @ entropy(good)
         inner = (1 - none) * inner + none * entropy(same)
     gain = (entropy(mixed) - inner) * step / np.log(2)
-    counts = dict(zip(belief.positions.tolist(), belief.counts.tolist(), strict=True))
-    m = np.array([counts.get(p, 0) for p in positions], dtype=float)
-    if belief.exact:
+    m = np.array([belief.table.readings.get(p, 0) for p in positions], dtype=float)
+    if belief.table.alone:
         return np.where(m > 0, 0.0, gain)
     # d/dm of the independent trials that m repeats are worth
     common = belief.fit.common(belief.group)

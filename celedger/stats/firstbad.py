@@ -125,21 +125,18 @@ class Belief:
     """What `choice` needs of the computation behind a posterior."""
 
     split: Split
-    positions: Ints
-    """(T,) the tested positions, the columns of the split."""
-    counts: Ints
-    """(T,) independent readings at each."""
     group: Floats
     """(G,) probability of each group given a change"""
-    fit: Fit
-    exact: bool
-    """Repeats tell nothing: the metric repeats exactly."""
     table: Table
     worlds: Worlds
     world: Floats
     """(3,) probability of each world"""
     located: Floats
     """(G,) probability of each group given a change and the exact world"""
+
+    @property
+    def fit(self) -> Fit:
+        return self.worlds.fit
 
 
 @dataclass(frozen=True)
@@ -294,7 +291,7 @@ def _posterior(
     every = np.logaddexp(of_world, np.logaddexp.reduce(log_prior + nones, axis=1))
     world = np.exp(every - np.logaddexp.reduce(every))
     belief = Belief(
-        split, table.positions, table.counts, group, fitted, table.alone, table, explained, world,
+        split, group, table, explained, world,
         np.asarray(np.exp(log_prior + changes[EXACT] - max(of_world[EXACT], -1e300))),
     )  # fmt: skip
     return _answer(question, evidence, probability, no_change, belief)

@@ -199,8 +199,8 @@ def _binary(chance: Floats) -> Floats:
 
 def _capped(belief: Belief, positions: list[int], gain: Floats) -> Floats:
     """Return the gains without those of commits that were read far more than the others."""
-    counts = dict(zip(belief.positions.tolist(), belief.counts.tolist(), strict=True))
-    most = max(FEW, MOST_SHARE * int(belief.counts.sum()))
+    counts = belief.table.readings
+    most = max(FEW, MOST_SHARE * sum(counts.values()))
     over = np.array([counts.get(p, 0) > most for p in positions])
     if over.any() and gain[~over].max(initial=0.0) > 0:
         gain = np.where(over[:, None], 0.0, gain)

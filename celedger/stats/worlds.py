@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import isfinite
 
 import numpy as np
@@ -68,6 +69,11 @@ class Table:
     """Distance of possible values, in the unit of `sites`; 0 for fine ones"""
     known: tuple[int, ...] = ()
     """The seeds by their numbers, -1 for none"""
+
+    @cached_property
+    def readings(self) -> dict[int, int]:
+        """Return how many readings at each position tell of the noise."""
+        return dict(zip(self.positions.tolist(), self.counts.tolist(), strict=True))
 
     @property
     def gap(self) -> float:

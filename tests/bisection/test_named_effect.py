@@ -9,8 +9,13 @@ import numpy as np
 import pytest
 
 from celedger.judge.bisection.bisect_report import _effect
-from celedger.judge.bisection.named_effect import effect_between, effect_by_seed, neighbours
-from celedger.judge.bisection.other_steps import Rest, rests
+from celedger.judge.bisection.other_steps import (
+    Rest,
+    effect_between,
+    effect_by_seed,
+    neighbours,
+    rests,
+)
 from celedger.stats import firstbad
 from celedger.stats.lineage import GOOD, Lineage
 

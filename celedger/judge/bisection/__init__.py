@@ -5,14 +5,20 @@ here joins them: `search` plans, and `drive` keeps the workers of an engine busy
 at any time: typed again it goes on from the ledger.
 """
 
-from celedger.judge.bisection.bisect import Answer, bisect, bisect_many, lacking_ends, proved
+from celedger.judge.bisection.bisect import (
+    Answer,
+    Plan,
+    bisect_many,
+    lacking_ends,
+    plan,
+    proved,
+)
 from celedger.judge.bisection.bisect_report import Report
-from celedger.judge.bisection.dry_run import Plan, plan
 from celedger.judge.bisection.other_tasks import Agreement
 from celedger.judge.bisection.planner import Limits, SearchStep, search
 from celedger.judge.bisection.symptom import Symptom, find_symptom
 
 __all__ = [
-    "Agreement", "Answer", "Limits", "Plan", "Report", "SearchStep", "Symptom", "bisect",
+    "Agreement", "Answer", "Limits", "Plan", "Report", "SearchStep", "Symptom",
     "bisect_many", "find_symptom", "lacking_ends", "plan", "proved", "search",
 ]  # fmt: skip

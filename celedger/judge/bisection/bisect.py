@@ -1,7 +1,9 @@
-"""The whole of a bisect: both ends first, then what is wrong with them, then the search."""
+"""The whole of a bisect: both ends first, then what is wrong with them, then the search; and what
+it would take."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -124,20 +126,6 @@ def proved(bench: Bench, config: Config, answer: Answer, state: State) -> Answer
             report = rehearsed(bench.ledger, report, done, bench.new_ulid(), bench.setup.now())
         reports.append(report)
     return replace(answer, reports=tuple(reports))
-
-
-def bisect(
-    bench: Bench,
-    history: History,
-    good: Commit,
-    tasks: Sequence[Task],
-    metric: str | None,
-    limits: Limits = Limits(),  # noqa: B008  frozen
-) -> Report:
-    """Return the first bad commit in one metric, or in whatever got worst with None. Raises as
-    `bisect_many`."""
-    asked = () if metric is None else (metric,)
-    return bisect_many(bench, history, good, tasks, asked, limits).reports[0]
 
 
 def bisect_many(
@@ -303,3 +291,81 @@ def _between(
                 f"search up to it with {line}",
             )
     return None
+
+
+# The answer of a search with no noise at all, and the confirmation of both neighbours.
+_CONFIRMING = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`trials` is what the search is expected to run, the ends included; without a symptom
+    (`known` false) it is the least a search without noise can take."""
+
+    commits: int
+    classes: int  # that could have done it, as far as stored trials prove
+    stored: int
+    ends: int
+    symptom: str
+    known: bool
+    trials: float
+    seconds: float  # nan: no trial of the task has been timed yet
+    budget: int
+
+
+def plan(
+    bench: Bench,
+    history: History,
+    good: Commit,
+    tasks: Sequence[Task],
+    metric: str | None,
+    limits: Limits,
+    *,
+    improved: bool = False,
+    seconds: Callable[[Task], float | None],
+) -> Plan:
+    """Raises CannotJudge where the stored trials of the ends already say that they are alike."""
+    commits = history.commits
+    bad = commits[-1]
+    bench.station.hold_environment(bad.sha, tasks, install=False)
+    ends = lacking_ends(bench, good, bad, tasks, metric)
+    symptom = None
+    try:
+        symptom = find_symptom(bench, tasks, good, bad, metric, improved=improved)
+    except CannotJudge:
+        if not ends:
+            raise
+    classes = {task.name: classify(bench, history, good, task) for task in tasks}
+    left = min(each.left for each in classes.values())
+    least = math.log2(left) + _CONFIRMING
+    trials, known, name = least + len(ends), False, ""
+    here = {good.sha, *(commit.sha for commit in commits)}
+    stored = sum(
+        record.trial.commit in here
+        for task in tasks
+        for record in bench.ledger.trials(recipe=task.recipe)
+    )
+    timed = [seconds(task) for task in tasks]
+    if symptom is not None:
+        of_task = classes[symptom.task.name]
+        track = Track(bench, history, good, symptom, limits.confidence)
+        track.hear(of_task.stored(bench, symptom.task), of_task)
+        name = f"{symptom.task.name} {symptom.name}"
+        timed = [seconds(symptom.task)]
+        left, known = of_task.left, not ends
+        stopped = sum(record.early_stopped for record in track.records)
+        stored = len(track.evidence.readings) + stopped
+        if known:
+            trials = track.expected_trials()
+    each = [s for s in timed if s is not None]
+    return Plan(
+        commits=len(commits),
+        classes=left,
+        stored=stored,
+        ends=len(ends),
+        symptom=name,
+        known=known,
+        trials=trials,
+        seconds=trials * sum(each) / len(each) if each else math.nan,
+        budget=limits.budget,
+    )

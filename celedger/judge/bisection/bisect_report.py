@@ -10,9 +10,16 @@ from typing import Any
 import numpy as np
 
 from celedger.base.model import BisectRecord, Commit, TrialRecord
-from celedger.judge.bisection.named_effect import effect_between, effect_by_seed, neighbours
 from celedger.judge.bisection.one_metric import Sparse, Track
-from celedger.judge.bisection.other_steps import Between, Rest, rests, worse_between
+from celedger.judge.bisection.other_steps import (
+    Between,
+    Rest,
+    effect_between,
+    effect_by_seed,
+    neighbours,
+    rests,
+    worse_between,
+)
 from celedger.judge.bisection.other_tasks import Agreement, Others
 from celedger.ledger import Ledger
 from celedger.repo import History
@@ -188,9 +195,8 @@ def conclude(
 ) -> Report:
     """Make the report of one metric and write it to the ledger. `spent` are the trials that this
     command ran; `stored` how many told something before; `others` what was asked about it."""
-    report = replace(_report(history, good, track, spent), id=ulid, ended=now, stored=stored)
+    report = _report(history, good, track, spent, stored, ulid, now, others)
     if report.named:
-        report = replace(report, agreements=others.agreements(track.posterior.leader))
         report = _as_rehearsed(ledger, report)
     fresh = record(report)
     asked = ("suite", "task", "metric", "good", "bad", "status", "culprits")
@@ -224,7 +230,16 @@ def rehearsed(ledger: Ledger, report: Report, done: Rehearsal, ulid: str, now: f
     return report
 
 
-def _report(history: History, good: Commit, track: Track, spent: Sequence[TrialRecord]) -> Report:
+def _report(
+    history: History,
+    good: Commit,
+    track: Track,
+    spent: Sequence[TrialRecord],
+    stored: int,
+    ulid: str,
+    now: float,
+    others: Others,
+) -> Report:
     symptom, evidence, posterior = track.symptom, track.evidence, track.posterior
     metric, commits = symptom.metric, history.commits
     sign = metric.direction.sign if metric is not None else 1
@@ -242,8 +257,8 @@ def _report(history: History, good: Commit, track: Track, spent: Sequence[TrialR
     stopped = [trial for trial in spent if trial.early_stopped]
     measured = {track.commit(position).sha for position in track.sites}
     return Report(
-        id="",
-        ended=0.0,
+        id=ulid,
+        ended=now,
         suite=symptom.task.suite,
         task=symptom.task.name,
         metric=metric.name if metric is not None else "",
@@ -267,7 +282,7 @@ def _report(history: History, good: Commit, track: Track, spent: Sequence[TrialR
         high=high,
         trials=sum(not record.derived for record in spent),
         stopped=len(stopped),
-        stored=0,
+        stored=stored,
         epochs=sum(record.epochs for record in spent),
         tried=len(measured | {trial.trial.commit for trial in stopped}),
         seconds=sum(r.outcome.ended - r.trial.started for r in spent if r.outcome is not None),
@@ -284,6 +299,7 @@ def _report(history: History, good: Commit, track: Track, spent: Sequence[TrialR
         compared=tuple(commit for commit, _ in speakers),
         between=between,
         ran=speakers[-1][1] if speakers else "",
+        agreements=others.agreements(posterior.leader) if status == "found" else (),
     )
 
 
