@@ -17,6 +17,7 @@ import numpy as np
 from celedger.stats import pairing
 from celedger.stats.arrays import Bools, Floats, Ints
 from celedger.stats.integration_grid import log_sum
+from celedger.stats.tails import normal_cumulative
 
 FINE = 2.0**-50
 """Resolution of a value in floating point, over the largest one."""
@@ -32,8 +33,6 @@ FURTHER = 0.05
 SEVERAL = 0.1
 """Prior odds that these moved the level, where no pairs are seen; else their bits are new draws."""
 MARKS = 201
-_MARKS = np.linspace(-9, 9, 3601)
-_BELOW = np.cumsum(np.exp(-0.5 * _MARKS**2)) * (_MARKS[1] - _MARKS[0]) / math.sqrt(2 * math.pi)
 
 
 @dataclass(frozen=True)
@@ -237,7 +236,7 @@ def _largest(bits: Bits, count: int) -> Floats:
     x = np.linspace((step - 5 * sd).min(), (step + 5 * sd).max(), MARKS)
     x = np.unique(np.concatenate([x, *(step + u * sd for u in np.linspace(-5, 5, 21))]))
     off = (x[:, None] - step) / sd
-    below = np.log(np.interp(off, _MARKS, _BELOW))
+    below = np.log(normal_cumulative(off))
     density = np.exp(-0.5 * off**2) / sd * np.exp(below.sum(axis=1, keepdims=True) - below)
     share = np.trapezoid(density, x, axis=0)
     return np.asarray(share / share.sum())
