@@ -38,6 +38,7 @@ class Options:
 
     repository: Path
     ledger: Path | None
+    attended: bool = True  # somebody typed the verb; else it runs only what is allowed
 
     def typed(self, program: str) -> str:
         """Return how `celedger` or `git` is to be typed, in the same folder, to mean the same."""
@@ -290,7 +291,9 @@ def diagnosing(
     from celedger.base.errors import CannotJudge
 
     with (
-        writing(options, read_only=True, suite=suite, device=device) as opened,
+        writing(
+            options, attended=options.attended, read_only=True, suite=suite, device=device
+        ) as opened,
         around(opened) if around else nullcontext(Sides(opened)) as sides,
     ):
         session = sides.session

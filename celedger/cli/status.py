@@ -5,7 +5,7 @@ from __future__ import annotations
 import json as json_format
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from celedger.base.config import Config
-    from celedger.judge.incident import State
+    from celedger.judge.incident import Incident, State
+    from celedger.ledger import Ledger
     from celedger.repo import Repository
     from celedger.views.status import QueueDocument
 
@@ -41,6 +42,7 @@ def status(
     from celedger.judge.incident import State
     from celedger.repo import Repository
     from celedger.system.warm import LAUNCHERS, kept
+    from celedger.views import incidents as words
     from celedger.views.status import IncidentDocument, StatusDocument
 
     typed: Options = context.obj
@@ -64,18 +66,40 @@ def status(
             one = state.find(incident)
             if one is None:
                 raise no_incident(incident)
-            options.answer(IncidentDocument(one, commits), json, typed.retyped)
+            cause = words.cause(one, ledger.findings(one.likeliest))
+            evidence = IncidentDocument(one, commits, cause, _proof(ledger, one))
+            options.answer(evidence, json, typed.retyped)
             return Status.GOOD
         queue = queue_document(repository, settings, ledger.jobs())
         hint = _queue_hint(queue) or _next(session, state)
         document = StatusDocument(
             time.time(), ledger.trials(open_only=True), queue, state, _seen(repository), commits,
-            hint, servers,
+            hint, servers, _causes(ledger, state),
         )  # fmt: skip
         options.answer(document, json, typed.retyped)
     if not json:
         _see(repository, state)
     return Status.GOOD
+
+
+def _causes(ledger: Ledger, state: State) -> dict[str, list[str]]:
+    """Return what diagnoses say of the commits of incidents in force, by the incident's id."""
+    from celedger.views import incidents as words
+
+    causes = {
+        incident.id: words.cause(incident, ledger.findings(incident.likeliest))
+        for incident in state.in_force if incident.is_named
+    }  # fmt: skip
+    return {name: lines for name, lines in causes.items() if lines}
+
+
+def _proof(ledger: Ledger, incident: Incident) -> str:
+    """Return what the revert of an incident's commit gives back, "" where it was not rehearsed."""
+    from celedger.judge.bisection.bisect_report import Rehearsal
+
+    bisect = next((b for b in ledger.bisects() if b.ulid == incident.bisect), None)
+    fields: Any = bisect.report.get("rehearsal") if bisect is not None else None
+    return Rehearsal(**fields).sentence(bisect.metric) if bisect and fields else ""
 
 
 def _seen(repository: Repository) -> Mapping[str, str]:

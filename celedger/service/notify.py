@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from random import SystemRandom
+from types import MappingProxyType
 
 from celedger.base.config import Config
 from celedger.base.errors import CeledgerError
@@ -63,7 +64,11 @@ def announce(
         name = _name(address)
         sent = {(row.incident, row.event) for row in rows if row.address == name}
         news = unsent(state.incidents, sent)
-        title, body = message(news, by_sha)
+        causes = {
+            item.incident.id: words.cause(item.incident, ledger.findings(item.incident.likeliest))
+            for item in news if item.incident.is_named
+        }  # fmt: skip
+        title, body = message(news, by_sha, causes)
         problem = ""
         if title:
             pictures = [] if draw is None else _pictures(repository, ledger, news, draw)
@@ -122,12 +127,20 @@ def _rows(news: Sequence[News], state: State, address: str) -> list[SaidRecord]:
     return rows
 
 
-def message(news: Sequence[News], commits: Mapping[str, Commit]) -> tuple[str, str]:
-    """Return the title and the text of an alert; "" where there is nothing to say."""
+def message(
+    news: Sequence[News],
+    commits: Mapping[str, Commit],
+    causes: Mapping[str, Sequence[str]] = MappingProxyType({}),
+) -> tuple[str, str]:
+    """Return the title and the text of an alert; "" where there is nothing to say. `causes`: what a
+    diagnosis says of an incident's commit, by the incident's id."""
     if not news:
         return "", ""
     titles = [_title(item) for item in news]
-    lines = [line for each in news for line in _lines(each, commits)]
+    lines = [
+        line for item in news
+        for line in _lines(item, commits, causes.get(item.incident.id, ()))
+    ]  # fmt: skip
     more = f" and {len(titles) - 1} more" * (len(titles) > 1)
     return titles[0] + more, "\n".join([*lines, "", "celedger status"])
 
@@ -144,13 +157,14 @@ def _title(news: News) -> str:
     return words.headline(incident)
 
 
-def _lines(news: News, commits: Mapping[str, Commit]) -> list[str]:
+def _lines(news: News, commits: Mapping[str, Commit], cause: Sequence[str]) -> list[str]:
     incident = news.incident
     lines = [f"{incident.id}: {_title(news)}"]
     if news.event in (NewsEvent.OPENED, NewsEvent.NAMED):
         if news.event is NewsEvent.NAMED:
             lines.append(words.headline(incident))
         lines.append(_first_bad(incident, commits))
+        lines += [f"    {line}" if number else f"why: {line}" for number, line in enumerate(cause)]
         lines += words.also(incident)
         if incident.message:
             lines.append(plain(incident.message))

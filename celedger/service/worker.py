@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 
 from celedger.base.config import Config
 from celedger.base.errors import CeledgerError, LedgerError, LedgerGone
-from celedger.base.model import JobState, OutcomeKind, QueuedJob, Task, TrialRecord, Why
-from celedger.judge.incident import Incident, Standing, State
+from celedger.base.model import JobState, Kind, OutcomeKind, QueuedJob, Task, TrialRecord, Why
+from celedger.judge.incident import TYPED, Incident, Standing, State
 from celedger.ledger import Ledger
 from celedger.repo import Repository
 from celedger.service import hooks
@@ -32,6 +32,7 @@ from celedger.trial import events
 from celedger.trial.permissions import Gate, NotAllowed
 
 if TYPE_CHECKING:
+    from celedger.judge.bisection import Report
     from celedger.service.notify import Draw
     from celedger.trial.runner import Bench
 
@@ -62,6 +63,13 @@ def detach() -> None:
                 os.close(fd)
 
 
+_EXPLAIN = ("explain",)
+_EXPLAINING = {
+    Kind.SPEED: ("profile",), Kind.WORK: ("profile",), Kind.MEMORY: ("profile", "--memory"),
+}  # fmt: skip
+"""The verb, with its options, that says why a metric of this kind moved."""
+
+
 @dataclass
 class Worker:
     """Drains the queue. `configure` gives the settings of a work tree, `say` gets a line for the
@@ -77,6 +85,8 @@ class Worker:
     attended: bool = False
     draw: Draw | None = None  # makes the pictures of alerts
     publish: Callable[[Repository, Config], None] | None = None  # writes the report's page
+    # Runs a verb that diagnoses, and keeps its answer; without it nothing is explained.
+    diagnose: Callable[[Repository, Config, Sequence[str]], None] | None = None
     owner: str = field(default_factory=lambda: f"{socket.gethostname()} {os.getpid()}")
 
     def drain(self) -> int | None:
@@ -260,10 +270,30 @@ class Worker:
             if left <= 0:
                 answers.append(f"bisect_budget of {budget} trials is spent")
                 break
-            answer, spent = _bisect(repository, bench, tasks, incident, left, settings, state)
+            answer, report = _bisect(repository, bench, tasks, incident, left, settings, state)
             answers.append(answer)
-            left -= spent
+            if report is not None:
+                left -= report.trials
+                self._explain(repository, settings, bench, report)
         return [answer for answer in answers if answer]
+
+    def _explain(
+        self, repository: Repository, settings: Config, bench: Bench, report: Report
+    ) -> None:
+        """Let a diagnosis say why the named commit is worse than its parent. What it says is a
+        finding of the commit; the incident stands without it."""
+        culprit = report.culprits[0]
+        if self.diagnose is None or not report.named or not culprit.parents:
+            return
+        ends = f"{culprit.parents[0][:TYPED]}..{culprit.sha[:TYPED]}"
+        (task,) = (task for task in bench.suite.tasks if task.name == report.task)
+        metric = task.metric(report.metric)
+        verb = _EXPLAINING.get(metric.kind, _EXPLAIN) if metric is not None else _EXPLAIN
+        words = [verb[0], ends, report.task, *verb[1:], "--suite", bench.suite.folder.name]
+        try:
+            self.diagnose(repository, settings, words)
+        except CeledgerError as error:
+            self.say(f"{culprit.sha[:10]} is not explained: {error}")
 
 
 def _unjudged(ran: Iterable[TrialRecord], state: State, tasks: Set[str]) -> str:
@@ -287,14 +317,14 @@ def _bisect(
     budget: int,
     settings: Config,
     state: State,
-) -> tuple[str, int]:
-    """Search the first bad commit of an incident; the answer in a line, and how many trials ran."""
+) -> tuple[str, Report | None]:
+    """Search the first bad commit of an incident; the answer in a line, and the report."""
     from celedger.judge import bisection
     from celedger.judge.incident_tasks import most_telling
 
     moved = most_telling(bench, incident.metrics, tasks)
     if not moved:
-        return "", 0
+        return "", None
     (task, name), *others = moved
     good = repository.commit(incident.known_good)
     try:
@@ -306,8 +336,8 @@ def _bisect(
     except NotAllowed:
         raise
     except CeledgerError as error:
-        return f"{task.name}: bisect: {error}", 0
-    return report.sentence(), report.trials
+        return f"{task.name}: bisect: {error}", None
+    return report.sentence(), report
 
 
 def _lock_path(ledger: Path) -> Path:

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from celedger.base.model import Commit
+from celedger.base.model import Commit, FindingRecord
 from celedger.judge.incident import Incident, IncidentMetric, Standing, State
 from celedger.views.format import (
     amount,
@@ -25,6 +26,10 @@ KINDS = {
     "not-finite": "is not finite",
     "drift": "drifts",
 }
+_EXPLAINING = ("explain", "profile")
+_DIFFERENT = ("difference", "slower", "larger")  # verdicts of these verbs
+_TOUCHES = 1  # closeness of a hunk: it changes the line or the function of the place
+_HUNK_LINES = 6
 FINEST = 1e-3
 """Share of a level below which no digit is shown."""
 
@@ -122,6 +127,37 @@ def state(incident: Incident) -> str:
         return text
     why = plain(incident.why)
     return why if why.startswith(text) else f"{text} ({why})"
+
+
+def cause(incident: Incident, findings: Sequence[FindingRecord]) -> list[str]:
+    """Return what a diagnosis says of the named commit: a sentence, then where its first hunk is
+    and the lines of it; nothing where no finding of that commit names a difference."""
+    tasks = {metric.task for metric in incident.metrics}
+    for finding in reversed(findings) if incident.is_named else ():
+        if (
+            finding.verb in _EXPLAINING and finding.before and finding.task in tasks
+            and finding.commit == incident.likeliest
+        ):  # fmt: skip
+            document = finding.document
+            explained = next(iter(_list(document.get("explanations"))), document)
+            if explained.get("verdict") in _DIFFERENT:
+                return [plain(finding.headline), *_hunk(explained)]
+    return []
+
+
+def _hunk(explained: Mapping[str, Any]) -> list[str]:
+    """Return the place and lines of the first hunk, if the change touches the place."""
+    first = next(iter(_list(explained.get("hunks"))), None)
+    if first is None or first.get("closeness", 9) > _TOUCHES:
+        return []
+    lines = [plain(str(line)) for line in _list(first.get("lines"))]
+    more = ["…"] * (len(lines) > _HUNK_LINES)
+    place = f"{first.get('new') or first.get('old')}:{first.get('new_start')}"
+    return [plain(place), *lines[:_HUNK_LINES], *more]
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def headline(incident: Incident) -> str:

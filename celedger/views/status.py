@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from celedger.base.model import Commit, JobState, QueuedJob, TrialRecord
@@ -48,6 +48,7 @@ class StatusDocument(Document):
     commits: Mapping[str, Commit]  # those of the line
     next: str  # a command in backquotes, and why; "" where nothing is to be done
     servers: int = 0  # fork servers that wait for a quick answer
+    causes: Mapping[str, Sequence[str]] = field(default_factory=dict)  # of incidents, by id
 
     def text(self, width: int = 100) -> str:
         sections = {
@@ -62,6 +63,7 @@ class StatusDocument(Document):
             parts += ["", table(_INCIDENTS, cells, width=width)]
             parts += _more(in_force)
         others = {
+            "why": [f"{name}: {lines[0]}" for name, lines in self.causes.items()],
             "over": [self._over(i) for i in self._news_of_the_past()],
             "suspected": [self._doubt(doubt) for doubt in self.state.doubts],
             "unknown": list(filter(None, [words.unknown_noise(self.state)])),
@@ -84,6 +86,7 @@ class StatusDocument(Document):
             "fork_servers": self.servers,
             "queue": self.queue,
             **state_json(self.state),
+            "causes": self.causes,
             "new": [i.id for i in self.state.in_force if i.id not in self.seen],
             "next": self.next.partition("`")[2].partition("`")[0] or None,
         }
@@ -151,6 +154,8 @@ class IncidentDocument(Document):
 
     incident: Incident
     commits: Mapping[str, Commit]
+    cause: Sequence[str] = ()  # what a diagnosis says of the named commit
+    proof: str = ""  # what its revert gives back
 
     def text(self, width: int = 100) -> str:
         incident = self.incident
@@ -167,6 +172,10 @@ class IncidentDocument(Document):
         lines.append(f"seen at: {short(incident.seen_at)}")
         if incident.bisect:
             lines.append(f"named by bisect {incident.bisect} ({probability(incident.probability)})")
+        if self.proof:
+            lines.append(f"proof: {plain(self.proof)}")
+        for number, line in enumerate(self.cause):
+            lines.append(f"    {line}" if number else f"why: {line}")
         rows = [
             (
                 f"{m.suite}/{m.task} {m.name}".rstrip(), words.levels(m), words.moved(m),
@@ -189,7 +198,7 @@ class IncidentDocument(Document):
         return f"{short(sha)} {plain(commit.subject)} ({plain(commit.author)})" if commit else sha
 
     def json(self) -> dict[str, object]:
-        return {"incident": self.incident}
+        return {"incident": self.incident, "cause": self.cause, "proof": self.proof or None}
 
 
 def state_json(state: State) -> dict[str, object]:
