@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from celedger.base.errors import command
-from celedger.base.model import BisectRecord, Commit
+from celedger.base.model import BisectRecord, Commit, FindingRecord
 from celedger.judge.incident import DRIFT, TYPED, Doubt, Incident, LevelChange
 from celedger.page import health, links
 from celedger.page.health import RECENT, Health
@@ -112,8 +112,10 @@ class CardWriter:
         bisects: Sequence[BisectRecord],
         commits: Mapping[str, Commit],
         host: links.Host,
+        findings: Sequence[FindingRecord] = (),
     ) -> None:
         self._history, self._commits, self._host = history, commits, host
+        self._findings = findings
         self._bisects = {record.ulid: record for record in bisects}
         self._one_suite = len({task.suite for task in history.tasks}) == 1
 
@@ -159,6 +161,7 @@ class CardWriter:
         remarks = [
             f"{also.capitalize()}." if also else "",
             plain(incident.message),
+            *(f"{line}." for line in words.cause(incident, self._findings)[:1]),
             _TELEMETRY if telemetry else "",
         ]
         label, among, compare = self._where(incident)

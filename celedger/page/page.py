@@ -91,7 +91,7 @@ def build(
     host = Host.of(scope.remote)
     records = ledger.bisects()
     commits = {c.sha: c for c in (*ledger.commits(), *derivation.line.commits)}
-    writer = CardWriter(history, records, commits, host)
+    writer = CardWriter(history, records, commits, host, findings)
     attention, over = writer.attention(), writer.over()
     chunks = {
         task.task.title: payload.packed(
