@@ -151,6 +151,10 @@ def _measure(
             progress=lambda needs: Progress(bench, needs),
         )  # fmt: skip
         complete = not lacking(bench, [commit], tasks)
+        state = state.as_measured(bench.suite.name, [task.name for task in bench.suite.tasks])
+    for each in state.in_force:
+        if not each.is_measured and each.main.suite == bench.suite.name:
+            note(f"{each.id} {each.title()} is left out: it is no longer measured")
     return state, line, tasks, bench.suite.judged, complete
 
 

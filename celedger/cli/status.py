@@ -9,10 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from celedger.base.errors import Status, command
+from celedger.base.errors import CeledgerError, Status, command
 from celedger.cli import options
 from celedger.cli.service import queue_document
-from celedger.cli.session import Options, Session, archive_of, no_incident, reading, settled
+from celedger.cli.session import (
+    Options,
+    Session,
+    archive_of,
+    load_suite,
+    no_incident,
+    reading,
+    settled,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,6 +68,9 @@ def status(
     with reading(typed) as session:
         ledger = session.ledger
         state = memory.read(repository, ledger)
+        with suppress(CeledgerError):  # the ledger may be of a suite that is not here
+            suite = load_suite(session)
+            state = state.as_measured(suite.name, [task.name for task in suite.tasks])
         log = repository.log(state.tip, limit=memory.RECENT, first_parent=True)
         commits = memory.commits_of(repository, state, log)
         if incident is not None:

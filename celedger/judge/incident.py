@@ -5,8 +5,8 @@ view prints them and no view makes them. Hashes are full; numbers are in the met
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -336,6 +336,18 @@ class State:
     @property
     def in_force(self) -> tuple[Incident, ...]:
         return tuple(i for i in self.incidents if i.in_force)
+
+    def as_measured(self, suite: str, tasks: Collection[str]) -> State:
+        """Return the state with the incidents of tasks that a suite no longer has as no longer
+        measured."""
+        return replace(
+            self,
+            incidents=tuple(
+                i if any(m.suite != suite or m.task in tasks for m in i.metrics)
+                else replace(i, is_measured=False)
+                for i in self.incidents
+            ),
+        )  # fmt: skip
 
     def of(self, suite: str, task: str, metric: str) -> list[Incident]:
         """Return the incidents of a metric."""

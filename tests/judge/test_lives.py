@@ -565,6 +565,25 @@ def test_a_task_that_was_removed_is_no_doubt_of_the_worker(
     assert "not judged" not in drain(life)
 
 
+def test_an_incident_of_a_renamed_task_is_listed_as_no_longer_measured(live: Live) -> None:
+    life = live(0.01)
+    life.begin()
+    life.commit(1.4)
+    assert life.check() == 1
+    row = life.only()
+    file = life.project.root / "suites" / "tiny" / "suite.toml"
+    file.write_text(SUITE.replace('name = "fit"', 'name = "fitted"'))
+    for commit in range(2):
+        done = life.say("check")
+        assert done.status in (0, 125)
+        assert f"{row['id']} fit val_loss is left out: it is no longer measured" in done.err
+        text = life.say("status").out
+        assert "open, no longer measured" in text
+        assert "celedger bisect" not in text
+        life.commit(1.4, f"number {commit}")
+    assert life.only()["id"] == row["id"]
+
+
 def test_the_worker_names_the_commit_inside_a_bad_merge_in_one_alert(
     live: Live, drain: Callable[[Life], str]
 ) -> None:
