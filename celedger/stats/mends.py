@@ -221,13 +221,15 @@ class _Filter:
         whole, part = np.log(np.array(sets)).T
         first, of_left = _distinct(_codes(self.states[:, asked]))
         lefts = self.states[first][:, asked]
-        hypotheses = [_hypotheses(left) for left in lefts]
-        sizes = np.array([len(log) for _, _, log, _, _ in hypotheses])
+        hypotheses = [_hypotheses(left) for left in lefts.tolist()]
+        sizes = np.array([len(log) for _, _, log in hypotheses])
         every = np.zeros((sizes.sum() + 1, len(asked)), np.int64)  # the last takes nothing
-        priors = []
-        for (rest, taken, log, entire, partly), end in zip(hypotheses, sizes.cumsum(), strict=True):
+        for (rest, taken, log), end in zip(hypotheses, sizes.cumsum().tolist(), strict=True):
             every[end - len(log) : end, rest] = taken
-            priors.append((log, entire @ whole[rest], partly @ part[rest]))
+        takes = every[:-1] > 0
+        takes_all = takes & (every[:-1] == np.repeat(lefts, sizes, axis=0))
+        prior = np.concatenate([log for _, _, log in hypotheses])
+        prior += takes_all @ whole + (takes & ~takes_all) @ part
         codes = _codes(every)
         first, of_row = _distinct(codes)
         density = _moments(fall, near, keys, self.levels).log_density(every[first] / QUARTERS)
@@ -235,9 +237,8 @@ class _Filter:
         parent = np.repeat(np.arange(len(weights)), count)
         which = np.arange(len(parent)) - np.repeat(count.cumsum() - count, count)
         which += np.repeat((sizes.cumsum() - sizes)[of_left], count)
-        log, of_whole, of_part = (np.concatenate(part)[which] for part in zip(*priors, strict=True))
         nothing = weights + _log_improvement(fall, keys, self.levels)
-        something = weights[parent] + log + of_whole + of_part + density[of_row[which]]
+        something = weights[parent] + prior[which] + density[of_row[which]]
         total = np.concatenate([nothing, something])
         nobodys = float(np.logaddexp.reduce(nothing) - np.logaddexp.reduce(total))
         parent = np.append(np.arange(len(weights)), parent)
@@ -376,40 +377,30 @@ class _Sum:
         return self.total / math.sqrt(self.variance) if self.variance else 0.0
 
 
-_Hypotheses = tuple[Ints, Floats, Floats, Floats]
-"""Quarters that a fall may take, a row a hypothesis and a column a rise; the log prior of each; 1
-where it takes all that is left, where it takes a part."""
-
-
-def _hypotheses(left: Ints) -> tuple[Ints, Ints, Floats, Floats, Floats]:
-    """Return the newest rises of which something is left, and the hypotheses about them."""
-    rest = np.flatnonzero(left)[-MOST_OPEN:]
-    return rest, *_of_newest(tuple(left[rest].tolist()))
+def _hypotheses(left: Sequence[int]) -> tuple[list[int], Ints, Floats]:
+    """Return the newest rises of which something is left, and the hypotheses about them: quarters
+    that a fall may take, a row a hypothesis and a column a rise, and the log prior of each."""
+    rest = [k for k, quarters in enumerate(left) if quarters][-MOST_OPEN:]
+    return rest, *_of_newest(tuple(left[k] for k in rest))
 
 
 @lru_cache(maxsize=4096)
-def _of_newest(left: tuple[int, ...]) -> _Hypotheses:
+def _of_newest(left: tuple[int, ...]) -> tuple[Ints, Floats]:
     n = len(left)
-    taken: list[list[int]] = []
-    prior: list[float] = []
+    if not n:
+        return np.zeros((0, 0), np.int64), np.zeros(0)
     begun = [k for k in range(n) if left[k] < QUARTERS]
     likeliest = (begun or [n - 1])[-1]
-    for code in range(1, 2**n):
-        mended = [b for b in range(n) if code >> b & 1]
-        if len(mended) == 1:
-            p = ONE / n + LIKELIEST * (mended[0] == likeliest)
-        else:
-            p = SEVERAL / (2**n - 1 - n) + NEWEST / n * (mended[0] == n - len(mended))
-        taken.append([quarters if k in mended else 0 for k, quarters in enumerate(left)])
-        prior.append(p)
-    for k in range(n):
-        for part in range(1, left[k]):
-            taken.append([part if i == k else 0 for i in range(n)])
-            prior.append(PART / n)
-    rows = np.array(taken, np.int64).reshape(len(taken), n)
-    entire = (rows == np.array(left, np.int64)) & (rows > 0)
-    partly = (rows > 0) & ~entire
-    return rows, np.log(np.array(prior)), entire.astype(np.float64), partly.astype(np.float64)
+    subsets = np.arange(1, 2**n)[:, None] >> np.arange(n) & 1
+    count, first = subsets.sum(1), subsets.argmax(1)
+    one = ONE / n + LIKELIEST * (first == likeliest)
+    several = SEVERAL / max(2**n - 1 - n, 1) + NEWEST / n * (first == n - count)
+    parts = [
+        [part if i == k else 0 for i in range(n)] for k in range(n) for part in range(1, left[k])
+    ]
+    taken = np.array([*(subsets * left).tolist(), *parts], np.int64).reshape(-1, n)
+    prior = [*np.where(count == 1, one, several).tolist(), *[PART / n for _ in parts]]
+    return taken, np.log(np.array(prior))
 
 
 @dataclass(frozen=True, slots=True)
