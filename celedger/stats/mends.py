@@ -197,10 +197,9 @@ class _Filter:
 
     def gone(self, columns: Sequence[int]) -> list[tuple[float, float]]:
         """Return P(nothing is left), P(less than all is left) of some live rises."""
-        chance, left = np.exp(self.weights), self.states[:, columns].T
-        return [
-            (float(chance[own == 0].sum()), float(chance[own < QUARTERS].sum())) for own in left
-        ]
+        chance, left = np.exp(self.weights), self.states[:, columns]
+        gone, less = chance @ (left == 0), chance @ (left < QUARTERS)
+        return list(zip(gone.tolist(), less.tolist(), strict=True))
 
     def fall(self, fall: Fall, rises: Sequence[Rise], ratios: MendRatios) -> float:
         """Weigh which rises the fall mended; return the probability that it mended none. Those of
@@ -323,9 +322,10 @@ def _read(
         if mend.state is IncidentState.RECOVERED:
             continue
         was = rise.was_recovered
-        over = was or _standard_errors_over_half(rise, mend, fall) >= MORE_GONE_THAN_LEFT
-        closed = sure_fall >= (KEPT if was else CLOSED)
-        names, is_over = None, over and closed and mend.gone >= (KEPT if was else GONE)
+        names = None
+        is_over = sure_fall >= (KEPT if was else CLOSED) and mend.gone >= (KEPT if was else GONE)
+        if is_over and not was:
+            is_over = _standard_errors_over_half(rise, mend, fall) >= MORE_GONE_THAN_LEFT
         if is_over:
             names = ratios.naming((rise.first, rise.last), (fall.first, fall.last))
         if is_over and (was or names is not None or mend.gone >= GONE_UNNAMED):
