@@ -135,7 +135,7 @@ def _numbers(
 ) -> _Numbers | None:
     if history is None or values is None:
         return None
-    here = [n for n in history.nodes if n.first <= place <= n.last]
+    here = history.nodes_at(place)
     own = np.flatnonzero(values.place == place)
     if not here or not own.size:
         return None

@@ -123,11 +123,11 @@ def _pinned(derivation: Derivation) -> Iterable[PinnedDistance]:
         if pin < 0 or not history.nodes:
             continue
         newest = max(history.nodes, key=lambda node: (node.chain, node.last))
-        at = [n for n in history.nodes if n.chain == newest.chain and n.first <= pin <= n.last]
-        if not at or at[0] is newest:
+        at = next((n for n in history.nodes_at(pin) if n.chain == newest.chain), newest)
+        if at is newest:
             continue
         sign = metric.direction.sign
-        (before, before_error), (now, now_error) = (level_at(history, n) for n in (at[0], newest))
+        (before, before_error), (now, now_error) = (level_at(history, n) for n in (at, newest))
         size = now - before
         low, high = interval(sign, size, math.hypot(before_error, now_error))
         level = sign * before

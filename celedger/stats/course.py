@@ -149,6 +149,10 @@ class MetricHistory:
     steps: tuple[Step, ...]
     by_seeds: bool = False
 
+    def nodes_at(self, place: int) -> list[Node]:
+        """Return the nodes that hold a place: one of each chain that measured it."""
+        return [node for node in self.nodes if node.first <= place <= node.last]
+
 
 @dataclass(frozen=True, slots=True)
 class Share:

@@ -359,5 +359,4 @@ def _is_told(derived: Derived, key: MetricKey, step: Step) -> bool:
 
 
 def _node_of(history: MetricHistory, chain: int, place: int) -> Node | None:
-    own = [n for n in history.nodes if n.chain == chain and n.first <= place <= n.last]
-    return own[-1] if own else None
+    return next((n for n in history.nodes_at(place) if n.chain == chain), None)

@@ -172,24 +172,6 @@ def scale_of(table: SeedTable) -> Scale:
     return Scale(log_median, RELATIVE_SD[1] ** -2, math.log(lowest))
 
 
-def filtered(
-    table: SeedTable,
-    shares: tuple[float, ...],
-    hazard: float,
-    spreads: Sequence[tuple[int, float]] = (),
-    size: int = BEAM,
-) -> Beam:
-    """Return the likeliest histories of a chain.
-
-    Args:
-        shares: What the seed's share of the variance may be, equally likely.
-        hazard: Prior probability that a commit makes a step.
-        spreads: Degrees of freedom and sum of squares of seeds that other chains measured.
-    """
-    beam = started(table, shares, spreads)
-    return advanced(beam, table, len(table.nodes), hazard, spreads, size)
-
-
 def advanced(
     beam: Beam,
     table: SeedTable,
@@ -198,7 +180,12 @@ def advanced(
     spreads: Sequence[tuple[int, float]],
     size: int = BEAM,
 ) -> Beam:
-    """Return the histories after the nodes up to `stop`, given those of the nodes before."""
+    """Return the likeliest histories after the nodes up to `stop`, given those of the nodes before.
+
+    Args:
+        hazard: Prior probability that a commit makes a step.
+        spreads: As `started` took them.
+    """
     scale, targets = scale_of(table), set(table.returns)
     count = float(sum(freedom for freedom, _ in spreads)) - 1  # the first value sets the level
     count += sum(map(len, table.tamed[: beam.stop]))
@@ -225,7 +212,12 @@ def advanced(
 def started(
     table: SeedTable, shares: tuple[float, ...], spreads: Sequence[tuple[int, float]]
 ) -> Beam:
-    """Return what is known before the first node."""
+    """Return what is known before the first node.
+
+    Args:
+        shares: What the seed's share of the variance may be, equally likely.
+        spreads: Degrees of freedom and sum of squares of seeds that other chains measured.
+    """
     h, d = len(shares), table.width
     zeros, none = np.zeros(h), np.zeros(h, dtype=np.int64)
     square = np.full(h, sum(square for _, square in spreads))

@@ -30,7 +30,7 @@ def levels(table: SeedTable, beam: Beam, which: int, spread: int = 0) -> Levels:
     the nodes from its first on.
 
     Args:
-        spread: Degrees of freedom of the spreads that `filtered` was given.
+        spread: Degrees of freedom of the spreads that the beam was started with.
     """
     structure = _structure(table, beam, which)
     gram = _gram(table, structure, float(beam.share[which]))

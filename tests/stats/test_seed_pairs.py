@@ -11,7 +11,7 @@ import pytest
 from celedger.stats import seed_pairs
 from celedger.stats.course import Measurements, Node, Step, TrialNoise
 from celedger.stats.seed_checkpoints import Checkpoints
-from celedger.stats.seed_histories import BEAM, advanced, filtered
+from celedger.stats.seed_histories import BEAM, advanced, started
 from celedger.stats.seed_pairs import paired_steps, seed_table
 from celedger.stats.settled import Kept, decode, encode
 
@@ -217,7 +217,8 @@ def test_a_wide_beam_changes_no_probability() -> None:
         assert table is not None
         by_size = []
         for size in (BEAM, 10 * BEAM):
-            beam = filtered(table, (1 - 1e-6,), HAZARD, size=size)
+            beam = started(table, (1 - 1e-6,), ())
+            beam = advanced(beam, table, len(nodes), HAZARD, (), size)
             probability = np.zeros(len(nodes))
             for weight, path in zip(beam.weights(), beam.path, strict=True):
                 probability[list(beam.paths[path])] += weight
