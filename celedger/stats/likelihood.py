@@ -245,4 +245,5 @@ def standardised(sites: Sites) -> tuple[Sites, float]:
         values = np.clip(values, min(ends) - FAR * scale, max(ends) + FAR * scale)
     low, high = float(values.min()), float(values.max())
     size = high - low or 1.0
-    return replace(sites, values=(values - (low + high) / 2) / size), unit * size
+    unit = min(unit * size, float(np.finfo(float).max))
+    return replace(sites, values=(values - (low + high) / 2) / size), unit
