@@ -26,7 +26,7 @@ from conftest import SUITE, Done, Project, make_project
 
 from celedger.base.model import Commit, Environment, OutcomeKind
 from celedger.cli.app import run as run_program
-from celedger.system import environment, process, session
+from celedger.system import environment, process
 from celedger.system.process_tree import Usage
 from celedger.trial.station import Station
 
@@ -52,8 +52,8 @@ def typed(words: Sequence[str], cwd: Path, env: Mapping[str, str] | None = None)
     own = f"session {next(_sessions)}"
     with pytest.MonkeyPatch.context() as patch:
         # A command is a process of its own, and so is a session of trials.
-        patch.setattr(session, "_of_process", lambda _: own)
-        patch.setattr(session, "_ranks", Counter())
+        patch.setattr(process, "_session_of", lambda _: own)
+        patch.setattr(process, "_ranks", Counter())
         patch.chdir(cwd)
         for name, value in {"COLUMNS": "100", **(env or {})}.items():
             patch.setenv(name, value)

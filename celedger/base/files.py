@@ -1,10 +1,13 @@
-"""Write a small file as a whole: whoever reads it, also after a kill, has the old content or the
-new. Must not know what the content means."""
+"""Write a small file as a whole: a reader has the old content or the new, also after a kill. And
+the umask under which files are made. Must not know what a file means.
+"""
 
 from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -27,3 +30,35 @@ def replace(path: Path, content: bytes, mode: int = 0o600) -> None:
     except BaseException:
         Path(draft).unlink(missing_ok=True)
         raise
+
+
+# --- what celedger keeps is its owner's alone: files are made 0600, folders 0700. Files that a
+# person names, and trainings, get the person's own umask
+
+
+_PRIVATE = 0o077
+_users = -1  # what subprocess.Popen takes for "as it is"
+
+
+def make_private() -> None:
+    """From here on, let this process make files that nobody else can read."""
+    global _users
+    _users = os.umask(_PRIVATE)
+
+
+def users_umask() -> int:
+    """Return the umask that the person has set, for a process that runs for them."""
+    return _users
+
+
+@contextmanager
+def as_the_user() -> Iterator[None]:
+    """Make files as the person does, for as long as this lasts."""
+    if _users < 0:
+        yield
+        return
+    before = os.umask(_users)
+    try:
+        yield
+    finally:
+        os.umask(before)

@@ -52,7 +52,7 @@ def _options(
         repository.absolute()
     except FileNotFoundError as error:
         raise RepositoryError(
-            "the folder that this was typed in is gone", "go to one that is there, or name it: -C"
+            "the current folder was deleted", "change to an existing folder, or name one: -C"
         ) from error
     context.obj = Options(repository, ledger)
 

@@ -55,7 +55,7 @@ def bisect(
     task: options.Tasks = None,
     metric: options.Metrics = None,
     find: Annotated[
-        Find, typer.Option(help="What to search: where it got worse, or better.")
+        Find, typer.Option(help="Search for where it got worse, or better.")
     ] = Find.REGRESSED,
     confidence: Annotated[
         float,
@@ -73,14 +73,14 @@ def bisect(
         bool, typer.Option("--first-parent", help="Only commits of the main line.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what it would take, and run nothing.")
+        bool, typer.Option("--dry-run", help="Estimate the cost; run nothing.")
     ] = False,
     every: Annotated[bool, typer.Option("--all", help="Search for further causes.")] = False,
     prove: Annotated[
         bool, typer.Option("--prove", help="Then train the bad end without the named commit.")
     ] = False,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Then say what differs first from its parent.")
+        bool, typer.Option("--explain", help="Then find the first difference from its parent.")
     ] = False,
     output: options.Output = None,
     device: options.Device = None,
@@ -90,10 +90,10 @@ def bisect(
 ) -> int:
     """Find the first commit that made a training worse, or crash.
 
-    Without --task and --metric, what got worst between the two ends is searched. Several metrics
-    of one task share their trials, and each gets its own commit. Trials in the ledger count; a
-    search that was killed goes on when typed again, and a trial stops once it repeats another
-    bit by bit. Exits 0 when it named a commit for every metric asked for, 125 when it could not.
+    Without --task and --metric it searches what got worst between the two ends. Several metrics of
+    one task share their trials, and each gets its own commit. Trials in the ledger count, so you
+    continue a killed search by typing it again. A trial stops once it repeats another bit by bit.
+    Exits 0 if it named a commit for every metric, 125 if it could not.
     """
     from json import loads
 

@@ -59,10 +59,10 @@ def check(
     ] = None,
     lenient: Annotated[
         bool,
-        typer.Option("--lenient", help="Pass what noise hides, and a first measurement."),
+        typer.Option("--lenient", help="Pass if noise hides a change, and on a first measurement."),
     ] = False,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Show the numbers behind each line.")
+        bool, typer.Option("--explain", help="Show the numbers of each line.")
     ] = False,
     device: options.Device = None,
     workers: options.Workers = None,
@@ -72,20 +72,19 @@ def check(
         bool, typer.Option("--markdown", help="Print a table in Markdown, for a comment or a page.")
     ] = False,
 ) -> int:
-    """Tell whether a commit is worse.
+    """Check whether a commit is worse.
 
-    Trials that the ledger lacks are run first. What is in doubt is settled by extra trials, each
-    with a line that says why. Only what the suite declares decides: exits 1 when an incident that
-    is in force made something worse at this commit or before it, 125 when something cannot be
-    told, also because noise hides changes as small as the floor (--lenient passes that, and a
-    first measurement) or because a trial was killed, 0 otherwise. `git bisect run celedger check`
-    works, and skips what cannot be told.
+    Missing trials run first. Extra trials settle doubts, each with a line that gives the reason.
+    Only metrics that the suite declares decide. Exits 1 if an open incident made something worse at
+    this commit or before it; 125 if the answer is unknown, because noise hides changes as small as
+    the floor or a trial was killed (--lenient passes noise and a first measurement); 0 otherwise.
+    `git bisect run celedger check` works, and skips commits without an answer.
 
-    `.` is the working tree, beside HEAD by equal seeds. It is "better" only where all such answers
-    since HEAD moved, however many tries there are, are wrong with at most 5 %.
+    `.` is the working tree, compared with HEAD by equal seeds. It is called "better" only if all
+    such answers since HEAD moved, over all your tries, are wrong in at most 5 %.
 
-    In a GitHub workflow the table goes to the job's summary as well ($GITHUB_STEP_SUMMARY), and
-    what is worse is annotated.
+    In a GitHub workflow the job's summary gets the table ($GITHUB_STEP_SUMMARY), and regressions
+    are annotated.
     """
     from dataclasses import replace
 
@@ -228,7 +227,7 @@ def _tell_github(document: CheckDocument) -> None:
 @baseline.command()
 def pin(
     context: typer.Context,
-    revision: Annotated[str, typer.Argument(metavar="REV", help="The commit to hold to.")],
+    revision: Annotated[str, typer.Argument(metavar="REV", help="The commit to compare with.")],
     why: Reason,
     suite: options.Suite = None,
     task: options.TaskName = None,
@@ -252,14 +251,14 @@ def accept(
         bool,
         typer.Option(
             "--environments",
-            help="The environments that REV was measured in do not matter: compare across them.",
+            help="Compare results across the environments of REV.",
         ),
     ] = False,
 ) -> int:
-    """Accept what this commit changed, or one incident: later commits are held to its level.
+    """Accept what this commit changed, or one incident, as the new level.
 
-    A commit accepts every incident that it may have caused. With --environments, what was measured
-    in one of the environments of REV counts in the others.
+    A commit accepts every incident that it may have caused. With --environments, results from one
+    environment of REV count in its others.
     """
     from celedger.base.model import ENVIRONMENTS
 

@@ -17,7 +17,7 @@ def demo(
         Path, typer.Argument(metavar="DIR", help="Where to make the repository.")
     ] = Path("demo"),
     example: Annotated[
-        bool, typer.Option("--example", help="Train nothing: unpack the ledger that ships.")
+        bool, typer.Option("--example", help="Train nothing: unpack the example ledger.")
     ] = False,
     device: options.Device = None,
     json: options.Json = False,
@@ -38,13 +38,13 @@ def demo(
 
 
 def _unpack(folder: Path, device: str | None, json: bool) -> Status:
-    from celedger.base import config, umask
+    from celedger.base import config, files
     from celedger.cli.session import keep_out_of_git
     from celedger.demo import materialise, unpack_ledger
     from celedger.repo import Repository
     from celedger.views.demo import Unpacked
 
-    with umask.users():
+    with files.as_the_user():
         materialise(folder.absolute())
     repository = Repository.open(folder)
     ledger = config.load(repository.root, {}, device=device).ledger
@@ -55,7 +55,7 @@ def _unpack(folder: Path, device: str | None, json: bool) -> Status:
 
 
 def _play(folder: Path, device: str | None, json: bool) -> Status:
-    from celedger.base import umask
+    from celedger.base import files
     from celedger.cli.demo_play import play, set_stage
     from celedger.cli.progress import Progress
     from celedger.cli.session import keep_out_of_git
@@ -64,7 +64,7 @@ def _play(folder: Path, device: str | None, json: bool) -> Status:
     from celedger.ledger import Ledger
     from celedger.views.demo import DemoResult, draw
 
-    with umask.users():
+    with files.as_the_user():
         stage = set_stage(folder.absolute(), device)
     keep_out_of_git(stage.repository, stage.settings.ledger)
     with Ledger.open(stage.settings.ledger, create=True) as ledger:

@@ -29,11 +29,11 @@ def doctor(
     context: typer.Context,
     restore: Annotated[
         bool,
-        typer.Option("--restore", help="Rebuild a ledger that is gone or damaged."),
+        typer.Option("--restore", help="Rebuild a missing or damaged ledger."),
     ] = False,
     prune: Annotated[
         bool,
-        typer.Option("--prune", help="Remove what can be made again and is not in use."),
+        typer.Option("--prune", help="Remove unused files that can be made again."),
     ] = False,
     older_than: Annotated[
         int | None,
@@ -45,12 +45,11 @@ def doctor(
 ) -> int:  # fmt: skip
     """Check the installation and the ledger.
 
-    Every row of the ledger is checked. One that is gone (by `git clean -xfd`, say) or damaged is
-    rebuilt by --restore from what .git/celedger holds of it; a damaged file is kept. It exits 0
-    where nothing was lost, whatever else is wrong.
-    Kept builds, virtual environments, checkouts and copies of suites can be made again: --prune
-    removes those that nobody uses, and says what that freed. Logs and output folders are evidence
-    and stay, unless an age is given.
+    Prints versions, device, settings, hooks and disk use, and checks every row of the ledger.
+    --restore rebuilds a missing or damaged ledger from its archive in .git/celedger, and keeps the
+    damaged file. Exits 0 if no data was lost.
+    --prune removes builds, virtual environments, checkouts and copies of suites that nobody uses;
+    they can be made again. Logs and output folders are kept, unless you give an age.
     """
     import platform
     import time

@@ -43,9 +43,7 @@ def export(
     ] = Format.CSV,
     summaries: Annotated[
         bool,
-        typer.Option(
-            "--summaries", help="A row a trial and metric, not a row an epoch and metric."
-        ),
+        typer.Option("--summaries", help="One row per trial and metric, not per epoch and metric."),
     ] = False,
     direction: Annotated[
         Better | None,

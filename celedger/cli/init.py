@@ -28,7 +28,7 @@ def init(
     context: typer.Context,
     suite: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="The suite [default: the one that is there, or first]."),
+        typer.Option(metavar="NAME", help="The suite [default: the existing one, or first]."),
     ] = None,
 ) -> int:
     """Set up this repository with a first suite to edit.
@@ -37,7 +37,7 @@ def init(
     repository (.venv, venv), or else the active one. Says which packages that the suite imports
     are missing there. Overwrites nothing: type it again to check a suite that you edited.
     """
-    from celedger.base import config, umask
+    from celedger.base import config, files
     from celedger.base.errors import UsageError
     from celedger.service import allow
     from celedger.suite import scaffold, suites_in
@@ -56,7 +56,7 @@ def init(
     configured = config.source(root, repository.root)
     if configured is None:
         path = root / "celedger.toml"
-        with umask.users():
+        with files.as_the_user():
             path.write_text(_CONFIGURATION.format(suite=suite))
         written.append(path)
     else:
@@ -66,7 +66,7 @@ def init(
     if suite in there:
         print(f"kept     {folder}")
     else:
-        with umask.users():
+        with files.as_the_user():
             written += scaffold(folder, suite, python)
     for path in written:
         print(f"written  {path}")

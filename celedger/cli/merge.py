@@ -20,21 +20,20 @@ def merge(
     context: typer.Context,
     other: Annotated[Path, typer.Argument(metavar="FILE", help="Another ledger.")],
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would come, and change nothing.")
+        bool, typer.Option("--dry-run", help="Show what would be added; change nothing.")
     ] = False,
     unrelated: Annotated[
         bool,
-        typer.Option("--unrelated", help="Also where it has no commit of this repository."),
+        typer.Option("--unrelated", help="Also if it has no commit of this repository."),
     ] = False,
     json: options.Json = False,
 ) -> int:
-    """Add what another ledger holds to this one.
+    """Add the trials and other facts of another ledger to this one.
 
-    It may be a colleague's, CI's, or another machine's. Trials keep their identity, so that
-    merging twice adds nothing. A trial that has not ended comes with the epochs that it has; merge
-    again for its end. Logs and output folders, which are files, stay out. A ledger is refused as a
-    whole for one row that celedger never writes, and for having no commit in common with this
-    repository.
+    The other ledger may be a colleague's, CI's, or another machine's. Merging twice adds nothing. A
+    running trial comes with its epochs so far; merge again for its end. Logs and output folders are
+    files and are not copied. A ledger is refused if it has a row that celedger never writes, or no
+    commit of this repository.
     """
     from celedger.judge import memory
     from celedger.ledger import Ledger

@@ -30,14 +30,14 @@ def drift(
     task: options.TaskName = None,
     metric: options.Metric = None,
     every: Annotated[
-        bool, typer.Option("--all", help="Take commits of merged branches, too.")
+        bool, typer.Option("--all", help="Include commits of merged branches.")
     ] = False,
     output: options.Output = None,
 ) -> int:
     """Draw a metric over commits.
 
-    With every trial, the levels, and what made it worse or mended it. Without --task it is the
-    metric of the first incident that `celedger status` lists.
+    Shows every trial, the levels, and the commits that made it worse or better. Without --task it
+    draws the metric of the first incident of `celedger status`.
     """
     from celedger.judge import memory
     from celedger.views import drift_picture, picture

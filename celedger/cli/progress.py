@@ -133,7 +133,7 @@ class Progress:
                     "package installed in editable form, or is a path absolute?)"
                 )
             case events.Unreachable(commit, problem):
-                self.say(f"celedger: {commit.sha[:SHORT]} is stepped around: {problem}")
+                self.say(f"celedger: {commit.sha[:SHORT]} is skipped: {problem}")
             case events.Restarted(commit, task, reason):
                 again = f"{task.name} {commit.sha[:SHORT]} runs again on another node"
                 self.say(f"celedger: {again}: {reason}")

@@ -29,7 +29,7 @@ def log(
         int, typer.Option("--limit", "-n", min=1, metavar="N", help="At most N.")
     ] = 20,
     bisects: Annotated[
-        bool, typer.Option("--bisects", help="List what was bisected instead, and what it gave.")
+        bool, typer.Option("--bisects", help="List past bisects and their answers instead.")
     ] = False,
     json: options.Json = False,
 ) -> int:
@@ -58,11 +58,11 @@ def show(
     ] = "HEAD",
     json: options.Json = False,
 ) -> int:
-    """Show all that is known of a commit, or how a task varies.
+    """Show the results of a commit, or the noise of a task.
 
-    Of a commit: values with their spread, what it made worse or better, failures and their logs,
-    the environment, and the smallest change that so many trials can tell. Of a task: the noise of
-    its metrics, and the smallest change that one, three and ten trials can tell.
+    For a commit: each value with its spread, what the commit made worse or better, failures and
+    their logs, the environment, and the smallest change that its trials can detect. For a task: the
+    noise of its metrics, and the smallest change that one, three and ten trials can detect.
     """
     from celedger.judge import memory
     from celedger.views.document import Document
@@ -146,16 +146,16 @@ def drift(
         Sorting, typer.Option(help="By time, or by how much a commit moved a metric.")
     ] = Sorting.TIME,
     every: Annotated[
-        bool, typer.Option("--all", help="Take commits of merged branches, too.")
+        bool, typer.Option("--all", help="Include commits of merged branches.")
     ] = False,
     json: options.Json = False,
 ) -> int:
     """Show where a metric changed or a task failed.
 
-    The history is the main line: the first parents of the commit. Every change comes with its
-    probability and the number of commits among which it lies with 95 %; commits that were not
-    measured count. Where these are several, the command that searches them follows. A change of
-    environment is named and is never one of code.
+    The history is the main line: the first parents of the commit. Each change has a probability and
+    the number of commits that hold it with 95 %, unmeasured ones included. If these are several,
+    the command that searches them follows. A change of environment is named, and is never counted
+    as one of code.
     """
     from celedger.judge import memory
     from celedger.views.drift import DriftDocument, RowOrder, narrowed, within
@@ -259,7 +259,7 @@ def measured(session: Session, revision: str) -> tuple[list[Commit], list[Commit
     every = [commit for commit in whole if commit.sha in trained]
     series = [commit for commit in every if commit.sha in main] or every
     if aside := len(every) - len(series):
-        note(f"{aside} measured commit{'s' * (aside != 1)} of merged branches left aside")
+        note(f"{aside} measured commit{'s' * (aside != 1)} of merged branches not shown")
     if not series:
         problem = f"the ledger holds no trial of {revision}"
         raise CeledgerError(problem, f"type {run_command(session.ledger, revision)}")

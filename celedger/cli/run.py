@@ -44,7 +44,9 @@ def run(
     steps: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Only N commits, spread over the range.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Run what the ledger holds too.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Repeat trials that the ledger holds.")
+    ] = False,
     device: options.Device = None,
     workers: options.Workers = None,
     engine: options.Engine = None,
@@ -162,10 +164,10 @@ def noise(
     device: options.Device = None,
     json: options.Json = False,
 ) -> int:
-    """Measure how a task varies and what its trials can tell.
+    """Measure the noise of a task and what its trials can detect.
 
-    The trials are ordinary ones, taken in turns over the tasks; what the ledger holds is not run
-    again. Exits 125 when a trial did not end well.
+    The tasks take turns, with ordinary trials. Results in the ledger are not measured again. Exits
+    125 when a trial did not end well.
     """
     from celedger.base.model import Why
     from celedger.judge import memory

@@ -46,9 +46,9 @@ hook = typer.Typer(
 
 @hook.command()
 def install(context: typer.Context) -> int:
-    """Install the post-merge and post-rewrite hooks. A hook that is there runs first.
+    """Install the post-merge and post-rewrite hooks. An existing hook runs first.
 
-    The first time, the suite and settings that are here are allowed by that: see `celedger allow`.
+    The first installation approves the current suite and settings: see `celedger allow`.
     """
     from celedger.service import allow, hooks
     from celedger.trial.permissions import Gate
@@ -94,8 +94,8 @@ def uninstall(context: typer.Context) -> int:
 def run(context: typer.Context) -> int:
     """Do what the installed hook does, for pre-commit and other hook managers.
 
-    Notes that HEAD moved, starts a worker in the background, and prints what the last job said. A
-    squashed merge and an amended commit, which bring nothing in, are passed over.
+    Records that HEAD moved, starts a worker in the background, and prints the last job's answer.
+    Ignores squashed merges and amended commits, which bring in nothing.
     """
     from celedger.repo import Repository
     from celedger.service import allow, hooks
@@ -112,7 +112,7 @@ def run(context: typer.Context) -> int:
 
 @hook.command()
 def status(context: typer.Context) -> int:
-    """Say which hooks are installed, and what waits to be allowed."""
+    """Show which hooks are installed, and what waits for approval."""
     from celedger.service import allow, hooks
 
     repository, settings = find(context.obj)
@@ -135,20 +135,20 @@ def allow(
     context: typer.Context,
     shown: Annotated[
         str | None,
-        typer.Argument(metavar="[HASH]", help="Allow exactly what was shown with this hash."),
+        typer.Argument(metavar="[HASH]", help="Approve exactly what was shown with this hash."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what is new, and allow nothing.")
+        bool, typer.Option("--dry-run", help="Show what is new; approve nothing.")
     ] = False,
 ) -> int:
-    """Show what is new since it was last allowed, and let the worker start it.
+    """Approve this suite and these settings for unattended runs.
 
-    After a merge the worker runs only what was allowed on this machine: the suite's commands,
-    scripts and limits, and the settings. The rest waits, and goes on by itself once allowed.
-    What you run yourself is allowed by that.
+    After a merge the worker runs only what you approved on this machine: the suite's commands,
+    scripts and limits, and the settings. A job with anything newer waits until you approve it. A
+    command that you type needs no approval, and approves what it runs.
 
-    On a terminal you are asked, and allow what you were shown. Elsewhere this shows it with a hash
-    and exits 125; `allow HASH` allows it, unless it changed since.
+    On a terminal you see what is new and are asked. Elsewhere the command prints it with a hash and
+    exits 125; `allow HASH` approves it, unless it changed since.
     """
     from celedger.service import allow as service
     from celedger.trial.permissions import Gate
@@ -162,11 +162,11 @@ def allow(
     if new:
         agreed = _agreed(command, gate, new, asked, None if dry_run else shown, ask=not dry_run)
     elif asked.problem is None:
-        warn("nothing is new since it was last allowed")
+        warn("nothing is new since the last approval")
     if agreed:
         gate.review(new, texts=asked.texts)
         if service.wake(repository, settings):
-            warn(command.retyped("what waited goes on; see `celedger queue`"))
+            warn(command.retyped("waiting jobs continue; see `celedger queue`"))
     if asked.problem is not None:
         raise asked.problem
     return Status.GOOD if agreed or dry_run else Status.CANNOT_JUDGE
@@ -190,7 +190,7 @@ def _agreed(
     if shown is not None:
         if shown != short:
             raise CannotJudge(
-                f"nothing is allowed: what is new here is not what was shown as {shown}",
+                f"nothing is approved: what is new here differs from what was shown as {shown}",
                 "see it: `celedger allow --dry-run`",
             )
         return True
@@ -198,7 +198,7 @@ def _agreed(
     streams = (sys.stdin, sys.stdout, sys.stderr)
     if ask and all(stream is not None and stream.isatty() for stream in streams):
         return typer.confirm("Allow this?", err=True)
-    warn(command.retyped(f"to allow exactly this, type `celedger allow {short}`"))
+    warn(command.retyped(f"to approve exactly this, type `celedger allow {short}`"))
     return False
 
 
@@ -209,10 +209,11 @@ def worker(
     ] = False,
     engine: options.Engine = None,
 ) -> int:
-    """Run every queued job, then end. One worker at a time; the hook starts it by itself.
+    """Run every queued job, then end.
 
-    One that the hook starts runs only what was allowed on this machine; a job with anything else
-    waits (see `allow`). One that you type runs every job, and allows it by that, as `run` does.
+    The hook starts it in the background; only one runs at a time. Started by the hook, it runs only
+    what you approved on this machine, and other jobs wait (see `allow`). Typed by you, it runs
+    every job, which approves them, as `run` does.
     """
     from celedger.service.worker import detach
     from celedger.trial.permissions import NotAllowed
@@ -239,7 +240,7 @@ def _drain(command: Options, engine: str | None, *, from_hook: bool) -> None:
     from celedger.cli.progress import Progress
     from celedger.repo import Repository
     from celedger.service.worker import Worker
-    from celedger.system.output import Output
+    from celedger.system.process import Output
 
     def configure(repository: Repository) -> Config:
         return stack.enter_context(settled(repository, command, engine=engine))[0]
@@ -289,7 +290,7 @@ def _drain(command: Options, engine: str | None, *, from_hook: bool) -> None:
         )
         done = worker.drain()
         if done is None:
-            say("another worker is at it, and will run what is queued")
+            say("another worker is running, and will run the queued jobs")
         elif not from_hook:
             say(f"{done} job{'s' * (done != 1)} run, the queue is empty")
 

@@ -96,12 +96,12 @@ def note(text: str) -> None:
 def replacing(path: Path) -> Iterator[TextIO]:
     """Write a text file that a person asked for, whole or not at all: who opens it never sees half
     of it. Raises OSError."""
-    from celedger.base import umask
+    from celedger.base import files
 
     draft = path.with_name(f".{path.name}.new")
     try:
         draft.unlink(missing_ok=True)  # of a killed command, or a link to follow
-        with umask.users(), draft.open("x", encoding="utf-8") as stream:
+        with files.as_the_user(), draft.open("x", encoding="utf-8") as stream:
             yield stream
         draft.replace(path)
     except BaseException:
@@ -425,8 +425,8 @@ def _name_orders(repository: Repository) -> None:
     ).items():
         trials = "1 trial runs" if number == 1 else f"{number} trials run"
         name = engine.split()[0]
-        note(f"celedger: {trials} on {engine}; a command with --engine {name} takes in what is "
-             "there of a killed one")  # fmt: skip
+        note(f"celedger: {trials} on {engine}; a command with --engine {name} collects "
+             "the results")  # fmt: skip
 
 
 def report_leftovers(repository: Repository, ledger: Ledger) -> None:

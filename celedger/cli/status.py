@@ -44,7 +44,7 @@ def status(
 ) -> int:
     """Show what runs, waits and is worse, and what to type next.
 
-    What is worse since this was last typed is called new. JSON does not count as looking.
+    Incidents since you last typed this are marked as new. --json does not reset that mark.
     """
     from celedger.judge import memory
     from celedger.judge.incident import State

@@ -10,7 +10,7 @@ import sys
 import time
 from contextlib import suppress
 
-from celedger.base import umask
+from celedger.base import files
 from celedger.base.errors import Status
 
 _ECHO = 1.0  # seconds in which a wrapper (make, uv run) passes on the Ctrl-C that we have had
@@ -21,7 +21,7 @@ _interrupted: float | None = None
 def prepare() -> None:
     """Once, before anything else: signals raise KeyboardInterrupt, no stream is missing, and what
     is written is nobody else's to read."""
-    umask.make_private()
+    files.make_private()
     if "OPENBLAS_NUM_THREADS" not in os.environ:
         # NumPy would start a thread a core when imported, half of what that takes, for arrays that
         # are too small to share. Behind the back of `os.environ`: trials get what the user set.

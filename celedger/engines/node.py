@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from celedger.base import serial, umask
+from celedger.base import files, serial
 from celedger.base.config import Config
 from celedger.base.errors import CeledgerError
 from celedger.base.model import Environment, EpochReport, Footprint, Outcome, Task, Trial
@@ -157,7 +157,7 @@ def _difference(here: Environment, wanted: Environment) -> str:
 
 def main() -> None:
     """Run the order. What celedger can explain is a line for the head; else the log has it."""
-    umask.make_private()
+    files.make_private()
     opening.import_sqlite_utils()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)

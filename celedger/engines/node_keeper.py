@@ -19,7 +19,7 @@ from pathlib import Path
 from threading import Thread
 from typing import NamedTuple
 
-from celedger.base import VERSION, umask
+from celedger.base import VERSION, files
 from celedger.ledger import schema
 from celedger.repo import scrubbed
 from celedger.repo.transfer import commits_in
@@ -58,7 +58,7 @@ class Keeper:
     """The keeper of the order with this ULID. Its methods may be called from several threads."""
 
     def __init__(self, ulid: str) -> None:
-        umask.make_private()
+        files.make_private()
         self.folder = home() / "orders" / ulid
         self._thread: Thread | None = None
         self._cancelled = False

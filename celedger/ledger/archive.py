@@ -102,7 +102,7 @@ class Archive:
             raise LedgerError(
                 f"{self.folder} cannot be written ({error.strerror}), and the ledger could not be "
                 "rebuilt without it",
-                "free some room or correct its permissions; the next celedger adds what lacks",
+                "free some room or correct its permissions; the next command adds what is missing",
             ) from error
         except checksums.ERRORS as error:
             raise opening.explain(error, self.path) from error

@@ -98,7 +98,7 @@ def open_from_elsewhere(path: Path, folder: Path) -> sqlite3.Connection:
         for line in untrusted.foreign_tables(connection, whole=True):
             raise damaged(path, line)
         for line in validation.described(connection, validation.broken(connection)):
-            raise LedgerDamaged(f"{path} is refused: {line}", "nothing of it was taken in")
+            raise LedgerDamaged(f"{path} is refused: {line}", "nothing of it was merged")
         _verify(connection, path)
     except BaseException:
         connection.close()

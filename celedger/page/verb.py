@@ -19,7 +19,7 @@ def report(
     context: typer.Context,
     revision: options.History = "HEAD",
     every: Annotated[
-        bool, typer.Option("--all", help="Take commits of merged branches, too.")
+        bool, typer.Option("--all", help="Include commits of merged branches.")
     ] = False,
     output: Annotated[
         Path | None,
@@ -31,7 +31,7 @@ def report(
         ),
     ] = None,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Write it anew after each trial, until Ctrl-C.")
+        bool, typer.Option("--watch", help="Update it after each trial, until Ctrl-C.")
     ] = False,
 ) -> int:
     """Write one page of what got worse, for a browser.
@@ -82,10 +82,10 @@ def write_page(session: Session, revision: str, path: Path, *, every: bool = Fal
 
 
 def _replace(path: Path, html: str) -> None:
-    from celedger.base import umask
+    from celedger.base import files
 
     try:
-        with umask.users():
+        with files.as_the_user():
             path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file:
             file.write(html)

@@ -76,7 +76,9 @@ def ask(
     """Run `git WORDS` in a folder and hand back what it said, failed or not. A lock on the
     descriptor `holding` is git's too: it lasts as long as git, should we be killed."""
     if not os.access(where, os.X_OK):  # Popen could not tell it from a git that is not there
-        raise RepositoryError(f"git cannot be run in {where}: it is not there, or closed to us")
+        raise RepositoryError(
+            f"git cannot be run in {where}: it does not exist, or access is denied"
+        )
     git = None
     try:
         git = subprocess.Popen(

@@ -125,7 +125,7 @@ class Worker:
                 self.say(f"a merge in {worktree!r} waits: {error}")
                 continue
             except CeledgerError as error:
-                self.say(f"a merge in {worktree!r} is passed over: {error}")
+                self.say(f"a merge in {worktree!r} is ignored: {error}")
             note.unlink(missing_ok=True)
         return entered
 

@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
-from celedger.base import umask
+from celedger.base import files
 from celedger.base.errors import MachineError, explained
 
 _POLL = 0.05  # seconds between two attempts to take a device
@@ -216,7 +216,7 @@ def _make_shared_folder(folder: Path) -> None:
         f"the folder of device locks {folder} cannot be made",
         "set CELEDGER_LOCK_DIR to a folder that all users of this machine can write",
     ):
-        with umask.users():
+        with files.as_the_user():
             folder.mkdir(parents=True, exist_ok=True)
         state = folder.stat()
         if state.st_uid == os.geteuid() and stat.S_IMODE(state.st_mode) != 0o1777:

@@ -11,18 +11,23 @@ import os
 import select
 import subprocess
 import sys
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from signal import SIGKILL, Signals
 from typing import Any, Protocol, Self
 
-from celedger.base import umask
-from celedger.base.errors import MachineError
+import psutil
+
+from celedger.base import files
+from celedger.base.errors import MachineError, explained
 from celedger.system import process_tree, supervisor
-from celedger.system.output import Output
 from celedger.system.process_tree import Usage
 
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
@@ -385,7 +390,7 @@ def capture(
 def spawn(argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
     """Start a process in a session of its own: the one place where any begins. Raises OSError."""
     return subprocess.Popen(
-        list(argv), umask=umask.of_user(), stdin=subprocess.DEVNULL, start_new_session=True,
+        list(argv), umask=files.users_umask(), stdin=subprocess.DEVNULL, start_new_session=True,
         **options,
     )  # fmt: skip
 
@@ -423,3 +428,70 @@ def sweep(ulid: str) -> int:
 
 def _not_started(message: str) -> Exit:
     return Exit(End.NOT_STARTED, None, 0.0, 0, 0.0, False, message)
+
+
+# --- the log of a command: both its streams, kept from filling the disk
+
+
+LIMIT = 64 << 20  # bytes: a log that grew past this is cut …
+HEAD = 1 << 20  # … to its beginning, where a command says what it is about to do,
+TAIL = 64 << 10  # … and its end, where the traceback may just have been written
+
+
+class Output:
+    """A log opened for appending. A command inherits `fd`; because of O_APPEND its writes go
+    to the end of the file, wherever a cut has moved that. Raises MachineError when the file
+    cannot be opened."""
+
+    def __init__(self, path: Path, limit: int = LIMIT) -> None:
+        self.path = path
+        self.limit = limit
+        with explained(
+            f"the log file {path} cannot be written",
+            "free the disk or correct its permissions, then run the same command again",
+        ):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+            self.fd = os.open(path, flags, 0o666)
+
+    def size(self) -> int:
+        return os.fstat(self.fd).st_size
+
+    def trim(self) -> None:
+        """Cut a log that passed its limit to head, a line that says so, and tail."""
+        size = self.size()
+        if size > self.limit:
+            tail = os.pread(self.fd, TAIL, size - TAIL)
+            os.ftruncate(self.fd, min(HEAD, self.limit // 4))
+            os.write(self.fd, b"\n[celedger: output was dropped here]\n" + tail)
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+# --- the session of a trial: the process that starts or forks it, on one boot of the host. Two
+# commits in one session differ by the code alone
+
+
+_BOOT = Path("/proc/sys/kernel/random/boot_id")  # Linux; elsewhere the time of the boot
+_ranks: Counter[int] = Counter()
+_lock = threading.Lock()  # workers are threads
+
+
+@cache
+def _session_of(pid: int) -> str:
+    boot = f"{psutil.boot_time():.0f}"
+    with suppress(OSError):
+        boot = _BOOT.read_text().strip()
+    return f"{boot} {pid} {psutil.Process(pid).create_time():.2f}"
+
+
+def join_session() -> tuple[str, int]:
+    """Return the name of this process's session, and how many trials it had before this one."""
+    pid = os.getpid()
+    with _lock:
+        rank = _ranks[pid]
+        _ranks[pid] += 1
+        return _session_of(pid), rank

@@ -16,7 +16,7 @@ from contextlib import suppress
 
 from celedger.base.errors import LedgerError, MachineError, explained
 from celedger.base.model import Mark, Outcome, OutcomeKind, Trial, TrialRecord
-from celedger.system import device_lock, process, session
+from celedger.system import device_lock, process
 from celedger.system.environment import owners, package_folders
 from celedger.system.telemetry import Sampler
 from celedger.trial import events, journal, partial_run, protocol, report_sources
@@ -70,7 +70,7 @@ class Attempt:
             partial_run.inherit(ledger, self.task, trial, self.out)
         self.journal_path, self.channel, self.lock = journal.create(ledger, trial)
         self.journal = journal.Journal(self.journal_path, ledger, trial.ulid)
-        name, rank = session.take_part()
+        name, rank = process.join_session()
         facts = {"session": name, "rank": str(rank), "role": self.need.role}
         if self.need.asked:
             facts["asked"] = self.need.asked

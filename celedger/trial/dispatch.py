@@ -92,8 +92,8 @@ def chosen_bench(
     engine = engines[config.engine]
     if not gate.attended and engine.lies_in(repository.root, repository.worktree):
         raise MachineError(
-            f"the engine {engine.name} lies in this repository, from which nothing is loaded where "
-            "nobody attends",
+            f"the engine {engine.name} lies in this repository, and an unattended command loads "
+            "nothing from there",
             "install it elsewhere, or type `celedger worker`",
         )
     for task in tasks:

@@ -22,7 +22,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, StrMethodFormatter
 
-from celedger.base import umask
+from celedger.base import files
 from celedger.base.errors import MachineError, UsageError
 from celedger.base.model import Commit, Direction, Metric
 from celedger.views.format import UnitScale, clip, iso_date, short
@@ -132,7 +132,7 @@ def save(figure: Figure, path: Path) -> Path:
     kind = path.suffix.lower()[1:]
     metadata = {"Date": None, "Creator": "celedger"} if kind == "svg" else {"Software": "celedger"}
     try:
-        with umask.users(), style():
+        with files.as_the_user(), style():
             path.parent.mkdir(parents=True, exist_ok=True)
             if path.is_symlink() and ".celedger" in path.parts:
                 path.unlink()  # what celedger keeps leads nowhere else

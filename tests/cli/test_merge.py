@@ -43,7 +43,7 @@ def test_the_row_that_is_refused_is_named(world: hostile.World) -> None:  # type
     hostile.poison(world.theirs, hostile.ATTACKS["log: a path that climbs"], world.outside)
     done, _ = world.ask("merge", str(world.theirs))
     assert done.status == 128
-    assert "its log is no path in the ledger's folder (nothing of it was taken in)" in done.err
+    assert "its log is no path in the ledger's folder (nothing of it was merged)" in done.err
     assert world.harm(done) == ""
 
 

@@ -92,5 +92,5 @@ def test_a_command_in_a_folder_that_is_gone_is_one_line(tmp_path: Path) -> None:
         program = f"rmdir {folder}; exec {sys.executable} -m celedger {verb}"
         done = subprocess.run(["sh", "-c", program], cwd=folder, capture_output=True, text=True)
         assert (done.returncode, done.stdout) == (128, "")
-        assert done.stderr.startswith("celedger: the folder that this was typed in is gone")
+        assert done.stderr.startswith("celedger: the current folder was deleted")
         assert len(done.stderr.splitlines()) == 1

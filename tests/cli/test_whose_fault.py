@@ -185,7 +185,7 @@ def test_a_bisect_steps_around_a_commit_that_this_clone_lacks_until_it_is_there(
     lost[shas[3]].unlink()
     around = project.run(*words)
     assert around.status == 125, around.out + around.err
-    assert f"{shas[3][:10]} is stepped around: cannot check out" in around.err
+    assert f"{shas[3][:10]} is skipped: cannot check out" in around.err
     assert "is one of 2" in around.out
     lost[shas[3]].write_bytes(kept[shas[3]])
     again = project.run(*words)
@@ -202,7 +202,7 @@ def test_a_bisect_in_a_clone_that_lacks_everything_ends(project: Project) -> Non
         blob_file(project, sha, "model.py").unlink()
     done = project.run("bisect", f"{shas[0]}..{shas[-1]}", "--metric", "val_loss")
     assert done.status == 128, done.out + done.err
-    assert done.err.count("is stepped around") == 3
+    assert done.err.count("is skipped") == 3
     assert done.err.count("cannot check out") == 4
 
 

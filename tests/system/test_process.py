@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from celedger.base.errors import MachineError
-from celedger.system import output, process_tree
+from celedger.system import process, process_tree
 from celedger.system.process import End, Exit, Running, capture, run, sweep
 
 PATH = os.environ["PATH"]
@@ -237,7 +237,7 @@ def test_a_kill_by_the_kernel_for_memory_is_told_from_any_other(
 def test_a_flood_of_output_is_cut_to_head_and_tail(
     execute: Callable[..., Exit], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(output.Output.__init__, "__defaults__", (4_000_000,))
+    monkeypatch.setattr(process.Output.__init__, "__defaults__", (4_000_000,))
     code = (
         "print('first'); line = 'x' * 99\n"
         "for _ in range(300_000): print(line)\n"

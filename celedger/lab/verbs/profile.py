@@ -147,12 +147,12 @@ def _answer(
 
 
 def _save_timeline(folder: Path, at: Path) -> None:
-    from celedger.base import umask
+    from celedger.base import files
     from celedger.base.errors import CannotJudge, explained
 
     traces = sorted(folder.rglob("trace.json.gz"), key=lambda path: path.stat().st_size)
     if not traces:
         raise CannotJudge("the training left no trace", "give the task more steps")
-    with explained(f"cannot write {at}"), umask.users():
+    with explained(f"cannot write {at}"), files.as_the_user():
         at.write_bytes(traces[-1].read_bytes())
     note(f"{at}: open it at https://ui.perfetto.dev")
