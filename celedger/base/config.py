@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from celedger.base.errors import ConfigError, UsageError, explained
+from celedger.base.files import beside
 from celedger.base.model import Bytes
 
 FILES = ("celedger.toml", "pyproject.toml")  # the first of them that speaks of celedger counts
@@ -87,7 +88,7 @@ def load(
         raise TypeError(f"no such setting: {', '.join(sorted(unknown))}")
     if "ledger" not in explicit:
         _check_links(settings["ledger"], [repo_root], env)
-        _check_links(settings["ledger"].parent / ".celedger", [repo_root], env)
+        _check_links(beside(settings["ledger"]), [repo_root], env)
     if "suites" not in explicit:
         _check_links(settings["suites"], roots, env)
     files = (file,) if file else ()

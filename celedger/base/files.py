@@ -10,6 +10,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+PRIVATE = ".celedger"
+"""The name of the folder of celedger's own files beside a ledger."""
+
+
+def beside(ledger: Path) -> Path:
+    """Return the folder of celedger's own files beside a ledger's file."""
+    return ledger.parent / PRIVATE
+
 
 def write(path: Path, text: str, errors: str = "surrogateescape") -> None:
     """Write a file that is there, or make it; not where its name is a link. Raises OSError."""

@@ -257,7 +257,7 @@ def _draw(
     from celedger.views import picture, posterior
 
     name = f"bisect-{answer.reports[0].id}.png"
-    path = output or session.ledger.folder / ".celedger" / "plots" / name
+    path = output or session.ledger.private / "plots" / name
     try:
         note(f"plot: {picture.save(posterior.draw(answer.reports, metrics), path)}")
     except (OSError, CeledgerError) as error:

@@ -54,7 +54,7 @@ def doctor(
     import platform
     import time
 
-    from celedger.base import VERSION
+    from celedger.base import VERSION, files
     from celedger.base.errors import UsageError
     from celedger.repo import Repository
     from celedger.service import hooks, kept_files
@@ -76,10 +76,10 @@ def doctor(
         print(context.obj.retyped(f"hook        {hook.name}: {hook.state}"))
     # Without a ledger no log is known to be old.
     age = None if older_than is None or running is None else older_than * 86400.0
-    home, folder = settings.ledger.parent, repository.state_dir
-    with explained(f"cannot list what celedger keeps in {folder} and {home / '.celedger'}"):
+    private, folder = files.beside(settings.ledger), repository.state_dir
+    with explained(f"cannot list what celedger keeps in {folder} and {private}"):
         parts = kept_files.survey(
-            repository, home, now=time.time(), running=running or [], older_than=age
+            repository, private, now=time.time(), running=running or [], older_than=age
         )
     print(context.obj.retyped(_kept(parts, prune)))
     return worst

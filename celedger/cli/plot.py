@@ -137,7 +137,7 @@ def draw_bisect(
     from celedger.judge.bisection.bisect_report import restored
     from celedger.views import picture, posterior
 
-    path = output or ledger.folder / ".celedger" / "plots" / f"bisect-{stored.ulid}.png"
+    path = output or ledger.private / "plots" / f"bisect-{stored.ulid}.png"
     picture.check_suffix(path)
     try:
         history = repository.commits(f"{stored.good}..{stored.bad}")
@@ -184,6 +184,6 @@ def _path(session: Session, output: Path | None, kind: str, *names: str) -> Path
     from celedger.views.picture import check_suffix
 
     safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in "-".join((kind, *names)))
-    path = output or session.ledger.folder / ".celedger" / "plots" / f"{safe}.png"
+    path = output or session.ledger.private / "plots" / f"{safe}.png"
     check_suffix(path)
     return path

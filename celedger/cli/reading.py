@@ -158,7 +158,7 @@ def drift(
     as one of code.
     """
     from celedger.judge import memory
-    from celedger.views.drift import DriftDocument, RowOrder, narrowed, within
+    from celedger.views.drift import DriftDocument, narrowed, within
 
     with reading(context.obj) as session:
         repository, ledger = session.repository, session.ledger
@@ -186,7 +186,7 @@ def drift(
         environments = {e.fingerprint: e for e in ledger.environments()}
         narrow = narrowed(state, suite=suite, task=task, metric=metric)
         named = memory.commits_of(repository, narrow, log)
-        document = DriftDocument(narrow, log, named, environments, RowOrder(sort.value))
+        document = DriftDocument(narrow, log, named, environments, sort is Sorting.CHANGE)
         options.answer(document, json, context.obj.retyped)
     return Status.GOOD
 

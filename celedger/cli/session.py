@@ -383,10 +383,11 @@ def keep_out_of_git(repository: Repository, ledger: Path) -> None:
 
 def _take_in_leftovers(repository: Repository, path: Path, archive: Archive) -> None:
     """A reader too says what became of trials whose runner died, where it may write."""
+    from celedger.base import files
     from celedger.base.errors import CeledgerError
     from celedger.ledger import Ledger
 
-    folders = (archive.journals, path.parent / ".celedger" / "journals")
+    folders = (archive.journals, files.beside(path) / "journals")
     # Reading goes on where this fails, and says what is wrong with the ledger if it must.
     with suppress(CeledgerError, OSError):
         if os.access(path, os.W_OK) and any(any(f.glob("*.*")) for f in folders):

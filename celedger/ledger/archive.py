@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from celedger.base import files
 from celedger.base.errors import LedgerDamaged, LedgerError
 from celedger.base.text import plain
 from celedger.ledger import checksums, opening, salvage, schema, validation
@@ -201,7 +202,7 @@ def restore(path: Path, archive: Archive) -> Restored:
             lost, unsealed = _unite(ledger, archive.path)
             archive.copy(ledger)
             return Restored(_trials(ledger) - before, None, lost, unsealed)
-    draft = path.parent / ".celedger" / "restored" / path.name
+    draft = files.beside(path) / "restored" / path.name
     with opening.alone(path):
         shutil.rmtree(draft.parent, ignore_errors=True)
         private_folder(draft.parent)

@@ -255,7 +255,7 @@ def stamp(path: Path, state: str | None = None) -> None:
 
 
 def _stamp(path: Path) -> Path:
-    return path.parent / ".celedger" / f"{path.name}.stamp"
+    return files.beside(path) / f"{path.name}.stamp"
 
 
 def _state(path: Path) -> str:
@@ -273,13 +273,13 @@ def refuse_planted(path: Path, *folders: Path, may_be_tracked: bool = False) -> 
     from celedger.repo import tracked_in
 
     names = [f"{path.name}{end}" for end in ("", "-wal", "-shm", "-journal")]
-    if tracked := tracked_in(path.parent, [*names[may_be_tracked:], ".celedger"]):
+    if tracked := tracked_in(path.parent, [*names[may_be_tracked:], files.PRIVATE]):
         where = shlex.quote(str(path.parent))
         raise RepositoryError(
             f"git tracks {tracked[0]}, so that a merge can replace what celedger keeps there",
             f"git -C {where} rm --cached {shlex.join(tracked[:3])}",
         )
-    private_folders = [path.parent / ".celedger", *folders]
+    private_folders = [files.beside(path), *folders]
     links = [
         p
         for p in (*private_folders, *(path.with_name(name) for name in names[1:]))
@@ -377,7 +377,7 @@ def _make(path: Path) -> None:
     with alone(path):
         if size(path):
             return  # another process was first
-        draft = path.parent / ".celedger" / f"{path.name}.draft"
+        draft = files.beside(path) / f"{path.name}.draft"
         for suffix in ("", "-wal", "-shm", "-journal"):
             Path(f"{draft}{suffix}").unlink(missing_ok=True)
         with contextlib.closing(_connect(draft, "mode=rwc")) as connection:
@@ -420,7 +420,7 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
 @contextlib.contextmanager
 def alone(path: Path) -> Iterator[None]:
     """Hold the lock under which a ledger is made, migrated or restored."""
-    hidden = path.parent / ".celedger"
+    hidden = files.beside(path)
     with explained(f"{hidden} cannot be written to", kind=LedgerError):
         hidden.mkdir(exist_ok=True)
         lock, flags = hidden / f"{path.name}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW

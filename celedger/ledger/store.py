@@ -23,7 +23,7 @@ from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any, Self, TypeVar, get_origin
 
-from celedger.base import serial
+from celedger.base import files, serial
 from celedger.base.errors import LedgerError, LedgerGone
 from celedger.base.model import Mark
 from celedger.base.text import escaped, without_sequences
@@ -40,7 +40,7 @@ class Store:
 
     def __init__(self, path: Path, connection: sqlite3.Connection, archive: Archive | None) -> None:
         self.path = path
-        self.folder = path.parent
+        self.folder, self.private = path.parent, files.beside(path)
         self.archive = archive
         self._connection = connection
         self._inode = _inode(path)

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from celedger.base import files
 from celedger.base.model import FindingRecord, TrialRecord
 from celedger.base.text import escaped, without_sequences
 from celedger.judge.incident import IN_FORCE, Incident, IncidentMetric
@@ -245,7 +246,7 @@ def _log_tail(folder: Path, record: TrialRecord) -> str:
     if record.outcome is None or not record.outcome.log:
         return ""
     try:
-        logs = folder.resolve() / ".celedger" / "logs"
+        logs = folder.resolve() / files.PRIVATE / "logs"
         path = (folder / record.outcome.log).resolve()
         if not path.is_relative_to(logs) or not path.is_file():
             return ""

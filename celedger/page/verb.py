@@ -43,7 +43,7 @@ def report(
     import time
 
     with reading(context.obj) as session:
-        path = output or session.ledger.folder / ".celedger" / "report.html"
+        path = output or session.ledger.private / "report.html"
         seen = session.ledger.facts()
         print(write_page(session, revision, path, every=every), flush=True)
         try:

@@ -50,18 +50,19 @@ class Part:
 
 def survey(
     repository: Repository,
-    home: Path,
+    private: Path,
     *,
     now: float,
     running: Collection[str] = (),
     older_than: Seconds | None = None,
 ) -> list[Part]:
-    """Return what there is. `home` is the ledger's folder, `running` the ulids of trials that are
+    """Return what there is. `private` is the folder of celedger's files beside the
+    ledger, `running` the ulids of trials that are
     not over; logs and outputs older than `older_than` may go (None: none may)."""
     checkouts = Checkouts(repository)
     slots = checkouts.slots()
     busy = bool(running) or any(used for _, used in slots)
-    state, beside_ledger = repository.state_dir, home / ".celedger"
+    state = repository.state_dir
 
     def age(path: Path) -> Seconds:
         return now - path.stat().st_mtime
@@ -87,8 +88,8 @@ def survey(
     parts["copies of suites"] = [
         *_below(state / "suites", copy_stays), *_below(state / "child", copy_stays)
     ]  # fmt: skip
-    parts["logs"] = [*_below(beside_ledger / "logs", evidence_stays)]
-    parts["output folders"] = [*_below(beside_ledger / "out", evidence_stays)]
+    parts["logs"] = [*_below(private / "logs", evidence_stays)]
+    parts["output folders"] = [*_below(private / "out", evidence_stays)]
     return [Part(name, tuple(items)) for name, items in parts.items()]
 
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from celedger.base import files
 from celedger.base.config import Config
 from celedger.base.errors import CeledgerError, LedgerError, LedgerGone
 from celedger.base.model import JobState, Kind, OutcomeKind, QueuedJob, Task, TrialRecord, Why
@@ -341,4 +342,4 @@ def _bisect(
 
 
 def _lock_path(ledger: Path) -> Path:
-    return ledger.parent / ".celedger" / "worker.lock"
+    return files.beside(ledger) / "worker.lock"

@@ -29,10 +29,6 @@ NO_ROOM = "free some room there or move the ledger with --ledger"
 _ABANDONED = 60.0  # seconds after which a journal without its name is abandoned
 
 
-def own_folder(ledger: Ledger) -> Path:
-    return ledger.folder / ".celedger"
-
-
 def folder(ledger: Ledger) -> Path:
     return ledger.archive.journals if ledger.archive is not None else links(ledger)
 
@@ -40,7 +36,7 @@ def folder(ledger: Ledger) -> Path:
 def links(ledger: Ledger) -> Path:
     """Return the folder beside the ledger that links to its journals. Without an archive, and for
     an older celedger, the journals themselves are there."""
-    return own_folder(ledger) / "journals"
+    return ledger.private / "journals"
 
 
 def path(ledger: Ledger, ulid: str) -> Path:
@@ -55,12 +51,12 @@ def inode(fd: int) -> str:
 
 
 def log_path(ledger: Ledger, ulid: str) -> Path:
-    return own_folder(ledger) / "logs" / f"{ulid}.log"
+    return ledger.private / "logs" / f"{ulid}.log"
 
 
 def out_path(ledger: Ledger, ulid: str) -> Path:
     """Return the folder that is `{out}` in the trial's commands."""
-    return own_folder(ledger) / "out" / ulid
+    return ledger.private / "out" / ulid
 
 
 class Journal:

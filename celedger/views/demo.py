@@ -106,7 +106,7 @@ class Unpacked(Document):
 def draw(derivation: Derivation, answers: Sequence[DemoAnswer]) -> list[Path]:
     """Draw the history of every metric with a planted change, and each bisect's posterior."""
     ledger, state = derivation.ledger, state_of(derivation)
-    folder = ledger.folder / ".celedger" / "plots"
+    folder = ledger.private / "plots"
     metrics = {m.name: m for m in ledger.metrics()}
     pictures = []
     for answer in answers:

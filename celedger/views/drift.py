@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from shlex import quote
 from typing import ClassVar
 
@@ -44,11 +43,6 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-class RowOrder(StrEnum):
-    TIME = "time"
-    CHANGE = "change"
-
-
 @dataclass(frozen=True, slots=True)
 class _Row:
     """One metric that changed: its cells, and what it is sorted by."""
@@ -70,15 +64,12 @@ class DriftDocument(Document):
     commits: Sequence[Commit]
     named: Mapping[str, Commit]
     environments: Mapping[str, Environment]
-    order: RowOrder = RowOrder.TIME
+    by_size: bool = False  # the largest change first, not the newest
 
     def text(self, width: int = 100) -> str:
         """Return the changes; the ranges to search; then how much was looked at."""
         rows = self._rows()
-        key = (
-            (lambda r: -r.size) if self.order is RowOrder.CHANGE else (lambda r: float(r.position))
-        )
-        rows.sort(key=key)
+        rows.sort(key=lambda row: -row.size if self.by_size else row.position)
         lines = []
         if rows:
             lines += [table(_COLUMNS, [row.cells for row in rows], width=width), ""]

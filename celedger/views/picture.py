@@ -134,7 +134,7 @@ def save(figure: Figure, path: Path) -> Path:
     try:
         with files.as_the_user(), style():
             path.parent.mkdir(parents=True, exist_ok=True)
-            if path.is_symlink() and ".celedger" in path.parts:
+            if path.is_symlink() and files.PRIVATE in path.parts:
                 path.unlink()  # what celedger keeps leads nowhere else
             figure.savefig(path, format=kind, metadata=metadata)
     except OSError as error:

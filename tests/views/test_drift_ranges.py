@@ -21,7 +21,7 @@ from celedger.judge.line import Line
 from celedger.judge.state import state_of
 from celedger.repo import Repository
 from celedger.views.document import document
-from celedger.views.drift import DriftDocument, RowOrder, narrowed, within
+from celedger.views.drift import DriftDocument, narrowed, within
 from celedger.views.noise import NoiseList, TaskNoise
 
 from .conftest import NEW, derivation
@@ -237,8 +237,8 @@ def test_changes_are_sorted_by_time_or_by_size(history: Any, make_commits: Commi
     made = history.commits(make_commits(15))
     measure(history, made, [0.4] * 5 + [0.42] * 5 + [0.6] * 5)
     by_time, by_size = (
-        [line.split()[2] for line in text(history, made, order=order).splitlines()[1:3]]
-        for order in (RowOrder.TIME, RowOrder.CHANGE)
+        [line.split()[2] for line in text(history, made, by_size=by_size).splitlines()[1:3]]
+        for by_size in (False, True)
     )
     assert by_time == [made[5].sha[:8], made[10].sha[:8]]
     assert by_size == by_time[::-1]

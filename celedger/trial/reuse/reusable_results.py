@@ -48,7 +48,7 @@ class Reuse:
     ) -> None:
         self._ledger, self._repository, self._installed = ledger, repository, installed
         self._child, self._variables = child, variables
-        self.beside = (*outside_folders(repository), journal.own_folder(ledger))
+        self.beside = (*outside_folders(repository), ledger.private)
         self._differences = Differences(repository)
         self._syntax = SyntaxTrees(self._differences)
         self._agreements: dict[int, FootprintComparison] = {}  # by the number of the footprint
@@ -70,7 +70,7 @@ class Reuse:
                 *(path_of(self._ledger, ulid) for path_of in path_functions),
                 self._child,
             )
-            trials = journal.own_folder(self._ledger)
+            trials = self._ledger.private
             verdict = judge_outside(
                 self._repository, self.beside, beside, commit.tree, trials, trial_paths
             )
