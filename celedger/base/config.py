@@ -234,12 +234,12 @@ def _path(value: object, base: Path) -> Path:
     return base / path
 
 
-def _rule(fits: Callable[[Any], object], wanted: str) -> Callable[[object, Path], Any]:
+def _rule(fits: Callable[[Any], object], expected: str) -> Callable[[object, Path], Any]:
     """Return a rule for a value that is taken as it is."""
 
     def check(value: object, _: Path) -> object:
         if not fits(value):
-            raise ValueError(wanted)
+            raise ValueError(expected)
         return value
 
     return check

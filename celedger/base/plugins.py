@@ -67,8 +67,10 @@ class Plugin:
         return any(Path(p).resolve().is_relative_to(root) for p in places if p for root in roots)
 
     def broken(self, reason: str) -> MachineError:
-        what = f"{self.name} ({self.module}) cannot be loaded"
-        return MachineError(f"{what}: {' '.join(reason.split())}", f"it is named in {self.listed}")
+        problem = f"{self.name} ({self.module}) cannot be loaded"
+        return MachineError(
+            f"{problem}: {' '.join(reason.split())}", f"it is named in {self.listed}"
+        )
 
 
 def installed(group: str) -> dict[str, Plugin]:

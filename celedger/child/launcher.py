@@ -111,7 +111,7 @@ def _import_from_byte_code() -> Any:
     starts this process anew, once. Compiling leaves free room in the heap, which trials fill: those
     of a first run after an installation would seem to need less memory."""
     loader: Any = importlib.machinery.SourceFileLoader
-    write, kept = loader.set_data, sys.dont_write_bytecode
+    write, was_off = loader.set_data, sys.dont_write_bytecode
     written: list[str] = []
 
     def set_data(self: Any, path: str, data: bytes, **options: Any) -> None:
@@ -120,7 +120,7 @@ def _import_from_byte_code() -> Any:
             written.append(path)
 
     def end() -> None:
-        loader.set_data, sys.dont_write_bytecode = write, kept
+        loader.set_data, sys.dont_write_bytecode = write, was_off
         if written and AGAIN not in sys.argv:
             os.execv(sys.executable, [sys.executable, *sys.argv, AGAIN])
 

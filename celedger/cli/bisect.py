@@ -237,16 +237,16 @@ def _note_other_environments(bench: Bench, commits: Sequence[str], tasks: Sequen
     from celedger.views.format import count
 
     for task in tasks:
-        here = bench.environments[task.name]
+        environment = bench.environments[task.name]
         stored = bench.ledger.trials(commits=commits, recipe=task.recipe)
-        elsewhere = [r for r in stored if r.ok and r.trial.environment != here.fingerprint]
-        usable = {r.trial.commit for r in stored if r.trial.environment == here.fingerprint}
+        elsewhere = [r for r in stored if r.ok and r.trial.environment != environment.fingerprint]
+        usable = {r.trial.commit for r in stored if r.trial.environment == environment.fingerprint}
         lost = [r for r in elsewhere if r.trial.commit not in usable]
         if lost:
             old = bench.ledger.environment(lost[-1].trial.environment)
             note(
                 f"celedger: {count(len(lost), 'stored trial')} of {task.name} in this range do "
-                f"not count: {environment_text(old, here)} since"
+                f"not count: {environment_text(old, environment)} since"
             )
 
 
@@ -266,10 +266,10 @@ def _draw(
 
 def _introduce(symptoms: Sequence[Symptom], commits: int, progress: Progress) -> None:
     first = symptoms[0]
-    what = f"the crash of {first.task.name} ({first.crash})"
+    subject = f"the crash of {first.task.name} ({first.crash})"
     if first.metric is not None:
-        what = f"{first.task.name} {', '.join(symptom.name for symptom in symptoms)}"
-    progress.say(f"bisecting {what} over {commits} commits")
+        subject = f"{first.task.name} {', '.join(symptom.name for symptom in symptoms)}"
+    progress.say(f"bisecting {subject} over {commits} commits")
 
 
 def _warn(expected: float, budget: int, progress: Progress) -> None:

@@ -419,6 +419,6 @@ def _declare(
         if act == "pin" and not measured:
             typed = command("run", revision, suite=suite)
             note(context.obj.retyped(f"celedger: {revision} is not measured yet: type {typed}"))
-    what = " ".join(filter(None, (chosen.name, task, (metric or "").lstrip("*"))))
-    print(f"{'pinned' if act == 'pin' else 'accepted'} {commit.sha} for {what}")
+    subject = " ".join(filter(None, (chosen.name, task, (metric or "").lstrip("*"))))
+    print(f"{'pinned' if act == 'pin' else 'accepted'} {commit.sha} for {subject}")
     return Status.GOOD

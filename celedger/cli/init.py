@@ -46,9 +46,9 @@ def init(
 
     options: Options = context.obj
     repository, settings = find(options)
-    there = suites_in(settings.suites)
+    existing = suites_in(settings.suites)
     if suite is None:
-        suite = settings.suite or (there[0] if len(there) == 1 else "first")
+        suite = settings.suite or (existing[0] if len(existing) == 1 else "first")
     if not all(c.isalnum() or c in "_.-" for c in suite) or suite.strip(".") == "":
         raise UsageError(f"{suite!r} cannot name a suite", "use letters, digits, _ . and -")
     root = repository.worktree
@@ -63,7 +63,7 @@ def init(
         print(f"kept     {configured}")
     folder = settings.suites / suite
     python = environment.interpreter_of(repository.root, os.environ)
-    if suite in there:
+    if suite in existing:
         print(f"kept     {folder}")
     else:
         with files.as_the_user():
@@ -73,9 +73,9 @@ def init(
     keep_out_of_git(repository, settings.ledger)
     _, settings = find(options)
     gate = Gate.of(repository, attended=True)
-    asked = allow.asked(repository, settings, suite)
-    gate.review([asked.settings] if configured is None else [])
-    gate.review(asked.starts if suite not in there else [], texts=asked.texts)
+    requests = allow.asked(repository, settings, suite)
+    gate.review([requests.settings] if configured is None else [])
+    gate.review(requests.starts if suite not in existing else [], texts=requests.texts)
     print(f"ledger   {settings.ledger} (kept out of git by .git/info/exclude)")
     _check_interpreters(repository, folder, python)
     run = options.retyped("`celedger run HEAD`")

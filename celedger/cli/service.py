@@ -58,12 +58,12 @@ def install(context: typer.Context) -> int:
     done = hooks.install(repository, sys.executable)
     keep_out_of_git(repository, settings.ledger)
     gate = Gate.of(repository, attended=True)
-    asked = allow.asked(repository, settings)
+    requests = allow.asked(repository, settings)
     if gate.empty:
-        gate.review([asked.settings, *asked.starts], texts=asked.texts)
-    if asked.problem is not None:
-        note(f"celedger: no suite is allowed yet: {asked.problem}")
-    elif gate.missing([asked.settings, *asked.starts]):
+        gate.review([requests.settings, *requests.starts], texts=requests.texts)
+    if requests.problem is not None:
+        note(f"celedger: no suite is allowed yet: {requests.problem}")
+    elif gate.missing([requests.settings, *requests.starts]):
         warn(options.retyped(f"the suite or the settings are new since allowed: {gate.hint}"))
     if isinstance(done, hooks.Elsewhere):
         print(f"core.hooksPath is {done.configured}: celedger does not write there.")
@@ -156,19 +156,19 @@ def allow(
     command: Options = context.obj
     repository, settings = find(command)
     gate = Gate.of(repository, attended=True)
-    asked = service.asked(repository, settings)
-    new = gate.missing([asked.settings, *asked.starts])
+    requests = service.asked(repository, settings)
+    new = gate.missing([requests.settings, *requests.starts])
     agreed = not dry_run
     if new:
-        agreed = _agreed(command, gate, new, asked, None if dry_run else shown, ask=not dry_run)
-    elif asked.problem is None:
+        agreed = _agreed(command, gate, new, requests, None if dry_run else shown, ask=not dry_run)
+    elif requests.problem is None:
         warn("nothing is new since the last approval")
     if agreed:
-        gate.review(new, texts=asked.texts)
+        gate.review(new, texts=requests.texts)
         if service.wake(repository, settings):
             warn(command.retyped("waiting jobs continue; see `celedger queue`"))
-    if asked.problem is not None:
-        raise asked.problem
+    if requests.problem is not None:
+        raise requests.problem
     return Status.GOOD if agreed or dry_run else Status.CANNOT_JUDGE
 
 
@@ -176,7 +176,7 @@ def _agreed(
     command: Options,
     gate: Gate,
     new: Sequence[Request],
-    asked: Asked,
+    requests: Asked,
     shown: str | None,
     *,
     ask: bool,
@@ -194,7 +194,7 @@ def _agreed(
                 "see it: `celedger allow --dry-run`",
             )
         return True
-    print(changes_text(gate, new, asked.texts), flush=True)
+    print(changes_text(gate, new, requests.texts), flush=True)
     streams = (sys.stdin, sys.stdout, sys.stderr)
     if ask and all(stream is not None and stream.isatty() for stream in streams):
         return typer.confirm("Allow this?", err=True)

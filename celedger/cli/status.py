@@ -115,9 +115,9 @@ def _proof(ledger: Ledger, incident: Incident) -> str:
 
 def _seen(repository: Repository) -> Mapping[str, str]:
     with suppress(OSError, ValueError):
-        seen = json_format.loads((repository.state_dir / _SEEN).read_text())
-        if isinstance(seen, dict):
-            return seen
+        last_states = json_format.loads((repository.state_dir / _SEEN).read_text())
+        if isinstance(last_states, dict):
+            return last_states
     return {}
 
 
@@ -125,9 +125,9 @@ def _see(repository: Repository, state: State) -> None:
     """Keep what a person has seen. A file that cannot be written costs a repetition."""
     from celedger.base import files
 
-    seen = {incident.id: incident.state for incident in state.incidents}
+    states = {incident.id: incident.state for incident in state.incidents}
     with suppress(OSError):
-        files.replace(repository.state_dir / _SEEN, json_format.dumps(seen).encode())
+        files.replace(repository.state_dir / _SEEN, json_format.dumps(states).encode())
 
 
 def _queue_hint(queue: QueueDocument) -> str:

@@ -56,7 +56,11 @@ def both(repository: Repository, words: Sequence[str]) -> tuple[Commit, Commit, 
         revision.commit if revision else repository.resolve(word or "HEAD")
         for revision, word in zip(revisions, (first, second), strict=True)
     ]
-    return ends[0], ends[1], any(each is not None and each.is_changed for each in revisions)
+    return (
+        ends[0],
+        ends[1],
+        any(revision is not None and revision.is_changed for revision in revisions),
+    )
 
 
 @contextmanager

@@ -26,10 +26,10 @@ def ledger() -> Path:
     return _shipped("ledger.db.example", PACKAGE.parent)
 
 
-def _shipped(name: str, beside: Path) -> Path:
+def _shipped(name: str, folder: Path) -> Path:
     """In a wheel a file lies in the package, in an editable install beside it."""
     installed = PACKAGE / "_shipped" / "example" / name
-    return installed if installed.is_file() else beside / name
+    return installed if installed.is_file() else folder / name
 
 
 def materialise(path: Path) -> dict[str, str]:

@@ -142,8 +142,8 @@ class Head:
             for job in [job for job in self._jobs if job.is_ours]:
                 job.lost = TRIES
                 self._interrupt(job)
-            ours = [job for job in self._jobs if job.is_ours]
-            while any(job in self._jobs for job in ours):
+            own_jobs = [job for job in self._jobs if job.is_ours]
+            while any(job in self._jobs for job in own_jobs):
                 self._take(self._gathered(deadline - time.monotonic()))
         for job in self._jobs:
             job.intake.close()
@@ -327,14 +327,14 @@ class Head:
 def send(keeper: KeeperOf, order: Order, repository: Repository, suite: bytes) -> None:
     """Give an order to a keeper, with what its node lacks of the commit's history. Raises
     CeledgerError if the node has another celedger, or the history is not whole."""
-    there = keeper.greet(order.repository)
-    if (there.celedger, there.schema) != (VERSION, schema.version()):
+    node = keeper.greet(order.repository)
+    if (node.celedger, node.schema) != (VERSION, schema.version()):
         raise MachineError(
-            f"{there.host} has celedger {there.celedger} (schema {there.schema}), and this is "
+            f"{node.host} has celedger {node.celedger} (schema {node.schema}), and this is "
             f"{VERSION} (schema {schema.version()})",
             "install one of both on all nodes",
         )
     keeper.start({
         "order.json": serial.written(order).encode(), "suite.tar": suite,
-        "pack": pack(repository, order.tip, there.commits),
+        "pack": pack(repository, order.tip, node.commits),
     })  # fmt: skip

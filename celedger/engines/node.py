@@ -135,23 +135,32 @@ def execute(folder: Path, lines: LineFile) -> None:
             ))  # fmt: skip
 
 
-def _agreed(received: Order, task: Task, here: Environment) -> Environment:
+def _agreed(received: Order, task: Task, local: Environment) -> Environment:
     """Return the environment in which the head compares trials of a task. Raises OtherEnvironment
     if the one `here` differs in something that counts."""
-    wanted = (received.environments or {}).get(task.name, here)
+    expected = (received.environments or {}).get(task.name, local)
     imported = (received.imported or {}).get(task.name, ())
-    if wanted.fingerprint == here.fingerprint or (imported and alike(wanted, here, {*imported})):
-        return wanted
+    if expected.fingerprint == local.fingerprint or (
+        imported and alike(expected, local, {*imported})
+    ):
+        return expected
     raise OtherEnvironment(
-        f"the environment of {socket.gethostname()} is another one: {_difference(here, wanted)}"
+        f"the environment of {socket.gethostname()} is another one: {_difference(local, expected)}"
     )
 
 
-def _difference(here: Environment, wanted: Environment) -> str:
+def _difference(local: Environment, expected: Environment) -> str:
     """Name up to three things in which two environments differ."""
-    mine, theirs = facts(here), facts(wanted)
-    keys = sorted(key for key in {*mine, *theirs} if mine.get(key) != theirs.get(key))
-    words = [f"{key} {mine.get(key, 'missing')}, not {theirs.get(key, 'any')}" for key in keys[:3]]
+    local_facts, expected_facts = facts(local), facts(expected)
+    keys = sorted(
+        key
+        for key in {*local_facts, *expected_facts}
+        if local_facts.get(key) != expected_facts.get(key)
+    )
+    words = [
+        f"{key} {local_facts.get(key, 'missing')}, not {expected_facts.get(key, 'any')}"
+        for key in keys[:3]
+    ]
     return "; ".join(words) + f" and {len(keys) - 3} more" * (len(keys) > 3)
 
 

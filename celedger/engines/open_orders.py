@@ -59,14 +59,14 @@ class Notes:
 
     def left(self) -> Iterator[Note]:
         """Yield the notes of dead heads on orders of this engine and ledger, locked."""
-        ours = [self.engine, self.address, str(self.ledger)]
+        engine_name = [self.engine, self.address, str(self.ledger)]
         for path in sorted(elsewhere.folder(self.repository).glob("*.json")):
             note_lock = try_flock(path)
             if note_lock is None:
                 continue
             with suppress(OSError, ValueError, KeyError, TypeError):
                 facts = json.loads(path.read_bytes())
-                if [facts["engine"], facts["address"], facts["ledger"]] == ours:
+                if [facts["engine"], facts["address"], facts["ledger"]] == engine_name:
                     yield Note(path, serial.rebuilt(Order, facts["order"]), note_lock)
                     continue
             note_lock.close()

@@ -118,10 +118,10 @@ class Intake:
             case "start_trial", [trial]:
                 rows = [("trials", columns_of(trial))]
                 commit, (task,) = self.order.commit, self.order.tasks
-                asked = commit is not None and (trial.commit, trial.recipe) == (
+                is_ordered = commit is not None and (trial.commit, trial.recipe) == (
                     commit.sha, task.recipe
                 )  # fmt: skip
-                if not asked or self._ledger.environment(trial.environment) is None:
+                if not is_ordered or self._ledger.environment(trial.environment) is None:
                     raise ValueError("a trial that nobody asked for")
             case "append_epochs", [_, reports]:
                 for r in reports:

@@ -106,9 +106,9 @@ class JobKeeper:
     def forget(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _ask(self, what: str, why: str = "") -> None:
+    def _ask(self, request: str, why: str = "") -> None:
         with self._reached():
-            job.append(self._folder / job.ASKS, json.dumps({what: why}).encode() + b"\n")
+            job.append(self._folder / job.ASKS, json.dumps({request: why}).encode() + b"\n")
 
     @contextmanager
     def _reached(self) -> Iterator[None]:

@@ -39,7 +39,7 @@ def append(path: Path, content: bytes) -> None:
 def asked(folder: Path) -> dict[str, str]:
     """Return what the head has asked for."""
     *lines, _ = (folder / ASKS).read_bytes().split(b"\n")
-    return {what: why for line in lines for what, why in json.loads(line).items()}
+    return {request: why for line in lines for request, why in json.loads(line).items()}
 
 
 def greet(keeper: Keeper, folder: Path) -> None:

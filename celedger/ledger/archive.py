@@ -378,11 +378,11 @@ def compare(ledger: Path, archive: Path) -> Comparison:
             fact
             for fact, _ in checksums.checksums(one).items() & checksums.checksums(other).items()
         }
-        here, there = _Contents(one).by_name(equal), _Contents(other).by_name(equal)
+        in_ledger, in_archive = _Contents(one).by_name(equal), _Contents(other).by_name(equal)
     result = Comparison()
-    for key, (digest, name) in there.items():
-        if key not in here:
+    for key, (digest, name) in in_archive.items():
+        if key not in in_ledger:
             result.lacking.append(name)
-        elif here[key][0] != digest:
+        elif in_ledger[key][0] != digest:
             result.otherwise.append(name)
     return result

@@ -292,10 +292,10 @@ class Union:
             "(SELECT count(DISTINCT epoch) FROM points p WHERE p.trial = r.id)) "
             "FROM trials r LEFT JOIN outcomes o ON o.trial = r.id WHERE r."
         )
-        here = self._target.execute(f"{sql}ulid = ? AND o.trial NOTNULL", (ulid,)).fetchone()
-        if here is None or here[0]:
+        ended = self._target.execute(f"{sql}ulid = ? AND o.trial NOTNULL", (ulid,)).fetchone()
+        if ended is None or ended[0]:
             return False
-        return bool(self._source.execute(f"{sql}id = ?", (row,)).fetchone() > here)
+        return bool(self._source.execute(f"{sql}id = ?", (row,)).fetchone() > ended)
 
     def _is_complete(self, table: str, key: int) -> bool:
         """Return True for a trial with its outcome, and for a commit with its parents."""
@@ -366,9 +366,11 @@ class Union:
         for table, columns in COLUMNS.items():
             if columns.startswith("id, "):
                 rows = self._source.execute(f"SELECT id FROM {table} ORDER BY id").fetchall()
-                there = {row for (row,) in rows}
+                rows_there = {row for (row,) in rows}
                 yield from (
-                    (table, row) for row in range(1, max(there, default=0)) if row not in there
+                    (table, row)
+                    for row in range(1, max(rows_there, default=0))
+                    if row not in rows_there
                 )
 
     def name(self, table: str, row: int) -> str | None:

@@ -189,8 +189,8 @@ def readonly(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def damaged(path: Path, what: str) -> LedgerDamaged:
-    return LedgerDamaged(f"{path} is damaged: {plain(what)}", "see `celedger doctor`")
+def damaged(path: Path, problem: str) -> LedgerDamaged:
+    return LedgerDamaged(f"{path} is damaged: {plain(problem)}", "see `celedger doctor`")
 
 
 def explain(error: Exception, path: Path) -> LedgerError:

@@ -534,8 +534,8 @@ def _incident(row: SaidRecord) -> SaidIncident:
 
 def _where(conditions: Mapping[str, object]) -> tuple[str, tuple[object, ...]]:
     """Return the conditions whose value is not None, as SQL and its values."""
-    asked = {sql: value for sql, value in conditions.items() if value is not None}
-    return ("WHERE " + " AND ".join(asked) if asked else ""), tuple(asked.values())
+    used = {sql: value for sql, value in conditions.items() if value is not None}
+    return ("WHERE " + " AND ".join(used) if used else ""), tuple(used.values())
 
 
 def _unpacked(paths: bytes) -> tuple[bytes, ...]:

@@ -105,15 +105,15 @@ def _sources(db: Database) -> None:
 
 def _complete_the_first(db: Database) -> None:
     """Make the tables that an earlier form of `1_first` lacks; its verdicts held their trials."""
-    there = {name for (name,) in db.conn.execute("SELECT name FROM sqlite_schema").fetchall()}
+    tables = {name for (name,) in db.conn.execute("SELECT name FROM sqlite_schema").fetchall()}
     verdicts: list[tuple[Any, ...]] = []
-    if "trial_sets" not in there:
+    if "trial_sets" not in tables:
         verdicts = db.conn.execute("SELECT * FROM verdicts ORDER BY id").fetchall()
         db.conn.execute("DROP TABLE verdicts")
-        there -= {"verdicts", "verdicts_by_revision"}
+        tables -= {"verdicts", "verdicts_by_revision"}
     for statement in first_schema.TABLES.split(";\n"):
         words = statement.split()
-        if words and words[2] not in there:
+        if words and words[2] not in tables:
             db.conn.execute(statement)
             if words[1] == "TABLE":
                 _append_only(db, words[2])

@@ -102,11 +102,11 @@ class Store:
 
     def close(self) -> None:
         """Close the connection. The last one to close folds the -wal into the file."""
-        ours = opening.is_stamped(self.path)
+        is_ours = opening.is_stamped(self.path)
         with contextlib.suppress(sqlite3.Error):  # a full disk: the -wal stays and is read later
-            ours |= self._connection.total_changes > 0
+            is_ours |= self._connection.total_changes > 0
             self._connection.close()
-        if ours and not self._left_out and not self._vanished():
+        if is_ours and not self._left_out and not self._vanished():
             opening.stamp(self.path)
         if self.archive is not None:
             self.archive.close()

@@ -109,11 +109,11 @@ class TaskColumns:
         *numbers, texts, names, ranks, started, risen = zip(*rows, strict=True)
         marks = {text: sum(_MARKS[mark] for mark in marks_of(text)) for text in set(texts)}
         sessions = {name: zlib.crc32(name.encode()) for name in set(names)}
-        seen: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         places = []
         for name, rank in zip(names, ranks, strict=True):
-            places.append(int(rank) if int(rank) >= 0 else seen[name])
-            seen[name] += 1
+            places.append(int(rank) if int(rank) >= 0 else counts[name])
+            counts[name] += 1
         columns = (
             [marks[t] for t in texts],
             [sessions[name] for name in names],

@@ -310,18 +310,18 @@ class Ledger(Reader):
             "SELECT r.id FROM trials r JOIN commits c ON c.id = r.revision "
             "WHERE c.sha IN (SELECT value FROM json_each(?))"
         )
-        asked = (json.dumps(list(commits)),)
+        parameters = (json.dumps(list(commits)),)
         source = other._connection
         with self.transaction() as target, checksums.snapshot(source):
             union = Union(source, target)
-            for (row,) in source.execute(chosen, asked).fetchall():
+            for (row,) in source.execute(chosen, parameters).fetchall():
                 union.carry("trials", row)
             for table in ("trial_facts", "closures"):
                 sql = f"SELECT rowid FROM {table} WHERE trial IN ({chosen})"
-                for (row,) in source.execute(sql, asked).fetchall():
+                for (row,) in source.execute(sql, parameters).fetchall():
                     union.carry(table, row)
             sql = f"SELECT evidence FROM derived WHERE trial IN ({chosen})"
-            for (evidence,) in source.execute(sql, asked).fetchall():
+            for (evidence,) in source.execute(sql, parameters).fetchall():
                 union.carry("closures", evidence)
 
     # --- rows

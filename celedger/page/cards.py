@@ -165,9 +165,9 @@ class CardWriter:
             _TELEMETRY if telemetry else "",
         ]
         label, among, compare = self._where(incident)
-        seen = incident.likeliest if incident.bisect else incident.seen_at
+        sha = incident.likeliest if incident.bisect else incident.seen_at
         alone = len([i for i in self._history.state.in_force if i.main.key == main.key]) == 1
-        commit = "" if main.name and incident.in_force and alone else seen[:TYPED]
+        commit = "" if main.name and incident.in_force and alone else sha[:TYPED]
         key = f"{main.suite}/{main.task}"
         typed = incident.next()
         return Card(
@@ -177,7 +177,7 @@ class CardWriter:
             words.levels(main) if math.isfinite(main.change) else "",
             words.by_how_much(incident), tuple(filter(None, remarks)), label,
             self._line(incident.likeliest) if incident.is_named else None, among, compare,
-            typed, seen[:TYPED],
+            typed, sha[:TYPED],
         )  # fmt: skip
 
     def _where(self, incident: Incident) -> tuple[str, str, str]:

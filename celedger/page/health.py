@@ -84,8 +84,10 @@ def _of_task(history: Measured, task: TaskSeries) -> TaskHealth:
         ),
         None,
     )
-    healths = [each.health for each in series if not each.series.is_telemetry]
-    health = min(healths, key=lambda each: each.rank, default=Health.UNMEASURED)
+    healths = [item.health for item in series if not item.series.is_telemetry]
+    health = min(
+        healths, key=lambda health_of_series: health_of_series.rank, default=Health.UNMEASURED
+    )
     return TaskHealth(task, Health.CRASHED if failing else health, series, failing)
 
 

@@ -54,7 +54,7 @@ def commits(history: Measured) -> dict[str, Any]:
     axis, scope = history.scope.axis, history.scope
     measured = {position for series_of_task in history.tasks for position in series_of_task.tried}
     shown = [len(axis) <= _DETAILED or position in measured for position in range(len(axis))]
-    names = [plain(c.author) if own else "" for c, own in zip(axis, shown, strict=True)]
+    names = [plain(c.author) if is_shown else "" for c, is_shown in zip(axis, shown, strict=True)]
     authors = list(dict.fromkeys(names))
     number = {name: i for i, name in enumerate(authors)}
     times = [c.commit_time // 60 for c in axis]
@@ -172,12 +172,12 @@ def marks(history: Measured, key: tuple[str, str, str]) -> list[dict[str, Any]]:
 
 
 def _incident(history: Measured, incident: Incident, metric: IncidentMetric) -> dict[str, Any]:
-    seen = incident.likeliest if incident.bisect else incident.seen_at
+    sha = incident.likeliest if incident.bisect else incident.seen_at
     glyph = "▲" if metric.name else "✕"
     moved = words.moved(metric) or words.KINDS.get(incident.kind, "")
     sure = probability(incident.probability)
     return {
-        **_mark(history, seen, incident.first_bad, "bad", f"{glyph} {moved}", sure),
+        **_mark(history, sha, incident.first_bad, "bad", f"{glyph} {moved}", sure),
         "id": incident.id,
         "open": metric.state in IN_FORCE,
         "named": bool(incident.bisect),
@@ -207,7 +207,7 @@ def _change(
     if old is None:
         return ""
     same = old.environment == new.environment
-    what = "the suite was edited" if same else environment_text(
+    difference = "the suite was edited" if same else environment_text(
         history.environments.get(old.environment), history.environments.get(new.environment)
     )  # fmt: skip
     pair = (old.environment, new.environment)
@@ -219,8 +219,8 @@ def _change(
         ) == series.key and change.environments == pair
         if is_of_series and change.kind == ("definition" if same else "environment"):
             code = by_code(history.state, [change])
-            return f"{what}: {offset(change) or 'nothing clear'}; the code: {code}"
-    return what
+            return f"{difference}: {offset(change) or 'nothing clear'}; the code: {code}"
+    return difference
 
 
 def _failures(folder: Path, stands: TaskHealth, history: Measured) -> list[dict[str, Any]]:
@@ -264,9 +264,9 @@ def _news(history: Measured, task: TaskSeries) -> list[list[Any]]:
     """Return [position, metric, what the state says of it there, whether that is bad]; the metric
     is "" of a task as a whole."""
     state = history.state
-    here = [i for i in state.incidents
+    in_force = [i for i in state.incidents
             if any((m.suite, m.task) == (task.suite, task.name) for m in i.metrics)]  # fmt: skip
-    shas = {s for i in here for s in (i.likeliest, i.seen_at, i.closed_at)}
+    shas = {s for i in in_force for s in (i.likeliest, i.seen_at, i.closed_at)}
     shas |= {c.seen_at for c in state.changes if (c.suite, c.task) == (task.suite, task.name)}
     rows = []
     for sha in shas & history.position.keys():

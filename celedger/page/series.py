@@ -144,7 +144,7 @@ def read(ledger: Reader, derivation: Derivation, state: State, scope: Scope) -> 
         series = (_series(task_on_line, metric, start) for metric in metrics)
         tasks.append(TaskSeries(
             suite, name, task_on_line.recipes, _telemetry_last(series), tuple(tried),
-            frozenset(place - start for place in task_on_line.ran()),
+            frozenset(position - start for position in task_on_line.ran()),
             {p - start: records for p, records in task_on_line.failures().items() if p >= start},
             derivation.is_measured(suite, name),
         ))  # fmt: skip
@@ -179,7 +179,7 @@ def _series(task: TaskOnLine, metric: Metric, start: int) -> ChartSeries:
 
 def _stretch(chain: ChainValues, start: int) -> ChartStretch:
     places, groups, means = chain.by_place()
-    here = places >= start
+    inside = places >= start
     sizes = np.array([group.size for group in groups], dtype=np.int64)
     with np.errstate(invalid="ignore"):
         sds = np.array([g.std(ddof=1) if g.size > 1 else math.nan for g in groups])
@@ -187,6 +187,7 @@ def _stretch(chain: ChainValues, start: int) -> ChartStretch:
         (max(0, first - start), level) for first, last, level in chain.levels() if last >= start
     ]
     return ChartStretch(
-        chain.chain.environment, chain.chain.recipe, places[here] - start, means[here], sds[here],
-        sizes[here], levels,
+        chain.chain.environment, chain.chain.recipe,
+        places[inside] - start, means[inside], sds[inside],
+        sizes[inside], levels,
     )  # fmt: skip

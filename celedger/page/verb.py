@@ -44,13 +44,13 @@ def report(
 
     with reading(context.obj) as session:
         path = output or session.ledger.private / "report.html"
-        seen = session.ledger.facts()
+        last_facts = session.ledger.facts()
         print(write_page(session, revision, path, every=every), flush=True)
         try:
             while watch:
                 time.sleep(_POLL)
-                if (facts := session.ledger.facts()) != seen:
-                    seen = facts
+                if (facts := session.ledger.facts()) != last_facts:
+                    last_facts = facts
                     note(f"written anew: {write_page(session, revision, path, every=every)}")
         except KeyboardInterrupt:
             pass

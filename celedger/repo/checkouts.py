@@ -228,9 +228,9 @@ class Checkout:
     def _ask(self, *words: str, stdin: bytes | None = None) -> GitAnswer:
         # Said explicitly: in a slot whose .git is broken git would look further up, and the next
         # repository above is the user's.
-        here = ("--git-dir", str(self._git_dir), "--work-tree", str(self.path))
+        of_slot = ("--git-dir", str(self._git_dir), "--work-tree", str(self.path))
         no_hooks = ("-c", "core.hooksPath=/dev/null")
-        return ask(self.path, *here, *no_hooks, *words, stdin=stdin, holding=self._handle)
+        return ask(self.path, *of_slot, *no_hooks, *words, stdin=stdin, holding=self._handle)
 
     def _tell(self, *words: str, stdin: bytes | None = None) -> GitAnswer:
         answer = self._ask(*words, stdin=stdin)

@@ -64,7 +64,7 @@ class ObjectStore:
 
     def _read(self, tree: str, paths: Mapping[bytes, object]) -> dict[bytes, dict[bytes, Entry]]:
         """Return the entries of the folders that hold these paths, by the folder's path."""
-        wanted = {
+        objects = {
             path[:end]
             for path in paths
             for end in [i for i, letter in enumerate(path) if letter == 0x2F]
@@ -79,13 +79,13 @@ class ObjectStore:
                 for path in todo
                 for name, entry in levels[path].items()
             }
-            todo = {p: e.sha for p, e in inside.items() if e.mode == TREE and p in wanted}
+            todo = {p: e.sha for p, e in inside.items() if e.mode == TREE and p in objects}
         return levels
 
     def _trees(self, shas: Iterable[str]) -> dict[str, dict[bytes, Entry]]:
         names = list(dict.fromkeys(shas))
-        asked = "".join(f"{sha}\n" for sha in names).encode()
-        out = self.repository.tell("cat-file", "--batch", "--buffer", stdin=asked).out
+        request = "".join(f"{sha}\n" for sha in names).encode()
+        out = self.repository.tell("cat-file", "--batch", "--buffer", stdin=request).out
         trees, start = {}, 0
         for sha in names:
             end = out.index(b"\n", start)

@@ -59,8 +59,8 @@ class Repository:
         if worktree is not None and git_dir == common_dir:
             return cls(worktree, worktree, common_dir, git_dir)
         root = _main_worktree(common_dir)
-        beside = root if (root / ".git").exists() else common_dir
-        return cls(root, worktree or beside, common_dir, git_dir)
+        main_tree = root if (root / ".git").exists() else common_dir
+        return cls(root, worktree or main_tree, common_dir, git_dir)
 
     @property
     def state_dir(self) -> Path:
@@ -88,8 +88,8 @@ class Repository:
         and RepositoryError in a repository without commits."""
         # The suffix lets a short hash mean the one commit among objects; after ":/text" it would
         # be part of the text.
-        wanted = revision if revision.startswith(":") else f"{revision}^{{commit}}"
-        answer = self.ask("rev-parse", "--verify", "--end-of-options", wanted)
+        spec = revision if revision.startswith(":") else f"{revision}^{{commit}}"
+        answer = self.ask("rev-parse", "--verify", "--end-of-options", spec)
         sha = answer.text
         if answer.status != 0 or not re.fullmatch("[0-9a-f]{40,64}", sha):
             raise self._unknown(revision, answer.error)
@@ -170,8 +170,8 @@ class Repository:
         """Return True if HEAD is one of these commits (hashes) or descends from one. Those that
         this clone lacks are passed over."""
         words = ("rev-list", "--ignore-missing", "--stdin")
-        asked = "".join(f"{sha}\n" for sha in commits)
-        present = self.ask(*words, "--no-walk", stdin=asked.encode()).text.split()
+        request = "".join(f"{sha}\n" for sha in commits)
+        present = self.ask(*words, "--no-walk", stdin=request.encode()).text.split()
         if not present:
             return False
         apart = self.ask(*words, stdin="\n".join([*present, "^HEAD\n"]).encode())
@@ -206,14 +206,14 @@ class Repository:
         """Return the files of a commit (a full hash) that glob patterns match, each with its mode
         and blob: `{"setup.py": "100644 1f3a…"}`. `*` stays in its folder, `**` does not, and a
         folder stands for all that is in it. A submodule counts by the commit it is at."""
-        wanted = list(dict.fromkeys(patterns))
-        if not wanted:
+        unique = list(dict.fromkeys(patterns))
+        if not unique:
             return {}
         # What is in a submodule no tree of this repository has: the submodule stands for it.
-        above = {"/".join(p.split("/")[:i]) for p in wanted for i in range(1, p.count("/") + 1)}
+        above = {"/".join(p.split("/")[:i]) for p in unique for i in range(1, p.count("/") + 1)}
         inside = self._listed(sha, above - {"", "."})
         links = {name: entry for name, entry in inside.items() if entry.startswith("160000 ")}
-        return links | self._listed(sha, wanted)
+        return links | self._listed(sha, unique)
 
     def _listed(self, sha: str, patterns: Collection[str]) -> dict[str, str]:
         if not patterns:

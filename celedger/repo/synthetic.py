@@ -197,9 +197,9 @@ def _stored(store: ObjectStore, files: Mapping[bytes, Entry | None]) -> dict[byt
     if not files:
         return {}
     hashed = _added(store, files, "--info-only")
-    asked = "".join(f"{entry.sha}\n" for entry in hashed.values()).encode()
+    request = "".join(f"{entry.sha}\n" for entry in hashed.values()).encode()
     users = {"GIT_ALTERNATE_OBJECT_DIRECTORIES": ""}
-    rows = store.repository.tell("cat-file", "--batch-check", stdin=asked, env=users).text
+    rows = store.repository.tell("cat-file", "--batch-check", stdin=request, env=users).text
     absent = {row.split()[0] for row in rows.splitlines() if row.endswith(" missing")}
     new = {path: files[path] for path, entry in hashed.items() if entry.sha in absent}
     for path, entry in _added(store, new).items():
@@ -260,17 +260,17 @@ def _reverted(
     for old, new, before, after in _differences(store, parent, culprit.sha):
         here = moved.get(new, new)
         back = here if old == new else old
-        ours = _entry(store, base.sha, here)
-        if ours == before and old == new:
+        current = _entry(store, base.sha, here)
+        if current == before and old == new:
             continue  # undone already
         if back != here:
             changes[here] = None
         is_in_the_way = back != here and (here != new or _entry(store, base.sha, back) is not None)
         if is_in_the_way:
             conflicts.append(here)
-        elif ours == after:
+        elif current == after:
             changes[back] = before
-        elif before and ours and after and (merged := _merged(store, ours, after, before)):
+        elif before and current and after and (merged := _merged(store, current, after, before)):
             changes[back] = merged
         else:
             conflicts.append(here)
@@ -322,21 +322,21 @@ def _entry(store: ObjectStore, commit: str, path: bytes) -> Entry | None:
     return Entry(mode, sha)
 
 
-def _merged(store: ObjectStore, ours: Entry, base: Entry, theirs: Entry) -> Entry | None:
+def _merged(store: ObjectStore, current: Entry, base: Entry, reverted: Entry) -> Entry | None:
     """Return the three-way merge of files; None for a conflict."""
-    modes = {ours.mode, base.mode, theirs.mode}
+    modes = {current.mode, base.mode, reverted.mode}
     if not modes <= {FILE, PROGRAM}:
         return None  # links and submodules have no lines
-    mode = theirs.mode if ours.mode == base.mode else ours.mode
+    mode = reverted.mode if current.mode == base.mode else current.mode
     with tempfile.TemporaryDirectory(prefix="celedger-merge-") as folder:
         files = []
-        for name, entry in (("ours", ours), ("base", base), ("theirs", theirs)):
+        for name, entry in (("ours", current), ("base", base), ("theirs", reverted)):
             files.append(str(Path(folder, name)))
             Path(files[-1]).write_bytes(store.repository.object(entry.sha))
         answer = store.repository.ask("merge-file", "-p", "-q", *files)
     if answer.status != 0:
         return None
-    return Entry(mode, store.write("blob", answer.out, ours.sha))
+    return Entry(mode, store.write("blob", answer.out, current.sha))
 
 
 # --- the commit

@@ -14,13 +14,13 @@ from celedger.repo.repository import UNSHALLOW, Repository
 _REFS = "refs/celedger/"
 
 
-def pack(repository: Repository, sha: str, there: Iterable[str]) -> bytes:
+def pack(repository: Repository, sha: str, known_commits: Iterable[str]) -> bytes:
     """Return a commit (a hash) with its history, less that of the commits that are `there`
     already. Raises RepositoryError, also for a shallow clone, which lacks some of it."""
     if (repository.common_dir / "shallow").exists():
         raise RepositoryError("this clone is shallow, and a node needs whole history", UNSHALLOW)
-    asked = "".join(f"{other}\n" for other in there).encode()
-    checked = tell(repository.common_dir, "cat-file", "--batch-check", stdin=asked).text
+    request = "".join(f"{other}\n" for other in known_commits).encode()
+    checked = tell(repository.common_dir, "cat-file", "--batch-check", stdin=request).text
     shared = [line.split()[0] for line in checked.splitlines() if line.split()[1] == "commit"]
     revisions = "\n".join([sha, *(f"^{other}" for other in shared)]) + "\n"
     return tell(

@@ -81,8 +81,10 @@ def status(repository: Repository, python: str) -> list[HookStatus]:
             return [_status(repository.hooks_dir(), name, python) for name in NAMES]
         statuses = []
         for name in NAMES:
-            ours = repository.state_dir / "hooks" / name
-            calls = ours.is_file() and f"celedger/hooks/{name}" in (_read(configured / name) or "")
+            script = repository.state_dir / "hooks" / name
+            calls = script.is_file() and f"celedger/hooks/{name}" in (
+                _read(configured / name) or ""
+            )
             state = HookState.CALLED if calls else HookState.UNCALLED
             statuses.append(HookStatus(name, configured / name, state, False))
         return statuses
@@ -144,13 +146,13 @@ def uninstall(repository: Repository) -> list[Path]:
         with _explained(folder):
             for name in NAMES:
                 path, legacy = _paths(folder, name)
-                ours = _ours(folder, name)
-                if ours is None:
+                script = _ours(folder, name)
+                if script is None:
                     continue
-                ours.unlink()
-                if ours == path and os.path.lexists(legacy):
+                script.unlink()
+                if script == path and os.path.lexists(legacy):
                     legacy.rename(path)
-                touched.append(ours)
+                touched.append(script)
     return touched
 
 

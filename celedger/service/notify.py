@@ -192,12 +192,12 @@ def _pictures(
     repository: Repository, ledger: Ledger, news: Sequence[News], draw: Draw
 ) -> list[str]:
     """Draw the bisects that are news. An alert goes without a picture that cannot be drawn."""
-    wanted = {
+    ulids = {
         item.incident.bisect for item in news if item.event in (NewsEvent.OPENED, NewsEvent.NAMED)
     }
     paths = []
     for bisect in ledger.bisects():
-        if bisect.ulid in wanted:
+        if bisect.ulid in ulids:
             with suppress(CeledgerError, OSError):
                 paths.append(str(draw(repository, ledger, bisect)))
     return paths

@@ -331,8 +331,8 @@ def _bisect(
     try:
         history = repository.history(good.sha, incident.first_bad[-1])
         limits = bisection.Limits(budget=budget)
-        asked = [name] if name else []
-        answer = bisection.bisect_many(bench, history, good, [task], asked, limits, others=others)
+        metrics = [name] if name else []
+        answer = bisection.bisect_many(bench, history, good, [task], metrics, limits, others=others)
         report = bisection.proved(bench, settings, answer, state).reports[0]
     except NotAllowed:
         raise

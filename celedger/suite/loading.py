@@ -69,8 +69,8 @@ def find(name: str | None, config: Config, repo_root: Path) -> Path:
     if name is None:
         if len(suites) == 1:
             return config.suites / suites[0]
-        there = f"{config.suites} has {', '.join(suites) or 'no suite'}"
-        cause = f"no suite is named: {there}; celedger has {', '.join(others) or 'none'}"
+        existing = f"{config.suites} has {', '.join(suites) or 'no suite'}"
+        cause = f"no suite is named: {existing}; celedger has {', '.join(others) or 'none'}"
         raise SuiteError(cause, "--suite NAME" if suites else "`celedger init`, or --suite NAME")
     if "\0" not in name:
         if os.sep in name or name in (".", ".."):
@@ -266,19 +266,19 @@ def _commands(
     used: set[str] = set()
     lines = []
     for name, value in named.items():
-        what = "command" if "command" in body else f"commands.{name!r}"
+        where = "command" if "command" in body else f"commands.{name!r}"
         if not _NAME.fullmatch(name):
-            body.fail(f"{what}: the name has other characters than letters, digits, _ . -")
+            body.fail(f"{where}: the name has other characters than letters, digits, _ . -")
         try:
             words = commands.split(value)
             used |= commands.check(words, placeholders)
         except ValueError as error:
-            body.fail(f"{what} {error}")
+            body.fail(f"{where} {error}")
         for word in words:
             script = word.removeprefix("{suite}/")
             if script != word and "{" not in script and not (folder / script).exists():
-                beside = sorted(path.name for path in folder.iterdir())
-                body.fail(f"{what} names {word!r}, which is not there", closest(script, beside))
+                names = sorted(path.name for path in folder.iterdir())
+                body.fail(f"{where} names {word!r}, which is not there", closest(script, names))
         lines.append(Command(name, words))
     return used, tuple(lines)
 

@@ -47,8 +47,8 @@ class TomlTable:
     def __contains__(self, key: str) -> bool:
         return key in self.values
 
-    def fail(self, what: str, hint: str = "") -> NoReturn:
-        raise SuiteError(f"{self.where} {what}", hint)
+    def fail(self, problem: str, hint: str = "") -> NoReturn:
+        raise SuiteError(f"{self.where} {problem}", hint)
 
     def raw(self, key: str, default: object = None) -> object:
         return self.values.get(key, default)

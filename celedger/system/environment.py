@@ -150,7 +150,7 @@ def describe(
         "driver": gpu.driver if gpu else None,
         "cuda": gpu.cuda if gpu else None,
     }
-    beside: dict[str, object] = {
+    uncounted: dict[str, object] = {
         "interpreter": python,
         "excluded": probe["excluded"],
         "host": platform.node(),
@@ -160,12 +160,12 @@ def describe(
     }
     if gpu:
         stable["gpu_settings"] = dict(gpu.settings)
-        beside["device_uuid"] = gpu.uuid  # `auto` takes any of them
+        uncounted["device_uuid"] = gpu.uuid  # `auto` takes any of them
     if variables:
         stable["variables"] = dict(variables)
     text = json.dumps(stable, sort_keys=True, separators=(",", ":"))
     fingerprint = hashlib.sha256(text.encode()).hexdigest()
-    return Environment(fingerprint, {**stable, "beside": beside})
+    return Environment(fingerprint, {**stable, "beside": uncounted})
 
 
 def package_folders(python: str) -> tuple[str, ...]:

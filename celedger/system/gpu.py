@@ -67,9 +67,9 @@ def _absent(name: str, count: int) -> MachineError:
             f"there is no device {name}: celedger measures NVIDIA's GPUs, not those of ROCm",
             "use --device cpu",
         )
-    there = f"cuda:0 to cuda:{count - 1}" if count > 1 else "only cuda:0"
+    range_text = f"cuda:0 to cuda:{count - 1}" if count > 1 else "only cuda:0"
     return MachineError(
-        f"there is no device {name}: this machine shows {there if count else 'no GPU'}",
+        f"there is no device {name}: this machine shows {range_text if count else 'no GPU'}",
         "use --device cpu, or check `nvidia-smi` and CUDA_VISIBLE_DEVICES",
     )
 
@@ -192,20 +192,20 @@ class GpuTenants:
             self._strangers.difference_update(pids)
         arrived = listed - self._ours - self._strangers
         if self._all:
-            ours = arrived.intersection(pids)
+            of_trial = arrived.intersection(pids)
         else:
             room = contexts - len(self._ours & listed)
-            ours = arrived if len(arrived) <= room else set()
+            of_trial = arrived if len(arrived) <= room else set()
             self._unclear |= 0 < room < len(arrived)
-        self._ours |= ours
-        self._strangers |= arrived - ours
+        self._ours |= of_trial
+        self._strangers |= arrived - of_trial
         present = self._strangers & listed
         if now.active is not None:  # the activity of a trial that just ended may still be reported
             late = self._strangers.difference(self._first.processes or ())
             self.disturbed |= bool(now.active & (present | late)) or self._unclear
         else:  # who arrives makes a context; what was there is idle only if NVML can tell
             quiet = self._first.utilisation == 0
-            self.disturbed |= bool(arrived - ours) or (bool(present) and not quiet)
+            self.disturbed |= bool(arrived - of_trial) or (bool(present) and not quiet)
         self._opened |= bool(contexts or self._ours)
         if not self._opened and age > _UTILISATION_LAG and now.utilisation:
             self.disturbed = True

@@ -164,8 +164,8 @@ class Attempt:
         return max(0.0, peak - min(self.heaps)) if self.heaps and all(self.heaps) else 0.0
 
     def _reads(self, python: str) -> process.Reads:
-        beside = self.reuse.beside
-        return process.Reads(self.station.tree, self.reads, beside, package_folders(python))
+        outside = self.reuse.beside
+        return process.Reads(self.station.tree, self.reads, outside, package_folders(python))
 
     def _command(self, argv: tuple[str, ...], env: Mapping[str, str], limit: float) -> process.Exit:
         station, python = self.station, self.installation.python

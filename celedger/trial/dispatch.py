@@ -98,10 +98,12 @@ def chosen_bench(
         )
     for task in tasks:
         if task.venv or task.whole:
-            what = "the requirements of each commit" if task.venv else "the files of another trial"
-            raise UsageError(f"{task.name} needs {what}, which are here only", "--engine local")
-    here = replace(config, device="cpu")  # this machine needs none
-    bench = workplace.local_bench(repository, ledger, here, suite, tasks, gate=gate, **options)
+            lack = "the requirements of each commit" if task.venv else "the files of another trial"
+            raise UsageError(f"{task.name} needs {lack}, which are here only", "--engine local")
+    local_config = replace(config, device="cpu")  # this machine needs none
+    bench = workplace.local_bench(
+        repository, ledger, local_config, suite, tasks, gate=gate, **options
+    )
     connect = engine.load()
     remote = connect(bench, config, tasks)
     assert isinstance(remote, Bench)

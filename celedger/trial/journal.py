@@ -190,8 +190,8 @@ def recover(
                 sweep(record.trial.ulid)
             if take_in(ledger, record, now, "its runner died"):
                 interrupted.append(ledger.trial(record.trial.ulid) or record)
-    for here in {folder(ledger), links(ledger)}:
-        _sweep_finished(ledger, here, now)
+    for directory in {folder(ledger), links(ledger)}:
+        _sweep_finished(ledger, directory, now)
     return tuple(interrupted)
 
 
@@ -222,19 +222,19 @@ def take_in(ledger: Ledger, record: TrialRecord, now: float, why: str) -> bool:
 
 def _path(ledger: Ledger, ulid: str) -> Path | None:
     """Return the journal of a trial, in this repository's archive or in another one's."""
-    for here in (folder(ledger), links(ledger)):
-        path = here / f"{ulid}.jsonl"
+    for directory in (folder(ledger), links(ledger)):
+        path = directory / f"{ulid}.jsonl"
         if path.exists():
             return path.resolve()
     return None
 
 
-def _sweep_finished(ledger: Ledger, here: Path, now: float) -> None:
+def _sweep_finished(ledger: Ledger, directory: Path, now: float) -> None:
     """Remove the file that a runner left when it was killed before its first row, or between its
     last row and the removal of its journal."""
-    if not here.is_dir():
+    if not directory.is_dir():
         return
-    for path in here.glob("*.jsonl"):
+    for path in directory.glob("*.jsonl"):
         record = ledger.trial(path.stem)
         if ledger.lacks_trials() if record is None else record.outcome is None:
             continue  # `celedger doctor --restore` restores its trial
@@ -245,10 +245,10 @@ def _sweep_finished(ledger: Ledger, here: Path, now: float) -> None:
         if handle is not None:
             remove(ledger, path)
             handle.close()
-    for path in here.glob("*.reads"):
+    for path in directory.glob("*.reads"):
         if not path.with_suffix(".jsonl").exists():  # its runner removed the file
             path.unlink(missing_ok=True)
-    for path in here.glob("*.new"):
+    for path in directory.glob("*.new"):
         with suppress(FileNotFoundError):
             if now - path.stat().st_mtime > _ABANDONED and not path.with_suffix(".jsonl").exists():
                 path.unlink()

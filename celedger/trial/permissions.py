@@ -176,9 +176,13 @@ class Gate:
     @property
     def hint(self) -> str:
         """Return what to type, in backquotes; from a linked work tree it must name that one."""
-        here = self.repository
-        linked = here is not None and here.worktree != here.root
-        words = ["celedger", *(["-C", str(here.worktree)] if linked and here else []), "allow"]
+        repository = self.repository
+        linked = repository is not None and repository.worktree != repository.root
+        words = [
+            "celedger",
+            *(["-C", str(repository.worktree)] if linked and repository else []),
+            "allow",
+        ]
         typed = shlex.join(words)
         terminal = f"allow it: `{typed}`, or `{typed} HASH` without a terminal"
         return f"see it: `{typed} --dry-run`; {terminal}"

@@ -238,5 +238,5 @@ def next_seed(
         if r.outcome is not None and r.outcome.kind.final and not (whole and r.early_stopped)
     }.union(under_way)
     later = itertools.count(max(task.seeds) + 1)
-    wanted = () if first is None else (first,)
-    return next(s for s in itertools.chain(wanted, task.seeds, later) if s not in tried)
+    preferred = () if first is None else (first,)
+    return next(s for s in itertools.chain(preferred, task.seeds, later) if s not in tried)

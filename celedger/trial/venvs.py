@@ -279,11 +279,11 @@ def requirements(repository: Repository, sha: str, patterns: Sequence[str]) -> R
         for option, value in _named(repository.blob(sha, name).decode("utf-8", "replace")):
             # pip resolves an included file from beside the file, and a path from the working
             # directory.
-            beside = posixpath.normpath(posixpath.join(posixpath.dirname(name), value))
-            path = beside if option in ("r", "c") else posixpath.normpath(value)
+            relative = posixpath.normpath(posixpath.join(posixpath.dirname(name), value))
+            path = relative if option in ("r", "c") else posixpath.normpath(value)
             if path.startswith(("/", "..")):
                 raise Unmade(f"{name} names {value!r}, which is outside the commit's tree")
-            matching = repository.matching(sha, [path, beside] if option == "f" else [path])
+            matching = repository.matching(sha, [path, relative] if option == "f" else [path])
             if option == "e" or (not option and path not in matching):
                 kind = "in editable form: it" if option else "of the repository itself: it"
                 raise Unmade(

@@ -148,7 +148,7 @@ class Slot(NamedTuple):
 
 
 def share_out(
-    wanted: int | None,
+    number_wanted: int | None,
     device: Device,
     cores: Sequence[int],
     threads: int,
@@ -160,10 +160,10 @@ def share_out(
     are fewer than wanted."""
     gpus = gpu.alike(device) if device.gpu is not None else []
     most = len(gpus) or max(len(cores) // threads, 1)
-    number = min(wanted or len(gpus) or 1, most)
-    if wanted and wanted > most:
+    number = min(number_wanted or len(gpus) or 1, most)
+    if number_wanted and number_wanted > most:
         needs = "worker needs a GPU" if gpus else f"trial needs {threads} of {len(cores)} cores"
-        tell(f"{most} of {wanted} workers: each {needs}")
+        tell(f"{most} of {number_wanted} workers: each {needs}")
     if gpus or number == 1:
         return [Slot(one) for one in gpus[:number] or [device]]
     share = len(cores) // number

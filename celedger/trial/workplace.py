@@ -133,11 +133,11 @@ def _described(
 ) -> Environment:
     """Return the environment of a task in an interpreter, as the ledger has it. Nothing of a
     virtual environment, which has no `root`, is the repository's own code: see venvs.py."""
-    here = environment.describe(
+    environment_now = environment.describe(
         python, device=device, threads=task.threads, repo_root=root or Path(python).parent,
         variables=settings(base, task),
     )  # fmt: skip
-    return settled(ledger, task, here)
+    return settled(ledger, task, environment_now)
 
 
 def _review(
@@ -228,7 +228,7 @@ def in_turns(
     return needs
 
 
-def settled(ledger: Ledger, task: Task, here: Environment) -> Environment:
+def settled(ledger: Ledger, task: Task, current: Environment) -> Environment:
     """Return the environment under which the ledger stores a trial of a task that would run `here`.
 
     Packages that none of its trials imported do not count; all do where that is not known. It is
@@ -236,27 +236,33 @@ def settled(ledger: Ledger, task: Task, here: Environment) -> Environment:
     `here` itself, which names them.
     """
     ran_in = ledger.environments_of(task.recipe)
-    if here.fingerprint in ran_in:
-        return here
+    if current.fingerprint in ran_in:
+        return current
     counting: set[str] = set()
     for fingerprint in ran_in:
         environment, names = ledger.environment(fingerprint), imported(ledger, task, fingerprint)
         counting |= names or set()
-        if environment is not None and alike(environment, here, names):
+        if environment is not None and alike(environment, current, names):
             return environment
     if not counting:
-        return here
-    beside = here.details.get("beside")
-    beside = {**(beside if isinstance(beside, Mapping) else {}), "imported": sorted(counting)}
-    return replace(here, details={**here.details, "beside": beside})
+        return current
+    uncounted = current.details.get("beside")
+    uncounted = {
+        **(uncounted if isinstance(uncounted, Mapping) else {}),
+        "imported": sorted(counting),
+    }
+    return replace(current, details={**current.details, "beside": uncounted})
 
 
 def alike(one: Environment, other: Environment, names: Collection[str] | None) -> bool:
     """Return True if two environments differ at most in packages that are none of these. None
     means all packages."""
-    here, there = facts(one, names), facts(other, names)
+    facts_of_one, facts_of_other = facts(one, names), facts(other, names)
     unknown = {k for k in _SINCE_LATER if k not in one.details or k not in other.details}
-    return all(here.get(k) == there.get(k) for k in (here.keys() | there.keys()) - unknown)
+    return all(
+        facts_of_one.get(k) == facts_of_other.get(k)
+        for k in (facts_of_one.keys() | facts_of_other.keys()) - unknown
+    )
 
 
 # What an older celedger recorded as a part of the environment that is none, and what it did not

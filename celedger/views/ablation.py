@@ -175,10 +175,10 @@ def _base(task: str) -> str:
     return task.partition("[")[0]
 
 
-def _checked(what: str, name: str, names: Collection[str]) -> str:
+def _checked(kind: str, name: str, names: Collection[str]) -> str:
     if name not in names:
         hint = f"there are {', '.join(sorted(names))}" if names else "nothing was run yet"
-        raise UsageError(f"there is no {what} {name!r}", hint)
+        raise UsageError(f"there is no {kind} {name!r}", hint)
     return name
 
 

@@ -132,7 +132,7 @@ class BisectAnswer(Document):
         return lines
 
     def _conclusion(self, report: Report) -> list[str]:
-        what = f"{report.task} {report.metric or 'crash'}"
+        subject = f"{report.task} {report.metric or 'crash'}"
         effect = effect_text(report, self._unit(report))
         if effect:
             effect = f"  effect      {report.metric} {effect}"
@@ -142,7 +142,7 @@ class BisectAnswer(Document):
         if report.status == "found":
             culprit = report.culprits[0]
             return [
-                f"first {report.kind} commit of {what}: {culprit.sha}",
+                f"first {report.kind} commit of {subject}: {culprit.sha}",
                 *_person(culprit),
                 *_stand_in(report),
                 *effects,
@@ -161,12 +161,12 @@ class BisectAnswer(Document):
             ]
         if report.status == "set":
             members = f"{len(report.culprits)}: what lies between cannot be tested"
-            head = f"the first {report.kind} commit of {what} is one of {members}"
+            head = f"the first {report.kind} commit of {subject} is one of {members}"
             return [head, *_members(report), *effects]
         if report.status == "gradual":
             first, last = report.culprits[0], report.culprits[-1]
             return [
-                f"{what} got {_than(report)} gradually, somewhere in {_interval(report)}",
+                f"{subject} got {_than(report)} gradually, somewhere in {_interval(report)}",
                 f"  first       {short(first.sha)}  {plain(first.subject)}",
                 f"  last        {short(last.sha)}  {plain(last.subject)}",
                 *effects,
@@ -177,13 +177,13 @@ class BisectAnswer(Document):
         if report.status == "nothing-changed":
             ends = f"{short(report.good.sha)} and {short(report.bad.sha)}"
             certainty = f"({sure(report.probability)} sure)"
-            return [f"nothing changed in {what} between {ends} {certainty}"]
+            return [f"nothing changed in {subject} between {ends} {certainty}"]
         more = "the two ends cannot be told apart so far"
         if math.isfinite(report.still):
             more = f"about {count(math.ceil(report.still), 'trial')} more, with a larger --budget"
         trials = count(report.trials, "trial")
         return [
-            f"undecided after {trials}: where {what} changed is not sure yet; {more}",
+            f"undecided after {trials}: where {subject} changed is not sure yet; {more}",
             f"  {percent(report.no_change)} that nothing changed; if something did:",
             *_members(report),
             *effects,
@@ -195,9 +195,9 @@ class BisectAnswer(Document):
         value, good, bad = (
             measure(v, unit=unit) for v in (between.value, between.good, between.bad)
         )
-        what = f"{_than_both(report)} in {report.task} {report.metric}"
+        subject = f"{_than_both(report)} in {report.task} {report.metric}"
         return [
-            f"a commit between is {what}: {between.commit.sha}",
+            f"a commit between is {subject}: {between.commit.sha}",
             *_person(between.commit),
             f"  values      {report.metric} {value}; at the ends {good} and {bad}",
         ]
@@ -237,13 +237,13 @@ class BisectAnswer(Document):
             what = f"not sure: reverting {short(report.culprits[0].sha)} does not mend it"
             return (report.metric, what, effect, "")
         if report.status == "set":
-            what = f"one of {len(report.culprits)} that cannot be told apart"
-            return (report.metric, what, effect, probability)
+            answer = f"one of {len(report.culprits)} that cannot be told apart"
+            return (report.metric, answer, effect, probability)
         if report.status == "gradual":
             return (report.metric, f"gradually, in {_interval(report)}", effect, probability)
         if report.between is not None:
-            what = f"{_than_both(report)} at {short(report.between.commit.sha)}"
-            return (report.metric, what, "", "")
+            answer = f"{_than_both(report)} at {short(report.between.commit.sha)}"
+            return (report.metric, answer, "", "")
         if report.status == "nothing-changed":
             return (report.metric, "nothing changed", "", probability)
         leader = short(report.culprits[0].sha) if report.culprits else "-"
@@ -331,8 +331,8 @@ def _person(commit: Commit) -> list[str]:
 def _agreement(agreement: Agreement) -> str:
     word = "agrees" if agreement.probability >= 0.5 else "disagrees"
     chance = probability(agreement.probability)
-    what = f"{agreement.task} {agreement.metric}"
-    return f"  {word:10s}  {what} ({chance} that it has the same first bad commit)"
+    subject = f"{agreement.task} {agreement.metric}"
+    return f"  {word:10s}  {subject} ({chance} that it has the same first bad commit)"
 
 
 def _proof(report: Report) -> list[str]:
@@ -424,8 +424,8 @@ class BisectList(Document):
     def text(self, width: int = 100) -> str:
         lines = []
         for bisect in self.bisects:
-            what = f"{bisect.task} {bisect.metric or 'crash'}"
-            lines += wrap(f"{bisect.ulid}  {iso_time(bisect.ended)}  {what}", width, 4)
+            subject = f"{bisect.task} {bisect.metric or 'crash'}"
+            lines += wrap(f"{bisect.ulid}  {iso_time(bisect.ended)}  {subject}", width, 4)
             ends = f"{short(bisect.good)}..{short(bisect.bad)}"
             lines += wrap(f"  {ends}: {self._answer(bisect)}", width, 4)
         return "\n".join([*lines, "", "`celedger plot bisect ID` draws one again"])

@@ -153,8 +153,8 @@ def _evidence(standing: MetricStanding) -> list[str]:
         lines.append(f"  difference between {low} and {high} (95 %)")
         lines.append(f"  floor {_amount(standing.floor, standing)} (docs/statistics.md)")
     elif math.isfinite(standing.value):
-        here = measure(standing.value, math.nan, unit=standing.unit)
-        lines.append(f"  here {here} ({count(standing.trials, 'trial')}), nothing before it")
+        value_text = measure(standing.value, math.nan, unit=standing.unit)
+        lines.append(f"  here {value_text} ({count(standing.trials, 'trial')}), nothing before it")
     return lines
 
 

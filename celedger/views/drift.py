@@ -128,29 +128,29 @@ class DriftDocument(Document):
         return rows
 
     def _incident_cells(
-        self, incident: Incident, metric: IncidentMetric, seen: Commit | None
+        self, incident: Incident, metric: IncidentMetric, commit: Commit | None
     ) -> tuple[str, ...]:
         name = f"{metric.suite}/{metric.task} {metric.name}".rstrip()
         is_number = math.isfinite(metric.change)
         moved = f"{words.moved(metric)} worse" if is_number else words.effect(incident, metric)
         subject = self._commit(incident.likeliest) if incident.is_named else None
         return (
-            name, short(incident.seen_at), iso_date(seen.commit_time) if seen else "",
+            name, short(incident.seen_at), iso_date(commit.commit_time) if commit else "",
             moved, words.levels(metric) if is_number else "",
             probability(incident.probability), str(len(incident.first_bad)),
             f"{incident.id} {incident.state}", plain(subject.subject) if subject else "",
         )  # fmt: skip
 
     def _change_cells(self, change: LevelChange) -> tuple[str, ...]:
-        seen = self._commit(change.seen_at)
+        commit = self._commit(change.seen_at)
         digits = (change.high - change.low) / 4  # two standard errors to each side
         levels = (measure(x, digits, unit=change.unit) for x in (change.before, change.after))
         moved = amount(change.size, change.before, unit=change.unit)
         return (
             f"{change.suite}/{change.task} {change.metric}", short(change.seen_at),
-            iso_date(seen.commit_time) if seen else "", f"{moved} better", " → ".join(levels),
+            iso_date(commit.commit_time) if commit else "", f"{moved} better", " → ".join(levels),
             probability(change.probability), str(len(change.among)), "",
-            plain(seen.subject) if seen and len(change.among) == 1 else "",
+            plain(commit.subject) if commit and len(change.among) == 1 else "",
         )  # fmt: skip
 
     def _ranges(self) -> list[list[str]]:
@@ -230,11 +230,13 @@ def offset_texts(state: State, environments: Mapping[str, Environment]) -> list[
     for (suite, task, kind, (old, new)), changes in by_change.items():
         clear = [f"{c.metric} {text}" for c in changes if (text := offset(c))]
         moved = ", ".join(clear) or "nothing clear"
-        what = "the edited suite"
+        cause = "the edited suite"
         if kind == "environment":
-            what = environment_text(environments.get(old), environments.get(new))
+            cause = environment_text(environments.get(old), environments.get(new))
         at = short(changes[0].seen_at)
-        lines.append(f"{suite}/{task}: {what}: {moved}; the code: {by_code(state, changes)} ({at})")
+        lines.append(
+            f"{suite}/{task}: {cause}: {moved}; the code: {by_code(state, changes)} ({at})"
+        )
     return lines
 
 
@@ -242,20 +244,20 @@ def by_code(state: State, changes: Sequence[LevelChange]) -> str:
     """Return `nothing`, or what the commits moved that are measured next after a change of
     environment or definition: an incident's name, a metric that got better."""
     first = changes[0]
-    seen, task = first.seen_at, (first.suite, first.task)
+    sha, task = first.seen_at, (first.suite, first.task)
     metrics = {change.metric for change in changes}
     moved = [
         incident.id
         for incident in state.incidents
-        if incident.known_good == seen
+        if incident.known_good == sha
         and incident.state != "withdrawn"
         and any(m.key[:2] == task and m.name in metrics for m in incident.metrics)
     ]
     moved += [
-        f"{each.metric} better"
-        for each in state.changes
-        if each.kind == "improvement" and each.known == seen
-        and (each.suite, each.task) == task and each.metric in metrics
+        f"{change.metric} better"
+        for change in state.changes
+        if change.kind == "improvement" and change.known == sha
+        and (change.suite, change.task) == task and change.metric in metrics
     ]  # fmt: skip
     return ", ".join(moved) or "nothing"
 

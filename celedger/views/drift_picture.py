@@ -63,8 +63,8 @@ class Drawn:
     def at(self, incident: Incident) -> int:
         """Return where an incident shows: at the commit that a bisect named, else at the measured
         commit at which it shows first; -1 where the axis has neither."""
-        seen = incident.likeliest if incident.bisect else incident.seen_at
-        return self.position.get(seen, -1)
+        sha = incident.likeliest if incident.bisect else incident.seen_at
+        return self.position.get(sha, -1)
 
 
 def draw(
@@ -146,12 +146,12 @@ def _read(
     state = narrowed(state, suite=title[0], task=title[1], metric=metric.name)
     position = {sha: place - start for sha, place in places.items()}
     named = {i.likeliest: derivation.place(i.likeliest) - start for i in state.incidents}
-    here = {s: p for s, p in (position | named).items() if 0 <= p < len(axis)}
+    inside = {s: p for s, p in (position | named).items() if 0 <= p < len(axis)}
     unmeasured = sorted(set(range(len(axis))) - {place - start for place in tried})
     noise = derivation.histories.get((*title, metric.name), UNMEASURED).noise
     knows = noise.is_exact or noise.freedom >= FEWEST_REPEATS
     return Drawn(
-        axis, task, metric, state, start, chains, lost, sorted(unbuilt), unmeasured, here, knows
+        axis, task, metric, state, start, chains, lost, sorted(unbuilt), unmeasured, inside, knows
     )
 
 
@@ -203,17 +203,17 @@ def _draw_values(axes: Axes, drawn: Drawn, divisor: float, names: Sequence[str])
             np.arange(at.size), np.flatnonzero(np.diff(breaks.searchsorted(at))) + 1
         ):
             axes.plot(at[run], means[run], style, color=MUTED, linewidth=1.0, label=label)
-        beside = picture.side_by_side(axes, dots, trials)
+        margin = picture.side_by_side(axes, dots, trials)
         for name, (colour, shape) in STATES.items():
-            here = np.array([states[p] == name for p in at.tolist()])
-            if here.any():
-                chosen = np.repeat(here, sizes)
+            in_state = np.array([states[p] == name for p in at.tolist()])
+            if in_state.any():
+                chosen = np.repeat(in_state, sizes)
                 axes.plot(
-                    beside[chosen], trials[chosen], "o", color=colour, markersize=size * 0.7,
+                    margin[chosen], trials[chosen], "o", color=colour, markersize=size * 0.7,
                     alpha=0.4, markeredgewidth=0, label="one trial",
                 )  # fmt: skip
                 axes.plot(
-                    at[here], means[here], shape, color=colour, markersize=size, label=name,
+                    at[in_state], means[in_state], shape, color=colour, markersize=size, label=name,
                 )  # fmt: skip
 
 
@@ -241,8 +241,8 @@ def _draw_levels(axes: Axes, drawn: Drawn, divisor: float) -> None:
                 x, y, color=INK, linewidth=1.6, alpha=0.75, solid_capstyle="butt", label="level"
             )
     for among, label, colour in _sets(drawn):
-        here = sorted({drawn.position[sha] for sha in among if sha in drawn.position})
-        picture.shade(axes, here, label, colour, 0.13)
+        inside = sorted({drawn.position[sha] for sha in among if sha in drawn.position})
+        picture.shade(axes, inside, label, colour, 0.13)
 
 
 def _sets(drawn: Drawn) -> Iterator[tuple[Sequence[str], str, str]]:

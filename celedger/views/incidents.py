@@ -209,8 +209,8 @@ def at_commit(
         ]  # fmt: skip
         if not metrics or incident.state == "withdrawn":
             continue
-        seen = incident.likeliest if incident.bisect else incident.seen_at
-        if sha == seen:
+        sha_seen = incident.likeliest if incident.bisect else incident.seen_at
+        if sha == sha_seen:
             phrases.append(_caused(incident, metrics, named=metric is None))
         if sha == incident.closed_at and incident.state in ("recovered", "partly"):
             verb = "mends" if incident.state == "recovered" else "partly mends"

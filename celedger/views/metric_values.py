@@ -48,10 +48,14 @@ class ChainValues:
 
     def within(self, first: int, end: int) -> ChainValues:
         """Return what was measured from a place on, and before another; `trials` stays."""
-        here = (first <= self.place) & (self.place < end)
+        inside = (first <= self.place) & (self.place < end)
         nodes = [node for node in self.nodes if node.last >= first and node.first < end]
         return replace(
-            self, place=self.place[here], seed=self.seed[here], value=self.value[here], nodes=nodes
+            self,
+            place=self.place[inside],
+            seed=self.seed[inside],
+            value=self.value[inside],
+            nodes=nodes,
         )
 
     def levels(self) -> list[tuple[int, int, float]]:

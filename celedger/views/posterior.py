@@ -77,7 +77,7 @@ def _values(axes: Axes, report: Report, metric: Metric | None) -> None:
             edges = np.arange(-1.5, len(line) - 1)
             axes.stairs(line, edges, baseline=None, color=INK, linewidth=1.2, label="level")
     picture.crosses(axes, report.untestable, metric, MUTED, "untestable")
-    beside = picture.side_by_side(axes, positions, values)
+    margin = picture.side_by_side(axes, positions, values)
     bad = "better" if report.improved else "worse"
     for name, state, commits in (
         (f"trial before the first {report.kind} commit", "unchanged", ~sides[positions + 1]),
@@ -86,7 +86,7 @@ def _values(axes: Axes, report: Report, metric: Metric | None) -> None:
         colour, shape = STATES[state]
         if commits.any():
             axes.plot(
-                beside[commits],
+                margin[commits],
                 values[commits],
                 shape,
                 color=colour,

@@ -238,8 +238,10 @@ def find_task(ledger: Reader, name: str | None, suite: str | None = None) -> tup
     if not matches:
         raise UsageError(f"the ledger has no task {name!r}", f"known: {', '.join(names)}")
     if len(matches) > 1:
-        what = "there are several tasks" if name is None else f"several suites have a task {name!r}"
-        raise UsageError(what, f"choose with --task: {', '.join(names)}")
+        problem = (
+            "there are several tasks" if name is None else f"several suites have a task {name!r}"
+        )
+        raise UsageError(problem, f"choose with --task: {', '.join(names)}")
     return matches[0]
 
 
@@ -272,8 +274,8 @@ def environment_changes(old: Environment | None, new: Environment | None) -> lis
     """Return the details that differ and are part of the fingerprint; packages by their names, and
     if the imported ones are known only these."""
     both = [environment.details if environment else {} for environment in (old, new)]
-    beside = [details.get(BESIDE) for details in both]
-    lists = [b["imported"] for b in beside if isinstance(b, Mapping) and "imported" in b]
+    uncounted = [details.get(BESIDE) for details in both]
+    lists = [b["imported"] for b in uncounted if isinstance(b, Mapping) and "imported" in b]
     imported = {f"packages.{name}" for names in lists for name in names}
     a, b = map(flat, both)
     return [

@@ -206,8 +206,8 @@ def _environment_lines(fingerprint: str, environment: Environment | None, width:
 def _packages(versions: Mapping[str, object], environment: Environment) -> str:
     """Return the packages that the trainings imported; all where that is not known and few are
     installed."""
-    beside = environment.details.get(samples.BESIDE)
-    imported = beside.get("imported", ()) if isinstance(beside, Mapping) else ()
+    uncounted = environment.details.get(samples.BESIDE)
+    imported = uncounted.get("imported", ()) if isinstance(uncounted, Mapping) else ()
     names = [name for name in versions if name in imported]
     if not names and len(versions) > _PACKAGES:
         return f"{len(versions)} installed (--json lists them)"

@@ -65,18 +65,18 @@ class NamedPaths:
     def split(self, tree: Path) -> tuple[NamedPaths, NamedPaths]:
         """Return the paths in the tree, relative to it, and all others."""
         top = os.fsencode(os.path.realpath(tree))
-        inside, beside = NamedPaths(unknown=self.unknown), NamedPaths(since=self.since)
+        inside, outside = NamedPaths(unknown=self.unknown), NamedPaths(since=self.since)
         for name in ("opened", "looked"):
             for path in getattr(self, name):
                 if path != top and not path.startswith(top + b"/"):
-                    getattr(beside, name).add(path)
+                    getattr(outside, name).add(path)
                 elif path.startswith(top + b"/.git/"):
                     inside.unknown = inside.unknown or (
                         "it reads .git, which differs from commit to commit"
                     )
                 elif path != top + b"/.git":
                     getattr(inside, name).add(path[len(top) + 1 :])
-        return inside, beside
+        return inside, outside
 
 
 class FootprintComparison:
@@ -179,7 +179,7 @@ def outside_folders(repository: Repository) -> tuple[Path, ...]:
 
 def judge_outside(
     repository: Repository,
-    beside: Collection[Path],
+    outside_folders: Collection[Path],
     named: NamedPaths,
     commit: str,
     trials: Path,
@@ -191,7 +191,9 @@ def judge_outside(
     git, state = _inside(repository.common_dir), _inside(repository.state_dir)
     others, checkouts = _inside(trials), _inside(repository.state_dir / "checkouts")
     own_folders = tuple(map(_inside, trial_paths))
-    work_trees = {_inside(p): p for p in beside if p not in (repository.common_dir, trials)}
+    work_trees = {
+        _inside(p): p for p in outside_folders if p not in (repository.common_dir, trials)
+    }
     tracked: dict[bytes, tuple[set[bytes], set[bytes]]] = {}
     # If there is byte-code, Python opens no source.
     sources = (_COMPILED.fullmatch(path) for path in named.opened)

@@ -58,7 +58,7 @@ class Reuse:
     ) -> str:
         """Store the footprint of a trial that just ended in a checkout. Returns the tracked file of
         the user's work tree that it opened instead of the commit's, "" for none."""
-        inside, beside = named.split(checkout.path)
+        inside, outside = named.split(checkout.path)
         unknown, file = inside.unknown, ""
         inputs = task.inputs if task.build else ()
         try:
@@ -72,7 +72,7 @@ class Reuse:
             )
             trials = self._ledger.private
             verdict = judge_outside(
-                self._repository, self.beside, beside, commit.tree, trials, trial_paths
+                self._repository, self.beside, outside, commit.tree, trials, trial_paths
             )
             file, unknown = verdict.file, unknown or verdict.unknown
             inside.opened |= verdict.opened
@@ -135,13 +135,13 @@ class Reuse:
         trials = [trial for trial in trials if trial.surroundings.startswith(f"{RULES}:")]
         keys: dict[int, Mapping[str, Key]] = {}
         try:
-            here = dict.fromkeys(commit.tree for commit in commits)
+            trees_asked = dict.fromkeys(commit.tree for commit in commits)
             # Newest first: trees that are close in history differ in little.
-            elsewhere = dict.fromkeys(t.tree for t in reversed(trials) if t.tree not in here)
+            elsewhere = dict.fromkeys(t.tree for t in reversed(trials) if t.tree not in trees_asked)
             present = self._differences.present(elsewhere)
-            trees = [*here, *(tree for tree in elsewhere if tree in present)]
+            trees = [*trees_asked, *(tree for tree in elsewhere if tree in present)]
             for trial in trials:
-                if trial.tree in here or trial.tree in present:
+                if trial.tree in trees_asked or trial.tree in present:
                     by_footprint.setdefault(trial.footprint, []).append(trial)
             around = self._surroundings(commits, task)
             for number, of_footprint in by_footprint.items():
