@@ -138,7 +138,7 @@ def _guarded(arguments: Sequence[str]) -> int:
 
 
 def _crashed(error: Exception) -> int:
-    """Return an error nobody expected: one line for the person, the rest in a file to send us."""
+    """Report an unexpected error: one line for the person, the rest in a file to send us."""
     import tempfile
     import traceback
 

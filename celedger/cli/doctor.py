@@ -48,7 +48,7 @@ def doctor(
     Prints versions, device, settings, hooks and disk use, and checks every row of the ledger.
     --restore rebuilds a missing or damaged ledger from its archive in .git/celedger, and keeps the
     damaged file. Exits 0 if no data was lost.
-    --prune removes builds, virtual environments, checkouts and copies of suites that nobody uses;
+    --prune removes unused builds, virtual environments, checkouts and copies of suites;
     they can be made again. Logs and output folders are kept, unless you give an age.
     """
     import platform

@@ -94,8 +94,8 @@ def note(text: str) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[TextIO]:
-    """Write a text file that a person asked for, whole or not at all: who opens it never sees half
-    of it. Raises OSError."""
+    """Write a text file that a person asked for, whole or not at all: no reader sees half of it.
+    Raises OSError."""
     from celedger.base import files
 
     draft = path.with_name(f".{path.name}.new")
@@ -201,10 +201,10 @@ def reading(options: Options) -> Iterator[Session]:
 def writing(
     options: Options, *, attended: bool = True, read_only: bool = False, **flags: object
 ) -> Iterator[Session]:
-    """A session that appends. The ledger is made where there is none, and kept out of git. With
-    `read_only`, one that cannot be written to is opened all the same.
+    """Open a session that appends. A missing ledger is made, and kept out of git. With `read_only`,
+    a ledger that cannot be written to is opened all the same.
 
-    Raises NotAllowed where nobody attends and the settings are not allowed.
+    Raises NotAllowed if the command is unattended and the settings are not approved.
     """
     from celedger.ledger import Ledger
     from celedger.ledger.opening import writable
@@ -382,7 +382,7 @@ def keep_out_of_git(repository: Repository, ledger: Path) -> None:
 
 
 def _take_in_leftovers(repository: Repository, path: Path, archive: Archive) -> None:
-    """A reader too says what became of trials whose runner died, where it may write."""
+    """Record the trials whose runner died, if the ledger can be written to."""
     from celedger.base import files
     from celedger.base.errors import CeledgerError
     from celedger.ledger import Ledger

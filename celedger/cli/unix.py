@@ -19,8 +19,8 @@ _interrupted: float | None = None
 
 
 def prepare() -> None:
-    """Once, before anything else: signals raise KeyboardInterrupt, no stream is missing, and what
-    is written is nobody else's to read."""
+    """Prepare the process, before anything else: signals raise KeyboardInterrupt, no stream is
+    missing, and files are private."""
     files.make_private()
     if "OPENBLAS_NUM_THREADS" not in os.environ:
         # NumPy would start a thread a core when imported, half of what that takes, for arrays that
@@ -83,7 +83,7 @@ def finish(status: int) -> int:
 
 
 def broken_pipe() -> int:
-    """Return the status where nobody reads any more, on one stream or the other."""
+    """Return the status after stdout or stderr was closed."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

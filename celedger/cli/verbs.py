@@ -70,8 +70,8 @@ def is_installed(name: str) -> bool:
 def answer_of(
     name: str, words: Sequence[str], options: Options, *, not_in: Collection[Path] = ()
 ) -> str:
-    """Return what a verb of an installed package answers, as if it was typed with these words.
-    Where nobody attends it may lie in none of the folders `not_in`. Raises CeledgerError."""
+    """Return the answer of an installed package's verb, as if it was typed with these words. The
+    verb may lie in none of the folders `not_in`. Raises CeledgerError."""
     if plugins.installed(plugins.VERBS)[name].lies_in(*not_in):
         raise UsageError(f"the verb `{name}` lies in this repository", "install it elsewhere")
     with (

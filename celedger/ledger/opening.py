@@ -263,7 +263,7 @@ def _state(path: Path) -> str:
     return f"{_RULES} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}\n"
 
 
-# --- what a merge, or whoever made an archive of files, can have laid
+# --- files that a merge, or an unpacked archive, can have planted
 
 
 def refuse_planted(path: Path, *folders: Path, may_be_tracked: bool = False) -> None:

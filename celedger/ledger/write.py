@@ -52,7 +52,7 @@ _LATEST = {
 
 
 class _DryRun(Exception):
-    """Ends a transaction that nobody wants to keep."""
+    """End a transaction without keeping it."""
 
 
 class Ledger(Reader):
@@ -243,7 +243,7 @@ class Ledger(Reader):
             )  # fmt: skip
 
     def record_unknown_footprint(self, ulid: str, why: str) -> None:
-        """Record that nobody can re-use a trial."""
+        """Record that a trial cannot be re-used."""
         unknown = why.encode("utf-8", "replace").decode()
         with self.transaction():
             self._record("closures", trial=self._trial_id(ulid), content="", unknown=unknown)
@@ -378,7 +378,7 @@ class Ledger(Reader):
         return self._trial_ids[ulid]
 
     def _metric_id(self, name: str) -> int:
-        """Return the key of a metric. One that nobody declared is only shown, never judged."""
+        """Return the key of a metric. An undeclared one is only shown, never judged."""
         if name not in self._metric_ids:
             clean = encoded(name)
             self._record("metrics", name=clean)

@@ -274,7 +274,7 @@ class Repository:
 
     def has_committed(self, paths: Iterable[Path]) -> bool:
         """Return True if git tracks something of these, all of it as HEAD has it: a merge may have
-        brought it, and nobody is editing it. What lies elsewhere was laid there from a commit."""
+        brought it, and nobody is editing it. Files elsewhere were written from a commit."""
         names = _pathspecs(paths, self.worktree)
         if not names:
             return True

@@ -18,8 +18,7 @@ from celedger.base.config import leads_out
 from celedger.base.errors import SuiteError, explained
 
 FILE = "suite.toml"
-# Of a suite's folder: the tasks say what matters of the one, the other is for people. No training
-# sees them, so that neither is part of what it does.
+# Files that no training sees: the tasks hold what matters of the first, the second is for people.
 _UNSEEN = (FILE, "README.md")
 
 

@@ -70,7 +70,7 @@ def content_of(path: Path, digest: str) -> bytes | None:
 
 
 class NotAllowed(CeledgerError):
-    """The worker would have to start or obey what nobody allowed on this machine: it waits."""
+    """The worker would start or obey something that is not approved on this machine: it waits."""
 
 
 @dataclass
@@ -119,7 +119,8 @@ class Gate:
             self.grown = True
 
     def missing(self, requests: Iterable[Request]) -> list[Request]:
-        """Return those that nobody allowed, none twice. What asks for nothing needs no word."""
+        """Return the requests that are not approved, without duplicates. An empty one needs no
+        approval."""
         new: dict[str, Request] = {}
         for request in requests:
             is_allowed = request.digest in self._allowed or self._file(request).is_file()

@@ -101,7 +101,7 @@ class Bench:
         return self._when_free(need)
 
     def _when_free(self, need: Need) -> TrialRecord:
-        """Run a trial that nobody else ran while this one waited for the device."""
+        """Run a trial unless another celedger ran it while this one waited for the device."""
         with self.station.device_held():
             return self._newest(need) or self._run(need)
 

@@ -186,7 +186,7 @@ def _states(drawn: Drawn) -> dict[int, str]:
 
 def _draw_values(axes: Axes, drawn: Drawn, divisor: float, names: Sequence[str]) -> None:
     """Draw each trial, the mean of each commit, adjusted for seeds, and a line through the means of
-    each chain, which ends where nobody measured. With `names` the chains have lines of their
+    each chain, which ends where no commit was measured. With `names` the chains have lines of their
     own."""
     size = 4.5 if len(drawn.axis) <= _MANY else 2.5
     states = _states(drawn)

@@ -187,7 +187,7 @@ def summary(state: State, commits: Mapping[str, Commit]) -> str:
 
 
 def unknown_noise(state: State) -> str:
-    """Return of which metrics nothing can be told yet, "" where there is none."""
+    """Return the metrics whose noise is unknown as a sentence, "" without any."""
     names: dict[str, list[str]] = {}
     for noise in state.noise:
         if not noise.is_known:

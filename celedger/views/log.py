@@ -25,7 +25,7 @@ _MESSAGE = 120  # letters of a failure's message; `show` has all of it
 class TaskLine:
     batch: Batch
     main: Sample | None
-    remarks: tuple[str, ...]  # what the state says of the commit
+    remarks: tuple[str, ...]  # the state at the commit
     since: str  # what else changed since the commit shown below it
     first_bad: tuple[FirstBad, ...]  # what bisects named the commit for
 

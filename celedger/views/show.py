@@ -27,7 +27,7 @@ from celedger.views.document import Document, pick
 from celedger.views.format import Column, clip, count, iso_time, measure, plain, short, table, wrap
 from celedger.views.samples import Batch, Sample
 
-_PACKAGES = 24  # that are listed where nobody knows which of them are imported
+_PACKAGES = 24  # that are listed if the imported ones are unknown
 _COLUMNS = (
     Column("metric"), Column("value"), Column("n", right=True), Column("can tell"), Column(),
     Column("state"),
@@ -42,7 +42,7 @@ class MetricRow:
 
     sample: Sample
     smallest: float
-    remarks: tuple[str, ...]  # what the state says of the commit
+    remarks: tuple[str, ...]  # the state at the commit
 
     def cells(self) -> tuple[str, ...]:
         sample = self.sample
@@ -65,7 +65,7 @@ class BatchRows:
     batch: Batch
     environment: Environment | None
     metrics: tuple[MetricRow, ...]
-    failed: tuple[str, ...]  # what the state says of the task as a whole
+    failed: tuple[str, ...]  # the state of the task as a whole
 
     def lines(self, width: int) -> list[str]:
         batch = self.batch

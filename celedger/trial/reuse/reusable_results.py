@@ -26,7 +26,7 @@ from celedger.trial.reuse.footprint import (
 # used.
 RULES = "10"
 
-_WHOLE_TREE = ("**",)  # the inputs of a trial whose names nobody recorded
+_WHOLE_TREE = ("**",)  # the inputs of a trial without a recorder
 PACKAGE = b"//"  # before a distribution's name among a footprint's paths: no tree has such a path
 
 Key = tuple[str, int]  # what surrounds a commit's tree, and the sum of its tree
