@@ -43,9 +43,9 @@ from celedger.base.model import (
     Metric,
     Outcome,
     OutcomeKind,
+    Purpose,
     Task,
     TrialRecord,
-    Why,
 )
 from celedger.judge.bisection import Answer, Limits, bisect_many
 from celedger.judge.bisection.bisect_report import Other
@@ -138,7 +138,7 @@ class World:
     """Stored trials of each older commit."""
     stored: int = 5
     """Stored trials of each end."""
-    why: Why = Why.BISECT
+    why: Purpose = Purpose.BISECT
     """Why the stored trials ran: those of `celedger run` made somebody ask, those of a bisect were
     drawn after somebody had asked."""
     selected: bool = False
@@ -207,9 +207,9 @@ WORLDS = {
     "crash-.3": World(steps=(0.0,), crash=(0.0, 0.3), metric="", stored=3),
     "crash-good-2": World(steps=(0.0,), crash=(0.02, 1.0), metric="", stored=3),
     "null": World(steps=()),
-    "n2-run": World(why=Why.RUN),
-    "n2-unnamed": World(why=Why.RUN, metric=""),
-    "null-selected": World(steps=(), stored=3, why=Why.RUN, selected=True),
+    "n2-run": World(why=Purpose.RUN),
+    "n2-unnamed": World(why=Purpose.RUN, metric=""),
+    "null-selected": World(steps=(), stored=3, why=Purpose.RUN, selected=True),
     "steps-2+4": World(steps=(2.0, 4.0)),
     "steps-4+4": World(steps=(4.0, 4.0)),
     "steps-1+4": World(steps=(1.0, 4.0)),
@@ -411,7 +411,7 @@ class ScriptedBench(Bench):
 
     def searches(self) -> None:
         """Let the trials that run from now on be those of a bisect."""
-        self.setup = replace(self.setup, why=Why.BISECT)
+        self.setup = replace(self.setup, why=Purpose.BISECT)
 
     def store(self, commit: Commit, kind: OutcomeKind, values: Sequence[float]) -> None:
         """Record a trial that ran before anybody asked."""

@@ -51,12 +51,12 @@ from celedger.base.model import (  # noqa: E402
     Metric,
     Outcome,
     OutcomeKind,
+    Purpose,
     StepValues,
     Task,
     Trial,
     Verdict,
     VerdictKind,
-    Why,
 )  # fmt: skip
 from celedger.ledger import Ledger, checksums, ulid  # noqa: E402
 from celedger.repo import Repository  # noqa: E402
@@ -93,7 +93,7 @@ def fill(ledger: Ledger, commits: list[Commit], seed: int) -> None:
                 clock += 10
                 trial = Trial(
                     ulid.new(clock, random), commit.sha, task.recipe, environment.fingerprint,
-                    seed, Why.RUN, clock, "host", "cpu",
+                    seed, Purpose.RUN, clock, "host", "cpu",
                 )  # fmt: skip
                 ledger.start_trial(trial)
                 values = [level + random.gauss(0, 0.01) + 1 / (e + 1) for e in range(4)]
@@ -114,7 +114,7 @@ def fill(ledger: Ledger, commits: list[Commit], seed: int) -> None:
     for number in (1, 2):
         ledger.reuse_trial(
             Trial(ulid.new(clock + number, random), commits[number].sha, trials[0].recipe, "e" * 64,
-                  7, Why.RUN, clock + number, "host", "cpu"), evidence, [],
+                  7, Purpose.RUN, clock + number, "host", "cpu"), evidence, [],
         )  # fmt: skip
     record_verdicts(ledger, [
         Verdict(

@@ -35,9 +35,9 @@ from celedger.base.model import (
     Mark,
     Outcome,
     OutcomeKind,
+    Purpose,
     Task,
     Trial,
-    Why,
 )
 from celedger.ledger import Ledger, ulid
 from celedger.repo import Repository
@@ -212,7 +212,8 @@ class Filling:
         for place, seed in enumerate(seeds):
             now = commit.commit_time + 100.0 * index + 20.0 * place
             trial = Trial(
-                ulid.new(now, random), commit.sha, task.recipe, environment, seed, Why.HOOK, now,
+                ulid.new(now, random), commit.sha, task.recipe, environment, seed,
+                Purpose.HOOK, now,
                 "host",
             )  # fmt: skip
             source = self.sources.get((index, seed))

@@ -173,8 +173,8 @@ class Environment:
     details: Mapping[str, object]
 
 
-class Why(StrEnum):
-    """Why a trial ran."""
+class Purpose(StrEnum):
+    """The purpose of a trial."""
 
     RUN = "run"
     BISECT = "bisect"
@@ -231,7 +231,7 @@ class Trial:
     recipe: str
     environment: str
     seed: int
-    why: Why
+    why: Purpose
     started: float
     host: str
     device: str = "cpu"

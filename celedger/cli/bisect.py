@@ -97,7 +97,7 @@ def bisect(
     """
     from json import loads
 
-    from celedger.base.model import Why
+    from celedger.base.model import Purpose
     from celedger.cli.plot import draw_bisect
     from celedger.cli.progress import Progress
     from celedger.judge import bisection, memory
@@ -121,7 +121,10 @@ def bisect(
             task = task or list(dict.fromkeys(m.task for m in incident.metrics))
             commits = f"{incident.known_good}..{incident.first_bad[-1]}"
         history, good = _ends(session.repository, commits, first_parent)
-        with open_bench(session, "bisect", task, why=Why.BISECT, together=True) as (bench, tasks):
+        with open_bench(session, "bisect", task, why=Purpose.BISECT, together=True) as (
+            bench,
+            tasks,
+        ):
             others: list[tuple[Task, str]] = []
             if incident is not None and not metric:
                 (first, name), *others = most_telling(bench, incident.metrics, tasks)

@@ -134,7 +134,7 @@ def _measure(
 ) -> tuple[State, Line, Sequence[Task], frozenset[tuple[str, str]], bool]:
     """Measure a commit. Return the state and line, the tasks, which of their metrics the suite
     judges, and whether every trial was measured."""
-    from celedger.base.model import Why
+    from celedger.base.model import Purpose
     from celedger.cli.progress import Progress
     from celedger.judge import memory
     from celedger.service.measure import measure
@@ -142,7 +142,7 @@ def _measure(
 
     tip = memory.tip_of(session.repository, commit)
     with open_bench(
-        session, "check", names, why=Why.CHECK, together=True, suite=suite
+        session, "check", names, why=Purpose.CHECK, together=True, suite=suite
     ) as (bench, tasks):  # fmt: skip
         state, line, _ = measure(
             bench, commit, tasks, tip, lambda: record_state(session, tip, "check"), note,
@@ -168,7 +168,7 @@ def _beside(
 ) -> tuple[tuple[MetricStanding, ...], int, bool]:
     """Run a synthetic revision, and compare it with the commit that it is made from. Return how its
     metrics stand, the number of the try, and whether every trial of it was measured."""
-    from celedger.base.model import Why
+    from celedger.base.model import Purpose
     from celedger.cli.progress import Progress
     from celedger.judge import edit
     from celedger.trial.workers import run_all
@@ -181,7 +181,7 @@ def _beside(
     ):
         own_session.ledger.take_trials(session.ledger, [base.sha])
         with open_bench(
-            own_session, "check", names, why=Why.CHECK, together=True, suite=suite
+            own_session, "check", names, why=Purpose.CHECK, together=True, suite=suite
         ) as (bench, tasks):  # fmt: skip
             needs = lacking(bench, [commit], tasks)
             if needs:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from celedger.base import config
 from celedger.base.errors import CeledgerError, UsageError
-from celedger.base.model import Commit, Why
+from celedger.base.model import Commit, Purpose
 from celedger.demo import materialise
 from celedger.judge import bisection
 from celedger.ledger import Ledger
@@ -68,7 +68,7 @@ def play(
     history = repository.log("HEAD", limit=10_000)[::-1]
     with local_bench(
         repository, ledger, stage.settings, suite, tasks,
-        gate=Gate.of(repository, attended=True), why=Why.DEMO, label="celedger demo",
+        gate=Gate.of(repository, attended=True), why=Purpose.DEMO, label="celedger demo",
         listen=listen,
     ) as bench:  # fmt: skip
         surveyed = spread(history, SURVEYED)

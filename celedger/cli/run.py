@@ -169,14 +169,14 @@ def noise(
     The tasks take turns, with ordinary trials. Results in the ledger are not measured again. Exits
     125 when a trial did not end well.
     """
-    from celedger.base.model import Why
+    from celedger.base.model import Purpose
     from celedger.judge import memory
     from celedger.trial.workplace import in_turns
     from celedger.views.noise import NoiseList, TaskNoise
 
     with writing(context.obj, suite=suite, device=device) as session:
         at = session.repository.resolve(commit)
-        with open_bench(session, "noise", task, why=Why.NOISE) as (bench, tasks):
+        with open_bench(session, "noise", task, why=Purpose.NOISE) as (bench, tasks):
             needs = in_turns(bench, at, tasks, seeds=seeds, repeats=repeats)
             ran = _train(bench, needs)
         name, ledger = bench.suite.name, session.ledger

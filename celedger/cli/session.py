@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from celedger.base.config import Config
     from celedger.base.errors import UsageError
-    from celedger.base.model import Commit, Task, Why
+    from celedger.base.model import Commit, Purpose, Task
     from celedger.judge.incident import State
     from celedger.ledger import Ledger
     from celedger.ledger.archive import Archive
@@ -252,14 +252,14 @@ def open_bench(
     names: Sequence[str] | None,
     *,
     only: Sequence[str] | None = None,
-    why: Why | None = None,
+    why: Purpose | None = None,
     together: bool = False,
     suite: Suite | None = None,
 ) -> Iterator[tuple[Bench, tuple[Task, ...]]]:
     """Yield a bench for the named tasks of the suite [default: as configured], all when none is
     named, and the tasks. Its trials run one by one, or `together` on the workers that the settings
     ask for."""
-    from celedger.base.model import Why
+    from celedger.base.model import Purpose
     from celedger.trial import dispatch, workplace
 
     settings = session.config
@@ -267,7 +267,7 @@ def open_bench(
     tasks = workplace.choose_tasks(suite, names or (), only or ())
     with dispatch.chosen_bench(
         session.repository, session.ledger, settings, suite, tasks, gate=session.gate,
-        tell=warn, why=why or Why.RUN, label=f"celedger {verb}", together=together,
+        tell=warn, why=why or Purpose.RUN, label=f"celedger {verb}", together=together,
     ) as bench:  # fmt: skip
         yield bench, tasks
 

@@ -16,9 +16,9 @@ from celedger.base.model import (
     EpochReport,
     Footprint,
     Outcome,
+    Purpose,
     Task,
     Trial,
-    Why,
 )
 
 # The writes of a ledger that a node reports, with the types of their arguments.
@@ -47,7 +47,7 @@ class Order:
     tasks: tuple[Task, ...]
     device: str
     sandbox: bool
-    why: Why
+    why: Purpose
     commit: Commit | None = None
     seed: int = 0
     environments: Mapping[str, Environment] | None = None

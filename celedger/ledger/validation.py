@@ -28,8 +28,8 @@ from celedger.base.model import (
     Mark,
     Metric,
     OutcomeKind,
+    Purpose,
     VerdictKind,
-    Why,
 )
 from celedger.base.text import plain
 from celedger.ledger import ulid as ulids
@@ -236,7 +236,7 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         "ulids": Rule("JSON list of ULIDs", _json(_list(ulids.is_valid))),
     },
     "trials": {
-        "ulid": ULID, "seed": INTEGER, "why": _word(Why), "started": TIME, "host": NAME,
+        "ulid": ULID, "seed": INTEGER, "why": _word(Purpose), "started": TIME, "host": NAME,
         "device": NAME,
     },
     "outcomes": {

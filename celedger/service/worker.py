@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from celedger.base import files
 from celedger.base.config import Config
 from celedger.base.errors import CeledgerError, LedgerError, LedgerGone
-from celedger.base.model import JobState, Kind, OutcomeKind, QueuedJob, Task, TrialRecord, Why
+from celedger.base.model import JobState, Kind, OutcomeKind, QueuedJob, Task, TrialRecord, Purpose
 from celedger.judge.incident import TYPED, Incident, Standing, State
 from celedger.ledger import Ledger
 from celedger.repo import Repository
@@ -232,7 +232,7 @@ class Worker:
 
         with chosen_bench(
             repository, self.ledger, settings, suite, tasks, gate=gate, commit=commit.sha,
-            why=Why.HOOK, label="celedger worker", listen=self.listen, tell=self.say,
+            why=Purpose.HOOK, label="celedger worker", listen=self.listen, tell=self.say,
             together=True,
         ) as bench:  # fmt: skip
             state, _, ran = measure(

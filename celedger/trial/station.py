@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from celedger.base import files
 from celedger.base.errors import CannotJudge, MachineError, explained
-from celedger.base.model import Commit, Environment, OutcomeKind, Task, Why
+from celedger.base.model import Commit, Environment, OutcomeKind, Purpose, Task
 from celedger.ledger import Ledger
 from celedger.repo import Repository
 from celedger.repo.checkouts import Checkout, Checkouts, delete
@@ -49,7 +49,7 @@ class Setup:
     venvs: Venvs
     base_env: Mapping[str, str]
     host: str
-    why: Why = Why.RUN
+    why: Purpose = Purpose.RUN
     now: Callable[[], float] = time.time
     random: Random = field(default_factory=SystemRandom)
     sandbox: bool = False  # for all tasks, whatever the suite declares

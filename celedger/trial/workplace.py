@@ -13,7 +13,7 @@ from pathlib import Path
 from celedger import suite as suites
 from celedger.base.config import Config
 from celedger.base.errors import MachineError, UsageError
-from celedger.base.model import Commit, Environment, Task, Why
+from celedger.base.model import Commit, Environment, Purpose, Task
 from celedger.ledger import Ledger
 from celedger.repo import Repository, scrubbed
 from celedger.repo.checkouts import Checkouts
@@ -69,7 +69,7 @@ def local_bench(
     tasks: Sequence[Task],
     *,
     gate: Gate,
-    why: Why = Why.RUN,
+    why: Purpose = Purpose.RUN,
     label: str = "celedger",
     listen: events.Listener = events.ignore,
     commit: str | None = None,

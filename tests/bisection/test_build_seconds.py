@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from celedger.base.model import Outcome, OutcomeKind, Trial, TrialRecord, Why
+from celedger.base.model import Outcome, OutcomeKind, Purpose, Trial, TrialRecord
 from celedger.judge.bisection.planner import build_seconds
 
 
 def ran(number: int, commit: str, total: float, commands: float) -> TrialRecord:
     started = 100.0 * number
-    trial = Trial(f"{number:026d}", commit, "r", "e", number, Why.BISECT, started, "here")
+    trial = Trial(f"{number:026d}", commit, "r", "e", number, Purpose.BISECT, started, "here")
     return TrialRecord(
         trial, "s", "t", Outcome(OutcomeKind.OK, started + total), summaries={"duration": commands}
     )

@@ -15,10 +15,10 @@ from celedger.base.model import (
     Metric,
     Outcome,
     OutcomeKind,
+    Purpose,
     Task,
     Trial,
     TrialRecord,
-    Why,
 )
 from celedger.judge.bisection.identical_trials import Epoch, Placed, Trace, Traces, agrees
 from celedger.judge.bisection.symptom import Symptom
@@ -62,7 +62,7 @@ class Ledger:
         self.values[ulid] = {"loss": losses} | ({"score": scores} if scores else {})
         self.prints[ulid] = prints
         marks = () if crash or len(losses) == 4 else (Mark.EARLY_STOPPED,)
-        trial = Trial(ulid, str(position), TASK.recipe, "e", seed, Why.BISECT, 1.0, "here")
+        trial = Trial(ulid, str(position), TASK.recipe, "e", seed, Purpose.BISECT, 1.0, "here")
         kind = OutcomeKind.FAILED if crash else OutcomeKind.OK
         outcome = Outcome(kind, 2.0, crash, marks=marks)
         summaries = {} if crash else {"loss": losses[-1]}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from celedger.base.model import Outcome, OutcomeKind, Trial, TrialRecord, Why
+from celedger.base.model import Outcome, OutcomeKind, Purpose, Trial, TrialRecord
 from celedger.judge.bisection.symptom import at_one_place, signature
 
 
 def crash(message: str, kind: OutcomeKind = OutcomeKind.FAILED, code: int = 1) -> TrialRecord:
-    trial = Trial("u", "c", "r", "e", 0, Why.BISECT, 0.0, "here")
+    trial = Trial("u", "c", "r", "e", 0, Purpose.BISECT, 0.0, "here")
     return TrialRecord(trial, "s", "t", Outcome(kind, 1.0, message, code))
 
 

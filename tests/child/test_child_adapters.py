@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 
-from celedger.base.model import Commit, Environment, Task, Trial, Why
+from celedger.base.model import Commit, Environment, Purpose, Task, Trial
 from celedger.ledger import Ledger, ulid
 from celedger.trial.journal import Journal
 from celedger.trial.report_sources import EventFiles, Source
@@ -33,7 +33,7 @@ def rows(ledger: Ledger, journal: Path, *sources: Source) -> Rows:
     ledger.record_environment(environment)
     name = ulid.new(1.0, Random(str(journal)))
     ledger.start_trial(
-        Trial(name, COMMIT.sha, task.recipe, environment.fingerprint, 0, Why.RUN, 1.0, "box")
+        Trial(name, COMMIT.sha, task.recipe, environment.fingerprint, 0, Purpose.RUN, 1.0, "box")
     )
     follower = Journal(journal, ledger, name)
     follower.sources = list(sources)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celedger.base.model import Commit, Environment, StepValues, Task, Trial, Why
+from celedger.base.model import Commit, Environment, Purpose, StepValues, Task, Trial
 from celedger.child import MOST_STEPS, log
 from celedger.ledger import Ledger, ulid
 from celedger.ledger.store import pack, unpack
@@ -74,7 +74,16 @@ def test_a_long_series_is_split_into_lines_that_continue_each_other(
         ledger.record_environment(environment)
         name = ulid.new(1.0, Random(1))
         ledger.start_trial(
-            Trial(name, commit.sha, task.recipe, environment.fingerprint, 0, Why.RUN, 1.0, "box")
+            Trial(
+                name,
+                commit.sha,
+                task.recipe,
+                environment.fingerprint,
+                0,
+                Purpose.RUN,
+                1.0,
+                "box",
+            )
         )
         for _ in range(2):  # a second look from the beginning adds nothing
             Journal(journal, ledger, name).follow()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from celedger.base.model import Command, Commit, Environment, Metric, Task, Trial, Why
+from celedger.base.model import Command, Commit, Environment, Metric, Purpose, Task, Trial
 from celedger.engines.order import Order
 from celedger.engines.order_lines import Intake
 from celedger.ledger import Ledger, ulid
@@ -18,7 +18,7 @@ from celedger.ledger import Ledger, ulid
 TASK = Task("tiny", "fit", (Command("run", ("{python}", "fit.py")),), metrics=(Metric("loss"),))
 COMMIT = Commit("a" * 40, "b" * 40, (), "Ada", 1, 2, "a subject")
 ULID = ulid.new(1.0, Random(1))
-TRIAL = asdict(Trial(ULID, COMMIT.sha, TASK.recipe, "e" * 64, 0, Why.RUN, 1.0, "node"))
+TRIAL = asdict(Trial(ULID, COMMIT.sha, TASK.recipe, "e" * 64, 0, Purpose.RUN, 1.0, "node"))
 OUTCOME = {"kind": "ok", "ended": 2.0, "message": "", "returncode": 0, "log": "", "marks": []}
 
 
@@ -54,7 +54,7 @@ LINES: dict[str, bytes] = {
 
 
 def begun(ledger: Ledger) -> Intake:
-    order = Order(ULID, "key", COMMIT.sha, (TASK,), "cpu", False, Why.RUN, COMMIT)
+    order = Order(ULID, "key", COMMIT.sha, (TASK,), "cpu", False, Purpose.RUN, COMMIT)
     intake = Intake(order, ledger)
     with ledger.transaction():
         environment = asdict(Environment("e" * 64, {}))

@@ -18,9 +18,9 @@ from celedger.base.model import (
     Metric,
     Outcome,
     OutcomeKind,
+    Purpose,
     StepValues,
     Task,
-    Why,
 )
 from celedger.engines.order import Order
 
@@ -35,7 +35,7 @@ def test_an_order_comes_back_as_it_was() -> None:
     commit = Commit("a" * 40, "b" * 40, ("c" * 40,), "Ada", 1, 2, "a subject")
     environments = {"fit": Environment("e", {"packages": {"torch": "2"}})}
     given = Order(
-        "01U", "key", "a" * 40, (TASK,), "cpu", False, Why.BISECT, commit, 3, environments,
+        "01U", "key", "a" * 40, (TASK,), "cpu", False, Purpose.BISECT, commit, 3, environments,
         {"fit": ("torch",)},
     )  # fmt: skip
     assert serial.read(Order, serial.written(given)) == given

@@ -30,12 +30,12 @@ from celedger.base.model import (
     Mark,
     Outcome,
     OutcomeKind,
+    Purpose,
     StepValues,
     Task,
     Trial,
     Verdict,
     VerdictKind,
-    Why,
 )
 from celedger.ledger import Ledger
 from celedger.repo import Repository
@@ -188,7 +188,7 @@ class Writer:
         curves: Mapping[str, Sequence[float]] | None = None,
         fingerprints: Sequence[str] = (),
         steps: Mapping[str, Sequence[float]] | None = None,
-        why: Why = Why.RUN,
+        why: Purpose = Purpose.RUN,
         reads: Sequence[bytes] = (),
     ) -> str:
         """A trial of 12 seconds; `kind` None: one that has no outcome yet. `steps` are two epochs
@@ -242,7 +242,8 @@ class Writer:
         started = START + self.count * 60.0
         self.ledger.reuse_trial(
             Trial(
-                ulid, self.commits[key].sha, recipe, HERE.fingerprint, seed, Why.RUN, started, "box"
+                ulid, self.commits[key].sha, recipe, HERE.fingerprint, seed, Purpose.RUN, started,
+                "box",
             ),
             evidence, ["duration", "peak_rss"],
         )  # fmt: skip
@@ -411,7 +412,9 @@ def broken(root: Path) -> None:
             values = {"val_loss": value, "val_accuracy": 10.0, "step_time": 0.012}
             writer.trial("c8", "mlp", values, seed=seed, curves={"val_loss": [0.5, value]})
         early = (Mark.EARLY_STOPPED,)
-        writer.trial("c9", "mlp", {}, marks=early, curves={"val_loss": [1.0, 0.9]}, why=Why.BISECT)
+        writer.trial(
+            "c9", "mlp", {}, marks=early, curves={"val_loss": [1.0, 0.9]}, why=Purpose.BISECT
+        )
         marks = (Mark.RUBBISH, Mark.REPEATED, Mark.THROTTLED)
         values = {"val_loss": 0.4, "val_accuracy": 90.0, "step_time": 0.012, "undeclared": 1e-9}
         writer.trial("c9", "mlp", values, seed=1, marks=marks)

@@ -26,9 +26,9 @@ from celedger.base.model import (
     Metric,
     Outcome,
     OutcomeKind,
+    Purpose,
     Task,
     Trial,
-    Why,
 )
 from celedger.judge.derivation import derive
 from celedger.judge.incident import State
@@ -110,7 +110,7 @@ def fill(ledger: Ledger, line: Sequence[Commit], made: Sequence[Run]) -> None:
     for number, run in enumerate(made):
         where = ENVIRONMENTS[run.environment].fingerprint
         trial = Trial(
-            f"01K{number:023d}", line[run.place].sha, TASK.recipe, where, run.seed, Why.RUN,
+            f"01K{number:023d}", line[run.place].sha, TASK.recipe, where, run.seed, Purpose.RUN,
             1e9 + 60 * number, "box",
         )  # fmt: skip
         if run.is_reused:

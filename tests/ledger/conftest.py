@@ -27,13 +27,13 @@ from celedger.base.model import (
     Metric,
     Outcome,
     OutcomeKind,
+    Purpose,
     SaidRecord,
     StepValues,
     Task,
     Trial,
     Verdict,
     VerdictKind,
-    Why,
 )
 from celedger.ledger import Ledger, ulid
 
@@ -83,7 +83,7 @@ class Facts:
         self.clock += 1
         trial = Trial(
             ulid.new(self.clock, self.random), commit.sha, task.recipe, environment.fingerprint,
-            seed, Why.RUN, self.clock, "host", "cpu",
+            seed, Purpose.RUN, self.clock, "host", "cpu",
         )  # fmt: skip
         ledger.start_trial(trial)
         return trial

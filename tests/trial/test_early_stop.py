@@ -14,7 +14,7 @@ from scripted import Report, scripted
 
 from celedger import suite as suites
 from celedger.base import config
-from celedger.base.model import Mark, Why
+from celedger.base.model import Mark, Purpose
 from celedger.judge import bisection, memory
 from celedger.judge.incident import Standing
 from celedger.ledger import Ledger
@@ -78,7 +78,7 @@ def bench_of(project: Project) -> Iterator[tuple[Repository, Bench]]:
         Ledger.open(project.root / "ledger.db", create=True) as ledger,
         local_bench(repository, ledger, settings, suite, tasks,
                   gate=gate_.Gate.of(repository, attended=True),
-                  why=Why.BISECT, label="test", listen=events.ignore) as bench,
+                  why=Purpose.BISECT, label="test", listen=events.ignore) as bench,
     ):  # fmt: skip
         yield repository, bench
 

@@ -16,9 +16,9 @@ from celedger.base.model import (
     Metric,
     Outcome,
     OutcomeKind,
+    Purpose,
     Task,
     Trial,
-    Why,
 )
 from celedger.ledger import Ledger
 from celedger.ledger.archive import Archive, restore
@@ -42,7 +42,7 @@ def fill(ledger: Ledger) -> None:
 
 
 def start(ledger: Ledger, ulid: str = "01HZZZZZZZZZZZZZZZZZZZZZZZ") -> Path:
-    ledger.start_trial(Trial(ulid, "a" * 40, TASK.recipe, "e", 0, Why.RUN, 1.0, "host"))
+    ledger.start_trial(Trial(ulid, "a" * 40, TASK.recipe, "e", 0, Purpose.RUN, 1.0, "host"))
     path = journal.folder(ledger) / f"{ulid}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
@@ -178,7 +178,7 @@ def test_the_journal_of_a_trial_that_the_ledger_lacks_waits_for_it(tmp_path: Pat
     ulid = "01HZZZZZZZZZZZZZZZZZZZZZZZ"
     with Ledger.open(database, create=True, archive=backup) as ledger:
         fill(ledger)
-        trial = Trial(ulid, "a" * 40, TASK.recipe, "e", 0, Why.RUN, 1.0, "host")
+        trial = Trial(ulid, "a" * 40, TASK.recipe, "e", 0, Purpose.RUN, 1.0, "host")
         path, channel, runner_lock = journal.create(ledger, trial)
         os.write(channel, b'{"loss": 1}\n')
         os.close(channel)

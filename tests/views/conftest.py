@@ -23,9 +23,9 @@ from celedger.base.model import (
     Metric,
     Outcome,
     OutcomeKind,
+    Purpose,
     Task,
     Trial,
-    Why,
 )  # fmt: skip
 from celedger.judge.derivation import Derivation, derive
 from celedger.judge.line import Line
@@ -109,7 +109,16 @@ class History:
         started = START + self.tried * 60.0
         recipe = (task or self.task).recipe
         self.ledger.start_trial(
-            Trial(ulid, commit.sha, recipe, environment.fingerprint, seed, Why.RUN, started, "box")
+            Trial(
+                ulid,
+                commit.sha,
+                recipe,
+                environment.fingerprint,
+                seed,
+                Purpose.RUN,
+                started,
+                "box",
+            )
         )
         reached = max(map(len, (curves or {}).values()), default=0)
         self.ledger.append_epochs(

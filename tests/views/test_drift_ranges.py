@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from conftest import git
 
-from celedger.base.model import Commit, Footprint, Mark, OutcomeKind, Trial, Why
+from celedger.base.model import Commit, Footprint, Mark, OutcomeKind, Purpose, Trial
 from celedger.judge.derivation import derive
 from celedger.judge.incident import State
 from celedger.judge.line import Line
@@ -212,7 +212,7 @@ def test_a_result_that_was_reused_counts_as_measured(history: Any, make_commits:
         by_commit = {trial.commit: trial for trial in trials}
         for place, of in ((1, 0), (2, 0), (3, 0), (5, 6)):
             ulid = f"01KD{seed:02d}{place:020d}"
-            trial = Trial(ulid, made[place].sha, recipe, environment, seed, Why.RUN, 9.0, "")
+            trial = Trial(ulid, made[place].sha, recipe, environment, seed, Purpose.RUN, 9.0, "")
             history.ledger.reuse_trial(trial, by_commit[made[of].sha], [])
     known = state(history, made)
     assert only_set(known) == hashes(made[4:6])

@@ -33,9 +33,9 @@ from celedger.base.model import (
     Metric,
     Outcome,
     OutcomeKind,
+    Purpose,
     StepValues,
     Trial,
-    Why,
 )  # fmt: skip
 from celedger.judge.bisection import Report
 from celedger.judge.state import state_of
@@ -274,7 +274,7 @@ def test_results_that_were_reused_are_drawn_and_are_no_trials(
         history.ledger.record_footprint(record.trial.ulid, Footprint((b"model.py",)), "0" * 64)
     reusable = history.ledger.reusable_trials(recipe=recipe, environment=environment, seed=0)
     source = next(trial for trial in reusable if trial.commit == made[0].sha)
-    trial = Trial(f"01KD{1:022d}", made[1].sha, recipe, environment, 0, Why.RUN, 9.0, "")
+    trial = Trial(f"01KD{1:022d}", made[1].sha, recipe, environment, 0, Purpose.RUN, 9.0, "")
     history.ledger.reuse_trial(trial, source, [])
     (axes,) = draw(history, made, "val_loss").axes
     assert axes.get_title("left") == "3 commits, 6 trials"

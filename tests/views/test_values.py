@@ -21,9 +21,9 @@ from celedger.base.model import (
     Metric,
     Outcome,
     OutcomeKind,
+    Purpose,
     Task,
     Trial,
-    Why,
 )
 from celedger.judge.values import TaskValues
 from celedger.ledger import Ledger
@@ -55,7 +55,16 @@ def commits(ledger: Ledger, n: int) -> list[Commit]:
 def start(ledger: Ledger, number: int, commit: Commit, seed: int, environment: Environment) -> str:
     ulid = f"01K{number:023d}"
     ledger.start_trial(
-        Trial(ulid, commit.sha, TASK.recipe, environment.fingerprint, seed, Why.RUN, number, "")
+        Trial(
+            ulid,
+            commit.sha,
+            TASK.recipe,
+            environment.fingerprint,
+            seed,
+            Purpose.RUN,
+            number,
+            "",
+        )
     )
     return ulid
 
@@ -125,7 +134,9 @@ def test_reused_results_count_as_values_and_not_as_trials(ledger: Ledger) -> Non
     end(ledger, ulid, 1.0)
     ledger.record_footprint(ulid, Footprint((b"model.py",)), "0" * 64)
     (evidence,) = ledger.reusable_trials(recipe=TASK.recipe, environment=NEW.fingerprint, seed=0)
-    again = Trial("01K" + "9" * 23, line[2].sha, TASK.recipe, NEW.fingerprint, 0, Why.RUN, 9.0, "")
+    again = Trial(
+        "01K" + "9" * 23, line[2].sha, TASK.recipe, NEW.fingerprint, 0, Purpose.RUN, 9.0, ""
+    )
     ledger.reuse_trial(again, evidence, ())
     values = TaskValues(ledger, TASK.recipe, {c.sha: i for i, c in enumerate(line)})
     own = values.of(LOSS, NEW.fingerprint)

@@ -15,9 +15,9 @@ from celedger.base.model import (
     Kind,
     Metric,
     OutcomeKind,
+    Purpose,
     Task,
     TrialRecord,
-    Why,
 )
 from celedger.judge.bisection import usable_rows
 from celedger.judge.bisection.usable_rows import usable
@@ -218,8 +218,8 @@ def _seen(
     before = [
         record
         for record in stored
-        if record.trial.why is Why.RUN
-        or (record.trial.why is not Why.BISECT and record.trial.seed in task.seeds)
+        if record.trial.why is Purpose.RUN
+        or (record.trial.why is not Purpose.BISECT and record.trial.seed in task.seeds)
     ]
     return frozenset(record.trial.ulid for record in (*chosen, *before))
 
