@@ -172,11 +172,11 @@ class Reader(Store):
         return frozenset(key for (key,) in rows)
 
     def trial_facts(
-        self, *, suite: str | None = None, task: str | None = None, recipe: str | None = None
+        self, *, suite: str | None = None, task: str | None = None
     ) -> dict[str, dict[str, str]]:
-        """Return what is known of trials beyond their columns, by ulid and name. A trial of which
-        nothing is has no entry."""
-        where, values = _where({"t.suite = ?": suite, "t.name = ?": task, "t.recipe = ?": recipe})
+        """Return the facts of trials beyond their columns, by ulid and name. A trial without any
+        has no entry."""
+        where, values = _where({"t.suite = ?": suite, "t.name = ?": task})
         facts: dict[str, dict[str, str]] = {}
         for ulid, name, value in self._rows(
             "SELECT r.ulid, f.name, f.value FROM tasks t CROSS JOIN trials r ON r.task = t.id "
@@ -361,12 +361,10 @@ class Reader(Store):
         """Return the environments, the oldest first."""
         return self._nouns(Environment, "SELECT fingerprint, details FROM environments ORDER BY id")
 
-    def verdicts(
-        self, *, commit: str | None = None, suite: str | None = None, task: str | None = None
-    ) -> list[Verdict]:
+    def verdicts(self, *, commit: str | None = None, task: str | None = None) -> list[Verdict]:
         """Return the latest of each commit, task and metric, in the order in which they were
         judged. Only verdicts on the definition of the task that was judged last count."""
-        where, values = _where({"c.sha = ?": commit, "v.suite = ?": suite, "v.task = ?": task})
+        where, values = _where({"c.sha = ?": commit, "v.task = ?": task})
         latest = f"SELECT max(v.id) {_VERDICTS} {where} GROUP BY v.revision, suite, task, metric"
         verdicts = self._nouns(
             Verdict,
@@ -386,14 +384,12 @@ class Reader(Store):
             f"{_VERDICTS} GROUP BY v.revision, suite, task"
         )
 
-    def baselines(self, *, suite: str | None = None) -> list[BaselineRecord]:
-        """Return what people pinned and accepted, the oldest first."""
-        where, values = _where({"b.suite = ?": suite})
+    def baselines(self) -> list[BaselineRecord]:
+        """Return the acts of people, the oldest first."""
         return self._nouns(
             BaselineRecord,
             "SELECT b.ulid, b.act, c.sha, b.suite, b.task, b.metric, b.who, b.why, b.at "
-            f"FROM baselines b JOIN commits c ON c.id = b.revision {where} ORDER BY b.id",
-            values,
+            "FROM baselines b JOIN commits c ON c.id = b.revision ORDER BY b.id",
         )
 
     def bisects(self) -> list[BisectRecord]:

@@ -85,16 +85,19 @@ class UnitScale:
         return value / self.divisor
 
 
-def decimals(noise: float, *, most: int = 9) -> int:
+_MOST_DECIMALS = 9
+
+
+def decimals(noise: float) -> int:
     """Return the decimals that leave two significant digits of the noise: more would be false
     precision."""
     if not math.isfinite(noise) or noise <= 0:
-        return most
+        return _MOST_DECIMALS
     exponent = math.floor(math.log10(noise))
     # 0.0996 rounds up to 0.10: its second digit moves one decimal to the left.
     if round(noise / 10.0 ** (exponent - 1)) >= 100:
         exponent += 1
-    return max(0, min(most, 1 - exponent))
+    return max(0, min(_MOST_DECIMALS, 1 - exponent))
 
 
 def number(value: float, noise: float = math.nan, *, significant: int = 4) -> str:

@@ -99,9 +99,9 @@ def check_suffix(path: Path) -> None:
         )
 
 
-def sheet(title: str, height: float, *, width: float = WIDTH) -> Figure:
-    """Return an empty figure of this size in inches, titled at the top left."""
-    figure = Figure(figsize=(width, height), layout="constrained")
+def sheet(title: str, height: float) -> Figure:
+    """Return an empty figure of this height in inches, titled at the top left."""
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(clip(title, 88), x=0.012, ha="left", fontsize=12, fontweight="bold")
     return figure

@@ -227,13 +227,13 @@ def nothing_yet() -> CeledgerError:
     return CeledgerError("the ledger holds no trials yet", "type `celedger run`")
 
 
-def find_task(ledger: Reader, name: str | None, suite: str | None = None) -> tuple[str, str]:
+def find_task(ledger: Reader, name: str | None) -> tuple[str, str]:
     """Return (suite, task) of `task` or `suite/task`, or the only one. Raises UsageError for an
     unknown or ambiguous one, CeledgerError if the ledger is empty."""
     tasks = sorted({(t.suite, t.name) for t in ledger.tasks()})
     if not tasks:
         raise nothing_yet()
-    matches = [(s, t) for s, t in tasks if name in (None, t, f"{s}/{t}") and suite in (None, s)]
+    matches = [(s, t) for s, t in tasks if name in (None, t, f"{s}/{t}")]
     names = [f"{s}/{t}" for s, t in matches or tasks]
     if not matches:
         raise UsageError(f"the ledger has no task {name!r}", f"known: {', '.join(names)}")
