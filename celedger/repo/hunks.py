@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
 
-from git.diff import decode_path
+from git import Diff, Repo
 
+from celedger.repo.plumbing import scrubbed, seen_beside
 from celedger.repo.repository import Repository
 
 _HEADER = re.compile(r"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@ ?(.*)$")
@@ -41,25 +45,43 @@ class Hunk:
 
 def hunks(repository: Repository, old: str, new: str) -> list[Hunk]:
     """Return what changed from one commit (a hash) to another, in text files."""
-    out = repository.tell(
-        "diff", "--unified=0", "--no-color", "--no-ext-diff", "--find-renames",
-        "--no-textconv", "--src-prefix=a/", "--dst-prefix=b/", "--no-relative", old, new, "--",
-    ).out.decode(errors="replace")  # fmt: skip
-    changes: list[Hunk] = []
-    names = ["", ""]
+    with closing(Repo(repository.worktree)) as library:
+        library.git.update_environment(**_environment(repository))
+        changes = library.commit(old).diff(
+            new, create_patch=True, unified=0, no_textconv=True, src_prefix="a/", dst_prefix="b/",
+            no_relative=True,
+        )  # fmt: skip
+        return [hunk for change in changes for hunk in _of_file(change)]
+
+
+def _environment(repository: Repository) -> dict[str, str]:
+    """Return values for the variables of git that plumbing.py leaves out: GitPython hands on all
+    that it inherits, and a hook inherits GIT_DIR."""
+    own = {"GIT_DIR": repository.git_dir, "GIT_COMMON_DIR": repository.common_dir,
+           "GIT_WORK_TREE": repository.worktree, "GIT_INDEX_FILE": repository.git_dir / "index",
+           "GIT_OBJECT_DIRECTORY": repository.common_dir / "objects"}  # fmt: skip
+    inherited = os.environ.keys() - scrubbed(os.environ).keys()
+    beside = {} if repository.objects is None else seen_beside(repository.objects)
+    return {**{name: str(own.get(name, "")) for name in inherited}, **beside, "LC_ALL": "C"}
+
+
+def _of_file(change: Diff) -> Iterator[Hunk]:
+    """Yield the hunks of one file."""
+    old = (change.a_rawpath or b"").decode(errors="replace")
+    new = (change.b_rawpath or b"").decode(errors="replace")
+    head: re.Match[str] | None = None
     lines: list[str] = []
     remaining = [0, 0]
-    for line in out.split("\n"):
-        if any(remaining) and line[:1] in ("-", "+"):
+    patch = change.diff or b""  # none of a mode that changed
+    assert isinstance(patch, bytes)
+    for line in patch.decode(errors="replace").split("\n"):
+        if head is not None and any(remaining) and line[:1] in ("-", "+"):
             remaining[line[0] == "+"] -= 1
             lines.append(line)
-            if not any(remaining):
-                changes[-1] = replace(changes[-1], lines=tuple(lines))
         elif match := _HEADER.match(line):
-            a, b, c, d = (int(number or 1) for number in match.groups()[:4])
-            lines, remaining = [], [b, d]
-            changes.append(Hunk(names[0], names[1], a, b, c, d, match[5], ()))
-        elif line.startswith(("--- ", "+++ ")):
-            name = decode_path(line[4:].rstrip("\t").encode())  # None for /dev/null
-            names[line[0] == "+"] = (name or b"").decode(errors="replace")
-    return changes
+            head, lines = match, []
+            remaining = [int(match[2] or 1), int(match[4] or 1)]
+        if head is not None and not any(remaining):
+            a, b, c, d = (int(number or 1) for number in head.groups()[:4])
+            yield Hunk(old, new, a, b, c, d, head[5], tuple(lines))
+            head = None

@@ -1,7 +1,7 @@
 """One git command at a time: the environment it gets, and what becomes of its failure.
 
-The only module that starts git (GitPython, which takes a third of the time of `celedger log` to
-import, reads patches in hunks.py). Knows how to call git, not what to ask it.
+The only module that starts git, but for hunks.py, which asks GitPython. Knows how to call git, not
+what to ask it.
 """
 
 from __future__ import annotations
