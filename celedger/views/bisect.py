@@ -153,7 +153,7 @@ class BisectAnswer(Document):
         if report.status == "refuted":
             culprit = report.culprits[0]
             return [
-                f"not sure of {what}: its revert does not mend it: {culprit.sha}",
+                f"not sure of {subject}: its revert does not mend it: {culprit.sha}",
                 *_person(culprit),
                 *effects,
                 *_proof(report),
