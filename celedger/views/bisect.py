@@ -234,8 +234,8 @@ class BisectAnswer(Document):
         if report.named:
             return (report.metric, short(report.culprits[0].sha), effect, probability)
         if report.status == "refuted":
-            what = f"not sure: reverting {short(report.culprits[0].sha)} does not mend it"
-            return (report.metric, what, effect, "")
+            answer = f"not sure: reverting {short(report.culprits[0].sha)} does not mend it"
+            return (report.metric, answer, effect, "")
         if report.status == "set":
             answer = f"one of {len(report.culprits)} that cannot be told apart"
             return (report.metric, answer, effect, probability)
