@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from celedger.base import files
 from celedger.base.config import Config
 from celedger.base.errors import CeledgerError, LedgerError, LedgerGone
-from celedger.base.model import JobState, Kind, OutcomeKind, QueuedJob, Task, TrialRecord, Purpose
+from celedger.base.model import JobState, Kind, OutcomeKind, Purpose, QueuedJob, Task, TrialRecord
 from celedger.judge.incident import TYPED, Incident, Standing, State
 from celedger.ledger import Ledger
 from celedger.repo import Repository
