@@ -181,6 +181,7 @@ WORLDS = {
     "pairs-null": World(steps=(), shared=0.8),
     "pairs-merges": World(shared=0.8, shape="merges"),
     "pairs-untestable": World(shared=0.8, untestable=0.3),
+    "pairs-merges-30": World(shared=0.8, shape="merges", untestable=0.3),
     "pairs-lost": World(shared=0.8, lost=0.1),
     "pairs-known": World(shared=0.8, known=3),
     "bits-spared": World(redraw=0.0, touched=0.4),

@@ -14,7 +14,8 @@ from celedger.stats.pairing import Pairs
 from celedger.stats.worlds import EXACT, FREE, PAIRED
 
 MOST_SEEDS = 12
-"""Seeds that are compared, those with most readings first."""
+"""Seeds that are compared, those with most readings first; and the one that differs most between
+the ends, and one that an end lacks."""
 NEW_SEED = 0.5
 """A seed that has no reading is chosen only where pairs and exact values are together less likely,
 or where no other is left."""
@@ -46,7 +47,9 @@ def weigh_seeds(
     readings = np.bincount(bits.seed)
     codes = [code for code, seed in enumerate(table.known) if seed >= 0]
     codes.sort(key=lambda code: (-readings[code], table.known[code]))
-    columns = codes[:MOST_SEEDS]
+    needed = [telling_seed(belief), (lacking_partner(belief) or (GOOD, None))[1]]
+    first = [*codes[:MOST_SEEDS], *(table.known.index(s) for s in needed if s is not None)]
+    columns = list(dict.fromkeys(first))
     have = _have(belief, positions, columns)
     gain = world[FREE] * np.repeat(free[:, None], len(columns) + 1, axis=1)
     if belief.worlds.pairs is not None:

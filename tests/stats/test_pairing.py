@@ -101,3 +101,19 @@ def test_a_shift_below_the_spread_of_seeds_is_found_in_pairs(number: int) -> Non
         readings.append(read(choice.position, seed))
     assert (answer.state, answer.candidates) == (State.FOUND, (first_bad,))
     assert len(readings) <= 6 + 30
+
+
+def test_a_seed_that_an_end_lacks_is_asked_there_however_many_there_are() -> None:
+    """Where nothing changed, dozens of pairs are read before it is said."""
+    random = np.random.default_rng(1)
+    own = random.standard_normal(40)
+    readings = [
+        Reading(p, float(0.9 * own[s] + 0.4 * random.standard_normal()), s)
+        for p in (GOOD, 31) for s in range(20)
+    ]  # fmt: skip
+    readings += [Reading(GOOD, float(0.9 * own[20]), 20), Reading(15, float(0.9 * own[0]), 0)]
+    question, evidence = Question(Lineage.line(32), none_prior=0.15), Evidence(tuple(readings))
+    answer = posterior(question, evidence)
+    assert answer.no_change > 0.3 and answer.state is State.SEARCHING
+    choice = choose(question, evidence, answer)
+    assert choice is not None and (choice.position, choice.seed) == (31, 20)
