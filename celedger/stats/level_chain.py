@@ -22,24 +22,21 @@ side: variance .96 steps squared."""
 class Drift:
     """How a level moves from node to node without a step: by the machine, in all rows.
 
-    `shifts`: for each distinct distance in grid points, the rows that move by it, and which pairs
-    of points (g, g + shift), (g, g + 2 shift) are really so far apart; None: all are.
+    Attributes:
+        source: For each way to move, which point of the flat message each point takes from.
+        share: How much of it: 0 where the grid has a gap, or ends.
+        stays: How much of each point stays.
     """
 
-    shifts: tuple[tuple[Ints, int, tuple[Floats | None, ...]], ...]
+    source: Ints
+    share: Floats
+    stays: Floats
 
     def __call__(self, message: Floats) -> Floats:
-        result = message.copy()
-        for rows, shift, valid in self.shifts:
-            for (times, share), ok in zip(_TAPS, valid, strict=True):
-                distance = times * shift
-                if distance >= message.shape[1]:
-                    continue
-                moved = share * (message[rows, :-distance] - message[rows, distance:])
-                if ok is not None:
-                    moved *= ok
-                result[rows, distance:] += moved
-                result[rows, :-distance] -= moved
+        flat = message.ravel()
+        moved = flat[self.source]
+        moved *= self.share
+        result: Floats = (self.stays * flat + moved.sum(0)).reshape(message.shape)
         return result
 
 
@@ -49,21 +46,22 @@ def drift_of(points: Floats, spacing: Floats, distances: Floats) -> Drift | None
     Args:
         points: Of each row's grid: [rows, points]; `spacing` likewise.
     """
-    steps = np.rint(distances / spacing).astype(np.int64)
-    shifts = []
-    for shift in np.unique(steps[steps > 0]).tolist():
-        rows = np.flatnonzero(steps == shift)
-        valid: list[Floats | None] = []
-        for times, _ in _TAPS:
-            n = times * shift
-            if n >= points.shape[1]:
-                valid.append(None)
-                continue
-            apart = points[rows, n:] - points[rows, :-n]
-            ok = np.abs(apart - n * spacing[rows, None]) < spacing[rows, None] / 2
-            valid.append(None if ok.all() else ok.astype(np.float64))
-        shifts.append((rows, shift, tuple(valid)))
-    return Drift(tuple(shifts)) if shifts else None
+    steps = np.rint(distances / spacing).astype(np.int64)[:, None]
+    if not (steps > 0).any():
+        return None
+    count = points.shape[1]
+    sources, shares = [], []
+    for times, share in _TAPS:
+        for distance in (-times * steps, times * steps):
+            wanted = np.arange(count) + distance
+            source = np.clip(wanted, 0, count - 1)
+            apart = np.take_along_axis(points, source, 1) - points - distance * spacing[:, None]
+            is_there = (source == wanted) & (np.abs(apart) < spacing[:, None] / 2)
+            is_there &= distance != 0
+            sources.append((source + count * np.arange(len(points))[:, None]).ravel())
+            shares.append((share * is_there).ravel())
+    every = np.array(shares)
+    return Drift(np.array(sources), every, 1 - every.sum(0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
