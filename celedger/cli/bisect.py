@@ -79,6 +79,9 @@ def bisect(
     prove: Annotated[
         bool, typer.Option("--prove", help="Then train the bad end without the named commit.")
     ] = False,
+    hunks: Annotated[
+        bool, typer.Option("--hunks", help="Then search the hunks of the named commit.")
+    ] = False,
     explain: Annotated[
         bool, typer.Option("--explain", help="Then find the first difference from its parent.")
     ] = False,
@@ -161,6 +164,11 @@ def bisect(
                     progress.say("training the bad end without the named commit")
                     noise = memory.read(session.repository, session.ledger)
                     answer = bisection.proved(bench, session.config, answer, noise)
+                guilty = []
+                if hunks and answer.named:
+                    progress.say("training parts of the named commit")
+                    noise = memory.read(session.repository, session.ledger)
+                    guilty = bisection.inside(bench, session.config, answer, noise)
         tip = memory.tip_of(session.repository, history.commits[-1])
         state = record_state(session, tip, "bisect")
         log = session.repository.log(state.tip, limit=memory.RECENT)
@@ -177,7 +185,7 @@ def bisect(
             texts = _explained(command, answer, [*again, "--json"])
             more = {"explanations": [e for text in texts for e in loads(text)["explanations"]]}
         metrics = {m.name: m for m in session.ledger.metrics()}
-        options.answer(BisectAnswer(answer, metrics, typed, more), json)
+        options.answer(BisectAnswer(answer, metrics, typed, more, guilty), json)
         if explain and not json:
             for text in _explained(command, answer, again):
                 print(f"\n{text}", end="", flush=True)

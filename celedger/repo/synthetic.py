@@ -98,7 +98,7 @@ def _working_tree(store: ObjectStore) -> Synthetic:
             continue
         tree = store.changed(head.tree, changes) if changes else head.tree
         title = f"working tree at {head.sha[:_SHORT]}"
-        return Synthetic(_commit(store, tree, head, title), head, title, left_out)
+        return Synthetic(synthetic_commit(store, tree, head, title), head, title, left_out)
     raise RepositoryError(
         f"the working tree changes while it is read: {reason}", "type the command again"
     )
@@ -256,8 +256,8 @@ def _reverted(
     parent = culprit.parents[0] if culprit.parents else store.write("tree", b"", base.sha)
     conflicts: list[bytes] = []
     changes: dict[bytes, Entry | None] = {}
-    moved = {old: new for old, new, *_ in _differences(store, culprit.sha, base.sha) if old != new}
-    for old, new, before, after in _differences(store, parent, culprit.sha):
+    moved = {old: new for old, new, *_ in differences(store, culprit.sha, base.sha) if old != new}
+    for old, new, before, after in differences(store, parent, culprit.sha):
         here = moved.get(new, new)
         back = here if old == new else old
         current = _entry(store, base.sha, here)
@@ -281,7 +281,7 @@ def _reverted(
         )
     tree = store.changed(base.tree, changes) if changes else base.tree
     title = f"{_name(base)} without {culprit.sha[:_SHORT]}"
-    return Synthetic(_commit(store, tree, base, title), base, title, left_out)
+    return Synthetic(synthetic_commit(store, tree, base, title), base, title, left_out)
 
 
 def _name(commit: Commit) -> str:
@@ -289,7 +289,7 @@ def _name(commit: Commit) -> str:
     return commit.subject if is_synthetic else commit.sha[:_SHORT]
 
 
-def _differences(
+def differences(
     store: ObjectStore, old: str, new: str
 ) -> list[tuple[bytes, bytes, Entry | None, Entry | None]]:
     """Return what differs between two trees: the old and the new path, which are not equal for a
@@ -344,7 +344,7 @@ def _merged(store: ObjectStore, current: Entry, base: Entry, reverted: Entry) ->
 AUTHOR = "celedger"
 
 
-def _commit(store: ObjectStore, tree: str, parent: Commit, subject: str) -> Commit:
+def synthetic_commit(store: ObjectStore, tree: str, parent: Commit, subject: str) -> Commit:
     """Return the commit of a tree; the parent itself, where that has this tree. Equal trees of one
     parent have equal hashes: the dates are the parent's."""
     if tree == parent.tree:

@@ -12,9 +12,10 @@ import numpy as np
 
 from celedger.base.errors import CeledgerError
 from celedger.base.model import BisectRecord, Commit, Metric
-from celedger.judge.bisection import Agreement, Answer, Plan, Report
+from celedger.judge.bisection import Agreement, Answer, GuiltyHunks, Plan, Report
 from celedger.judge.bisection.bisect_report import record
 from celedger.ledger.read import Reader
+from celedger.repo.commit_parts import CommitPart
 from celedger.views.document import Document, pick
 from celedger.views.format import (
     Column,
@@ -74,6 +75,7 @@ class BisectAnswer(Document):
     metrics: Mapping[str, Metric]
     typed: Typed
     explanations: Mapping[str, object]
+    hunks: Sequence[GuiltyHunks] = ()  # inside the named commits
 
     @property
     def several(self) -> bool:
@@ -86,11 +88,18 @@ class BisectAnswer(Document):
             ends = f"{short(further.good.sha)}..{short(further.bad.sha)}"
             spent = f"  spent       {count(further.trials, 'trial')} on {ends}"
             lines += ["", *self._conclusion(further), spent]
+        for guilty in self.hunks:
+            lines += ["", plain(guilty.sentence())]
+            lines += [line for part in guilty.parts for line in _part(part)]
         return "\n".join(lines)
 
     def json(self) -> dict[str, object]:
         reports = [record(report).report for report in self.answer.reports]
-        further = {"further": [record(report).report for report in self.answer.further]}
+        further: dict[str, object] = {
+            "further": [record(report).report for report in self.answer.further]
+        }
+        if self.hunks:
+            further["hunks"] = [_guilty_json(guilty) for guilty in self.hunks]
         if not self.several:
             return {"bisect": reports[0], **further, **self.explanations}
         culprits = self._culprits()
@@ -262,6 +271,27 @@ class BisectAnswer(Document):
     def _unit(self, report: Report) -> str:
         metric = self.metrics.get(report.metric)
         return metric.unit if metric else ""
+
+
+def _part(part: CommitPart) -> list[str]:
+    """Return the lines of a hunk under its place; a path for a file that cannot be parted."""
+    more = len(part.lines) - _LISTED
+    rest = [f"    … {more} more lines"] if more > 0 else []
+    return [f"  {part.title}", *(f"    {plain(line)}" for line in part.lines[:_LISTED]), *rest]
+
+
+def _guilty_json(guilty: GuiltyHunks) -> dict[str, object]:
+    return {
+        "commit": guilty.report.culprits[0].sha, "task": guilty.report.task,
+        "metric": guilty.report.metric, "of": guilty.count, "trainings": guilty.trainings,
+        "parts": [
+            {
+                "file": part.hunk.new if part.hunk else part.title,
+                "line": part.hunk.new_start if part.hunk else None, "lines": list(part.lines),
+            }
+            for part in guilty.parts
+        ],
+    }  # fmt: skip
 
 
 def effect_text(report: Report, unit: str) -> str:

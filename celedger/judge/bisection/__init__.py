@@ -9,16 +9,18 @@ from celedger.judge.bisection.bisect import (
     Answer,
     Plan,
     bisect_many,
+    inside,
     lacking_ends,
     plan,
     proved,
 )
 from celedger.judge.bisection.bisect_report import Report
+from celedger.judge.bisection.guilty_hunks import GuiltyHunks
 from celedger.judge.bisection.other_tasks import Agreement
 from celedger.judge.bisection.planner import Limits, SearchStep, search
 from celedger.judge.bisection.symptom import Symptom, find_symptom
 
 __all__ = [
-    "Agreement", "Answer", "Limits", "Plan", "Report", "SearchStep", "Symptom",
-    "bisect_many", "find_symptom", "lacking_ends", "plan", "proved", "search",
+    "Agreement", "Answer", "GuiltyHunks", "Limits", "Plan", "Report", "SearchStep", "Symptom",
+    "bisect_many", "find_symptom", "inside", "lacking_ends", "plan", "proved", "search",
 ]  # fmt: skip

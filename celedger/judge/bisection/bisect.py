@@ -15,6 +15,11 @@ from celedger.base.model import Commit, Kind, Metric, Task, TrialRecord
 from celedger.judge.bisection.bisect_loop import Aim, Proposal, drive
 from celedger.judge.bisection.bisect_report import Report, rehearsed
 from celedger.judge.bisection.equal_commits import classify
+from celedger.judge.bisection.guilty_hunks import (
+    GuiltyHunks,
+    explained_places,
+    guilty_hunks,
+)
 from celedger.judge.bisection.one_metric import Track
 from celedger.judge.bisection.other_steps import NO_STEP_PRIOR, part, worse_between
 from celedger.judge.bisection.planner import Limits, SearchStep, search
@@ -126,6 +131,19 @@ def proved(bench: Bench, config: Config, answer: Answer, state: State) -> Answer
             report = rehearsed(bench.ledger, report, done, bench.new_ulid(), bench.setup.now())
         reports.append(report)
     return replace(answer, reports=tuple(reports))
+
+
+def inside(bench: Bench, config: Config, answer: Answer, state: State) -> list[GuiltyHunks]:
+    """Search inside the commits that an answer names. What an explanation said of one in the ledger
+    is asked first."""
+    answers = []
+    for report in answer.reports:
+        if report.named:
+            (task,) = choose_tasks(bench.suite, [report.task])
+            noise = state.noise_of(report.suite, report.task, report.metric)
+            places = explained_places(bench.ledger.findings(report.culprits[0].sha), report.task)
+            answers.append(guilty_hunks(bench, config, report, task, noise, places))
+    return answers
 
 
 def bisect_many(

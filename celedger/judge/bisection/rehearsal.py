@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 from celedger.base.config import Config
@@ -63,6 +64,22 @@ def share_restored(
     return share, share - width, share + width
 
 
+@contextmanager
+def apart(
+    bench: Bench, config: Config, task: Task, commits: Sequence[str]
+) -> Iterator[tuple[Ledger, Bench]]:
+    """Yield the ledger of synthetic revisions, with the trials of some commits (hashes) whose
+    results they may re-use, and a bench on this machine that measures them."""
+    store = ObjectStore(bench.repository)
+    with Ledger.open(store.folder / synthetic.LEDGER, create=True) as own:
+        own.take_trials(bench.ledger, commits)
+        with local_bench(
+            store.repository, own, config, bench.suite, [task], gate=bench.setup.gate,
+            why=bench.setup.why, label="celedger bisect", listen=bench.station.listen,
+        ) as beside:  # fmt: skip
+            yield own, beside
+
+
 def rehearse(
     bench: Bench, config: Config, report: Report, task: Task, noise: MetricNoise | None
 ) -> Rehearsal:
@@ -77,18 +94,12 @@ def rehearse(
         return replace(nothing, why=str(error))
     if reverted is None or not reverted.is_changed:
         return replace(nothing, why=f"{culprit.sha[:10]} is undone at {bad.sha[:10]}")
-    store = ObjectStore(repository)
-    with Ledger.open(store.folder / synthetic.LEDGER, create=True) as own:
-        own.take_trials(ledger, [bad.sha, *culprit.parents])  # whose results it may re-use
-        with local_bench(
-            store.repository, own, config, bench.suite, [task], gate=bench.setup.gate,
-            why=bench.setup.why, label="celedger bisect", listen=bench.station.listen,
-        ) as apart:  # fmt: skip
-            apart.station.hold_environment(bad.sha, [task])
-            environment = apart.place(bad.sha, task).environment.fingerprint
-            there = ledger.trials(commit=bad.sha, recipe=task.recipe, environment=environment)
-            seeds = dict.fromkeys(record.trial.seed for record in there if _answers(record))
-            run_all(apart, [Need(reverted.commit, task, seed, role="bisect") for seed in seeds])
+    with apart(bench, config, task, [bad.sha, *culprit.parents]) as (own, beside):
+        beside.station.hold_environment(bad.sha, [task])
+        environment = beside.place(bad.sha, task).environment.fingerprint
+        there = ledger.trials(commit=bad.sha, recipe=task.recipe, environment=environment)
+        seeds = dict.fromkeys(record.trial.seed for record in there if _answers(record))
+        run_all(beside, [Need(reverted.commit, task, seed, role="bisect") for seed in seeds])
         here = own.trials(commit=reverted.commit.sha, recipe=task.recipe, environment=environment)
     ran = replace(nothing, trials=sum(1 for record in here if not record.derived))
     metric = task.metric(report.metric) if report.metric else None
