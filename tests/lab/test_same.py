@@ -270,6 +270,23 @@ def test_the_signature_of_a_commit_is_kept_and_that_of_an_edit_is_not(tmp_path: 
     shutil.rmtree(own.root / ".git" / "celedger" / "synthetic")
 
 
+def test_an_edit_of_the_suites_own_script_is_an_edit(tmp_path: Path) -> None:
+    suite = SUITE.replace("{python} train.py", "{python} {suite}/fit.py")
+    own = make_project(tmp_path / "project", suite, {"fit.py": TRAIN, "plain.py": ""})
+    git(own.root, "add", "--force", "suites")
+    own.commit("one", {"README.md": "one\n"})
+    script = own.root / "suites" / "tiny" / "fit.py"
+    script.write_text(TRAIN.replace("lr=0.1", "lr=0.2"))
+    # A trial of the edited suite at HEAD tells nothing of HEAD's own.
+    assert own.run("run", "HEAD", "--task", "fit").status == 0
+    done = own.run("same", "fit")
+    assert (done.status, "lr: 0.1 → 0.2" in done.out) == (1, True), done.out
+    script.write_text(TRAIN + "# a comment\n")
+    done = own.run("same", "fit")
+    end_kept(launchers(own))
+    assert (done.status, "same bits" in done.out) == (0, True), done.out
+
+
 # --- the comparison alone
 
 

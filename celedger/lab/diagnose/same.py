@@ -148,6 +148,8 @@ class Signatures:
 
     def _reads_the_same(self, a: Commit, b: Commit) -> bool:
         """Return True if a trial at a commit named nothing in which the other differs."""
+        if self._files(a) != self._files(b):
+            return False  # what a trial reads of the suite is its recipe's, not its footprint's
         environment = self.bench.place(a.sha, self.task).environment.fingerprint
         agreeing = self.bench.reuse.agreeing([b], self.task, environment)[b.sha]
         return any(t.tree == a.tree and t.whole and not t.failed for t in agreeing)
@@ -162,17 +164,22 @@ class Signatures:
     def sign(self, commit: Commit, scheme: Scheme) -> Signature:
         self._runs += 1
         folder = self.folder / self.task.name / str(self._runs)
-        bench, files = self.bench, self.suite_files.get(commit.sha)
-        if files is not None:
+        bench, files = self.bench, self._files(commit)
+        if files != bench.setup.suite_files:
             bench = Bench(bench.station.changed(setup=replace(bench.setup, suite_files=files)))
         return sign(bench, commit, self.task, self.seed, folder, scheme)
+
+    def _files(self, commit: Commit) -> Path:
+        """Return the snapshot of the suite that is used at a commit; it is named by its content."""
+        return self.suite_files.get(commit.sha, self.bench.setup.suite_files)
 
     def _key(self, commit: Commit, scheme: Scheme) -> dict[str, object]:
         """Return what a signature belongs to, beside the commit."""
         environment = self.bench.place(commit.sha, self.task).environment.fingerprint
         probe = child_copy(self.bench.setup.child.parent, folder_of("signature")).name
         return {
-            "recipe": self.task.recipe, "environment": environment, "seed": self.seed,
+            "recipe": replace(self.task, files=self._files(commit).name).recipe,
+            "environment": environment, "seed": self.seed,
             "device": self.bench.station.device.key, "probe": probe, "scheme": str(scheme),
         }  # fmt: skip
 
@@ -205,8 +212,8 @@ class Signatures:
 @dataclass(frozen=True, slots=True)
 class SignedCommit:
     """A commit of a range beside the one before it. `difference`: the first that decides, None for
-    equal bits; `is_new` is False for them and for the first commit. `work`: of a step, by count,
-    and `changes` by how much it is more."""
+    equal bits and for the first commit. `work`: of a step, by count, and `changes` by how much it
+    is more."""
 
     commit: Commit
     difference: Difference | None = None
