@@ -80,10 +80,10 @@ class Writer:
                  random={"torch": "0"})  # fmt: skip
         self.step += 1
 
-    def batch(self, role: str, rows: Iterable[int]) -> None:
+    def batch(self, role: str, rows: Iterable[int], position: int = 0) -> None:
         found = list(rows)
         self.rows += found
-        self.add("rows", r=role, p="", o=self.row, m=len(found))
+        self.add("rows", r=role, p="", q=position, o=self.row, m=len(found))
         self.row += len(found)
 
     def done(self) -> Trace:

@@ -197,8 +197,8 @@ def test_inputs_made_of_equal_rows_are_no_other_rows(tmp_path: Path) -> None:
     for name, noised in (("a", X), ("b", X**2 + 1)):
         w = Writer(tmp_path / name)
         w.module("", "net.Net")
-        for values in (noised, X):
-            w.batch("input", values.tolist())
+        for position, values in enumerate((noised, X)):
+            w.batch("input", values.tolist(), position)
         tensors = [w.tensor(noised), w.tensor(X)]
         w.add("enter", p="", n=0, c="", tr=True, u=None, ac=None, w=-1, x=tensors)
         w.leave("", noised)

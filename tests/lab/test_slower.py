@@ -14,7 +14,12 @@ MS = 1e-3
 
 
 def run(
-    scale: float = 1.0, *, extra: float = 0.0, waits: bool = False, calls: float = 2.0
+    scale: float = 1.0,
+    *,
+    extra: float = 0.0,
+    waits: bool = False,
+    calls: float = 2.0,
+    device: str = "cuda",
 ) -> Document:
     """A run of 50 steps of 10 ms, times `scale`; `extra` ms of an operator that others lack."""
     forward = (4 * scale + extra) * MS
@@ -35,6 +40,7 @@ def run(
     names = ("name", "phase", "module", "calls", "seconds")
     line = line_fields(CodeLine("net.py", "forward", 7))
     return {
+        "environment": {"device": device},
         "steps": {"count": 60, "timed": 50, "seconds": [step] * 50},
         "phases": [{"name": n, "median": s} for n, s in {"step": step, **phases}.items()],
         "evaluation": {"seconds": 0.01},
@@ -83,6 +89,11 @@ def test_two_runs_a_side_tell_what_is_plain_and_nothing_else() -> None:
 def test_less_of_everything_is_faster() -> None:
     found = compare([run(s) for s in NOISY], [run(0.7 * s) for s in NOISY])
     assert found["verdict"] == "faster"
+
+
+def test_a_read_of_a_value_on_a_cpu_is_no_wait() -> None:
+    sides = [run(device="cpu") for _ in range(2)], [run(waits=True, device="cpu") for _ in range(2)]
+    assert compare(*sides)["new_waits"] == []
 
 
 def test_a_new_wait_for_the_device_is_told() -> None:

@@ -43,6 +43,15 @@ def test_a_variable_is_named_before_a_position_and_a_loop_s_variable() -> None:
     assert names(sgd(weights)) == ["weights[0]", "weights[1]"]
 
 
+def test_a_loop_s_variable_names_nothing_whatever_it_runs_over() -> None:
+    params = {"w": tensor(), "b": tensor()}
+    for _, (number, p) in zip(params, enumerate(params.values()), strict=True):  # noqa: B007
+        p.requires_grad_()
+    assert names(sgd(params.values())) == ['params["w"]', 'params["b"]']
+    del params
+    assert names(sgd([p]))[0].startswith("param_groups[0][0] (test_variables.py:")
+
+
 def test_keys_and_attributes_are_named() -> None:
     params = {"w": tensor(), "fc.bias": tensor()}
     assert names(sgd(params.values())) == ['params["w"]', 'params["fc.bias"]']

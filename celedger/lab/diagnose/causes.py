@@ -85,7 +85,8 @@ def _tensor(s: DifferenceContext) -> str:
     return {
         "forward": f"{'input' if s.front.kind == 'enter' else 'output'} of {named(path)}",
         "backward": f"gradient of the output of {named(s.gradient_path)}",
-        "gradients": f"gradient of `{path}`", "data": f"input of {named(path)}", "loss": "loss",
+        "gradients": f"gradient of `{path}`", "loss": "loss",
+        "data": f"{s.input.removeprefix('the ')} of {named(path)}",
         "init": f"`{path}`", "late": f"`{path}`", "buffer": f"buffer `{path}`",
     }.get(s.part, f"`{path}` {s.pair.one.name}".strip())  # fmt: skip
 
@@ -119,18 +120,18 @@ CAUSES = (
         and s.tensor_a.shape[:1] != s.tensor_b.shape[:1]
         and f"the batch has {s.tensor_b.shape[0]} rows instead of {s.tensor_a.shape[0]}"),
     Cause("shape", "data", SURE, lambda s: s.tensor_a.shape != s.tensor_b.shape
-        and f"the input has shape {list(s.tensor_b.shape)} instead of {list(s.tensor_a.shape)}"),
+        and f"{s.input} has shape {list(s.tensor_b.shape)} instead of {list(s.tensor_a.shape)}"),
     Cause("dtype", "data", SURE, lambda s: s.tensor_a.dtype != s.tensor_b.dtype
-        and f"the input is {s.tensor_b.dtype} instead of {s.tensor_a.dtype}"),
+        and f"{s.input} is {s.tensor_b.dtype} instead of {s.tensor_a.dtype}"),
     Cause("order", "data", SURE, start.data_order),
     Cause("data", "data", LIKELY, start.other_rows),
     Cause("scale", "data", SURE, lambda s: s.far is not None and s.far.ratio == s.far.ratio
-        and f"the input is {figure(s.far.ratio)} times what it was"),
+        and f"{s.input} is {figure(s.far.ratio)} times what it was"),
     Cause("axes", "data", SURE, lambda s: len(s.tensor_a.values) == s.tensor_a.size
         and np.array_equal(np.sort(s.tensor_a.values), np.sort(s.tensor_b.values))
-        and "the input has the same values in other places: an axis is swapped or flipped"),
+        and f"{s.input} has the same values in other places: an axis is swapped or flipped"),
     Cause("scale", "data", SURE, start.scaled_input),
-    Cause("data", "data", LIKELY, lambda s: "the input differs in "
+    Cause("data", "data", LIKELY, lambda s: f"{s.input} differs in "
         f"{share(s.far.share if s.far else 0.0)} of its elements{s.more}"),
 
     Cause("mode", "forward", SURE, step.other_mode),
@@ -174,6 +175,8 @@ CAUSES = (
     Cause("calls", "backward", SURE, lambda s: (s.gone or s.fresh) and step.gradient(s)),
     Cause("gradient", "backward", LIKELY, step.gradient),
 
+    Cause("passes", "gradients", SURE, lambda s: step.passes(s)
+        and step.optimiser_given(s, step.passes(s), by_loop=True)),
     Cause("frozen", "gradients", SURE, lambda s: not s.event_b.tensors
         and step.optimiser_given(s, f"{step.changed_names(s)} get no gradient any more")),
     Cause("frozen", "gradients", SURE, lambda s: not s.event_a.tensors

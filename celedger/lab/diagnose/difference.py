@@ -280,7 +280,8 @@ class TraceComparison:
         if pair.b is None:
             trace, path = self.b, self.paths_in_b.get(pair.one.path or "")
         return path is not None and any(
-            event.path == path and event.step == pair.step and not event.evaluation
+            (event.path, event.number, event.step) == (path, pair.one.number, pair.step)
+            and not event.evaluation
             for event in trace.of("leave")
         )
 

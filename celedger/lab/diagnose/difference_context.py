@@ -85,10 +85,23 @@ class DifferenceContext:
     # --- the tensors
 
     @cached_property
+    def differing(self) -> list[int]:
+        """Return the positions of the tensors of the two events that differ."""
+        pairs = zip(self.event_a.tensors, self.event_b.tensors, strict=False)
+        return [at for at, (x, y) in enumerate(pairs) if not x.same(y)]
+
+    @cached_property
     def first_tensors(self) -> tuple[Tensor, Tensor]:
         """Return the first tensors of the two events that differ."""
-        pairs = list(zip(self.event_a.tensors, self.event_b.tensors, strict=False))
-        return next(((x, y) for x, y in pairs if not x.same(y)), pairs[0])
+        at = next(iter(self.differing), 0)
+        return self.event_a.tensors[at], self.event_b.tensors[at]
+
+    @property
+    def input(self) -> str:
+        """Return the module's input that differs first, by its name where it has several."""
+        names = self.event_b.raw.get("of", ())
+        several = len(names) > 1 and self.differing
+        return f"the input `{names[self.differing[0]]}`" if several else "the input"
 
     @property
     def tensor_a(self) -> Tensor:
@@ -163,8 +176,10 @@ class DifferenceContext:
         gone, new = self.parting
         if gone is None and new is None:
             gone, new = telling(self.gone), telling(self.fresh)
-        elif gone is not None and new is not None and gone.call == new.call:
-            return ""
+        elif gone is not None and new is not None:
+            return "" if gone.call == new.call else replaced(gone, new)
+        elif (gone or new).name in _VIEWS:  # type: ignore[union-attr]
+            gone, new = gone and telling([*self.gone, gone]), new and telling([*self.fresh, new])
         return replaced(gone, new)
 
     # --- the module at fault in a forward pass
@@ -254,13 +269,14 @@ class DifferenceContext:
     def labels(self) -> str:
         """Describe the change of the targets if they differ for equal inputs."""
         wrong = total = 0
-        for one, other in zip(
-            self.comparison.a.rows["target"], self.comparison.b.rows["target"], strict=False
-        ):
-            if len(one) != len(other):
-                return f"{len(other)} targets instead of {len(one)}"
-            wrong += int((one != other).sum())
-            total += len(one)
+        a, b = (trace.rows["target"] for trace in (self.comparison.a, self.comparison.b))
+        for loss, passes in a.items():
+            # Other losses, or more of one, are no other labels.
+            if [len(rows) for rows in passes] != [len(rows) for rows in b.get(loss, ())]:
+                return ""
+            pairs = zip(passes, b[loss], strict=True)
+            wrong += sum(int((one != other).sum()) for one, other in pairs)
+            total += sum(len(rows) for rows in passes)
         return f"labels differ: {share(wrong / total)} of {total} targets" if wrong else ""
 
     @cached_property

@@ -4,6 +4,7 @@ weights and its data. A rule returns a sentence, or fields of the finding."""
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from celedger.lab.diagnose.difference import Pair
 from celedger.lab.diagnose.difference_context import DifferenceContext
 from celedger.lab.diagnose.finding import code_of, figure, named, share, some
 from celedger.lab.diagnose.tensor_distance import distance, same_distribution, spread
-from celedger.lab.diagnose.trace import Tensor
+from celedger.lab.diagnose.trace import Digests, Tensor
 
 _FEW = 2  # elements: too few to compare distributions
 _DRAWING = ("rand", "normal", "uniform", "multinomial", "bernoulli")
@@ -126,28 +127,47 @@ def module_drawn(s: DifferenceContext, *, added: bool) -> dict[str, Any] | None:
 # --- data
 
 
-def other_batch(s: DifferenceContext) -> tuple[list[int], list[int]] | None:
-    """Return the rows of the first batch that differs, sorted."""
-    for x, y in zip(s.comparison.a.rows["input"], s.comparison.b.rows["input"], strict=False):
-        if not np.array_equal(x, y):
-            return np.sort(x).tolist(), np.sort(y).tolist()
-    return None
+def _passes(s: DifferenceContext, at: int) -> tuple[list[Digests], list[Digests]]:
+    """Return the digests of the rows of an input of the module, by pass, on both sides."""
+    a, b = s.comparison.a.rows["input"], s.comparison.b.rows["input"]
+    return [*a.get((s.event_a.path, at), ())], [*b.get((s.event_b.path, at), ())]
+
+
+def other_batches(s: DifferenceContext) -> list[tuple[list[int], list[int]]]:
+    """Return the rows, sorted, of the first batch that differs of each input that does; none where
+    another input, which is not the same in every pass, agrees."""
+    batches = []
+    for at in range(len(s.event_a.tensors)):
+        a, b = _passes(s, at)
+        pair = next(((x, y) for x, y in zip(a, b, strict=False) if not np.array_equal(x, y)), None)
+        if pair is not None:
+            batches.append((np.sort(pair[0]).tolist(), np.sort(pair[1]).tolist()))
+        elif at in s.differing or _varies(a):
+            return []
+    return batches
+
+
+def _varies(passes: Sequence[Digests]) -> bool:
+    """Return True if an input is not the same in every pass; of one pass, in every row."""
+    others = passes[1:] if len(passes) > 1 else [rows[::-1] for rows in passes]
+    return any(not np.array_equal(passes[0], rows) for rows in others)
 
 
 def shared_rows(s: DifferenceContext) -> float:
     """Return the share of rows, counting repeats, that both sides have, of the side with fewer
-    rows."""
-    rows_a, rows_b = (
-        np.concatenate(trace.rows["input"]).tolist() for trace in (s.comparison.a, s.comparison.b)
-    )
-    both = sum((Counter(rows_a) & Counter(rows_b)).values())
-    return both / max(1, min(len(rows_a), len(rows_b)))
+    rows: the least of the inputs that differ."""
+    shares = []
+    for at in s.differing:
+        a, b = (np.concatenate(side).tolist() for side in _passes(s, at))
+        both = sum((Counter(a) & Counter(b)).values())
+        shares.append(both / max(1, min(len(a), len(b))))
+    return min(shares)
 
 
 def data_order(s: DifferenceContext) -> str | dict[str, Any] | None:
-    if (rows := other_batch(s)) is None:
+    if not (batches := other_batches(s)):
         return None
-    if rows[0] == rows[1]:
+    if all(a == b for a, b in batches):
         sentence = "the rows of a batch are in another order"
     elif shared_rows(s) > 0.99:
         sentence = "the data come in another order: the same rows, in other batches"
@@ -160,10 +180,7 @@ def data_order(s: DifferenceContext) -> str | dict[str, Any] | None:
 
 
 def other_rows(s: DifferenceContext) -> str | None:
-    """Rows are drawn for all inputs of a model: one that varies and is the same rules it out."""
-    same = [x for x, y in zip(s.event_a.tensors, s.event_b.tensors, strict=False) if x.same(y)]
-    varies = any(np.ptp(x.values) > 0 for x in same if x.values.size)
-    if varies or other_batch(s) is None or (shared := shared_rows(s)) < 0.5:
+    if not other_batches(s) or (shared := shared_rows(s)) < 0.5:
         return None
     if s.far is not None and s.far.share <= 0.5:
         return None
@@ -190,4 +207,4 @@ def scaled_input(s: DifferenceContext) -> str | None:
         return None
     slope = other.deviation / one.deviation
     shift = other.mean - slope * one.mean
-    return f"the input is scaled by {figure(slope)} and shifted by {figure(shift)}"
+    return f"{s.input} is scaled by {figure(slope)} and shifted by {figure(shift)}"

@@ -240,6 +240,17 @@ def optimiser_given(
     return {"sentence": sentence + s.more, "module": module, "places": places, "phase": phase}
 
 
+def passes(s: DifferenceContext) -> str:
+    """Return how many backward passes a step adds up on either side; empty where they agree."""
+    counts = [
+        sum(e.step == s.step for e in trace.of("loss"))
+        for trace in (s.comparison.a, s.comparison.b)
+    ]
+    old, new = counts
+    plural = "es" if new != 1 else ""
+    return f"a step adds up {new} backward pass{plural} instead of {old}" if old != new else ""
+
+
 def not_cleared(s: DifferenceContext) -> bool:
     """Return True if b's gradients are the sums of a's and those of the step before."""
     uncleared = [

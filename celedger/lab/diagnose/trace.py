@@ -114,7 +114,9 @@ class Trace:
     modules: Mapping[str, Module]
     pulses: tuple[Pulse, ...]
     sites: Mapping[int, tuple[Frame, ...]]
-    rows: Mapping[str, Sequence[Digests]]  # "input" and "target": a row's digest, by pass
+    # A digest of every row, by pass: of "input", by module and position in its inputs; of "target",
+    # by the loss.
+    rows: Mapping[str, Mapping[tuple[str, int], Sequence[Digests]]]
     ended: bool  # by itself; else it was killed or still running
     cut: bool  # ended by the probe, after the requested number of steps
     inside: Sequence[str]  # modules whose forward pass raised
@@ -171,7 +173,7 @@ def read(folder: Path) -> Trace:
     modules: dict[str, Module] = {}
     pulses: list[Pulse] = []
     sites: dict[int, tuple[Frame, ...]] = {}
-    rows: dict[str, list[Digests]] = {"input": [], "target": []}
+    rows: dict[str, dict[tuple[str, int], list[Digests]]] = {"input": {}, "target": {}}
     end: dict[str, Any] = {}
     for raw in records(folder):
         match raw["k"]:
@@ -183,7 +185,8 @@ def read(folder: Path) -> Trace:
                 module = Module(raw["p"], raw["c"], raw["a"], shapes, code, raw["w"])
                 modules.setdefault(module.path, module)
             case "rows":
-                rows[raw["r"]].append(digests[raw["o"] : raw["o"] + raw["m"]])
+                of = rows[raw["r"]].setdefault((raw["p"], raw["q"]), [])
+                of.append(digests[raw["o"] : raw["o"] + raw["m"]])
             case "end":
                 end = raw
             case "pulse":

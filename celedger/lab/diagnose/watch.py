@@ -25,6 +25,8 @@ from celedger.trial.diagnostic import EAGER, Diagnostic, diagnose
 from celedger.trial.runner import Bench
 
 _RECORD = "watch.json"  # in the folder of a record: what was trained, and how that ended
+# Watchpoints of a training that leaves its range before something is not finite.
+_DIVERGENCE = ("weight-change-large", "gradient-exploding", "activation-range")
 WatchRule = Callable[[Watched, Beyond], Iterable[TensorPlace]]
 
 
@@ -169,7 +171,23 @@ def judge(training: Watched, thresholds: Mapping[str, float]) -> JudgedTraining:
             first = min(places, key=lambda tensor: tensor.step)
             others = {(tensor.module, tensor.tensor) for tensor in places}
             findings.append(WatchpointFinding(point, limit, first, len(others) - 1))
-    return JudgedTraining(training, tuple(findings), loss_scale(clean), bounds)
+    return JudgedTraining(training, _by_cause(findings), loss_scale(clean), bounds)
+
+
+def _by_cause(findings: list[WatchpointFinding]) -> tuple[WatchpointFinding, ...]:
+    """Return the findings with an overflow behind the divergence that led to it."""
+    broken = next((one for one in findings if one.watchpoint.name == "overflow"), None)
+    before = [
+        one for one in findings
+        if broken and one.watchpoint.name in _DIVERGENCE and one.first.step < broken.first.step
+    ]  # fmt: skip
+    if broken is None or not before:
+        return tuple(findings)
+    since = min(one.first.step for one in before)
+    note = f"the training diverged from step {since} on: {before[0].watchpoint.name}"
+    told = replace(broken, first=replace(broken.first, note=note))
+    rest = [one for one in findings if one is not broken and one not in before]
+    return (*before, told, *rest)
 
 
 def _above(limit: float, figure: float) -> bool:

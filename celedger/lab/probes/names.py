@@ -4,13 +4,14 @@ attribute that the script computes."""
 
 from __future__ import annotations
 
+import dis
 import itertools
 import math
 import sys
 import weakref
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from types import FrameType, ModuleType
+from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 from torch import Tensor, nn
@@ -169,12 +170,8 @@ def expressions(tensors: Collection[Any]) -> dict[int, str]:
                 names[id(value)] = count, text
         deeper: list[tuple[int, str, Any]] = []
         for count, text, value in level[:_MOST]:
-            sequence = isinstance(value, (list, tuple))
-            parts = [(count + sequence, text + part, item) for part, item in _parts(value)]
-            members = {id(item): (n, inner) for n, inner, item in parts if id(item) in wanted}
-            # Those of one list are named alike: a variable of the last alone is that of a loop.
-            if sequence and not members.keys() <= names.keys():
-                names.update(members)
+            more = isinstance(value, (list, tuple))
+            parts = [(count + more, text + part, item) for part, item in _parts(value)]
             deeper += parts[: _MOST - len(deeper)]
         level = deeper
     return {key: text for key, (_, text) in names.items()}
@@ -198,10 +195,37 @@ def _frames() -> Iterator[FrameType]:
 
 
 def _scopes() -> Iterable[Mapping[str, Any]]:
-    """Return the variables of the script's frames, locals before globals."""
-    frames = list(_frames())
-    scopes = [*(frame.f_locals for frame in frames), *(frame.f_globals for frame in frames)]
-    return {id(scope): scope for scope in scopes}.values()
+    """Return the variables of the script's frames, locals before globals, without the tensors that
+    a loop has put into its variables: the last of many."""
+    frames = [(frame, frame.f_locals) for frame in _frames()]
+    scopes: dict[int, Mapping[str, Any]] = {}
+    for frame, variables in frames:
+        loops = _loop_variables(frame.f_code)
+        scopes[id(variables)] = {
+            name: value for name, value in list(variables.items())
+            if not (name in loops and isinstance(value, Tensor))
+        }  # fmt: skip
+    for frame, _ in frames:
+        scopes.setdefault(id(frame.f_globals), frame.f_globals)
+    return scopes.values()
+
+
+def _loop_variables(code: CodeType) -> set[str]:
+    """Return the variables that the loops of a function or script bind."""
+    names: set[str] = set()
+    left = 0  # to be bound by the loop that begins
+    for one in dis.get_instructions(code):
+        if one.opname == "FOR_ITER":
+            left = 1
+        elif left and one.opname == "UNPACK_SEQUENCE":
+            left += int(one.arg or 0) - 1
+        elif left and one.opname.startswith("STORE_"):
+            bound = one.argval if isinstance(one.argval, tuple) else (one.argval,)
+            names.update(map(str, bound[:left]))
+            left -= len(bound[:left])
+        elif one.opname not in ("EXTENDED_ARG", "CACHE"):
+            left = 0
+    return names
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:

@@ -126,6 +126,7 @@ class TraceProbe(observe.Probe):
                 s={name: list(weight.shape) for name, weight in parameters if has_shape(weight)},
             )  # fmt: skip
         prefix = self.names.of(root)
+        prefix += "." if prefix and not prefix.endswith(":") else ""  # it is called on its own
         if "perturb" in self.options and self.step == 0:
             perturb(filter(has_shape, root.parameters()), int(self.options["perturb"]))
         first: dict[int, str] = {}  # names of what has several: tied weights, shared modules
@@ -169,7 +170,7 @@ class TraceProbe(observe.Probe):
         if name in _LOSSES and self._rows < _ROWS and not self._evaluating:
             target = args[1] if len(args) > 1 else kwargs.get("target")
             if getattr(target, "ndim", 0) and not target.requires_grad:  # type: ignore[union-attr]
-                self._write_rows("target", name, target)
+                self._write_rows("target", name, 0, target)
 
     def _dispatched(self, function: Any, args: Args, kwargs: Kwargs, result: Any) -> None:
         if not self._stepping:
@@ -190,10 +191,10 @@ class TraceProbe(observe.Probe):
             x=outputs, w=self.sites.here(), **drawn,
         )  # fmt: skip
 
-    def _write_rows(self, role: str, path: str, tensor: Any) -> None:
-        """Write a digest of every row, for about an epoch."""
+    def _write_rows(self, role: str, path: str, position: int, tensor: Any) -> None:
+        """Write a digest of every row, for about an epoch. `position`: among the inputs."""
         if not tensor.is_sparse and whole(tensor) and len(tensor):
-            self.write("rows", r=role, p=path, **self.store.rows(tensor))
+            self.write("rows", r=role, p=path, q=position, **self.store.rows(tensor))
 
     # --- modules
 
@@ -274,11 +275,11 @@ class TraceProbe(observe.Probe):
 
     def _write_batch(self, path: str, args: Sequence[Any]) -> None:
         """Write the rows of what reaches a root."""
-        for _, tensor in tensors(args):
+        for position, (_, tensor) in enumerate(tensors(args)):
             plain = not tensor.requires_grad and not tensor.is_meta and tensor.dim()
             if plain and len(tensor) <= _ROWS - self._rows:
                 self._rows += len(tensor)
-                self._write_rows("input", path, tensor)
+                self._write_rows("input", path, position, tensor)
 
     # --- backward, step, the rest
 

@@ -1,0 +1,175 @@
+"""`explain` says nothing that is false: each edit here had a sentence of another cause."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from lab.edited import TrainingServer, edited
+
+pytest.importorskip("torch")
+
+pytestmark = pytest.mark.matrix
+
+START = """\
+import torch
+from torch import nn
+import torch.nn.functional as F
+"""
+GRAPHS = (
+    START
+    + """\
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 8), nn.Linear(8, 2)
+
+    def forward(self, x, edges, batch):
+        h = self.first(x).relu()
+        h = h.index_add(0, edges[1], h[edges[0]])
+        return self.last(torch.zeros(int(batch.max()) + 1, 8).index_add(0, batch, h))
+
+def collate(graphs):
+    edges, start = [], 0
+    for x, e, _ in graphs:
+        edges.append(e + start)
+        start += len(x)
+    batch = torch.arange(len(graphs)).repeat_interleave(6)
+    y = torch.tensor([g[2] for g in graphs])
+    return torch.cat([g[0] for g in graphs]), torch.cat(edges, 1), batch, y
+
+data = [(torch.randn(6, 4), torch.randint(6, (2, 10)), i % 2) for i in range(64)]
+net = Net()
+optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
+for at in range(0, 64, 8):
+    x, edges, batch, y = collate(data[at : at + 8])
+    loss = F.cross_entropy(net(x, edges, batch), y)
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()
+"""
+)
+ACCUMULATED = (
+    START
+    + """\
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.classify = nn.Linear(8, 16), nn.Linear(16, 4)
+
+    def forward(self, x):
+        return self.classify(self.body(x).relu())
+
+ACCUMULATE = 4
+net = Net()
+optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
+x, y = torch.randn(256, 8), torch.randint(4, (256,))
+for number, rows in enumerate(torch.arange(256).split(8)):
+    loss = F.cross_entropy(net(x[rows]), y[rows])
+    loss.backward()
+    if (number + 1) % ACCUMULATE == 0:
+        optimiser.step()
+        optimiser.zero_grad()
+"""
+)
+TASKS = (
+    START
+    + """\
+net = nn.Linear(8, 6)
+optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range(6):
+    x = torch.randn(16, 8)
+    y, z = (x[:, 0] > 0).long(), x.sum(1)[:1]
+    out = net(x)
+    loss = F.cross_entropy(out[:, :5], y) + F.mse_loss(out[:1, 5], z)
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()
+"""
+)
+AVERAGED = (
+    START
+    + """\
+import copy
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.time, self.last = nn.Linear(4, 8), nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.last(self.time(x).relu())
+
+class EMA(nn.Module):
+    def __init__(self, net):
+        super().__init__()
+        self.ema_model = copy.deepcopy(net).requires_grad_(False)
+
+    @torch.no_grad()
+    def update(self, net):
+        for a, b in zip(self.ema_model.parameters(), net.parameters()):
+            a.lerp_(b, 0.1)
+
+net = Net()
+ema = EMA(net)
+optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range(6):
+    x = torch.randn(16, 4)
+    loss = F.cross_entropy(net(x), (x[:, 0] > 0).long())
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()
+    ema.update(net)
+    if step % 3 == 2:
+        with torch.no_grad():
+            print(ema.ema_model(x).sum())
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: Any) -> Iterator[TrainingServer]:
+    server = TrainingServer(tmp_path_factory.mktemp("edited"))
+    yield server
+    server.close()
+
+
+def test_offsets_that_are_lost_are_no_other_order_of_rows(server: TrainingServer) -> None:
+    new = edited(GRAPHS, ("edges.append(e + start)", "edges.append(e)"))
+    finding, blamed, _ = server.explain(GRAPHS, new)
+    assert finding is not None
+    assert "order" not in finding.sentence
+    assert "rows" not in finding.sentence
+    assert "edges" in finding.sentence + finding.tensor
+    assert blamed[0].hunk.lines[1].endswith("edges.append(e)")
+
+
+def test_accumulation_that_is_dropped_detaches_nothing(server: TrainingServer) -> None:
+    new = edited(ACCUMULATED, ("% ACCUMULATE == 0", "% 1 == 0"))
+    finding, blamed, _ = server.explain(ACCUMULATED, new)
+    assert finding is not None
+    assert finding.cause == "passes"
+    assert "1 backward pass instead of 4" in finding.sentence
+    assert "% 1" in blamed[0].hunk.lines[1]
+
+
+def test_a_loss_that_is_dropped_takes_no_targets_away(server: TrainingServer) -> None:
+    new = edited(TASKS, ("F.cross_entropy(out[:, :5], y) + ", ""))
+    finding, blamed, _ = server.explain(TASKS, new)
+    assert finding is not None
+    assert "targets" not in finding.sentence
+    assert "cross_entropy" in finding.sentence
+    assert "mse_loss" in blamed[0].hunk.lines[1]
+
+
+def test_weights_of_a_module_inside_another_root_have_its_whole_path(
+    server: TrainingServer,
+) -> None:
+    new = edited(AVERAGED, ("lerp_(b, 0.1)", "lerp_(b, 0.2)"))
+    finding, _, comparison = server.explain(AVERAGED, new)
+    names = {e.path for e in comparison.b.of("init") if e.path and "time" in e.path}
+    assert names == {"time.weight", "time.bias", "EMA:ema_model.time.weight",
+                     "EMA:ema_model.time.bias"}  # fmt: skip
+    assert finding is not None
+    assert "EMA:ema_model.time.weight" in finding.sentence
+    assert "0.2" in finding.sentence
