@@ -24,6 +24,7 @@ from typing import Any
 import pytest
 from conftest import SUITE, Done, Project, make_project
 
+from celedger.base import plugins
 from celedger.base.model import Commit, Environment, OutcomeKind
 from celedger.cli.app import run as run_program
 from celedger.system import environment, process
@@ -74,7 +75,8 @@ def draw_nothing(patch: pytest.MonkeyPatch) -> None:
     from matplotlib.figure import Figure
 
     patch.setattr(Figure, "savefig", empty)
-    patch.setattr("celedger.views.posterior.draw", lambda *_: Figure())
+    if plugins.installed(plugins.VERBS).get("plot"):
+        patch.setattr("celedger.page.posterior.draw", lambda *_: Figure())
 
 
 @dataclass

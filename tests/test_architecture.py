@@ -36,7 +36,7 @@ OWNERS = {
     "sqlite_utils": ("ledger",),
     "torch": ("child", "lab/probes"),
     "pynvml": ("system",),
-    "matplotlib": ("views", "lab/views"),
+    "matplotlib": ("views", "lab/views", "page"),
     "jinja2": ("page",),
     "typer": ("cli", "lab/verbs", "page"),
     "rich": ("cli",),

@@ -59,6 +59,7 @@ def test_every_verb_of_the_core_answers(core: Path, project: Project) -> None:
         "run HEAD~3..": 1, "--help": 0, "check --lenient": 1, "log": 0, "show HEAD": 0, "drift": 0,
         "bisect HEAD~3..HEAD --task fit --metric val_loss": 0, "queue": 0,
         "bisect HEAD~3..HEAD --explain": 129, "explain HEAD~1..HEAD": 129, "report": 129,
+        "plot drift": 129, "export": 129, "bisect HEAD~3..HEAD -o answer.png": 129,
         "run HEAD --engine ray": 129,
     }  # fmt: skip
     said = {}

@@ -23,10 +23,9 @@ from celedger.cli.session import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Iterator, Sequence
 
-    from celedger.base.model import Commit, Metric, Task
+    from celedger.base.model import Commit, Task
     from celedger.cli.progress import Progress
     from celedger.judge.bisection import Answer, SearchStep, Symptom
     from celedger.judge.incident import Incident
@@ -101,7 +100,6 @@ def bisect(
     from json import loads
 
     from celedger.base.model import Purpose
-    from celedger.cli.plot import draw_bisect
     from celedger.cli.progress import Progress
     from celedger.judge import bisection, memory
     from celedger.judge.incident_tasks import most_telling
@@ -109,8 +107,10 @@ def bisect(
     from celedger.views.bisect import BisectAnswer, BisectPlans, Typed
     from celedger.views.picture import check_suffix
 
-    if output is not None:
-        check_suffix(output)  # before hours of training, not after
+    if output is not None:  # before hours of training, not after
+        if not verbs.is_installed("plot"):
+            raise UsageError("--output needs the verb `plot`, which is not installed")
+        check_suffix(output)
     if explain and not verbs.is_installed("explain"):
         raise UsageError("--explain needs the verb `explain`, which is not installed")
     limits = bisection.Limits(confidence, every_cause=every)
@@ -172,7 +172,8 @@ def bisect(
         tip = memory.tip_of(session.repository, history.commits[-1])
         state = record_state(session, tip, "bisect")
         log = session.repository.log(state.tip, limit=memory.RECENT)
-        announce(session.repository, session.ledger, session.config, state, log, warn, draw_bisect)
+        draw = verbs.drawer(context.obj)
+        announce(session.repository, session.ledger, session.config, state, log, warn, draw)
         on_device = ["--device", device] if device is not None else []
         words = ["--suite", session.config.suite or bench.suite.folder.name]
         again = [*words, *on_device]
@@ -189,7 +190,11 @@ def bisect(
         if explain and not json:
             for text in _explained(command, answer, again):
                 print(f"\n{text}", end="", flush=True)
-        _draw(session, answer, metrics, output)
+        if draw is not None:
+            try:
+                note(f"plot: {draw(*(report.id for report in answer.reports), output=output)}")
+            except (OSError, CeledgerError) as error:  # the answer stands without it
+                note(f"celedger: no plot: {error}")
     return Status.GOOD if answer.named else Status.CANNOT_JUDGE
 
 
@@ -259,20 +264,6 @@ def _note_other_environments(bench: Bench, commits: Sequence[str], tasks: Sequen
                 f"celedger: {count(len(lost), 'stored trial')} of {task.name} in this range do "
                 f"not count: {environment_text(old, environment)} since"
             )
-
-
-def _draw(
-    session: Session, answer: Answer, metrics: Mapping[str, Metric], output: Path | None
-) -> None:
-    """Draw the answer, which stands without a picture, too."""
-    from celedger.views import picture, posterior
-
-    name = f"bisect-{answer.reports[0].id}.png"
-    path = output or session.ledger.private / "plots" / name
-    try:
-        note(f"plot: {picture.save(posterior.draw(answer.reports, metrics), path)}")
-    except (OSError, CeledgerError) as error:
-        note(f"celedger: no plot: {error}")
 
 
 def _introduce(symptoms: Sequence[Symptom], commits: int, progress: Progress) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from celedger.base.errors import Status, UsageError, command
-from celedger.cli import options
+from celedger.cli import options, verbs
 from celedger.cli.session import (
     Session,
     load_suite,
@@ -88,7 +88,6 @@ def check(
     """
     from dataclasses import replace
 
-    from celedger.cli.plot import draw_bisect
     from celedger.judge import memory
     from celedger.judge.incident import status
     from celedger.service.notify import announce
@@ -121,7 +120,9 @@ def check(
         commits = memory.commits_of(repository, state, line.commits)
         document = CheckDocument(commit, state, commits, explain, number)
         _answer(context, document, json=json, markdown=markdown)
-        announce(repository, ledger, session.config, state, line.commits, warn, draw_bisect)
+        announce(
+            repository, ledger, session.config, state, line.commits, warn, verbs.drawer(context.obj)
+        )
     return status(standings, gate=True, lenient=lenient, complete=complete)
 
 

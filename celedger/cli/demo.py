@@ -3,13 +3,18 @@ the ledger that has them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from celedger.base.errors import Status
-from celedger.cli import options
+from celedger.cli import options, verbs
+from celedger.cli.session import Options
+
+if TYPE_CHECKING:
+    from celedger.views.demo import DemoAnswer
 
 
 def demo(
@@ -29,8 +34,6 @@ def demo(
     with the truth. Typed again, it goes on where it was. With --example nothing is trained
     and torch is not needed: all commits are measured in the ledger that comes with it.
     """
-    from celedger.cli.session import Options
-
     status = (_unpack if example else _play)(folder, device, json)
     if not json:
         print(f"\nlook around:\n  {Options(folder, None).typed('celedger')} status")
@@ -59,22 +62,29 @@ def _play(folder: Path, device: str | None, json: bool) -> Status:
     from celedger.cli.demo_play import play, set_stage
     from celedger.cli.progress import Progress
     from celedger.cli.session import keep_out_of_git
-    from celedger.judge import memory
-    from celedger.judge.derivation import derive
     from celedger.ledger import Ledger
-    from celedger.views.demo import DemoResult, draw
+    from celedger.views.demo import DemoResult
 
     with files.as_the_user():
         stage = set_stage(folder.absolute(), device)
     keep_out_of_git(stage.repository, stage.settings.ledger)
-    with Ledger.open(stage.settings.ledger, create=True) as ledger:
-        with Progress() as progress:
-            answers = play(stage, ledger, progress, progress.say)
-        line = memory.line_of(stage.repository, ledger, stage.repository.resolve("HEAD").sha)
-        pictures = draw(derive(ledger, line), answers)
+    with Ledger.open(stage.settings.ledger, create=True) as ledger, Progress() as progress:
+        answers = play(stage, ledger, progress, progress.say)
+    pictures = [*_draw(folder, answers)] if verbs.is_installed("plot") else []
     options.answer(DemoResult(answers), json)
     if not json:
         print(f"\nledger    {stage.settings.ledger}")
         for picture in pictures:
             print(f"picture   {picture}")
     return Status.GOOD if all(answer.honest for answer in answers) else Status.CANNOT_JUDGE
+
+
+def _draw(folder: Path, answers: Sequence[DemoAnswer]) -> Iterator[str]:
+    """Draw the history of every metric with a planted change, and each bisect's posterior."""
+    command = Options(folder, None)
+    for answer in answers:
+        if answer.metric:
+            words = ["drift", "--task", answer.task, "--metric", answer.metric]
+            yield verbs.answer_of("plot", words, command).strip()
+        if answer.report is not None and answer.report.posterior:
+            yield verbs.answer_of("plot", ["bisect", answer.report.id], command).strip()

@@ -14,7 +14,6 @@ from celedger.cli.synthetic import apart, both, find
 
 if TYPE_CHECKING:
     from celedger.base.model import Commit
-    from celedger.judge.derivation import Derivation
     from celedger.judge.incident import State
 
 
@@ -264,38 +263,3 @@ def measured(session: Session, revision: str) -> tuple[list[Commit], list[Commit
         problem = f"the ledger holds no trial of {revision}"
         raise CeledgerError(problem, f"type {run_command(session.ledger, revision)}")
     return series, whole
-
-
-def line_with_trials(
-    session: Session,
-    revision: str,
-    *,
-    every: bool = False,
-    suite: str | None = None,
-    task: str | None = None,
-) -> tuple[Derivation, list[Commit]]:
-    """Return what is known along the line of a revision, or of the end of a range, and the commits
-    of that line that are asked for: from the first measured one on, oldest first. Raises
-    CeledgerError where the ledger has trials, but none of these commits."""
-    from celedger.judge import memory
-    from celedger.judge.derivation import derive
-
-    repository, ledger = session.repository, session.ledger
-    start, dots, end = revision.partition("..")
-    tip = repository.resolve((end or "HEAD") if dots else revision).sha
-    line = memory.line_of(repository, ledger, tip, every=every)
-    derivation = derive(ledger, line, suite=suite, task=task, cache=memory.cache_of(repository))
-    measured = [
-        p for sha in ledger.commits_with_trials() if (p := line.places.get(sha)) is not None
-    ]
-    first = min(measured, default=len(line.commits))
-    axis = list(line.commits[first:])
-    if dots:
-        inside = {c.sha for c in repository.commits(revision)} | {repository.resolve(start).sha}
-        axis = [commit for commit in axis if commit.sha in inside]
-    places = {line.places[commit.sha] for commit in axis}
-    if not places.intersection(measured) and ledger.commits_with_trials():
-        raise CeledgerError(
-            f"the ledger holds no trial of {revision}", f"type {command('run', revision)}"
-        )
-    return derivation, axis

@@ -236,7 +236,6 @@ def _write(text: str) -> None:
 
 def _drain(command: Options, engine: str | None, *, from_hook: bool) -> None:
     from celedger.base.errors import MachineError
-    from celedger.cli.plot import draw_bisect
     from celedger.cli.progress import Progress
     from celedger.repo import Repository
     from celedger.service.worker import Worker
@@ -284,7 +283,10 @@ def _drain(command: Options, engine: str | None, *, from_hook: bool) -> None:
             say,
             listen=progress,
             attended=not from_hook,
-            draw=draw_bisect,
+            draw=verbs.drawer(
+                Options(repository.worktree, session.ledger.path, attended=not from_hook),
+                not_in=(repository.root, repository.worktree),
+            ),
             publish=publish,
             diagnose=diagnose,
         )

@@ -5,8 +5,8 @@ none of celedger's own."""
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Sequence
-from contextlib import redirect_stdout
+from collections.abc import Callable, Collection, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from importlib import import_module
 from io import StringIO
 from pathlib import Path
@@ -24,8 +24,8 @@ CORE = {
     "init": "init", "allow": "service", "run": "run", "log": "reading", "show": "reading",
     "diff": "reading", "drift": "reading", "check": "check", "bisect": "bisect", "noise": "run",
     "table": "reading", "status": "status", "queue": "service", "worker": "service",
-    "stop": "service", "demo": "demo", "doctor": "doctor", "baseline": "check", "plot": "plot",
-    "hook": "service", "merge": "merge", "export": "export",
+    "stop": "service", "demo": "demo", "doctor": "doctor", "baseline": "check", "hook": "service",
+    "merge": "merge",
 }  # fmt: skip
 _HIDDEN = {"void": "check"}  # another name of `baseline void`
 
@@ -80,6 +80,18 @@ def answer_of(
     ):
         context.command.invoke(context)
     return answer.getvalue()
+
+
+def drawer(options: Options, *, not_in: Collection[Path] = ()) -> Callable[..., str] | None:
+    """Return what draws stored bisects, by their ids, and returns the file: the verb `plot`; None
+    where it is not installed. It may raise CeledgerError."""
+
+    def draw(*ids: str, output: Path | None = None) -> str:
+        words = ["bisect", *ids, *(["--output", str(output)] if output else [])]
+        with redirect_stderr(StringIO()):  # what is said of the ledger was said
+            return answer_of("plot", words, options, not_in=not_in).strip()
+
+    return draw if is_installed("plot") else None
 
 
 class Verbs(TyperGroup):

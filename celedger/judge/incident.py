@@ -154,7 +154,8 @@ class Incident:
         if self.kind == DRIFT:
             main = self.main
             names = {"suite": main.suite, "task": main.task, "metric": main.name}
-            return command("plot", "drift", **names).strip("`")
+            words = ["plot"] * ("plot" in plugins.installed(plugins.VERBS))
+            return command(*words, "drift", **names).strip("`")
         if self.is_failing:
             return command("show", self.likeliest[:TYPED]).strip("`")
         if not self.parent:

@@ -15,10 +15,10 @@ from celedger.base.model import BaselineRecord, Commit, Environment, Metric, Tri
 from celedger.judge.derivation import Derivation
 from celedger.judge.incident import State
 from celedger.ledger.read import Reader
+from celedger.page.metric_values import ChainValues, TaskOnLine
 from celedger.stats.arrays import Floats, Ints
 from celedger.trial.protocol import TELEMETRY
 from celedger.views import samples
-from celedger.views.metric_values import ChainValues, TaskOnLine
 
 _ROUNDING = 1e-12
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from celedger.base.errors import MachineError, Status
+from celedger.base.errors import CeledgerError, MachineError, Status, command
 from celedger.cli import options
-from celedger.cli.reading import line_with_trials
 from celedger.cli.session import Session, note, reading, replacing
+
+if TYPE_CHECKING:
+    from celedger.base.model import Commit
+    from celedger.judge.derivation import Derivation
 
 _POLL = 1.0  # seconds between two looks at the ledger with --watch
 
@@ -79,6 +82,41 @@ def write_page(session: Session, revision: str, path: Path, *, every: bool = Fal
     )  # fmt: skip
     _replace(path, build(derivation, state, scope, ledger.findings()))
     return path
+
+
+def line_with_trials(
+    session: Session,
+    revision: str,
+    *,
+    every: bool = False,
+    suite: str | None = None,
+    task: str | None = None,
+) -> tuple[Derivation, list[Commit]]:
+    """Return what is known along the line of a revision, or of the end of a range, and the commits
+    of that line that are asked for: from the first measured one on, oldest first. Raises
+    CeledgerError where the ledger has trials, but none of these commits."""
+    from celedger.judge import memory
+    from celedger.judge.derivation import derive
+
+    repository, ledger = session.repository, session.ledger
+    start, dots, end = revision.partition("..")
+    tip = repository.resolve((end or "HEAD") if dots else revision).sha
+    line = memory.line_of(repository, ledger, tip, every=every)
+    derivation = derive(ledger, line, suite=suite, task=task, cache=memory.cache_of(repository))
+    measured = [
+        p for sha in ledger.commits_with_trials() if (p := line.places.get(sha)) is not None
+    ]
+    first = min(measured, default=len(line.commits))
+    axis = list(line.commits[first:])
+    if dots:
+        inside = {c.sha for c in repository.commits(revision)} | {repository.resolve(start).sha}
+        axis = [commit for commit in axis if commit.sha in inside]
+    places = {line.places[commit.sha] for commit in axis}
+    if not places.intersection(measured) and ledger.commits_with_trials():
+        raise CeledgerError(
+            f"the ledger holds no trial of {revision}", f"type {command('run', revision)}"
+        )
+    return derivation, axis
 
 
 def _replace(path: Path, html: str) -> None:

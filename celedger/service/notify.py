@@ -14,20 +14,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from random import SystemRandom
 from types import MappingProxyType
 
 from celedger.base.config import Config
 from celedger.base.errors import CeledgerError
-from celedger.base.model import BisectRecord, Commit, SaidRecord
+from celedger.base.model import Commit, SaidRecord
 from celedger.base.text import plain, probability
 from celedger.judge.incident import DRIFT, Incident, State
 from celedger.ledger import Ledger, ulid
 from celedger.repo import Repository, bisecting
 from celedger.views import incidents as words
 
-Draw = Callable[[Repository, Ledger, BisectRecord], Path]  # a bisect; may raise CeledgerError
+Draw = Callable[[str], str]  # of a bisect, by its id, the file; may raise CeledgerError
 
 
 class NewsEvent(StrEnum):
@@ -71,7 +70,7 @@ def announce(
         title, body = message(news, by_sha, causes)
         problem = ""
         if title:
-            pictures = [] if draw is None else _pictures(repository, ledger, news, draw)
+            pictures = [] if draw is None else _pictures(news, draw)
             problem = _send(address, f"{repository.root.name}: {title}", body, pictures)
         if problem:
             say(f"an alert to {address.partition(':')[0]}:// was not sent: {problem}")
@@ -188,18 +187,13 @@ def _described(sha: str, commits: Mapping[str, Commit]) -> str:
     return f"{sha[:10]} {plain(commit.subject)} ({plain(commit.author)})" if commit else sha[:10]
 
 
-def _pictures(
-    repository: Repository, ledger: Ledger, news: Sequence[News], draw: Draw
-) -> list[str]:
+def _pictures(news: Sequence[News], draw: Draw) -> list[str]:
     """Draw the bisects that are news. An alert goes without a picture that cannot be drawn."""
-    ulids = {
-        item.incident.bisect for item in news if item.event in (NewsEvent.OPENED, NewsEvent.NAMED)
-    }
+    events = (NewsEvent.OPENED, NewsEvent.NAMED)
     paths = []
-    for bisect in ledger.bisects():
-        if bisect.ulid in ulids:
-            with suppress(CeledgerError, OSError):
-                paths.append(str(draw(repository, ledger, bisect)))
+    for bisect in sorted({i.incident.bisect for i in news if i.event in events} - {""}):
+        with suppress(CeledgerError, OSError):
+            paths.append(draw(bisect))
     return paths
 
 

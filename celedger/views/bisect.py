@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from celedger.base import plugins
 from celedger.base.errors import CeledgerError
 from celedger.base.model import BisectRecord, Commit, Metric
 from celedger.judge.bisection import Agreement, Answer, GuiltyHunks, Plan, Report
@@ -458,7 +459,9 @@ class BisectList(Document):
             lines += wrap(f"{bisect.ulid}  {iso_time(bisect.ended)}  {subject}", width, 4)
             ends = f"{short(bisect.good)}..{short(bisect.bad)}"
             lines += wrap(f"  {ends}: {self._answer(bisect)}", width, 4)
-        return "\n".join([*lines, "", "`celedger plot bisect ID` draws one again"])
+        if "plot" in plugins.installed(plugins.VERBS):
+            lines += ["", "`celedger plot bisect ID` draws one again"]
+        return "\n".join(lines)
 
     def json(self) -> dict[str, object]:
         return {

@@ -8,9 +8,6 @@ from pathlib import Path
 
 from celedger.base.model import Commit
 from celedger.judge.bisection import Report
-from celedger.judge.derivation import Derivation
-from celedger.judge.state import state_of
-from celedger.views import drift_picture, picture, posterior, samples
 from celedger.views.document import Document, pick
 from celedger.views.format import Column, percent, plain, short, table
 
@@ -101,21 +98,3 @@ class Unpacked(Document):
 
     def json(self) -> dict[str, object]:
         return {"repository": str(self.repository), "ledger": str(self.ledger)}
-
-
-def draw(derivation: Derivation, answers: Sequence[DemoAnswer]) -> list[Path]:
-    """Draw the history of every metric with a planted change, and each bisect's posterior."""
-    ledger, state = derivation.ledger, state_of(derivation)
-    folder = ledger.private / "plots"
-    metrics = {m.name: m for m in ledger.metrics()}
-    pictures = []
-    for answer in answers:
-        if answer.metric:
-            path = folder / f"drift-{answer.kind}.png"
-            title = samples.find_task(ledger, answer.task)
-            figure = drift_picture.draw(derivation, state, title, answer.metric)
-            pictures.append(picture.save(figure, path))
-        if answer.report is not None and answer.report.posterior:
-            path = folder / f"bisect-{answer.kind}.png"
-            pictures.append(picture.save(posterior.draw([answer.report], metrics), path))
-    return pictures

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import SUITE, Done, Project, git, make_project, matrix_after
+from conftest import SUITE, Done, Project, git, make_project, matrix_after, with_verbs
 
 from celedger.cli.app import run
 
@@ -130,9 +130,14 @@ def test_a_shallow_clone(tell: Tell, trained: Project, tmp_path: Path) -> None:
         (["diff", "main..nope"], "unknown revision 'nope'"),
         (["show", "nope"], "unknown revision 'nope'"),
         (["check", "nope"], "unknown revision 'nope'"),
-        (["plot", "drift", "--metric", "nope"], "has no metric 'nope'"),
-        (["plot", "drift", "--task", "nope"], "has no task 'nope'"),
-        (["plot", "drift", "--metric", "val_loss", "-o", "x.gif"], "PNG or SVG"),
+        *(
+            pytest.param(words.split(), says, marks=with_verbs("plot"))
+            for words, says in (
+                ("plot drift --metric nope", "has no metric 'nope'"),
+                ("plot drift --task nope", "has no task 'nope'"),
+                ("plot drift --metric val_loss -o x.gif", "PNG or SVG"),
+            )
+        ),
     ],
 )
 def test_what_was_typed_cannot_be_meant(
@@ -319,6 +324,7 @@ def test_a_read_only_ledger_is_read_and_not_written(
         assert_one_line(tell(trained.root, "--ledger", str(disk / "new.db"), "run"), 128, str(disk))
 
 
+@with_verbs("plot")
 def test_a_read_only_disk_ends_no_command_in_an_internal_error(
     tell: Tell, trained: Project, tmp_path: Path
 ) -> None:

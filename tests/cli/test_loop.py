@@ -11,7 +11,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from conftest import Project, git
+from conftest import Project, git, with_verbs
 from scripted import ScriptedProject, scripted
 
 from celedger.base.model import Environment
@@ -151,6 +151,7 @@ def test_check_gives_bisect_run_its_statuses(quick: ScriptedProject) -> None:
     assert "worse" in bad.out
 
 
+@with_verbs("plot")
 @pytest.mark.matrix  # the golden record has them on fixed ledgers
 def test_every_reading_verb_reads_what_run_wrote(project: Project) -> None:
     shas = project.history([1.0, 1.2])

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from conftest import Project
+from conftest import Project, with_verbs
 from scripted import Report, scripted
 
 SUITE = """\
@@ -58,6 +58,7 @@ def project_of_two_steps(root: Path) -> tuple[Project, list[str]]:
     return project, shas
 
 
+@with_verbs("plot")
 @pytest.mark.matrix
 def test_each_metric_gets_its_own_commit_from_the_same_trials(tmp_path: Path) -> None:
     project, shas = project_of_two_steps(tmp_path / "project")

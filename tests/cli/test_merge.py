@@ -95,7 +95,7 @@ def test_the_page_reads_no_log_outside_of_the_folder_of_logs(world: hostile.Worl
     assert world.harm(done) == "disclosed"  # its own log is shown: this test would see it
 
 
-@with_verbs("report")
+@with_verbs("report", "plot", "export")
 def test_an_epoch_after_a_gap_of_any_length_does_not_fill_the_memory(world: hostile.World) -> None:  # type: ignore[name-defined]
     late = "UPDATE points SET epoch = 1 << 52 WHERE epoch = 3"
     hostile.poison(world.ledger, lambda db: db.execute(late), world.outside)

@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+from conftest import with_verbs
 from scripted import scripted
 
 from celedger.judge.bisection.bisect_report import record, restored
@@ -13,6 +14,7 @@ from celedger.ledger import Ledger
 from celedger.repo import Repository
 
 
+@with_verbs("plot")
 def test_a_bisect_is_listed_shown_and_drawn_again(tmp_path: Path) -> None:
     project = scripted(tmp_path / "project")
     shas = project.history([1.0, 1.0, 1.0, 1.5, 1.5])
@@ -50,6 +52,7 @@ def test_a_bisect_is_listed_shown_and_drawn_again(tmp_path: Path) -> None:
     assert json.dumps(again.report) == json.dumps({k: stored.report[k] for k in again.report})
 
 
+@with_verbs("plot")
 def test_a_bisect_whose_commits_are_gone_is_one_sentence(tmp_path: Path) -> None:
     project = scripted(tmp_path / "project")
     shas = project.history([1.0, 1.5])

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import SCRIPT, SUITE, Done, Project, git, make_project
+from conftest import SCRIPT, SUITE, Done, Project, git, make_project, with_verbs
 from scripted import scripted
 
 from celedger.ledger import Ledger
@@ -155,6 +155,7 @@ def test_reports_of_several_metrics_and_of_other_options_print_what_works(
     assert f"celedger diff {shas['parent'][:12]}..{shas['bad'][:12]}" in said
 
 
+@with_verbs("plot")
 @pytest.mark.matrix
 def test_what_a_hint_says_to_type_can_be_typed(tmp_path: Path) -> None:
     project = make_project(tmp_path / "a project", GRID)

@@ -70,7 +70,7 @@ def trials(ledger: Path) -> list[tuple[str, int, int]]:
         ).fetchall()
 
 
-@with_verbs("explain", "watch", "profile", "preflight")
+@with_verbs("explain", "watch", "profile", "preflight", "plot")
 @pytest.mark.matrix
 def test_git_clean_is_told_by_every_command_and_undone_by_one(measured: Project) -> None:
     before = read(measured)

@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from conftest import SUITE, git, make_project
+from conftest import SUITE, git, make_project, with_verbs
 from scripted import ScriptedProject, scripted
 
 CHAINS, TRIES = 2, 5
@@ -29,6 +29,7 @@ def edit(project: ScriptedProject, text: str) -> None:
     (project.root / "model.py").write_text(text)
 
 
+@with_verbs("export")
 def test_the_working_tree_is_measured_and_the_ledger_does_not_know_of_it(
     quick: ScriptedProject,
 ) -> None:

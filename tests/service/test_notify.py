@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from conftest import git
+from conftest import git, with_verbs
 from scripted import scripted
 
 from celedger.base import config
@@ -116,6 +116,7 @@ def configure(*addresses: str) -> None:
     file.write_text(f"notify = {json.dumps(addresses)}\n")
 
 
+@with_verbs("plot")
 def test_each_piece_of_news_is_sent_once(tmp_path: Path, inbox: Inbox) -> None:
     project = scripted(tmp_path / "project")
     shas = project.history([1.0, 1.0, 1.0, 1.5, 1.5, 1.0])
@@ -146,6 +147,7 @@ def test_each_piece_of_news_is_sent_once(tmp_path: Path, inbox: Inbox) -> None:
     assert inbox.take() == []
 
 
+@with_verbs("plot")
 def test_mails_have_the_picture_and_come_once_each(tmp_path: Path, mailbox: Mailbox) -> None:
     project = scripted(tmp_path / "project")
     shas = project.history([1.0, 1.0, 1.0, 1.5])

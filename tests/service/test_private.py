@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import PEOPLE, SUITE, Project, git, make_project
+from conftest import PEOPLE, SUITE, Project, git, make_project, with_verbs
 
 from celedger.repo import Repository
 from celedger.service import hooks
@@ -39,6 +39,7 @@ def others(path: Path) -> int:
 
 
 @pytest.mark.matrix
+@with_verbs("plot")
 def test_files_of_celedger_are_their_owners_alone(
     mask: int, tmp_path: Path, interpreter: str, bell: Bell
 ) -> None:

@@ -14,10 +14,12 @@ from matplotlib.ticker import PercentFormatter
 from celedger.base.errors import CeledgerError
 from celedger.base.model import Metric
 from celedger.judge.bisection import Report
+from celedger.page import marks
+from celedger.page.marks import STATES
 from celedger.views import picture
 from celedger.views.bisect import effect_text
 from celedger.views.format import count, plain, short, sure
-from celedger.views.picture import BLUE, INK, MUTED, RED, STATES
+from celedger.views.picture import BLUE, INK, MUTED, RED
 
 _VALUES, _STATES, _POSTERIOR = 2.6, 1.0, 1.5  # inches of a panel: a crash has but two states
 
@@ -37,7 +39,7 @@ def draw(reports: Sequence[Report], metrics: Mapping[str, Metric]) -> Figure:
         figure = picture.sheet(title, 1.4 + sum(heights) + 0.4 * len(heights))
         panels = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
         named = [r.commits.index(r.culprits[0]) for r in reports if r.named]
-        picture.commit_axis(panels[-1], (first.good, *first.commits), first=-1, named=named)
+        marks.commit_axis(panels[-1], (first.good, *first.commits), first=-1, named=named)
         for upper, lower, report in zip(panels[::2], panels[1::2], reports, strict=True):
             _values(upper, report, metrics.get(report.metric))
             _probability(lower, report)
@@ -71,13 +73,13 @@ def _values(axes: Axes, report: Report, metric: Metric | None) -> None:
         finite_levels = levels if np.isfinite(levels).all() else np.array([])
         divisor = picture.value_axis(axes, metric, np.concatenate([values, finite_levels])).divisor
         values = values / divisor
-        picture.crosses(axes, readings[~finite, 0].tolist(), metric, RED, "crashed")
+        marks.crosses(axes, readings[~finite, 0].tolist(), metric, RED, "crashed")
         if finite_levels.size:
             line = np.where(sides, *levels[::-1]) / divisor
             edges = np.arange(-1.5, len(line) - 1)
             axes.stairs(line, edges, baseline=None, color=INK, linewidth=1.2, label="level")
-    picture.crosses(axes, report.untestable, metric, MUTED, "untestable")
-    margin = picture.side_by_side(axes, positions, values)
+    marks.crosses(axes, report.untestable, metric, MUTED, "untestable")
+    margin = marks.side_by_side(axes, positions, values)
     bad = "better" if report.improved else "worse"
     for name, state, commits in (
         (f"trial before the first {report.kind} commit", "unchanged", ~sides[positions + 1]),

@@ -17,14 +17,16 @@ from celedger.base.errors import CeledgerError, command
 from celedger.base.model import Commit, Environment, Metric, OutcomeKind
 from celedger.judge.derivation import Derivation
 from celedger.judge.incident import Incident, LevelChange, State
+from celedger.page import marks
+from celedger.page.marks import STATES
+from celedger.page.metric_values import ChainValues, TaskOnLine
 from celedger.stats.history import UNMEASURED
 from celedger.stats.incident_state import FEWEST_REPEATS
 from celedger.views import incidents as words
 from celedger.views import picture, samples
 from celedger.views.drift import environment_text, narrowed, offset
 from celedger.views.format import clip, count, probability, relative, short
-from celedger.views.metric_values import ChainValues, TaskOnLine
-from celedger.views.picture import GREEN, INK, MUTED, PURPLE, RED, STATES
+from celedger.views.picture import GREEN, INK, MUTED, PURPLE, RED
 
 _MANY = 80  # commits from which on dots are small
 _LINES = ("-", "--", "-.", ":")  # of environments that were used in turns
@@ -93,8 +95,8 @@ def draw(
         figure = picture.sheet(f"{'/'.join(title)} · {drawn.metric.name}", 4.6)
         axes = figure.subplots()
         changes, labels = list(_changes(drawn, environments)), list(_labels(drawn))
-        picture.commit_axis(axes, drawn.axis, named=[round(at) for at, *_ in labels])
-        picture.shade(axes, drawn.unmeasured, "not measured")
+        marks.commit_axis(axes, drawn.axis, named=[round(at) for at, *_ in labels])
+        marks.shade(axes, drawn.unmeasured, "not measured")
         every = np.concatenate([[], *(chain.value for chain in drawn.chains)])
         finite = every[np.isfinite(every)]
         divisor = picture.value_axis(axes, drawn.metric, finite).divisor
@@ -104,8 +106,8 @@ def draw(
             names = []
         _draw_levels(axes, drawn, divisor)
         _draw_values(axes, drawn, divisor, names)
-        picture.crosses(axes, sorted(set(drawn.lost)), drawn.metric, RED, "failed or not finite")
-        picture.crosses(axes, drawn.untestable, drawn.metric, MUTED, "untestable")
+        marks.crosses(axes, sorted(set(drawn.lost)), drawn.metric, RED, "failed or not finite")
+        marks.crosses(axes, drawn.untestable, drawn.metric, MUTED, "untestable")
         picture.subtitle(axes, _subtitle(drawn))
         picture.banner(axes, labels)
         picture.finish(figure, axes)
@@ -203,7 +205,7 @@ def _draw_values(axes: Axes, drawn: Drawn, divisor: float, names: Sequence[str])
             np.arange(at.size), np.flatnonzero(np.diff(breaks.searchsorted(at))) + 1
         ):
             axes.plot(at[run], means[run], style, color=MUTED, linewidth=1.0, label=label)
-        margin = picture.side_by_side(axes, dots, trials)
+        margin = marks.side_by_side(axes, dots, trials)
         for name, (colour, shape) in STATES.items():
             in_state = np.array([states[p] == name for p in at.tolist()])
             if in_state.any():
@@ -242,7 +244,7 @@ def _draw_levels(axes: Axes, drawn: Drawn, divisor: float) -> None:
             )
     for among, label, colour in _sets(drawn):
         inside = sorted({drawn.position[sha] for sha in among if sha in drawn.position})
-        picture.shade(axes, inside, label, colour, 0.13)
+        marks.shade(axes, inside, label, colour, 0.13)
 
 
 def _sets(drawn: Drawn) -> Iterator[tuple[Sequence[str], str, str]]:

@@ -82,20 +82,20 @@ def _lines(
 ) -> Iterator[str]:
     from celedger.base.model import Direction
     from celedger.judge import memory
-    from celedger.views import export
+    from celedger.page import formats
 
     if form is Format.DATASETTE:
-        return iter([export.datasette_metadata(session.ledger.path.stem)])
+        return iter([formats.datasette_metadata(session.ledger.path.stem)])
     if form in _ROWS:
         chosen = revision and {c.sha for c in session.repository.commits(revision)}
         values = session.ledger.values(commits=chosen or None, summaries=summaries)
-        return export.csv_lines(values) if form is Format.CSV else export.json_lines(values)
+        return formats.csv_lines(values) if form is Format.CSV else formats.json_lines(values)
     sha = revision and session.repository.resolve(revision).sha
     state = memory.read(session.repository, session.ledger, sha)
-    rows = export.current(session.ledger, state, sha)
+    rows = formats.current(session.ledger, state, sha)
     if form is Format.OPENMETRICS:
-        return export.openmetrics_lines(rows)
-    return export.benchmark_action_lines(rows, Direction(direction.value))
+        return formats.openmetrics_lines(rows)
+    return formats.benchmark_action_lines(rows, Direction(direction.value))
 
 
 def _for_terminal(lines: Iterator[str]) -> Iterator[str]:

@@ -39,7 +39,8 @@ from celedger.base.model import (
 )  # fmt: skip
 from celedger.judge.bisection import Report
 from celedger.judge.state import state_of
-from celedger.views import curves, drift_picture, picture, posterior
+from celedger.page import curves, drift_picture, marks, posterior
+from celedger.views import picture
 
 Commits = Callable[..., list[Commit]]
 TASK = ("core", "mlp_digits")
@@ -69,7 +70,7 @@ def trials(axes: Axes) -> list[float]:
 def marked(axes: Axes, state: str) -> list[int]:
     """Return the positions of the commits that are drawn in this state, with its colour and
     shape."""
-    colour, shape = picture.STATES[state]
+    colour, shape = marks.STATES[state]
     own = lines(axes, state)
     assert all((line.get_color(), line.get_marker()) == (colour, shape) for line in own)
     return sorted(int(x) for line in own for x in line.get_xdata())

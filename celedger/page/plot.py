@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,13 +10,14 @@ import typer
 
 from celedger.base.errors import CeledgerError, Status, UnknownRevision, UsageError, command
 from celedger.cli import options
-from celedger.cli.reading import line_with_trials
 from celedger.cli.session import Session, reading
+from celedger.page.verb import line_with_trials
 
 if TYPE_CHECKING:
     from celedger.base.model import BisectRecord
+    from celedger.judge.bisection import Report
     from celedger.judge.incident import State
-    from celedger.ledger import Ledger
+    from celedger.ledger.read import Reader
     from celedger.repo import Repository
 
 plot = typer.Typer(no_args_is_help=True, help="Draw the ledger to PNG or SVG.")
@@ -40,7 +40,8 @@ def drift(
     draws the metric of the first incident of `celedger status`.
     """
     from celedger.judge import memory
-    from celedger.views import drift_picture, picture
+    from celedger.page import drift_picture
+    from celedger.views import picture
 
     with reading(context.obj) as session:
         tip = session.repository.resolve(revision.rpartition("..")[2] or "HEAD").sha
@@ -55,7 +56,7 @@ def drift(
 
 
 def _subject(
-    ledger: Ledger, state: State, task: str | None, metric: str | None
+    ledger: Reader, state: State, task: str | None, metric: str | None
 ) -> tuple[tuple[str, str], str | None]:
     """Return (suite, task) and the metric to draw, None for the task's main one: those of the first
     incident, unless a task is named."""
@@ -104,10 +105,14 @@ def _draw_series(
     output: Path | None,
 ) -> int:
     """Draw series over epochs or steps."""
-    from celedger.views import curves, picture
+    from celedger.page import curves
+    from celedger.views import picture
+    from celedger.views.samples import find_task
 
-    kind = "curves" if axis == "epoch" else "steps"
-    with _drawing(context, output, kind, task, *metrics) as (session, title, path):
+    with reading(context.obj) as session:
+        title = find_task(session.ledger, task)
+        kind = "curves" if axis == "epoch" else "steps"
+        path = _path(session, output, kind, title[1], *metrics)  # before anything is computed
         shas = [session.repository.resolve(revision).sha for revision in revisions]
         chart = curves.read_chart(session.ledger, title, shas, metrics, axis)
         print(picture.save(curves.draw(chart), path))
@@ -118,44 +123,46 @@ def _draw_series(
 def bisect(
     context: typer.Context,
     which: Annotated[
-        str, typer.Argument(metavar="[ID]", help="As `log --bisects` prints it, or its beginning.")
-    ] = "",
+        list[str] | None,
+        typer.Argument(metavar="[ID...]", help="As `log --bisects` prints them, or beginnings."),
+    ] = None,
     output: options.Output = None,
 ) -> int:
-    """Draw a bisect again, or the last one."""
+    """Draw a bisect again, or the last one. Several of one range share a picture."""
+    from celedger.page import posterior
+    from celedger.views import picture
+
     with reading(context.obj) as session:
-        stored = _bisect(session, which)
-        print(draw_bisect(session.repository, session.ledger, stored, output))
+        ledger = session.ledger
+        bisects = [_bisect(ledger, start) for start in which or [""]]
+        path = output or ledger.private / "plots" / f"bisect-{bisects[0].ulid}.png"
+        picture.check_suffix(path)
+        tasks = {(stored.suite, stored.task) for stored in bisects}
+        recipes = [t.recipe for t in ledger.tasks() if (t.suite, t.name) in tasks]
+        metrics = {m.name: m for recipe in recipes for m in ledger.metrics(recipe)}
+        reports = [_report(session.repository, stored) for stored in bisects]
+        print(picture.save(posterior.draw(reports, metrics), path))
     return Status.GOOD
 
 
-def draw_bisect(
-    repository: Repository, ledger: Ledger, stored: BisectRecord, output: Path | None = None
-) -> Path:
-    """Draw a stored bisect, by default beside the other pictures. Raises CeledgerError where its
-    commits are gone."""
+def _report(repository: Repository, stored: BisectRecord) -> Report:
+    """Return the report of a stored bisect. Raises CeledgerError where its commits are gone."""
     from celedger.judge.bisection.bisect_report import restored
-    from celedger.views import picture, posterior
 
-    path = output or ledger.private / "plots" / f"bisect-{stored.ulid}.png"
-    picture.check_suffix(path)
     try:
         history = repository.commits(f"{stored.good}..{stored.bad}")
         commits = {c.sha: c for c in (repository.resolve(stored.good), *history)}
-        report = restored(stored, commits)
+        return restored(stored, commits)
     except (UnknownRevision, LookupError, TypeError, ValueError) as error:
         raise CeledgerError(
             f"the repository lacks commits of the bisect {stored.ulid}",
             f"search again: {command('bisect', 'GOOD..BAD', task=stored.task)}",
         ) from error
-    recipes = [t.recipe for t in ledger.tasks() if (t.suite, t.name) == (stored.suite, stored.task)]
-    metrics = {m.name: m for recipe in recipes for m in ledger.metrics(recipe)}
-    return picture.save(posterior.draw([report], metrics), path)
 
 
-def _bisect(session: Session, start: str) -> BisectRecord:
+def _bisect(ledger: Reader, start: str) -> BisectRecord:
     """Return the bisect whose id begins so, or the last one. Raises CeledgerError."""
-    bisects = session.ledger.bisects()
+    bisects = ledger.bisects()
     if not bisects:
         raise CeledgerError("nothing was bisected yet", "type `celedger bisect GOOD..BAD`")
     if not start:
@@ -165,18 +172,6 @@ def _bisect(session: Session, start: str) -> BisectRecord:
         problem = f"{'several bisects begin' if chosen else 'no bisect begins'} with {start!r}"
         raise UsageError(problem, f"{command('log', '--bisects')} lists them")
     return chosen[0]
-
-
-@contextmanager
-def _drawing(
-    context: typer.Context, output: Path | None, kind: str, task: str | None, *metrics: str
-) -> Iterator[tuple[Session, tuple[str, str], Path]]:
-    """Yield a session, the (suite, task), and where to draw, before anything is computed."""
-    from celedger.views.samples import find_task
-
-    with reading(context.obj) as session:
-        title = find_task(session.ledger, task)
-        yield session, title, _path(session, output, kind, title[1], *metrics)
 
 
 def _path(session: Session, output: Path | None, kind: str, *names: str) -> Path:

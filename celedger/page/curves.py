@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from celedger.base.errors import CeledgerError, UsageError
 from celedger.base.model import Commit, Metric
 from celedger.ledger.read import Reader
+from celedger.page.marks import CYCLE, SHAPES, crosses
 from celedger.views import picture, samples
 from celedger.views.format import clip, count, plain, short
-from celedger.views.picture import CYCLE, SHAPES
 from celedger.views.samples import Batch
 
 MOST_COMMITS = len(CYCLE)  # colours that all readers can tell apart
@@ -191,4 +191,4 @@ def _draw_panel(
             if few:
                 axes.vlines(at, low, high, color=colour, alpha=0.4, linewidth=1.5)
         lost = at[np.isnan(mean)].tolist()
-        picture.crosses(axes, lost, metric, colour, "not finite")
+        crosses(axes, lost, metric, colour, "not finite")

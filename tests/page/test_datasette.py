@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from scripted import scripted
 
-from celedger.views.export import datasette_metadata
+from celedger.page.formats import datasette_metadata
 
 
 @pytest.fixture

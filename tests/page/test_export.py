@@ -17,7 +17,7 @@ from scripted import ScriptedProject, descend, scripted
 
 from celedger.cli.app import run as run_program
 from celedger.ledger import Ledger
-from celedger.views import export
+from celedger.page import formats as export
 
 ODD = 'a "quoted" \\ back\\slash'
 
