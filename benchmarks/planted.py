@@ -100,13 +100,13 @@ class TrainingServer:
     def train(self, runner: SideRunner, side: Side, out: Path, seed: int, probe=None) -> Diagnostic:
         """Train as `diagnose` would; without a probe where there is none."""
         out.mkdir(parents=True)
-        log, bench = out / "log.txt", runner.bench
-        bench.prepare(side.commit, runner.task, {}, log)
-        place = bench.place(side.commit.sha, runner.task)
-        ((_, argv),) = bench.lines(runner.task, place, seed, out)
+        log, station = out / "log.txt", runner.bench.station
+        station.prepare(side.commit, runner.task, {}, log)
+        place = station.place(side.commit.sha, runner.task)
+        ((_, argv),) = station.lines(runner.task, place, seed, out)
         environment = {"CELEDGER_PROBE": json.dumps(probe or {}), "CELEDGER_PROBE_OUT": str(out)}
         job = {
-            "log": str(log), "tree": str(bench.station.tree), "argv": argv[1:],
+            "log": str(log), "tree": str(station.tree), "argv": argv[1:],
             "environment": environment,
         }  # fmt: skip
         self.process.stdin.write(json.dumps(job) + "\n")

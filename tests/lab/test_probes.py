@@ -263,7 +263,7 @@ def test_the_tail_of_a_second_optimiser_is_added_on_the_device(clock: PhaseClock
 def test_the_gap_of_a_step_without_modules_is_its_forward_pass(clock: PhaseClock) -> None:
     step(clock)
     columns = read(clock)
-    assert (columns["data"], columns["forward"], columns["wall"]) == ([0], [1], [3])
+    assert (columns["other"], columns["forward"], columns["wall"]) == ([0], [1], [3])
 
 
 def test_a_gap_until_the_last_evaluation_is_no_part_of_the_step(clock: PhaseClock) -> None:
@@ -274,7 +274,7 @@ def test_a_gap_until_the_last_evaluation_is_no_part_of_the_step(clock: PhaseCloc
     clock.evaluated()  # within a step: a report, and no evaluation
     step(clock)
     columns = read(clock)
-    assert (columns["evaluations"], columns["data"], columns["forward"]) == ([2], [0, 1], [1, 1])
+    assert (columns["evaluations"], columns["other"], columns["forward"]) == ([2], [0, 1], [1, 1])
 
 
 def test_passes_before_the_last_backward_pass_are_no_tail(clock: PhaseClock) -> None:
@@ -300,3 +300,10 @@ def test_a_loss_is_kept_as_it_was_in_its_step() -> None:
     series.add(loss, torch.zeros(()), optimiser)
     loss.add_(5.0)
     assert series.values([0.1])["loss"] == [1.0]
+
+
+def test_the_least_number_of_steps_to_profile_is_the_probe_s() -> None:
+    from celedger.lab.diagnose.profile import FEWEST_STEPS, LEAST_STEPS
+    from celedger.lab.probes.profile import SETTLE, WARM_UP, WINDOW
+
+    assert LEAST_STEPS == WARM_UP + 1 + WINDOW + SETTLE + FEWEST_STEPS

@@ -155,6 +155,7 @@ def test_an_added_operator_is_named_between_two_commits(trained: Project) -> Non
         (("HEAD~1..HEAD", "fit", "--timeline", "t.json.gz"), 129, "one commit"),
         (("HEAD", "fit", "--memory", "--timeline", "t.json.gz"), 129, "not of memory"),
         (("HEAD", "fit", "-o", "steps.pdf"), 129, "PNG or SVG"),
+        (("HEAD", "fit", "--steps", "20"), 129, "give --steps 28 or more"),
         (("HEAD~1...HEAD", "fit"), 129, "three dots"),
         (("HEAD", "fit"), 125, "trains nothing that a probe can see"),
     ]),

@@ -83,7 +83,20 @@ def test_two_runs_a_side_tell_what_is_plain_and_nothing_else() -> None:
     before = [run(1.0), run(1.03)]
     assert compare(before, [run(5.7), run(6.0)])["verdict"] == "slower"
     assert compare(before, [run(1.03), run(1.0)])["verdict"] == "same"
-    assert compare([run(1.0), run(1.4)], [run(1.5), run(1.2)])["verdict"] == "same"
+    assert compare([run(1.0), run(1.4)], [run(1.5), run(1.0)])["verdict"] == "same"
+
+
+def test_six_times_as_long_counts_after_one_turn_on_a_busy_machine() -> None:
+    """One turn is two runs a side. What others take from the machine slows each by a factor."""
+    found = compare([run(1.0), run(1.4)], [run(5.0), run(8.5)])
+    assert found["verdict"] == "slower"
+    assert found["operators"][-1]["difference"] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_a_large_difference_within_noise_is_undecided() -> None:
+    found = compare([run(1.0), run(1.5)], [run(1.2), run(2.2)])
+    assert found["verdict"] == "undecided"
+    assert verdict(found).startswith("undecided: a step takes +")
 
 
 def test_less_of_everything_is_faster() -> None:

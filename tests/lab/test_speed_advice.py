@@ -16,20 +16,38 @@ PHASES = {"data": 0, "forward": 1, "backward": 2, "tail": 3}
 
 
 def event(
-    steps: int = 60, *, stall: dict[int, int] | None = None, delayed: int = 0, data: int = 1
+    steps: int = 60,
+    *,
+    stall: dict[int, int] | None = None,
+    delayed: int = 0,
+    data: int = 1,
+    loader: bool = True,
 ) -> dict[str, Any]:
     """What the probe writes of steps with `data` ms of waiting and three other phases of 2 ms.
-    `stall`: ms more of waiting, by step; `delayed`: ms without a core in each forward pass."""
+    `stall`: ms more of waiting, by step; `delayed`: ms without a core in each forward pass;
+    `loader`: a DataLoader is waited for, else there is none."""
     columns: dict[str, list[int]] = {
         name: [] for name in ("edge", "step", "phase", "own", "wall", "cpu", "gc", "loader", "host")
     }
-    own = lost = 0
+    own = lost = waited = 0
     for step in range(steps + 1):
         for name, phase in PHASES.items():
-            row = (4 * step + phase, step, phase, own * MS, (own + lost) * MS, own * MS, 0, 0, 0)
+            row = (
+                4 * step + phase,
+                step,
+                phase,
+                own * MS,
+                (own + lost) * MS,
+                own * MS,
+                0,
+                waited * MS,
+                0,
+            )
             for column, value in zip(columns.values(), row, strict=True):
                 column.append(value)
-            own += data + (stall or {}).get(step, 0) if name == "data" else 2
+            spent = data + (stall or {}).get(step, 0) if name == "data" else 2
+            own += spent
+            waited += spent if loader and name == "data" else 0
             lost += delayed if name == "forward" else 0
     rows = [
         {"name": "aten::mm", "phase": phase, "module": "body", "seconds": [0.002] * 10, "calls": 1,
@@ -90,6 +108,25 @@ def test_a_stall_between_steps_is_no_reason_for_loader_workers() -> None:
     assert "40 % of a step is waiting for data" in [
         advice["figure"] for advice in waiting["advice"]
     ]
+
+
+def test_without_a_data_loader_nobody_is_told_of_workers() -> None:
+    """The gap may be an average of the weights."""
+    gap = load(event(data=4, loader=False), {})
+    assert [row["name"] for row in gap["phases"]][:2] == ["step", "other"]
+    figures = {advice["rule"]: advice["figure"] for advice in gap["advice"]}
+    assert figures["between steps"] == "40 % of a step is between two steps"
+    assert "loader" not in figures
+
+
+def test_stolen_time_advises_nothing_of_operators() -> None:
+    for delayed, advised in ((0, True), (40, False)):
+        seen = event(delayed=delayed)
+        seen["window"]["rows"].append({
+            **seen["window"]["rows"][0], "name": "(Python)", "phase": "tail", "module": None,
+            "seconds": [0.02] * 10,
+        })  # fmt: skip
+        assert ("Python" in [row["rule"] for row in load(seen, {})["advice"]]) is advised
 
 
 def test_a_wait_for_data_is_the_data_set_s_or_the_transfer_s() -> None:

@@ -23,6 +23,7 @@ from celedger.trial.diagnostic import EAGER, diagnose
 from celedger.trial.runner import Bench
 
 FEWEST_STEPS = 10  # timed, or nothing is said of their times
+LEAST_STEPS = 18 + FEWEST_STEPS  # of a training: with those that the probe does not time
 _PARTS = 10  # of a training, to see the use of processors change
 STATES = ("data", "forward", "backward", "tail", "evaluation")  # as the probe numbers them
 
@@ -60,9 +61,12 @@ def _sum_up(event: Mapping[str, Any], roots: Mapping[str, str]) -> Document:
     first, last = window["first"], window["first"] + len(window["steps"])
     rows = [_operator(row, busy[row["phase"]][first:last]) for row in window["rows"]]
     steps = _chosen(steps, timed)
+    gap = "data" if steps.times["data"].any() else "other"  # the phase between two steps
+    for row in rows:
+        row["phase"] = gap if row["phase"] == "data" else row["phase"]
     durations, exact = steps.own, event["exact"]
     lines = [CodeLine(printed_name(file, roots), name, line) for file, name, line in event["lines"]]
-    samples = _samples(event["samples"], event["edges"], lines)
+    samples = _samples(event["samples"], event["edges"], lines, gap)
     pauses = {step: lines[line] for step, line in event["pauses"] if line >= 0}
     # The share of evaluation and steps together, as if all steps took as long as the timed ones.
     share = sum(evaluation) / (float(durations.mean()) * count + sum(evaluation))
@@ -164,8 +168,9 @@ def _steps(
         chosen = chosen & (step < count)
         return np.bincount(step[chosen], values[chosen], minlength=count)
 
-    gap, waited = seconds(own, state == "data"), seconds(spent["loader"], state == "data")
-    data = np.where(waited > 0, np.minimum(waited, gap), gap)
+    gap = seconds(own, state == "data")
+    # What no DataLoader waits for may be anything: data, an average of the weights, a report.
+    data = np.minimum(seconds(spent["loader"], state == "data"), gap)
     host = np.minimum(seconds(spent["host"], state == "data"), data)
     times = {"data": data, "other": gap - data}
     times |= {name: seconds(own, state == name) for name in STATES[1:4]}
@@ -203,12 +208,13 @@ def _samples(
     columns: Mapping[str, Sequence[float]],
     edges: Mapping[str, Sequence[int]],
     lines: Sequence[CodeLine],
+    gap: str,
 ) -> StackSamples:
-    """Return the samples by the final phase of their edges: a gap may turn out to be an
+    """Return the samples by the final phase of their edges: a `gap` may turn out to be an
     evaluation."""
     edge, line = (np.asarray(columns[name], dtype=int) for name in ("edge", "line"))
     at = np.searchsorted(edges["edge"], edge, side="right") - 1
-    phase = np.asarray(STATES)[np.asarray(edges["phase"])[at]]
+    phase = np.asarray([gap, *STATES[1:]])[np.asarray(edges["phase"])[at]]
     step, seconds = np.asarray(edges["step"])[at], np.asarray(columns["seconds"], dtype=float)
     named = line >= 0
     return StackSamples(step[named], phase[named], line[named], seconds[named], lines)
@@ -216,9 +222,10 @@ def _samples(
 
 def _hot_lines(samples: StackSamples, steps: np.ndarray) -> list[Document]:
     """Return the user's lines with their shares of the samples, and the phase with most of them."""
-    spent = np.array([samples.spent(steps, phase) for phase in STATES])
+    names = ("other", *STATES)
+    spent = np.array([samples.spent(steps, phase) for phase in names])
     shares = spent.sum(axis=0) / (spent.sum() or 1.0)
-    phases = np.asarray(STATES)[spent.argmax(axis=0)]
+    phases = np.asarray(names)[spent.argmax(axis=0)]
     return [
         {"phase": str(phases[at]), "share": float(shares[at]), **line_fields(samples.lines[at])}
         for at in np.argsort(-shares, kind="stable").tolist()

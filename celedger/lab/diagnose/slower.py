@@ -25,6 +25,7 @@ CONFIDENCE = 0.999
 ASSUMED_SPREAD, ASSUMED_FREEDOM = 0.05, 4
 FLOOR = 0.03  # of a step: the suites' own floor for step times
 ROW_FLOOR = 0.01  # of a step: of one row
+UNDECIDED = 0.1  # of a step: a larger difference within the noise is not called the same
 TURNS = "ABBA"  # drift of the machine that is linear in time cancels
 
 Part = tuple[str, str, float, float | None]  # name, place, seconds and calls a step
@@ -37,12 +38,15 @@ def compare(before: Sequence[Document], after: Sequence[Document]) -> Document:
         `whole`: the row of the step. `phases`, `operators`, `functions`: rows that add up to it.
         `added`: the rows of operators that one side runs alone or more often, together.
         `new_stalls`, `new_waits`: those of the second side with a cause that the first lacks.
-        `verdict` rests on the whole, or on `added` if the whole is within noise.
+        `verdict` rests on the whole, or on `added` if the whole is within noise; "undecided" if
+        neither counts, and the whole differs by more than `UNDECIDED`.
     """
     runs = len(before)
     wholes = [[_whole(run) for run in side] for side in (before, after)]
     step = float(np.mean(wholes[0]))
     whole = _row("step", "", wholes, FLOOR * step)
+    ratio, most = _ratio(wholes)
+    whole["beyond_noise"] = abs(ratio) > most
     tables = {
         name: _table(parts, before, after, ROW_FLOOR * step)
         for name, parts in (("phases", _phases), ("operators", _operators), ("functions", _lines))
@@ -58,9 +62,10 @@ def compare(before: Sequence[Document], after: Sequence[Document]) -> Document:
         rows.append(_cells("remainder", "", before_rest, after_rest, whole["noise"]))
     decisive = whole if whole["beyond_noise"] else added
     word = "slower" if decisive["difference"] > 0 else "faster"
+    hidden = abs(ratio) > math.log1p(UNDECIDED)
     return {
         "runs": runs,
-        "verdict": word if decisive["beyond_noise"] else "same",
+        "verdict": word if decisive["beyond_noise"] else "undecided" if hidden else "same",
         "whole": whole,
         "added": added,
         **tables,
@@ -71,6 +76,14 @@ def compare(before: Sequence[Document], after: Sequence[Document]) -> Document:
             lambda wait: (wait["method"], wait["file"], wait["function"]),
         ),
     }  # fmt: skip
+
+
+def _ratio(wholes: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """Return the logarithm of how many times as long a step takes, and the least that counts.
+    What slows a run slows all of its steps by one factor, so the noise is that of logarithms."""
+    a, b = (np.log(side) for side in wholes)
+    noise = math.sqrt((a.var(ddof=1) + b.var(ddof=1)) / len(a))
+    return float(b.mean() - a.mean()), max(limit(noise, len(a), 1.0), math.log1p(FLOOR))
 
 
 def limit(noise: float, runs: int, level: float) -> float:
@@ -145,15 +158,20 @@ def _phases(profile: Document) -> Iterator[Part]:
 
 
 def _operators(profile: Document) -> Iterator[Part]:
-    for row in profile["operators"]["rows"]:
+    """Yield the operators with their shares, under the profiler, of a usual step without it."""
+    rows = [row for row in profile["operators"]["rows"] if row["phase"] != "evaluation"]
+    usual = float(np.median(profile["steps"]["seconds"]))
+    scale = usual / (sum(row["seconds"] for row in rows) or 1.0)
+    for row in rows:
         module = "" if row["module"] is None else f" {row['module'] or 'the model'}"
-        yield row["name"], f"{row['phase']}{module}", row["seconds"], row["calls"]
+        yield row["name"], f"{row['phase']}{module}", row["seconds"] * scale, row["calls"]
+    yield "(evaluation)", "", _evaluated(profile), None
+    yield "(stalls)", "", _stalled(profile), None
 
 
 def _lines(profile: Document) -> Iterator[Part]:
-    mean = float(np.mean(profile["steps"]["seconds"]))
     for line in profile["lines"]:
-        yield line["function"], line["file"], line["share"] * mean, None
+        yield line["function"], line["file"], line["share"] * _whole(profile), None
 
 
 def _table(

@@ -19,6 +19,10 @@ IDLE_GPU = 0.30  # of a step
 MANY = 200  # operators a step; fewer tiny ones do not matter
 BUSY_LOADER = 0.20  # at most 1.25 times as fast without it
 WAITING = 0.20  # for other ranks: likewise
+# The profiler's clock goes on while others have the core. Beyond this share of the time, what it
+# says of operators is theirs.
+STOLEN = 0.3
+_OF_OPERATORS = ("tiny operators", "one operator", "copies and casts", "Python")
 CASTS = ("aten::to", "aten::_to_copy", "aten::copy_")
 MEANING = {
     "data": "waiting for data",
@@ -33,6 +37,8 @@ MEANING = {
 _RULES = (
     ("loader", BUSY_LOADER, "{share} of a step is waiting for data{data_line}",
      "{data_try}"),
+    ("between steps", BUSY_LOADER, "{share} of a step is between two steps{gap_line}",
+     "look there: data made by hand, an average of the weights, a report"),
     ("communication", WAITING,
      "rank {waiting_rank} waits {share} of a step for communication{late}",
      "{communication_try}"),
@@ -102,10 +108,16 @@ def advise(document: Document) -> list[Document]:
             "try": suggestion.format(**words),
         }
         for rule, least, figure, suggestion in _RULES
-        if shares[rule] >= least
+        if shares[rule] >= least and not (rule in _OF_OPERATORS and stolen(document))
     ]
     at = int(bool(rows) and rows[0]["rule"] == "loader")
     return [*rows[:at], *_synchronisation(document), *rows[at:]]
+
+
+def stolen(document: Document) -> bool:
+    """Return True if other processes had the core for so long that nothing is said of
+    operators."""
+    return (document["delayed_share"] or 0.0) >= STOLEN
 
 
 def largest_operators(document: Document) -> list[tuple[Document, float]]:
@@ -147,6 +159,7 @@ def _shares(document: Document) -> tuple[dict[str, float], dict[str, Any]]:
     idle = (document["idle_share"] or 0.0) - own_wait
     shares = {
         "loader": data,
+        "between steps": medians.get("other", 0.0) / medians["step"],
         "communication": waited,
         "garbage collector": document["collector_share"],
         "idle processor": idle if data < BUSY_LOADER and not cuda else 0.0,
@@ -158,7 +171,7 @@ def _shares(document: Document) -> tuple[dict[str, float], dict[str, Any]]:
         "evaluation": document["evaluation"]["share"],
         **_gpu_shares(document, medians["step"]),
     }
-    at = next((line["place"] for line in document["lines"] if line["phase"] == "data"), "")
+    at = {line["phase"]: f", most of it at {line['place']}" for line in reversed(document["lines"])}
     waiting = document["waiting"] or {"host": 1.0, "transfer": 0.0}
     slow = _SLOW_HOST if waiting["host"] >= waiting["transfer"] else _SLOW_TRANSFER
     workers = document["environment"]["workers"] or 0
@@ -169,7 +182,7 @@ def _shares(document: Document) -> tuple[dict[str, float], dict[str, Any]]:
         **waiting_words,
         "idle_for": _IDLE[cause][0], "idle_try": _IDLE[cause][1].format(workers=workers),
         "data_try": slow.format(workers=workers),
-        "data_line": f", most of it at {at}" if at else "",
+        "data_line": at.get("data", ""), "gap_line": at.get("other", ""),
         "optimiser": f"{inside / tail * 100:.0f} %",
         "calls": calls, "kind": "kernels" if cuda else "operators",
         "graph": ", a CUDA graph" if cuda else "",

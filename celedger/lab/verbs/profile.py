@@ -48,7 +48,7 @@ def profile(
     cannot be judged.
     """
     two = ".." in revision
-    _check_usage(two, memory, output, timeline)
+    _check_usage(two, memory, steps, output, timeline)
     probe: dict[str, object] = {"kind": "memory" if memory else "profile"}
     if steps is not None:
         probe["steps"] = steps
@@ -78,7 +78,14 @@ def profile(
     return status
 
 
-def _check_usage(two: bool, memory: bool, output: Path | None, timeline: Path | None) -> None:
+def _check_usage(
+    two: bool, memory: bool, steps: int | None, output: Path | None, timeline: Path | None
+) -> None:
+    from celedger.lab.diagnose.profile import LEAST_STEPS
+
+    if steps is not None and not memory and steps < LEAST_STEPS:
+        reason = f"{steps} steps are too few to profile"
+        raise UsageError(reason, f"give --steps {LEAST_STEPS} or more, or leave it out")
     if output is not None:
         from celedger.views.picture import check_suffix
 
@@ -141,8 +148,8 @@ def _answer(
     else:
         measured = slower.compare(*sides)
         kind, text, headline = "profile-difference", of_time.slower_text, of_time.verdict
-    worse = measured["verdict"] in ("slower", "larger")
-    status = Status.BAD if worse else Status.GOOD
+    statuses = {"slower": Status.BAD, "larger": Status.BAD, "undecided": Status.CANNOT_JUDGE}
+    status = statuses.get(measured["verdict"], Status.GOOD)
     return kind, measured, headline(measured), text(target, measured, width=width), status
 
 

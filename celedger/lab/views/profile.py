@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from celedger.base.model import Commit
 from celedger.lab.diagnose.slower import total
-from celedger.lab.diagnose.speed_advice import MEANING, largest_operators, module, waiter
+from celedger.lab.diagnose.speed_advice import MEANING, largest_operators, module, stolen, waiter
 from celedger.lab.diagnose.stalls import NEIGHBOURS, Document
 from celedger.views.format import (
     PLUS_MINUS,
@@ -77,6 +77,7 @@ def profile_text(target: ProfileTarget, document: Document, *, width: int = 100)
     if (delayed := document["delayed_share"] or 0.0) >= 0.005:
         head.append(
             f"other processes had the core for {share(delayed)} of the time; it is left out below"
+            + (", and advice on operators with it" if stolen(document) else "")
         )
     lines = [
         (share(line["share"]), line["phase"], plain(line["place"]))
@@ -228,6 +229,10 @@ def verdict(document: Document) -> str:
     part = relative(whole["difference"], whole["before"])
     if word == "same":
         return f"no difference beyond noise: a step takes {part}"
+    if word == "undecided":
+        return (
+            f"undecided: a step takes {part}, within the noise of {count(document['runs'], 'run')}"
+        )
     if whole["beyond_noise"]:
         return f"{word}: a step takes {part}"
     added = relative(document["added"]["difference"], whole["before"])
@@ -252,6 +257,8 @@ def slower_text(target: ProfileTarget, document: Document, *, width: int = 100) 
         "",
         slower_sentence(document),
     ]
+    if document["verdict"] == "undecided":
+        lines.append("more runs tell more: --turns N, or a machine that does nothing else")
     lines += [f"new stall: {stall_text(stall)}" for stall in document["new_stalls"]]
     lines += [
         f"new wait for the device: {wait['times']:.3g} × {waiter(wait)} a step at {wait['place']}"
