@@ -15,6 +15,7 @@ from celedger.judge.incident import Incident, MetricStanding, Standing, interval
 from celedger.stats.arrays import Floats
 from celedger.stats.course import Measurements, MetricHistory, MetricKey, Node
 from celedger.stats.incident_state import FEWEST_REPEATS
+from celedger.stats.mends import KEPT
 from celedger.trial.protocol import TELEMETRY
 
 WITHOUT_FLOOR = 0.10
@@ -115,7 +116,7 @@ class _Numbers:
         level = before.level if before is not None else math.nan
         self.level = sign * level
         floor = metric.floor.at(level) if metric.floor.amount else WITHOUT_FLOOR * abs(level)
-        self.floor = floor
+        self.floor, self.metric_floor = floor, metric.floor.at(level)
         size = node.level - level
         repeats = before is node
         session = 0.0 if shares_session else noise.session * noise.sd
@@ -202,6 +203,13 @@ def _kind(
     ]  # fmt: skip
     if settled:
         return Standing.SAME, f"{settled[0].id} is {settled[0].state}"
+    if any(
+        step.first <= place <= step.last
+        and step.probability >= KEPT
+        and step.size > numbers.metric_floor
+        for step in derivation.histories[key].steps
+    ):  # the state lists no doubt about the commits of another metric's incident
+        return Standing.UNDECIDED, "seems worse, too; not settled"
     if not numbers.knows_noise:
         return Standing.TOO_NOISY, "noise unknown: too few repeats of one commit"
     if numbers.hides_floor:

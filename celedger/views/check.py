@@ -121,7 +121,12 @@ def _since(incident: Incident, commits: Mapping[str, Commit]) -> str:
 
 
 def _sensitivity(standing: MetricStanding) -> str:
-    """Return what these trials could see."""
+    """Return what these trials could see, or what they saw that is too small to count."""
+    size = standing.value - standing.level
+    is_seen = standing.low > 0 or standing.high < 0
+    if standing.standing is Standing.SAME and is_seen and standing.smallest < abs(size):
+        moved = amount(size, standing.level, unit=standing.unit)
+        return f"{moved}, less than the floor of {_amount(standing.floor, standing)}"
     if standing.standing is Standing.SAME and standing.smallest <= TINY * abs(standing.level):
         return "any change would have been seen"
     if standing.standing is Standing.SAME and math.isfinite(standing.smallest):
