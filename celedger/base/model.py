@@ -67,14 +67,15 @@ class Floor:
         return f"{self.amount * 100:g}%" if self.relative else f"{self.amount:g}"
 
 
-_SUMMARY = re.compile(r"^(last|best|max|max-own|(?:mean-of-last|median-after)-[1-9][0-9]*)$")
+_SUMMARY = re.compile(r"^(last|best|max|max-own|warm|(?:mean-of-last|median-after)-[1-9][0-9]*)$")
 
 
 @dataclass(frozen=True)
 class Metric:
     """A named number. `summary` turns its series over epochs into one value:
-    `last`, `best`, `max`, `mean-of-last-K`, or `median-after-K` (without the first K). celedger's
-    `max-own` is for memory: the largest, without what the suite preloads."""
+    `last`, `best`, `max`, `mean-of-last-K`, or `median-after-K` (without the first K). celedger
+    itself uses `max-own` for memory, the largest without what the suite preloads, and `warm` for
+    the time of a trial that a fork server started."""
 
     name: str
     unit: str = ""
@@ -533,8 +534,10 @@ class QueuedJob:
     ended: float | None = None
 
 
-_BYTES = re.compile(r"peak_memory(_reserved|_fragmented)?|peak_host_memory|device_memory_used")
-_SECONDS = re.compile(r"(step_time|latency)_p\d\d|evaluation_time")
+_BYTES = re.compile(
+    r"peak_memory(_reserved|_fragmented)?|peak_host_memory|device_memory_used|memory_growth"
+)
+_SECONDS = re.compile(r"(step_time|latency)_p\d\d|step_time|evaluation_time")
 
 
 def usual_unit(metric: str) -> str:

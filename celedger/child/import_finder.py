@@ -1,8 +1,9 @@
 """Look names up instead of listing folders, so that the recorder of named paths learns which
 modules a training looked for, instead of a whole folder that it may have read. It is loaded in
 every Python of a traced trial as `sitecustomize`, beside `celedger` on PYTHONPATH, and in a warm
-trial by `launcher.py`. A Python that starts without it lists folders as usual. In a diagnostic run
-it also attaches the probe. Standard library only, Python 3.8 and later.
+trial by `launcher.py`. A Python that starts without it lists folders as usual. It also attaches the
+step meter to torch's optimisers, and in a diagnostic run the probe. Standard library only, Python
+3.8 and later.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class NameFinder(_machinery.FileFinder):  # type: ignore[misc]
         self._path_cache = self._relaxed_path_cache = _Names(self.path or ".")
 
 
+OPTIMIZER = "torch.optim.optimizer"
 _CHUNK = 1 << 18  # bytes: more than nearly all byte-code
 _real: set[str] = set()  # folders of packages whose paths lead by no link
 _found: list[tuple[str, str]] = []  # modules that `inspect` does not know yet, and their files
@@ -102,7 +104,10 @@ class PackageFinder(_machinery.FileFinder):  # type: ignore[misc]
             _real.add(folder)
 
     def find_spec(self, fullname: str, target: Any = None) -> Any:
-        return self._find_file(fullname, target) or super().find_spec(fullname, target)
+        spec = self._find_file(fullname, target) or super().find_spec(fullname, target)
+        if fullname == OPTIMIZER and spec is not None:
+            _measure_after(spec.loader)
+        return spec
 
     def _find_file(self, fullname: str, target: Any) -> Any:
         """Return the spec of a module that is a regular file; None for all else."""
@@ -140,6 +145,25 @@ class PackageFinder(_machinery.FileFinder):  # type: ignore[misc]
                 return ()
             self._fill_cache()
         return self._path_cache
+
+
+def _measure_after(loader: Any) -> None:
+    """Attach the step meter once this loader has made torch's module of optimisers."""
+    load = loader.exec_module
+
+    def load_and_measure(module: Any) -> None:
+        load(module)
+        measure_steps(module)
+
+    loader.exec_module = load_and_measure
+
+
+def measure_steps(optimizer: Any) -> None:
+    try:
+        from celedger.child import step_meter
+    except ImportError:  # another `celedger` comes first on PYTHONPATH
+        return
+    step_meter.attach(optimizer)
 
 
 def install() -> None:

@@ -256,6 +256,8 @@ def _run(order: dict[str, Any], finder: Any) -> None:
     _reset()
     if order["record"]:
         finder.install()
+        if finder.OPTIMIZER in sys.modules:
+            finder.measure_steps(sys.modules[finder.OPTIMIZER])
     if "CELEDGER_PROBE" in os.environ:
         importlib.import_module("celedger.child.attach").install()
     main = sys.modules["__main__"] = ModuleType("__main__")

@@ -79,6 +79,11 @@ class Journal:
         """Return the bytes reported until now."""
         return os.fstat(self._file.fileno()).st_size
 
+    @property
+    def totals(self) -> dict[str, float]:
+        """Return what a command measured of the whole trial."""
+        return self._parser.totals
+
     def close(self) -> None:
         self._file.close()
 

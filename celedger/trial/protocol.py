@@ -19,51 +19,52 @@ MAX_METRICS = 1000  # distinct names of one trial; more are a fault of the train
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]{0,63}\Z")
 _WORDS = ("nan", "inf", "infinity", "-inf", "-infinity")  # as other tools write such numbers
 
+_SPEED, _WORK, _MEMORY = (Floor(share, relative=True) for share in (0.05, 0.01, 0.03))
+_OF_STEPS = (  # of a process with an optimiser of torch, which `child/step_meter.py` measures
+    Metric("step_time", "s", Direction.LOWER, Kind.SPEED, _SPEED),
+    Metric("memory_growth", "B", Direction.LOWER, Kind.MEMORY, Floor(1024.0)),  # a step
+    Metric("optimiser_steps"),
+)
+_COLD = (
+    Metric("duration", "s", Direction.LOWER, Kind.SPEED, _SPEED),
+    Metric("cpu_time", "s", Direction.INFO, Kind.WORK, _SPEED),  # of all processors together
+    Metric("instructions", "", Direction.INFO, Kind.WORK, _WORK),
+    Metric("peak_rss", "B", Direction.LOWER, Kind.MEMORY, _MEMORY, "max"),
+)
+# A trial forked from a fork server lacks the seconds of starting Python and importing, and the
+# memory of what its suite preloads. Another rule, so that the two are never compared.
+_WARM = {m.name: replace(m, summary="max-own" if m.summary == "max" else "warm") for m in _COLD}
 # Metrics that the runner measures for every trial. A suite may declare one of them itself, to give
 # it another floor or direction.
 TELEMETRY: tuple[Metric, ...] = (
-    Metric("duration", "s", Direction.LOWER, Kind.SPEED, Floor(0.05, relative=True)),
-    # Metrics of a trial forked from a fork server: without the seconds of starting Python and
-    # importing, they must not be compared with those of a cold trial.
-    Metric("warm_duration", "s", Direction.LOWER, Kind.SPEED, Floor(0.05, relative=True)),
-    # Seconds of all processors together, with the same difference.
-    Metric("cpu_time", "s", Direction.INFO, Kind.WORK, Floor(0.05, relative=True)),
-    Metric("warm_cpu_time", "s", Direction.INFO, Kind.WORK, Floor(0.05, relative=True)),
-    Metric("instructions", "", Direction.INFO, Kind.WORK, Floor(0.01, relative=True)),
-    Metric("warm_instructions", "", Direction.INFO, Kind.WORK, Floor(0.01, relative=True)),
-    Metric("peak_rss", "B", Direction.LOWER, Kind.MEMORY, Floor(0.03, relative=True), "max"),
-    # Of a task whose suite preloads modules. Another rule, so that the two are never compared.
-    Metric("peak_rss", "B", Direction.LOWER, Kind.MEMORY, Floor(0.03, relative=True), "max-own"),
+    *_COLD,
+    *_WARM.values(),
+    *_OF_STEPS,
     Metric("rss", "B", kind=Kind.MEMORY),
     Metric("cpu_share", "cores"),
-    Metric("gpu_memory", "B", Direction.LOWER, Kind.MEMORY, Floor(0.03, relative=True), "max"),
+    Metric("gpu_memory", "B", Direction.LOWER, Kind.MEMORY, _MEMORY, "max"),
     # In its place where NVML tells no process's memory, as in a container: the device's, less what
     # it was at the start.
-    Metric(
-        "gpu_memory_grown", "B", Direction.LOWER, Kind.MEMORY, Floor(0.03, relative=True), "max"
-    ),
+    Metric("gpu_memory_grown", "B", Direction.LOWER, Kind.MEMORY, _MEMORY, "max"),
     Metric("gpu_utilisation", "%", kind=Kind.SPEED),
     Metric("gpu_power", "W", kind=Kind.SPEED),
     Metric("gpu_energy", "J", kind=Kind.SPEED),
     Metric("gpu_clock", "MHz", kind=Kind.SPEED),
     Metric("gpu_temperature", "°C"),
 )
-_TELEMETRY_NAMES = frozenset(m.name for m in TELEMETRY)
+_TOTALS = b'{"trial": {'  # how the line of `child/step_meter.py` begins
+TELEMETRY_NAMES = frozenset(m.name for m in TELEMETRY)
 
 
 def with_telemetry(task: Task) -> Task:
     """Return the task with the runner's own metrics added to those of its suite."""
-    declared = {m.name for m in task.metrics}
-    left_out = "max" if task.preload else "max-own"
-    metrics = [
-        replace(m, summary="max-own") if m.name == "peak_rss" and task.preload else m
-        for m in task.metrics
-    ]
+    metrics = {m.name: m for m in task.metrics}
     for metric in TELEMETRY:
-        other = metric.name == "peak_rss" and metric.summary == left_out
-        if metric.name not in declared and not other:
-            metrics.append(metric)
-    return replace(task, metrics=tuple(metrics))
+        metrics.setdefault(metric.name, metric)
+    if task.preload:
+        for name, warm in _WARM.items():
+            metrics[name] = replace(metrics[name], summary=warm.summary)
+    return replace(task, metrics=tuple(metrics.values()))
 
 
 @dataclass
@@ -77,9 +78,12 @@ class Parser:
     rubbish: int = 0
     names: set[str] = field(default_factory=set)
     counted: dict[tuple[int, str], int] = field(default_factory=dict)  # number of steps by series
+    totals: dict[str, float] = field(default_factory=dict)  # of the whole trial (`step_meter`)
 
     def feed(self, line: bytes) -> EpochReport | None:
         """Return the report on this line (without its newline), or None if it is none."""
+        if line.startswith(_TOTALS) and self._take_totals(line):
+            return None
         report = self._parse(line)
         if report is None:
             self.rubbish += 1
@@ -119,6 +123,18 @@ class Parser:
         if not values and not fingerprint and not steps:
             return None
         return EpochReport(epoch, values, fingerprint, steps)
+
+    def _take_totals(self, line: bytes) -> bool:
+        """Keep the figures of the process that made most steps. Returns False for another line."""
+        try:
+            document = json.loads(line)["trial"]
+            totals = {m.name: float(document[m.name]) for m in _OF_STEPS if m.name in document}
+        except (ValueError, RecursionError, KeyError, TypeError):
+            return False
+        steps = "optimiser_steps"
+        if totals.get(steps, 0.0) > self.totals.get(steps, 0.0):
+            self.totals = totals
+        return True
 
     def _accepts(self, name: str) -> bool:
         """Return True if the name is a metric's, and the trial has not too many of them."""
@@ -191,7 +207,7 @@ def summarise(metric: Metric, series: Sequence[tuple[int, float]]) -> float | No
         return None
     values = [value for _, value in sorted(series, key=lambda point: point[0])]
     rule, _, count = metric.summary.rpartition("-")
-    if metric.summary == "last":
+    if metric.summary in ("last", "warm"):
         return values[-1]
     if rule == "mean-of-last":
         values = values[-int(count) :]
@@ -225,5 +241,5 @@ def missing(task: Task, reported: Mapping[str, float]) -> tuple[str, ...]:
         for m in task.metrics
         if m.direction is not Direction.INFO
         and m.name not in reported
-        and m.name not in _TELEMETRY_NAMES
+        and m.name not in TELEMETRY_NAMES
     )

@@ -184,7 +184,7 @@ def test_a_warm_start_trains_on_the_gpu(project: Project) -> None:
     assert ask(project, "run", "HEAD", "--task", "fit")[0] == 0
     done = celedger(project.root, "show", "HEAD", "--json")
     assert done.status == 0, done.err
-    assert "warm_duration" in done.out and "gpu_memory" in done.out
+    assert "duration" in done.out and "gpu_memory" in done.out
 
 
 def test_a_fork_of_a_process_that_started_cuda_knows_it(run_on_gpu: Callable[[str], str]) -> None:

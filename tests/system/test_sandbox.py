@@ -145,7 +145,7 @@ def test_a_training_and_its_build_write_only_where_they_are_meant_to(
     with Ledger.open(project.root / "ledger.db", readonly=True) as ledger:
         (record,) = ledger.trials()
     assert record.ok and record.epochs == 2, record
-    assert ("warm_duration" in record.summaries) is (preload != "[]")
+    assert (record.rules["duration"] == "warm") is (preload != "[]")
     out = project.root / ".celedger" / "out" / record.trial.ulid
     assert (out / "weights").exists()
     names = [] if whose != "nobody" else ["built", "trained"]

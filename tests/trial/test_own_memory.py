@@ -44,7 +44,7 @@ def peaks(root: Path, commit: str) -> list[tuple[bool, float]]:
     with Ledger.open(root / "ledger.db", readonly=True) as ledger:
         trials: list[TrialRecord] = [t for t in ledger.trials() if t.trial.commit == commit]
     assert all(trial.ok for trial in trials)
-    return [("warm_duration" in t.summaries, t.summaries["peak_rss"]) for t in trials]
+    return [("duration" in t.summaries, t.summaries["peak_rss"]) for t in trials]
 
 
 def test_warm_and_cold_trials_have_the_same_memory(tmp_path: Path) -> None:

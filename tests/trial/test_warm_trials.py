@@ -29,7 +29,7 @@ def trials(root: Path) -> list[TrialRecord]:
 
 
 @pytest.mark.matrix
-def test_a_duration_without_the_start_is_another_metric(tmp_path: Path) -> None:
+def test_a_duration_without_the_start_has_another_rule(tmp_path: Path) -> None:
     project = make_project(tmp_path / "project", WARM, {"fit.py": HALF})
     project.commit("plain", {"model.py": MODEL})
     own = "from decimal import Decimal\nFraction = lambda a, b: a / b\n"
@@ -44,9 +44,8 @@ def test_a_duration_without_the_start_is_another_metric(tmp_path: Path) -> None:
         assert record.ok and record.epochs == 3
         cold = record.trial.commit == shadowing
         assert ("peak_rss" in record.summaries) is not cold
-        assert ("duration" in record.summaries, "warm_duration" in record.summaries) == (
-            cold, not cold,
-        )  # fmt: skip
+        assert ("duration" in record.summaries) is not cold
+        assert record.rules.get("duration", "warm") == "warm"
     values = {(r.trial.seed, r.summaries["val_loss"]) for r in found}
     assert len(values) == 2  # one a seed, warm or cold
 
@@ -59,4 +58,4 @@ def test_a_failing_warm_trial_says_why(tmp_path: Path) -> None:
     for record in trials(project.root):
         assert record.outcome is not None and record.outcome.kind is OutcomeKind.FAILED
         assert record.outcome.message == "exit status 1: RuntimeError: no model today"
-        assert "warm_duration" in record.summaries
+        assert record.rules["duration"] == "warm"

@@ -1,0 +1,145 @@
+"""Measure the steps of a training's optimiser, with no help of its script: the time between steps,
+and how much memory grows a step. `import_finder.py` attaches it when a traced trial has imported
+torch's optimisers (torch 2.0 or later). It only reads the clock and what the allocator counts: the
+training computes the same bits. Standard library only, Python 3.8 and later.
+
+Memory is what glibc's `malloc` (2.33 or later) has given out, and torch on the GPU. It is exact to
+some hundred bytes a step, where resident memory varies by more than 80 kB. Objects of Python alone
+hardly count.
+
+One line goes into the journal when the process ends, for the optimiser that made most steps:
+`{"trial": {"optimiser_steps": N, "step_time": S, "memory_growth": BYTES}}`. Steps of forked
+processes are not measured.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import sys
+import time
+from array import array
+
+from celedger import child
+
+TYPE_CHECKING = False  # as in `import_finder.py`
+if TYPE_CHECKING:
+    from typing import Any
+
+LONGEST = 1 << 15  # values of a series; then every other one is dropped
+FEWEST = 5  # steps: of fewer, the median says nothing
+APART = 200  # times what a reading of the memory takes lie between two of them
+_LEAST = 1 << 20  # bytes: who has less given out is not the allocator of this process
+
+
+class StepMeter:
+    """The steps of one optimiser: when each ended, and the memory in use then."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self._every = 1  # step whose moment is kept
+        self._moments = array("d")
+        self._sizes = array("d")  # bytes
+        self._sized_at = array("d")  # the step of each size
+
+    def step(self, now: float, size: int | None) -> None:
+        if self.steps % self._every == 0:
+            self._moments.append(now)
+            if len(self._moments) == LONGEST:
+                self._moments, self._every = self._moments[::2], self._every * 2
+        if size is not None:
+            self._sizes.append(size)
+            self._sized_at.append(self.steps)
+            if len(self._sizes) == LONGEST:
+                self._sizes, self._sized_at = self._sizes[::2], self._sized_at[::2]
+        self.steps += 1
+
+    def figures(self) -> dict[str, float]:
+        """Return what the runner keeps of the trial; nothing of too few steps."""
+        if self.steps < FEWEST:
+            return {}
+        moments = self._moments
+        between = [(b - a) / self._every for a, b in zip(moments, moments[1:])]  # noqa: B905, RUF007
+        figures = {"optimiser_steps": float(self.steps), "step_time": _median(between)}
+        growth = self._growth()
+        return figures if growth is None else {**figures, "memory_growth": growth}
+
+    def _growth(self) -> float | None:
+        """Return the bytes that each step adds between two tenths of the training, the sixth and
+        the last: at its beginning memory grows until allocators and caches are full."""
+        count = len(self._sizes)
+        tenth = count // 10
+        if not tenth:
+            return None
+        middle = slice(count // 2, count // 2 + tenth)
+        steps = _median(self._sized_at[-tenth:]) - _median(self._sized_at[middle])
+        grown = _median(self._sizes[-tenth:]) - _median(self._sizes[middle])
+        return grown / steps
+
+
+def _median(values: Any) -> float:
+    ranked = sorted(values)
+    half = len(ranked) // 2
+    return float(ranked[half] if len(ranked) % 2 else (ranked[half - 1] + ranked[half]) / 2)
+
+
+class _Mallinfo2(ctypes.Structure):
+    """What mallinfo(3) returns: ten sizes, of which two count here."""
+
+    _fields_ = [
+        ("before", ctypes.c_size_t * 4),
+        ("hblkhd", ctypes.c_size_t),  # bytes mapped by themselves
+        ("between", ctypes.c_size_t * 2),
+        ("uordblks", ctypes.c_size_t),  # bytes given out of arenas
+        ("after", ctypes.c_size_t * 2),
+    ]
+
+
+def _allocated() -> Any:
+    """Return a function that returns the bytes in use, None where nothing counts them."""
+    mallinfo2 = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if mallinfo2 is None:
+        return None
+    mallinfo2.restype = _Mallinfo2
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+
+    def allocated() -> int:
+        now = mallinfo2()
+        in_use = int(now.uordblks + now.hblkhd)
+        return in_use + (cuda.memory_allocated() if cuda and cuda.is_initialized() else 0)
+
+    return allocated if allocated() > _LEAST else None
+
+
+def attach(optimizer: Any) -> None:
+    """Measure from now on the steps of all optimisers of `torch.optim.optimizer`."""
+    register = getattr(optimizer, "register_optimizer_step_post_hook", None)
+    if register is None or "CELEDGER_FD" not in os.environ or "CELEDGER_PROBE" in os.environ:
+        return
+    pid, clock, allocated = os.getpid(), time.perf_counter, _allocated()
+    meters: dict[int, StepMeter] = {}
+    due = 0.0 if allocated else float("inf")  # when the memory is read again
+
+    def stepped(optimiser: object, *_: object) -> None:
+        nonlocal due
+        now = clock()
+        meter = meters.get(id(optimiser))
+        if meter is None:
+            meter = meters[id(optimiser)] = StepMeter()
+        size = None
+        if now >= due:
+            size = allocated()
+            due = now + APART * (clock() - now)
+        meter.step(now, size)
+
+    def report() -> None:
+        if not meters or os.getpid() != pid:  # a fork
+            return
+        figures = max(meters.values(), key=lambda meter: meter.steps).figures()
+        fd = child._journal() if figures else None
+        if fd is not None:
+            child._write(fd, {"trial": figures})
+
+    register(stepped)
+    atexit.register(report)

@@ -1,0 +1,121 @@
+"""The steps of an optimiser are measured from outside of the training's script."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import make_project
+
+from celedger.base.model import TrialRecord
+from celedger.child import step_meter
+from celedger.ledger import Ledger
+from celedger.trial import protocol
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it is attached by the recorder")
+
+SUITE = """\
+[suite]
+name = "tiny"
+@preload@
+[metrics.memory_growth]
+direction = "lower"
+kind = "memory"
+floor = 1024
+
+[[task]]
+name = "fit"
+command = "{python} {suite}/fit.py"
+"""
+TRAINING = """\
+import torch
+import model
+from celedger.child import log
+
+torch.manual_seed(0)
+layer = torch.nn.Linear(64, 64)
+optimiser = torch.optim.SGD(layer.parameters(), lr=0.1)
+for epoch in range(4):
+    for _ in range(150):
+        loss = (layer(torch.randn(8, 64)) - 1).square().mean()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        model.after(loss)
+    log(epoch=epoch, loss=loss)
+"""
+LEAK = "import torch\nkept = []\ndef after(loss):\n    kept.append(torch.ones(10_000))\n"
+
+
+def newest(root: Path) -> TrialRecord:
+    with Ledger.open(root / "ledger.db", readonly=True) as ledger:
+        return ledger.trials()[-1]
+
+
+@pytest.mark.parametrize("preload", ["", 'preload = ["torch", "torch._dynamo"]\n'])
+def test_a_leak_shows_and_the_bits_are_those_without_celedger(tmp_path: Path, preload: str) -> None:
+    suite = SUITE.replace("@preload@\n", preload)
+    project = make_project(tmp_path / "project", suite, {"fit.py": TRAINING})
+    plain = {}
+    for name, text in (("clean", "def after(loss): pass\n"), ("leak", LEAK)):
+        project.commit(name, {"model.py": text})
+        done = project.run("run", "HEAD")
+        record = newest(project.root)
+        assert record.ok and record.epochs == 4, done.err
+        plain[name] = record.summaries
+    clean, leak = plain["clean"], plain["leak"]
+    assert clean["optimiser_steps"] == leak["optimiser_steps"] == 600
+    assert 1e-5 < clean["step_time"] < clean["duration"] / 300
+    assert abs(clean["memory_growth"]) < 1024
+    assert 40_000 < leak["memory_growth"] < 42_000
+    script = project.root / "suites" / "tiny" / "fit.py"
+    alone = subprocess.run(
+        ["bash", "-c", 'CELEDGER_FD=1 exec "$0" "$1"', sys.executable, str(script)],
+        env={"PYTHONPATH": f"{project.root}:{Path(step_meter.__file__).parents[2]}",
+             "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert f'"loss": {clean["loss"]!r}}}' in alone.stdout.splitlines()[-1]
+
+
+def test_the_time_of_a_step_is_the_median_and_memory_grows_from_the_middle_on() -> None:
+    meter = step_meter.StepMeter()
+    now = 0.0
+    for step in range(200):
+        now += 5.0 if step % 50 == 0 else 0.25  # an evaluation between epochs
+        meter.step(now, min(step, 60) * 1_000_000 + step * 64)
+    assert meter.figures() == {"optimiser_steps": 200, "step_time": 0.25, "memory_growth": 64}
+    assert step_meter.StepMeter().figures() == {}
+
+
+def test_a_long_training_is_thinned() -> None:
+    meter = step_meter.StepMeter()
+    for step in range(3 * step_meter.LONGEST):
+        meter.step(step * 0.5, step * 8)
+    figures = meter.figures()
+    assert figures["step_time"] == 0.5 and figures["memory_growth"] == 8
+    assert len(meter._moments) < step_meter.LONGEST
+
+
+def test_a_step_costs_microseconds() -> None:
+    meter, seconds = step_meter.StepMeter(), []
+    for _ in range(5):
+        began = time.perf_counter()
+        for step in range(2000):
+            meter.step(float(step), None)
+        seconds.append((time.perf_counter() - began) / 2000)
+    assert min(seconds) < 5e-6  # 1 % of a step of 0.5 ms
+
+
+def test_figures_of_the_process_with_most_steps_count_and_are_no_epoch() -> None:
+    parser = protocol.Parser()
+    for steps, seconds in ((10, 1.0), (90, 2.0), (20, 3.0)):
+        line = b'{"trial": {"optimiser_steps": %d, "step_time": %g}}' % (steps, seconds)
+        assert parser.feed(line) is None
+    assert parser.totals == {"optimiser_steps": 90, "step_time": 2.0} and not parser.rubbish
+    assert parser.feed(b'{"trial": {"step_time": "much"}}') is None and parser.rubbish
+    report = parser.feed(b'{"trial": 3}')
+    assert report is not None and report.values == {"trial": 3} and report.epoch == 0
