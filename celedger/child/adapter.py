@@ -4,7 +4,12 @@ those. Standard library only."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+import runpy
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
 from celedger.child import log, wants_steps
 
@@ -36,3 +41,19 @@ class Gathered:
         self._last, self._series = {}, {}
         if report:
             log(epoch=self._epoch, **report)
+
+
+def run_script(trainer: Any, adapt: Callable[[Any], object]) -> None:
+    """Run the script that stands on the command line after the module, and call `adapt` with every
+    trainer of this class that it makes."""
+    init = trainer.__init__
+
+    @functools.wraps(init)
+    def made(self: Any, *values: Any, **options: Any) -> None:
+        init(self, *values, **options)
+        adapt(self)
+
+    trainer.__init__ = made
+    del sys.argv[0]
+    sys.path[0] = str(Path(sys.argv[0]).absolute().parent)
+    runpy.run_path(sys.argv[0], run_name="__main__")

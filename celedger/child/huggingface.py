@@ -1,5 +1,8 @@
 """For transformers: `Trainer(..., callbacks=[CeledgerCallback()])`. Reports the trainer's logs, an
-epoch at a time; does nothing outside celedger."""
+epoch at a time; does nothing outside celedger.
+
+`python -m celedger.child.huggingface SCRIPT …` runs a script with this callback in every trainer.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from transformers import TrainerCallback
+from transformers import Trainer, TrainerCallback
 
-from celedger.child.adapter import Gathered
+from celedger.child.adapter import Gathered, run_script
 
 
 class CeledgerCallback(TrainerCallback):
@@ -39,3 +42,7 @@ class CeledgerCallback(TrainerCallback):
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._gathered.flush()
+
+
+if __name__ == "__main__":
+    run_script(Trainer, lambda trainer: trainer.add_callback(CeledgerCallback))

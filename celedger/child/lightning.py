@@ -1,19 +1,26 @@
 """For Lightning: `Trainer(logger=CeledgerLogger())`, or beside other loggers in a list. Reports the
-values of `self.log`, an epoch at a time; does nothing outside celedger."""
+values of `self.log`, an epoch at a time; does nothing outside celedger.
+
+`python -m celedger.child.lightning SCRIPT …` runs a script with this logger in every trainer."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from celedger.child.adapter import Gathered
+from celedger.child.adapter import Gathered, run_script
 
-# The two names of the library are two sets of classes: use the one that the script imported.
+# The two names of the library are two sets of classes: use the one that the script imports.
+if __name__ == "__main__" and b"pytorch_lightning" in Path(sys.argv[1]).read_bytes():
+    import pytorch_lightning as _  # noqa: F401
 if TYPE_CHECKING or "pytorch_lightning" not in sys.modules:
+    from lightning.pytorch import Trainer
     from lightning.pytorch.loggers.logger import Logger
     from lightning.pytorch.utilities.rank_zero import rank_zero_only
 else:
+    from pytorch_lightning import Trainer
     from pytorch_lightning.loggers.logger import Logger
     from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
@@ -47,3 +54,12 @@ class CeledgerLogger(Logger):
     @rank_zero_only
     def finalize(self, status: str) -> None:
         self._gathered.flush()
+
+
+def _add_logger(trainer: Trainer) -> None:
+    if not any(isinstance(logger, CeledgerLogger) for logger in trainer.loggers):
+        trainer.loggers = [*trainer.loggers, CeledgerLogger()]
+
+
+if __name__ == "__main__":
+    run_script(Trainer, _add_logger)

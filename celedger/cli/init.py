@@ -13,6 +13,7 @@ from celedger.cli.session import Options, find, keep_out_of_git, note, warn
 
 if TYPE_CHECKING:
     from celedger.repo import Repository
+    from celedger.suite.propose import Proposal
 
 _CONFIGURATION = """\
 # celedger's configuration; `celedger --help` names the verbs. All paths are relative to here.
@@ -33,14 +34,15 @@ def init(
 ) -> int:
     """Set up this repository with a first suite to edit.
 
-    Writes a configuration and the suite, whose trainings use the virtual environment of the
-    repository (.venv, venv), or else the active one. Says which packages that the suite imports
-    are missing there. Overwrites nothing: type it again to check a suite that you edited.
+    Looks for a script that trains something, and writes a configuration and a suite that runs it
+    small, in the virtual environment of the repository (.venv, venv), or else the active one. Says
+    which packages are missing there. Overwrites nothing: type it again to check a suite that you
+    edited.
     """
     from celedger.base import config, files
     from celedger.base.errors import UsageError
     from celedger.service import allow
-    from celedger.suite import scaffold, suites_in
+    from celedger.suite import propose, scaffold, suites_in
     from celedger.system import environment
     from celedger.trial.permissions import Gate
 
@@ -63,11 +65,13 @@ def init(
         print(f"kept     {configured}")
     folder = settings.suites / suite
     python = environment.interpreter_of(repository.root, os.environ)
+    proposal = None
     if suite in existing:
         print(f"kept     {folder}")
     else:
+        proposal = propose(root, repository.worktree_files())
         with files.as_the_user():
-            written += scaffold(folder, suite, python)
+            written += scaffold(folder, suite, python, proposal)
     for path in written:
         print(f"written  {path}")
     keep_out_of_git(repository, settings.ledger)
@@ -77,6 +81,13 @@ def init(
     gate.review([requests.settings] if configured is None else [])
     gate.review(requests.starts if suite not in existing else [], texts=requests.texts)
     print(f"ledger   {settings.ledger} (kept out of git by .git/info/exclude)")
+    if proposal is not None:
+        print(f"trains   {proposal.script}: {_description(proposal)}")
+    elif suite not in existing:
+        warn(
+            f"no script here looks like a training: {folder / 'first.py'} is an example, which "
+            "reads nothing of this repository (docs/suites.md says how to write a task)"
+        )
     _check_interpreters(repository, folder, python)
     run = options.retyped("`celedger run HEAD`")
     print(f"\nNext: edit {folder / 'suite.toml'}, then type {run}.")
@@ -84,6 +95,12 @@ def init(
         note(f"celedger: the configured suite is {settings.suite!r}; use --suite {suite}")
     print(options.retyped("To train after every merge by itself: `celedger hook install`."))
     return Status.GOOD
+
+
+def _description(proposal: Proposal) -> str:
+    """Return what was recognised in a script, and what is watched of it."""
+    watched = [*proposal.metrics, *(["step_time", "memory_growth"] * proposal.imports_torch)]
+    return f"{proposal.trains_by}; watched: {', '.join(watched) or 'duration and memory'}"
 
 
 def _check_interpreters(repository: Repository, folder: Path, available: str) -> None:
@@ -99,7 +116,12 @@ def _check_interpreters(repository: Repository, folder: Path, available: str) ->
         tasks = [task for task in suite.tasks if not task.venv]  # those are made for each commit
         pythons = interpreters_of(repository, tasks)
         roots = {repository.worktree / root for task in tasks for root in (".", *task.pythonpath)}
-        modules = suites.installed_imports(folder, sorted(roots))
+        trained = {
+            repository.worktree / word.removeprefix("{tree}/")
+            for task in tasks for line in task.commands for word in line.template
+            if word.startswith("{tree}/") and word.endswith(".py")
+        }  # fmt: skip
+        modules = suites.installed_imports(folder, sorted(roots), sorted(trained))
         for python in dict.fromkeys(pythons.values()):
             failed = environment.failed_imports(python, modules)
             works = [name for name in modules if name not in failed]

@@ -234,6 +234,11 @@ class Repository:
         words = ("ls-tree", "-r", "-z", "--name-only", "--full-tree", tree)
         return sorted(self.tell(*words).out.split(b"\0")[:-1])
 
+    def worktree_files(self) -> list[str]:
+        """Return the paths of the files of the work tree that git does not ignore."""
+        words = ("ls-files", "-z", "--cached", "--others", "--exclude-standard", "--full-name")
+        return os.fsdecode(self.tell(*words, ":/").out).split("\0")[:-1]
+
     def has_module(self, name: str, sha: str) -> bool:
         """Return True if a commit (a hash), or one of any branch or tag, has or had a source of a
         Python module of this name, in whatever folder."""

@@ -1,5 +1,5 @@
-"""The first suite of a repository: one small training that runs anywhere, to be edited; and which
-packages the scripts of a suite import. Must not know what the repository contains.
+"""The first suite of a repository: the training that was proposed for it, or else a small one that
+runs anywhere, to be edited; and which packages the scripts of a suite import.
 """
 
 from __future__ import annotations
@@ -7,30 +7,47 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from celedger.base.errors import explained
-from celedger.suite.content import files
+from celedger.suite import content
+from celedger.suite.propose import Proposal
 
 TEMPLATES = Path(__file__).parent / "templates"
-_PYTHON = '# python = "python"      #'  # in the template
+_TEMPLATES = ("suite.toml.in", "first.py.in", "first.toml", "steps.toml")
 
 
-def scaffold(folder: Path, name: str, python: str = "") -> list[Path]:
+def scaffold(
+    folder: Path, name: str, python: str = "", proposal: Proposal | None = None
+) -> list[Path]:
     """Write a runnable suite into a folder, for an interpreter unless it is celedger's own; returns
     the files written. One that is there is left as it is. Raises MachineError where nothing can be
     written."""
+    texts = {name: (TEMPLATES / name).read_text(encoding="utf-8") for name in _TEMPLATES}
+    suite = texts["suite.toml.in"].replace("@name@", name)
+    keys: dict[str, object] = {"python": python}
+    if proposal is None:
+        files = {"first.py": texts["first.py.in"], "suite.toml": suite + texts["first.toml"]}
+    else:
+        torch = proposal.imports_torch
+        keys["pythonpath"] = [proposal.pythonpath] if proposal.pythonpath != "." else []
+        keys["preload"] = ["torch", "torch._dynamo"] if torch else []
+        files = {"suite.toml": suite + texts["steps.toml"] * torch + proposal.task}
+    for key, value in keys.items():
+        if value:
+            line = f"{key} = {json.dumps(value, ensure_ascii=False)}"
+            commented = re.search(rf"(?m)^# {key} = .*?(?=  #)", suite)
+            assert commented is not None
+            files["suite.toml"] = files["suite.toml"].replace(commented[0], line)
     written = []
-    for template in sorted(TEMPLATES.glob("*.in")):
-        target = folder / template.stem
+    for file, text in files.items():
+        target = folder / file
         if os.path.lexists(target):
             continue
-        text = template.read_text(encoding="utf-8").replace("@name@", name)
-        if python:
-            text = text.replace(_PYTHON, f"python = {json.dumps(python, ensure_ascii=False)}  #")
         with explained(f"{target} cannot be written"):
             folder.mkdir(parents=True, exist_ok=True)
             target.write_text(text, encoding="utf-8")
@@ -41,11 +58,13 @@ def scaffold(folder: Path, name: str, python: str = "") -> list[Path]:
 # --- which installed packages the scripts of a suite import
 
 
-def installed_imports(folder: Path, roots: Sequence[Path]) -> tuple[str, ...]:
-    """Return the top-level modules that the scripts of a suite cannot do without, sorted: not those
-    of Python, of celedger, of the suite, or of the code under test, which lies in `roots`. Raises
-    SuiteError where the folder cannot be read."""
-    scripts = [path for _, path in files(folder) if path.suffix == ".py"]
+def installed_imports(
+    folder: Path, roots: Sequence[Path], others: Iterable[Path] = ()
+) -> tuple[str, ...]:
+    """Return the top-level modules that the scripts of a suite, and these others, cannot do
+    without, sorted: not those of Python, of celedger, of the suite, or of the code under test,
+    which lies in `roots`. Raises SuiteError where the folder cannot be read."""
+    scripts = [*(path for _, path in content.files(folder) if path.suffix == ".py"), *others]
     names: set[str] = set()
     for script in scripts:
         with suppress(OSError, ValueError, SyntaxError):  # the training will say so

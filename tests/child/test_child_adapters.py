@@ -89,6 +89,70 @@ def test_the_trainers_callback_reports_what_log_does(ledger: Ledger, tmp_path: P
     assert {"eval_runtime", "train_loss"} <= set(reported)
 
 
+PLAIN_LIGHTNING = """\
+import sys
+import torch
+import lightning.pytorch as pl
+from torch.utils.data import DataLoader, TensorDataset
+class Line(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+    def training_step(self, batch):
+        loss = self.layer(batch[0]).square().mean()
+        self.log("loss", loss, on_step=False, on_epoch=True)
+        return loss
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+pl.Trainer(
+    max_epochs=int(sys.argv[1]), logger=False, accelerator="cpu", enable_progress_bar=False,
+    enable_checkpointing=False, enable_model_summary=False,
+).fit(Line(), DataLoader(TensorDataset(torch.ones(8, 1)), batch_size=4))
+"""
+PLAIN_TRANSFORMERS = """\
+import sys
+import torch
+from transformers import Trainer, TrainingArguments
+class Line(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+    def forward(self, x, labels):
+        return {"loss": (self.layer(x) - labels).square().mean()}
+data = [{"x": torch.ones(1), "labels": torch.ones(1)}] * 8
+arguments = TrainingArguments(
+    output_dir="out", num_train_epochs=int(sys.argv[1]), logging_strategy="epoch",
+    save_strategy="no", report_to=[], disable_tqdm=True, use_cpu=True,
+)
+Trainer(Line(), arguments, train_dataset=data).train()
+"""
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize(
+    ("library", "script"),
+    [("lightning", PLAIN_LIGHTNING), ("huggingface", PLAIN_TRANSFORMERS)],
+    ids=["lightning", "transformers"],
+)
+def test_a_script_that_reports_nothing_is_run_as_it_is(
+    ledger: Ledger, tmp_path: Path, library: str, script: str
+) -> None:
+    pytest.importorskip("lightning")
+    pytest.importorskip("accelerate")
+    (tmp_path / "train.py").write_text(script)
+    journal = tmp_path / "journal.jsonl"
+    fd = os.open(journal, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+    done = subprocess.run(
+        [sys.executable, "-m", f"celedger.child.{library}", "train.py", "3"],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1",
+             "CELEDGER_FD": str(fd)},
+        cwd=tmp_path, pass_fds=[fd], capture_output=True, text=True,
+    )  # fmt: skip
+    os.close(fd)
+    assert done.returncode == 0, done.stderr
+    assert [epoch for epoch, _ in rows(ledger, journal)["loss"]] == [0, 1, 2]
+
+
 @pytest.mark.skipif(find_spec("tensorboard") is None, reason="needs tensorboard")
 @pytest.mark.parametrize("told", [False, True])
 def test_event_files_hold_what_log_reports(

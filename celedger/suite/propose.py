@@ -1,0 +1,263 @@
+"""Propose the first task of a repository: which of its scripts trains something, and the command
+that runs it small. Reads sources as text; imports and runs nothing, and knows no git.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+
+_LARGEST = 1 << 18  # bytes of a source that is read
+_LOWER = frozenset({
+    "loss", "error", "err", "mse", "rmse", "mae", "nll", "ppl", "perplexity", "bpc", "wer", "cer",
+})  # fmt: skip
+_HIGHER = frozenset({
+    "accuracy", "acc", "f1", "auc", "bleu", "iou", "miou", "psnr", "ssim", "score", "reward",
+    "recall", "precision",
+})  # fmt: skip
+_VALIDATION = frozenset({"val", "valid", "validation", "test", "eval", "dev"})
+_MOST_METRICS = 3
+_SMALL = {  # options that say how long to train, and what a small training takes
+    **dict.fromkeys(("epochs", "num_epochs", "n_epochs", "max_epochs", "num_train_epochs"), 5),
+    **dict.fromkeys(("steps", "max_steps", "num_steps", "iters", "max_iters", "iterations"), 300),
+}
+_DOWNLOADS = frozenset({"load_dataset", "from_pretrained", "hf_hub_download", "urlretrieve"})
+_ELSEWHERE = re.compile(
+    r"(^|/)(tests?|docs?|suites|build|\.[^/]*)/|(^|/)(test_[^/]*|[^/]*_test|setup|conftest)\.py$"
+)
+_PACKAGE = re.compile(r"(src/)?([^/]+)/__init__\.py")
+_WORD = r"[A-Za-z][\w/.-]*"
+_LABEL = re.compile(rf"({_WORD}(?: {_WORD}){{0,2}})\s*[:=]?\s*$")  # of a printed number
+_ADAPTERS = {  # modules of `child` that run a script which reports nothing itself
+    "Lightning": "celedger.child.lightning", "transformers": "celedger.child.huggingface"
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A task that trains a script of the repository."""
+
+    script: str  # relative to the root
+    trains_by: str  # what makes it a training, for a person
+    command: str
+    params: dict[str, int]
+    patterns: tuple[str, ...]
+    metrics: dict[str, str]  # name -> direction
+    imports_torch: bool
+    pythonpath: str
+
+    @property
+    def task(self) -> str:
+        """Return its tables of suite.toml."""
+        lines = []
+        for name, direction in self.metrics.items():
+            lines += [f'[metrics."{name}"]', f'direction = "{direction}"', 'floor = "2%"', ""]
+        lines += ["[[task]]", f"name = {json.dumps(PurePosixPath(self.script).stem)}"]
+        lines += [f"command = {json.dumps(self.command)}"]
+        if self.params:
+            params = ", ".join(f"{name} = {value}" for name, value in self.params.items())
+            lines += [f"params = {{ {params} }}"]
+        if self.patterns:
+            lines += ["pattern = [   # of what it prints; each named group is a metric"]
+            lines += [*(f"  '{pattern}'," for pattern in self.patterns), "]"]
+        seeded = "{seed}" in self.command
+        lines += [f"seeds = {[0, 1, 2] if seeded else '[0]  # no option of the script sets one'}"]
+        return "\n".join(lines) + "\n"
+
+
+def propose(root: Path, names: Iterable[str]) -> Proposal | None:
+    """Return a task for the likeliest training among these files of a repository, paths relative to
+    its root; None where nothing trains."""
+    packages = [match for name in names if (match := _PACKAGE.fullmatch(name))]
+    own = {match[2] for match in packages}
+    sources = [source for name in sorted(names) if (source := _read(root, name)) is not None]
+    best = max(sources, key=lambda s: s.score(own), default=None)
+    if best is None or best.score(own) <= 0:
+        return None
+    options = {o: min(_SMALL[o], best.options[o] or _SMALL[o]) for o in best.options if o in _SMALL}
+    options = dict([*options.items()][:1])
+    adapter = _ADAPTERS.get(best.library)
+    words = ["{python}", *([f"-m {adapter}"] if adapter else []), f"{{tree}}/{best.name}"]
+    words += [f"--{best.spelling[name]} {{{name}}}" for name in options] + best.seed()
+    logged = [n for s in (sources if adapter else [best]) for n in s.logged]
+    printed = {} if logged else best.printed()
+    metrics = _judged([*logged, *printed])
+    return Proposal(
+        best.name, best.library or "a training loop", " ".join(words), options,
+        tuple(text for name, text in printed.items() if name in (*metrics, "epoch")), metrics,
+        bool(adapter) or any("torch" in source.imports for source in sources),
+        "src" if any(match[1] for match in packages) else ".",
+    )  # fmt: skip
+
+
+def _judged(names: Sequence[str]) -> dict[str, str]:
+    """Return which of these metrics are worth watching, with the direction that is better."""
+    metrics = {}
+    for name in dict.fromkeys(names):
+        words = set(re.split(r"[^a-z0-9]+", name.lower()))
+        if words & (_LOWER | _HIGHER):
+            metrics[name] = "lower" if words & _LOWER else "higher"
+    of_validation = [n for n in metrics if _VALIDATION & set(re.split(r"[^a-z]+", n.lower()))]
+    return {name: metrics[name] for name in (of_validation or [*metrics])[:_MOST_METRICS]}
+
+
+def _read(root: Path, name: str) -> _Source | None:
+    """Return a file's source; None where it is no Python, too large, or no part of the product."""
+    if not name.endswith(".py") or _ELSEWHERE.search(name):
+        return None
+    with suppress(OSError, ValueError, SyntaxError, RecursionError):
+        path = root / name
+        if path.stat().st_size <= _LARGEST:
+            return _Source(name, ast.parse(path.read_bytes()))
+    return None
+
+
+class _Source:
+    """What the text of a Python file tells."""
+
+    def __init__(self, name: str, tree: ast.Module) -> None:
+        self.name, self.tree = name, tree
+        self.imports: set[str] = set()  # top-level names
+        self.calls: list[tuple[str, ast.Call]] = []
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                self.imports |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                self.imports.add(node.module.partition(".")[0])
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
+                function = node.func
+                called = function.id if isinstance(function, ast.Name) else function.attr
+                self.calls.append((called, node))
+        self.called = {called for called, _ in self.calls}
+        self.spelling: dict[str, str] = {}  # name of an option -> as it is typed, without `--`
+        self.options: dict[str, int | None] = {}  # name -> default
+        self.required = 0
+        for called, node in self.calls:
+            if called in ("add_argument", "option", "argument"):
+                self._add_option(node)
+
+    def _add_option(self, node: ast.Call) -> None:
+        flags = [text for word in node.args if isinstance(text := _constant(word), str)]
+        keywords = {word.arg: _constant(word.value) for word in node.keywords}
+        typed = next((flag[2:] for flag in flags if flag.startswith("--")), "")
+        self.required += bool(keywords.get("required")) or (
+            not typed
+            and not any(flag.startswith("-") for flag in flags)
+            and "nargs" not in keywords
+        )
+        default = keywords.get("default")
+        name = typed.replace("-", "_")
+        self.spelling[name] = typed
+        self.options[name] = default if isinstance(default, int) else None
+
+    @cached_property
+    def library(self) -> str:
+        """Return whose loop it trains by; "" for its own."""
+        if self.imports & {"lightning", "pytorch_lightning"} and "fit" in self.called:
+            return "Lightning"
+        if self.imports & {"transformers", "trl"} and "train" in self.called:
+            return "transformers"
+        return ""
+
+    @property
+    def runs(self) -> bool:
+        """Return True for a script: it has a guard of `__main__`, or a loop or call of its own."""
+        top = [node for node in self.tree.body if isinstance(node, ast.If | ast.For | ast.While)]
+        calls = [
+            n for n in self.tree.body if isinstance(n, ast.Expr) and isinstance(n.value, ast.Call)
+        ]
+        return bool(top or calls)
+
+    def score(self, own: set[str]) -> int:
+        """Return how likely it is a training to watch; 0 or less for none. `own` are the packages
+        of the repository."""
+        stem, folders = PurePosixPath(self.name).stem.lower(), PurePosixPath(self.name).parts[:-1]
+        loop = {"backward", "step"} <= self.called or bool(self.library)
+        uses_own = bool(self.imports & own)
+        named = "train" in stem
+        if not self.runs or not (loop or (uses_own and (named or "train" in self.called))):
+            return 0
+        downloads = self.called & _DOWNLOADS or any(
+            word.arg == "download" for _, node in self.calls for word in node.keywords
+        )
+        likely = 6 + 4 * loop + 2 * uses_own + 2 * named
+        likely += any(folder.startswith("example") for folder in folders) - len(folders)
+        return likely - 4 * bool(downloads) - 3 * self.required
+
+    def seed(self) -> list[str]:
+        """Return the words that hand the seed on."""
+        if "seed" in self.options:
+            return [f"--{self.spelling['seed']} {{seed}}"]
+        for node in ast.walk(self.tree):  # `sys.argv[1]`, within a call or name of a seed
+            if isinstance(node, ast.Call | ast.Assign):
+                text = ast.unparse(node)
+                if len(text) < 200 and "sys.argv[1]" in text and "seed" in text.lower():
+                    return ["{seed}"]
+        return []
+
+    @property
+    def logged(self) -> list[str]:
+        """Return the metrics that it reports by celedger, or by its library's logger."""
+        names: list[str] = []
+        for called, node in self.calls:
+            if called == "log" and "celedger" in self.imports:
+                names += [word.arg for word in node.keywords if word.arg not in (None, "epoch")]
+            elif called == "log" and self.library != "transformers" and node.args:
+                names += [n for n in (_constant(node.args[0]),) if isinstance(n, str)]
+            elif called.endswith("Trainer") and self.library == "transformers":
+                evaluates = any(word.arg == "eval_dataset" for word in node.keywords)
+                names.append("eval_loss" if evaluates else "loss")
+        return names
+
+    def printed(self) -> dict[str, str]:
+        """Return the numbers that it prints with a name, each with a pattern that finds it."""
+        patterns: dict[str, str] = {}
+        for called, node in self.calls:
+            if called not in ("print", "info", "write", "echo"):
+                continue
+            text = ""
+            for part in (part for word in node.args for part in [*_parts(word), " "]):
+                if part is not None:
+                    text += part
+                    continue
+                label = _LABEL.search(text)
+                text = ""
+                if label is not None:
+                    words = re.split(r"[^A-Za-z0-9]+", label[1].lower())
+                    name = "_".join(filter(None, words))
+                    spaced = " +".join(map(re.escape, label[1].split()))
+                    patterns.setdefault(
+                        name, rf"(?<![A-Za-z] )\b{spaced}\s*[:=]?\s*(?P<{name}>[-+.\w]+)"
+                    )
+        return patterns
+
+
+def _constant(node: ast.expr) -> object:
+    return node.value if isinstance(node, ast.Constant) else None
+
+
+def _parts(node: ast.expr) -> Iterator[str | None]:
+    """Yield what an argument of `print` writes: text, and None for a value."""
+    match node:
+        case ast.Constant(value=str(text)):
+            yield text
+        case ast.JoinedStr(values=values):
+            for value in values:
+                yield from _parts(value) if isinstance(value, ast.Constant) else (None,)
+        case (
+            ast.BinOp(left=ast.Constant(value=str(text)), op=ast.Mod())
+            | ast.Call(func=ast.Attribute(value=ast.Constant(value=str(text)), attr="format"))
+        ):
+            first, *others = re.split(r"%[-+0-9.]*[a-z]|\{[^{}]*\}", text)
+            yield first
+            for other in others:
+                yield None
+                yield other
+        case _:
+            yield None

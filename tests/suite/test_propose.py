@@ -1,0 +1,137 @@
+"""`init` proposes a task for the training that a repository has."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from conftest import git, make_project
+
+from celedger.ledger import Ledger
+from celedger.suite import load, propose, scaffold
+from celedger.suite.propose import Proposal
+
+LOOP = """\
+import argparse
+import torch
+from ours import network
+parser = argparse.ArgumentParser()
+parser.add_argument("--max-epochs", type=int, default=90)
+parser.add_argument("-b", "--batch", type=int, default=8)
+parser.add_argument("--seed", type=int)
+args = parser.parse_args()
+torch.manual_seed(args.seed)
+model = network()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for epoch in range(args.max_epochs):
+    loss = model(torch.ones(4, 2)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print(f"[{epoch}] lr 0.01")
+    print(f"epoch {epoch:03d}, train loss: {loss.item():.4f} | Val Acc = {1 - loss.item():.3f}")
+"""
+OURS = "from torch import nn\ndef network():\n    return nn.Linear(2, 1)\n"
+
+
+def proposed(root: Path, files: Mapping[str, str]) -> Proposal | None:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return propose(root, list(files))
+
+
+def test_a_loop_is_run_small_and_what_it_prints_is_read(tmp_path: Path) -> None:
+    found = proposed(
+        tmp_path,
+        {"ours/__init__.py": OURS, "examples/fit_it.py": LOOP, "tests/test_ours.py": LOOP,
+         "setup.py": "from setuptools import setup\nsetup()\n", "README.md": "", "bad.py": "def"},
+    )  # fmt: skip
+    assert found is not None and found.script == "examples/fit_it.py"
+    assert found.command == (
+        "{python} {tree}/examples/fit_it.py --max-epochs {max_epochs} --seed {seed}"
+    )
+    assert (found.params, found.metrics) == ({"max_epochs": 5}, {"val_acc": "higher"})
+    line = "epoch 007, train loss: 0.3123 | Val Acc = 0.688"
+    values = {k: v for p in found.patterns for k, v in re.search(p, line).groupdict().items()}  # type: ignore[union-attr]
+    assert values == {"epoch": "007", "val_acc": "0.688"}
+    assert not any(re.search(p, "best Val Acc = 0.7") for p in found.patterns if "acc" in p)
+
+
+REPORTS = """\
+import sys, torch
+from celedger.child import log
+torch.manual_seed(int(sys.argv[1]))
+for e in range(3):
+    loss.backward()
+    opt.step()
+    log(epoch=e, val_loss=1, lr=2)
+"""
+LIGHTNING = """\
+import lightning as L
+class M(L.LightningModule):
+    def step(self):
+        self.log('train_loss', 1)
+        self.log('valid/accuracy', 2)
+L.Trainer(max_epochs=2).fit(M())
+"""
+TRANSFORMERS = """\
+from transformers import Trainer
+Trainer(model, eval_dataset=data).train()
+"""
+DELEGATES = """\
+import ours
+if __name__ == '__main__':
+    print('loss %.3f' % ours.train())
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "metrics"),
+    [
+        (REPORTS, "{tree}/train.py {seed}", {"val_loss": "lower"}),
+        (LIGHTNING, "-m celedger.child.lightning {tree}/train.py", {"valid/accuracy": "higher"}),
+        (TRANSFORMERS, "-m celedger.child.huggingface {tree}/train.py", {"eval_loss": "lower"}),
+        (DELEGATES, "{tree}/train.py", {"loss": "lower"}),
+    ],
+)
+def test_other_trainings(tmp_path: Path, text: str, words: str, metrics: Mapping[str, str]) -> None:
+    found = proposed(tmp_path, {"train.py": text, "src/ours/__init__.py": ""})
+    assert found is not None
+    assert found.command == "{python} " + words
+    assert (found.metrics, found.pythonpath) == (metrics, "src")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "import torch\n", "print('loss 3')\n", "def train():\n    0\n"]
+)
+def test_what_trains_nothing_is_not_proposed(tmp_path: Path, text: str) -> None:
+    assert proposed(tmp_path, {"train.py": text, "ours/__init__.py": OURS}) is None
+
+
+def test_a_script_that_needs_no_download_is_preferred(tmp_path: Path) -> None:
+    files = {"train_mnist.py": LOOP + "MNIST('.', download=True)\n", "tools/fit.py": LOOP}
+    found = proposed(tmp_path, files)
+    assert found is not None and found.script == "tools/fit.py"
+
+
+def test_the_proposed_suite_loads_and_trains(tmp_path: Path) -> None:
+    project = make_project(tmp_path / "project")
+    git(project.root, "rm", "-rq", "--cached", "--ignore-unmatch", "suites")
+    files = {"ours/__init__.py": OURS, "train.py": LOOP}
+    project.commit("a training", files)
+    found = proposed(project.root, files)
+    folder = project.root / "suites" / "mine"
+    assert [p.name for p in scaffold(folder, "mine", sys.executable, found)] == ["suite.toml"]
+    (task,) = load(folder).tasks
+    assert task.preload == ("torch", "torch._dynamo") and task.python == sys.executable
+    assert [m.name for m in task.metrics] == ["step_time", "memory_growth", "val_acc"]
+    done = project.run("run", "HEAD", "--suite", "mine", "--seed", "1")
+    assert done.status == 0, done.err
+    with Ledger.open(project.root / "ledger.db", readonly=True) as ledger:
+        (record,) = ledger.trials()
+    assert record.ok and record.epochs == 5
+    assert {"val_acc", "step_time"} <= set(record.summaries)
