@@ -267,11 +267,13 @@ def _note_other_environments(bench: Bench, commits: Sequence[str], tasks: Sequen
 
 
 def _introduce(symptoms: Sequence[Symptom], commits: int, progress: Progress) -> None:
+    from celedger.views.format import count
+
     first = symptoms[0]
     subject = f"the crash of {first.task.name} ({first.crash})"
     if first.metric is not None:
         subject = f"{first.task.name} {', '.join(symptom.name for symptom in symptoms)}"
-    progress.say(f"bisecting {subject} over {commits} commits")
+    progress.say(f"bisecting {subject} over {count(commits, 'commit')}")
 
 
 def _warn(expected: float, budget: int, progress: Progress) -> None:

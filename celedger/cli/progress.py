@@ -32,13 +32,12 @@ def _name(key: _Key) -> str:
     return f"{task} {sha[:SHORT]} seed {seed}"
 
 
-def _trial_line(sha: str, record: TrialRecord, seconds: float | None) -> str:
-    """Describe a trial; one that was re-used took no seconds."""
+def _trial_line(sha: str, record: TrialRecord, seconds: float) -> str:
     outcome = record.outcome
     kind = outcome.kind if outcome else ""
     text = f"{record.task} {sha[:SHORT]} seed {record.trial.seed}: {kind}"
-    if seconds is None or outcome is None:
-        return f"{text}, {record.reused}"
+    if outcome is None:
+        return text
     text += f", {count(record.epochs, 'epoch')}, {seconds:.1f} s"
     if outcome.marks:
         text += f" [{', '.join(outcome.marks)}]"
@@ -60,7 +59,7 @@ class Progress:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._total = len(needs)
-        self._done = 0
+        self._done = self._reused = 0
         self._trials: dict[_Key, str] = {}  # that run: what is said of each
         self._announced: set[str] = set()  # holders that were waited for, tasks that strayed
         self._bar: Any = None
@@ -98,6 +97,9 @@ class Progress:
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
+        if self._reused:
+            note(f"celedger: re-used {count(self._reused, 'result')}: these commits differ in no "
+                 "file that the training reads")  # fmt: skip
 
     def say(self, text: str) -> None:
         """Print a line that stays."""
@@ -132,6 +134,12 @@ class Progress:
                     "commit: what it measures depends on what you have checked out (is the "
                     "package installed in editable form, or is a path absolute?)"
                 )
+            case events.ReadNothing(task) if task.name not in self._announced:
+                self._announced.add(task.name)
+                self.say(
+                    f"celedger: warning: {task.name} read nothing of your repository, so no commit "
+                    "can change its numbers: let its command run your code (docs/suites.md)"
+                )
             case events.Unreachable(commit, problem):
                 self.say(f"celedger: {commit.sha[:SHORT]} is skipped: {problem}")
             case events.Restarted(commit, task, reason):
@@ -140,6 +148,7 @@ class Progress:
             case events.Finished(commit, record, seconds):
                 self._end(commit.sha, record, seconds)
             case events.Reused(commit, record):
+                self._reused += 1
                 self._end(commit.sha, record, None)
 
     def _epoch(self, key: _Key, number: int) -> None:
@@ -164,7 +173,7 @@ class Progress:
         self._trials.pop(key, None)
         # Further seeds that a check asks for have no number.
         number = f"[{self._done}/{self._total}] " if self._done <= self._total else ""
-        if self._bar is None or not record.ok or seconds is None:
+        if seconds is not None and (self._bar is None or not record.ok):
             self.say(number + _trial_line(sha, record, seconds))
         self._show()
 

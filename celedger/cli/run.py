@@ -58,7 +58,7 @@ def run(
     or fails, 125 when it cannot be tested or a trial of this command was killed.
     """
     from celedger.judge import memory
-    from celedger.judge.incident import status
+    from celedger.judge.incident import Standing, status
     from celedger.repo import spread
     from celedger.trial.workplace import lacking
     from celedger.views.show import CommitRows
@@ -87,6 +87,8 @@ def run(
             repository, ledger, state, newest.sha, tasks, bench.suite.judged
         )
         options.answer(CommitRows.of(ledger, newest.sha, state), json=False)
+        if standings and all(each.standing is Standing.FIRST for each in standings):
+            note("celedger: first measurement: there is nothing to compare with yet")
     head_records = [
         record
         for record in records

@@ -20,7 +20,7 @@ from celedger.system import device_lock, process
 from celedger.system.environment import owners, package_folders
 from celedger.system.telemetry import Sampler
 from celedger.trial import events, journal, partial_run, protocol, report_sources
-from celedger.trial.ending import classify, explain, refusal
+from celedger.trial.ending import classify, explain, refusal, without
 from celedger.trial.engine import Need
 from celedger.trial.reuse import NamedPaths, Reuse
 from celedger.trial.station import Station
@@ -114,9 +114,9 @@ class Attempt:
             if kind is not OutcomeKind.OK:
                 return self._failure(kind, end, name if len(lines) > 1 else "")
         reported = protocol.summaries(task.metrics, station.ledger.series(self.trial.ulid))
-        absent = ", ".join(protocol.missing(task, reported))
-        if absent:
-            return self._outcome(OutcomeKind.MISSING, f"ended without reporting {absent}", 0)
+        if absent := protocol.missing(task, reported):
+            own = reported.keys() - protocol.TELEMETRY_NAMES
+            return self._outcome(OutcomeKind.MISSING, without(absent, own, task, self.log), 0)
         return self._outcome(OutcomeKind.OK, "", 0)
 
     def _failure(self, kind: OutcomeKind, end: process.Exit, name: str) -> Outcome:
@@ -136,17 +136,16 @@ class Attempt:
         return self._outcome(kind, reason, end.returncode)
 
     def _totals(self) -> dict[str, float]:
-        """Return the figures of the whole trial. A warm start saves the seconds of importing: if
-        some commands start cold, the times are not comparable with warm ones."""
+        """Return the figures of the whole trial. A warm start saves the seconds of importing: if a
+        command of a suite that preloads starts cold, its times are comparable with no others."""
         totals = self.sampler.totals()
         # A short peak between two samples is only in the kernel's figure; a peak of several
         # processes together is only in the samples.
         totals["peak_rss"] = max(totals.get("peak_rss", 0.0), self.peak)
-        if len(self.starts) == 1:
-            warm = "warm_" * (True in self.starts)
-            totals |= {f"{warm}duration": self.spent, f"{warm}cpu_time": self.cpu}
+        if self.starts == {bool(self.task.preload)}:
+            totals |= {"duration": self.spent, "cpu_time": self.cpu}
             if self.instructions == self.instructions:
-                totals[f"{warm}instructions"] = self.instructions
+                totals["instructions"] = self.instructions
         if self.task.preload:
             totals["peak_rss"] = self._own_peak()
         if not (self.peak and totals["peak_rss"]):
@@ -246,7 +245,8 @@ class Attempt:
             )
         summaries: dict[str, float] = {}
         if Mark.EARLY_STOPPED not in outcome.marks:
-            summaries = protocol.summaries(self.task.metrics, ledger.series(ulid)) | self._totals()
+            reported = protocol.summaries(self.task.metrics, ledger.series(ulid))
+            summaries = self.journal.totals | reported | self._totals()
         ledger.finish_trial(ulid, outcome, summaries)
         if self.named.began and not self.task.whole:  # a part inherits files outside the tree
             self.named.packages = self._imported() if self.task.trace else frozenset()
@@ -256,12 +256,23 @@ class Attempt:
             if strayed:
                 root = self.station.setup.repository.root
                 self.station.listen(events.Strayed(self.commit, self.task, root, strayed))
+            if outcome.kind is OutcomeKind.OK and self._read_nothing():
+                self.station.listen(events.ReadNothing(self.task))
         journal.remove(ledger, self.journal_path)
         if self.out.is_dir() and not any(self.out.iterdir()):
             self.out.rmdir()
         record = ledger.trial(ulid)
         assert record is not None
         return record
+
+    def _read_nothing(self) -> bool:
+        """Return True if it is known that the trial opened no file of its tree. What a build or a
+        virtual environment took from there may lie elsewhere."""
+        if not self.task.trace or self.named.unknown or self.task.build or self.task.venv:
+            return False
+        tree = self.station.checkout.path
+        opened = self.named.split(tree)[0].opened
+        return not any((tree / os.fsdecode(path)).is_file() for path in opened)
 
     def _imported(self) -> frozenset[str]:
         """Return the distributions that the commands imported, with those of a warm start."""

@@ -7,9 +7,11 @@ import os
 import re
 import shutil
 import signal
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from celedger.base.config import closest
 from celedger.base.model import OutcomeKind, Task, TrialRecord
 from celedger.base.text import plain
 from celedger.system import process
@@ -23,6 +25,8 @@ _NO_FILE = re.compile(r"FileNotFoundError: \[Errno 2\] .+: '([^']+)'")
 _REFUSAL = re.compile("celedger's journal did not take this report: (.+)")  # of `child.log`
 _FRAME = re.compile(r'^  File "(.+)", line \d+, in (.+)$', re.MULTILINE)
 _STEP = re.compile(r"^in (step \d+ of epoch \d+)$", re.MULTILINE)  # a note of `child.torch`
+_NUMBER = re.compile(r"\d\.\d|\d{2}")
+_SHOWN = 6  # metrics that a message names
 _TAIL = 8192  # bytes at the end of a log that are searched for the reason of a failure
 
 
@@ -83,6 +87,22 @@ def _reason(text: str) -> str:
 def last_line(text: str) -> str:
     """Return the last line that is not empty; "" for none."""
     return next((line for line in map(plain, reversed(text.splitlines())) if line), "")
+
+
+def without(absent: Sequence[str], reported: Collection[str], task: Task, log: Path) -> str:
+    """Return that a training ended well without these metrics, and what it told instead: other
+    names, or the last line with a number that it printed."""
+    text = f"ended without reporting {', '.join(absent)}"
+    if reported:
+        shown = sorted(reported)[:_SHOWN]
+        more = f" and {len(reported) - _SHOWN} more" if len(reported) > _SHOWN else ""
+        hint = closest(absent[0], shown)
+        near = f" ({hint})" if hint.endswith("?") else ""
+        return f"{text}; it reported {', '.join(shown)}{more}{near}"
+    text += ", or any number" + "; no line matched its pattern" * bool(task.pattern)
+    printed = (line for line in map(plain, reversed(tail(log).splitlines())))
+    line = next((line for line in printed if _NUMBER.search(line)), "")
+    return f"{text}; it printed: {line[:120]}" if line else text
 
 
 def absent_module(reason: str) -> str:

@@ -60,6 +60,12 @@ class Strayed(NamedTuple):
     file: str
 
 
+class ReadNothing(NamedTuple):
+    """A trial ended well, and opened no file of its commit: no commit can change its numbers."""
+
+    task: Task
+
+
 class Unreachable(NamedTuple):
     """Git cannot check this commit out; a search continues without it."""
 
@@ -90,7 +96,7 @@ class Reused(NamedTuple):
 
 Event = (
     Waiting | Building | Installing | Started | StartedCold | EpochReported | Strayed
-    | Unreachable | Restarted | Finished | Reused
+    | ReadNothing | Unreachable | Restarted | Finished | Reused
 )  # fmt: skip
 Listener = Callable[[Event], None]
 Until = Callable[[str], str]

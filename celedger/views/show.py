@@ -24,10 +24,9 @@ from celedger.ledger.read import Reader
 from celedger.views import incidents as words
 from celedger.views import samples
 from celedger.views.document import Document, pick
-from celedger.views.format import Column, clip, count, iso_time, measure, plain, short, table, wrap
+from celedger.views.format import Column, clip, count, iso_time, plain, short, table, wrap
 from celedger.views.samples import Batch, Sample
 
-_PACKAGES = 24  # that are listed if the imported ones are unknown
 _COLUMNS = (
     Column("metric"), Column("value"), Column("n", right=True), Column("can tell"), Column(),
     Column("state"),
@@ -145,7 +144,7 @@ class CommitRows(Document):
         for rows in self.batches:
             if rows.batch.environment != environment:
                 environment = rows.batch.environment
-                lines += ["", *_environment_lines(environment, rows.environment, width)]
+                lines += ["", _environment_line(environment, rows.environment, width)]
             lines += ["", *rows.lines(width)]
         for finding in self.findings:
             lines += ["", *_finding_lines(finding, width)]
@@ -188,36 +187,19 @@ def _smallest(state: State, batch: Batch, sample: Sample) -> float:
     return smallest_change(state.noise_of(batch.suite, batch.task, metric.name), n, n)
 
 
-def _environment_lines(fingerprint: str, environment: Environment | None, width: int) -> list[str]:
-    rows = []
-    for key, value in environment.details.items() if environment else ():
-        if key == "packages" and isinstance(value, Mapping) and environment:
-            value = _packages(value, environment)
-        elif isinstance(value, Mapping):
-            named = samples.flat(value).items()
-            value = ", ".join(f"{name} {_detail(name, text)}" for name, text in named)
-        if value is not None:
-            rows.append(("not compared" if key == samples.BESIDE else key, plain(str(value))))
-    rows.sort(key=lambda row: row[0] == "not compared")
-    text = table((Column(), Column(wrap=True)), rows, width=width, indent=2)
-    return [f"environment {short(fingerprint)}", *text.splitlines()]
-
-
-def _packages(versions: Mapping[str, object], environment: Environment) -> str:
-    """Return the packages that the trainings imported; all where that is not known and few are
-    installed."""
-    uncounted = environment.details.get(samples.BESIDE)
+def _environment_line(fingerprint: str, environment: Environment | None, width: int) -> str:
+    """Return what trainings ran in, in one line: the JSON has all of it."""
+    details = environment.details if environment else {}
+    versions, uncounted = details.get("packages"), details.get(samples.BESIDE)
     imported = uncounted.get("imported", ()) if isinstance(uncounted, Mapping) else ()
-    names = [name for name in versions if name in imported]
-    if not names and len(versions) > _PACKAGES:
-        return f"{len(versions)} installed (--json lists them)"
-    text = ", ".join(f"{name} {versions[name]}" for name in names or versions)
-    more = len(versions) - len(names) if names else 0
-    return f"{text} and {more} that it does not import" if more else text
-
-
-def _detail(name: str, text: str) -> str:
-    return measure(float(text), unit="B") if name.endswith("memory") and text.isdigit() else text
+    names = versions if isinstance(versions, Mapping) else {}
+    packages = [f"{name} {names[name]}" for name in names if name in imported]
+    device = details.get("device")
+    if device == "cpu":
+        device = details.get("cpu")
+    facts = [details.get("python"), device, *packages]
+    text = ", ".join(str(fact) for fact in facts if fact)
+    return clip(f"environment {short(fingerprint)}  {plain(text)}".rstrip(), width)
 
 
 def _remarks(record: TrialRecord, width: int) -> list[str]:

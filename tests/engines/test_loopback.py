@@ -297,7 +297,7 @@ def test_a_commit_that_changes_nothing_named_re_uses_what_a_node_measured(
     assert typed(project, cluster, "run").status == 0
     project.commit("words", {"docs/README.md": "two\n"})
     done = typed(project, cluster, "run")
-    assert "re-used from" in done.err, done.err
+    assert "re-used 2 results" in done.err, done.err
 
 
 @pytest.mark.matrix
