@@ -67,15 +67,19 @@ class Floor:
         return f"{self.amount * 100:g}%" if self.relative else f"{self.amount:g}"
 
 
-_SUMMARY = re.compile(r"^(last|best|max|max-own|warm|(?:mean-of-last|median-after)-[1-9][0-9]*)$")
+_SUMMARY = re.compile(
+    r"(?:last|best|worst|area|max|max-own|warm|(?:mean-of-last|median-after)-[1-9][0-9]*|at-[0-9]+|"
+    r"epochs-to--?[0-9]+(?:\.[0-9]+)?)(?: of (?P<series>[A-Za-z_][A-Za-z0-9_./-]{0,63}))?"
+)
 
 
 @dataclass(frozen=True)
 class Metric:
     """A named number. `summary` turns its series over epochs into one value:
-    `last`, `best`, `max`, `mean-of-last-K`, or `median-after-K` (without the first K). celedger
-    itself uses `max-own` for memory, the largest without what the suite preloads, and `warm` for
-    the time of a trial that a fork server started."""
+    `last`, `best`, `worst`, `max`, `area` (the mean of all), `at-EPOCH`, `epochs-to-VALUE`,
+    `mean-of-last-K`, or `median-after-K` (without the first K), each also ` of ` another series.
+    celedger itself uses `max-own` for memory, the largest without what the suite preloads, and
+    `warm` for the time of a trial that a fork server started."""
 
     name: str
     unit: str = ""
@@ -85,9 +89,14 @@ class Metric:
     summary: str = "last"
 
     def __post_init__(self) -> None:
-        if not _SUMMARY.match(self.summary):
-            rules = "last, best, max, mean-of-last-K or median-after-K"
-            raise ValueError(f"summary {self.summary!r}, which is not {rules}")
+        if not _SUMMARY.fullmatch(self.summary):
+            rules = "last, best, worst, max, area, at-EPOCH, epochs-to-VALUE, mean-of-last-K or"
+            raise ValueError(f"summary {self.summary!r}, which is not {rules} median-after-K")
+
+    @property
+    def series(self) -> str:
+        """Return the name of the series that it summarises: its own, or that of its rule."""
+        return self.summary.partition(" of ")[2] or self.name
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ def _is_name(value: Any) -> bool:
 
 def _is_summary(value: Any) -> bool:
     try:
-        return len(value) < 40 and Metric("", summary=value) is not None
+        return len(value) < 100 and Metric("", summary=value) is not None
     except (TypeError, ValueError):
         return False
 

@@ -122,6 +122,11 @@ class Repository:
         options = [*(["--first-parent"] * first_parent), *(["--topo-order"] * by_branch)]
         return parse(self.tell(*LOG, *options, f"--max-count={limit}", sha, "--").out)
 
+    def last_touching(self, sha: str, paths: Sequence[str]) -> Commit | None:
+        """Return the newest commit up to this one (a hash) that changed a file of these paths."""
+        found = parse(self.tell(*LOG, "--max-count=1", sha, "--", *paths).out)
+        return next(iter(found), None)
+
     def commits(self, spec: str, first_parent: bool = False) -> list[Commit]:
         """`REV`, or `A..B`: the commits reachable from B and not from A, oldest first and parents
         before children. An end left out is HEAD. Raises UsageError when there are none."""

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from celedger.base import files
-from celedger.base.config import Config
+from celedger.base.config import FILES, SUITES, Config
 from celedger.base.errors import CeledgerError, LedgerError, LedgerGone
 from celedger.base.model import JobState, Kind, OutcomeKind, Purpose, QueuedJob, Task, TrialRecord
 from celedger.judge.incident import TYPED, Incident, Standing, State
@@ -169,7 +169,7 @@ class Worker:
         try:
             message, state = self._run(job), JobState.DONE
         except NotAllowed as error:
-            message, state = str(error), JobState.WAITING
+            message, state = self._changed_by(job) + str(error), JobState.WAITING
         except LedgerGone:
             raise  # the queue went with it
         except CeledgerError as error:
@@ -188,6 +188,12 @@ class Worker:
         if not self.attended:
             hooks.leave_line(self.repository, f"{job.commit[:10]}: {waits}{message} ({_SEE})")
         self._publish(job)
+
+    def _changed_by(self, job: QueuedJob) -> str:
+        """Return who changed settings or suites last, up to the commit of a job that waits."""
+        paths = [f":(top){path}" for path in (FILES[0], SUITES)]
+        commit = self.repository.last_touching(job.commit, paths)
+        return f"{commit.author} in {commit.sha[:10]}: " if commit is not None else ""
 
     def _publish(self, job: QueuedJob) -> None:
         """Write the report anew where the user's configuration names its file. A page that cannot

@@ -58,6 +58,9 @@ class Proposal:
         lines = []
         for name, direction in self.metrics.items():
             lines += [f'[metrics."{name}"]', f'direction = "{direction}"', 'floor = "2%"', ""]
+        for name, direction in [*self.metrics.items()][:1]:  # how fast it converges
+            lines += [f'[metrics."{name[:59]}_area"]', f'summary = "area of {name}"']
+            lines += [f'direction = "{direction}"', 'floor = "5%"', ""]
         lines += ["[[task]]", f"name = {json.dumps(PurePosixPath(self.script).stem)}"]
         lines += [f"command = {json.dumps(self.command)}"]
         if self.params:

@@ -246,7 +246,7 @@ class Attempt:
         summaries: dict[str, float] = {}
         if Mark.EARLY_STOPPED not in outcome.marks:
             reported = protocol.summaries(self.task.metrics, ledger.series(ulid))
-            summaries = self.journal.totals | reported | self._totals()
+            summaries = self.journal.take_totals() | reported | self._totals()
         ledger.finish_trial(ulid, outcome, summaries)
         if self.named.began and not self.task.whole:  # a part inherits files outside the tree
             self.named.packages = self._imported() if self.task.trace else frozenset()

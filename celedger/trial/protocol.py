@@ -79,6 +79,7 @@ class Parser:
     names: set[str] = field(default_factory=set)
     counted: dict[tuple[int, str], int] = field(default_factory=dict)  # number of steps by series
     totals: dict[str, float] = field(default_factory=dict)  # of the whole trial (`step_meter`)
+    bits: str = ""  # a hash of what it computed; "" where that is not known
 
     def feed(self, line: bytes) -> EpochReport | None:
         """Return the report on this line (without its newline), or None if it is none."""
@@ -128,12 +129,13 @@ class Parser:
         """Keep the figures of the process that made most steps. Returns False for another line."""
         try:
             document = json.loads(line)["trial"]
+            bits = str(document.get("bits", ""))[:64]
             totals = {m.name: float(document[m.name]) for m in _OF_STEPS if m.name in document}
         except (ValueError, RecursionError, KeyError, TypeError):
             return False
         steps = "optimiser_steps"
         if totals.get(steps, 0.0) > self.totals.get(steps, 0.0):
-            self.totals = totals
+            self.totals, self.bits = totals, bits
         return True
 
     def _accepts(self, name: str) -> bool:
@@ -198,40 +200,58 @@ class Epochs:
         return [EpochReport(self.number, values)] if values else []
 
 
-def summarise(metric: Metric, series: Sequence[tuple[int, float]]) -> float | None:
+def summarise(
+    metric: Metric, series: Sequence[tuple[int, float]], better: Direction | None = None
+) -> float | None:
     """Return one value for a series of (epoch, value), as the metric's `summary` defines; None for
     an empty series. A NaN among the values that the rule reads makes the summary NaN, so that a
-    training that diverged once cannot hide behind its best epoch.
-    """
+    training that diverged once cannot hide behind its best epoch. `better` is the direction of the
+    series, where that is another metric's."""
     if not series:
         return None
-    values = [value for _, value in sorted(series, key=lambda point: point[0])]
-    rule, _, count = metric.summary.rpartition("-")
-    if metric.summary in ("last", "warm"):
-        return values[-1]
-    if rule == "mean-of-last":
-        values = values[-int(count) :]
-    elif rule == "median-after":
-        values = values[int(count) :] or values
+    points = sorted(series, key=lambda point: point[0])
+    values = [value for _, value in points]
+    rule, _, number = metric.summary.partition(" of ")[0].rpartition("-")
+    higher = (better or metric.direction) is Direction.HIGHER
+    match rule:
+        case "at":
+            return next((value for epoch, value in points if epoch == int(number)), None)
+        case "epochs-to" | "epochs-to-":
+            goal = float(number) * (-1 if rule.endswith("-") else 1)
+            reached = (v >= goal if higher else v <= goal for v in values)
+            return next((n for n, is_reached in enumerate(reached, 1) if is_reached), math.inf)
+        case "mean-of-last":
+            values = values[-int(number) :]
+        case "median-after":
+            values = values[int(number) :] or values
+        case "" if number in ("last", "warm"):
+            return values[-1]
     if any(map(math.isnan, values)):
         return math.nan
-    if rule == "mean-of-last":
-        return math.fsum(values) / len(values) if all(map(math.isfinite, values)) else sum(values)
     if rule == "median-after":
         from statistics import median  # needs fractions and decimals
 
         return median(values)
-    highest = metric.summary in ("max", "max-own") or metric.direction is Direction.HIGHER
+    if rule == "mean-of-last" or number == "area":
+        return math.fsum(values) / len(values) if all(map(math.isfinite, values)) else sum(values)
+    highest = rule == "max" or number == "max" or higher is (number == "best")
     return max(values) if highest else min(values)
 
 
 def summaries(
     metrics: Iterable[Metric], series: Mapping[str, Sequence[tuple[int, float]]]
 ) -> dict[str, float]:
-    """Return the summary of every series; undeclared metrics are summarised by their last value."""
+    """Return the summary of every series and every metric that summarises another one's; undeclared
+    metrics are summarised by their last value."""
     declared = {m.name: m for m in metrics}
-    values = {name: summarise(declared.get(name, Metric(name)), series[name]) for name in series}
-    return {name: value for name, value in values.items() if value is not None}
+    every = {**{name: Metric(name) for name in series}, **declared}
+    values = {}
+    for name, metric in every.items():
+        source = declared.get(metric.series, Metric(metric.series))
+        value = summarise(metric, series.get(metric.series, ()), source.direction)
+        if value is not None:
+            values[name] = value
+    return values
 
 
 def missing(task: Task, reported: Mapping[str, float]) -> tuple[str, ...]:

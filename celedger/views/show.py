@@ -27,6 +27,7 @@ from celedger.views.document import Document, pick
 from celedger.views.format import Column, clip, count, iso_time, plain, short, table, wrap
 from celedger.views.samples import Batch, Sample
 
+_PACKAGES = 8  # that are listed if the imported ones are unknown
 _COLUMNS = (
     Column("metric"), Column("value"), Column("n", right=True), Column("can tell"), Column(),
     Column("state"),
@@ -192,8 +193,11 @@ def _environment_line(fingerprint: str, environment: Environment | None, width: 
     details = environment.details if environment else {}
     versions, uncounted = details.get("packages"), details.get(samples.BESIDE)
     imported = uncounted.get("imported", ()) if isinstance(uncounted, Mapping) else ()
-    names = versions if isinstance(versions, Mapping) else {}
-    packages = [f"{name} {names[name]}" for name in names if name in imported]
+    every = versions if isinstance(versions, Mapping) else {}
+    names = [name for name in every if name in imported]
+    if not names and len(every) <= _PACKAGES:
+        names = [*every]
+    packages = [f"{name} {every[name]}" for name in names]
     device = details.get("device")
     if device == "cpu":
         device = details.get("cpu")

@@ -59,13 +59,18 @@ def newest(root: Path) -> TrialRecord:
 def test_a_leak_shows_and_the_bits_are_those_without_celedger(tmp_path: Path, preload: str) -> None:
     suite = SUITE.replace("@preload@\n", preload)
     project = make_project(tmp_path / "project", suite, {"fit.py": TRAINING})
-    plain = {}
+    plain, prints = {}, []
     for name, text in (("clean", "def after(loss): pass\n"), ("leak", LEAK)):
         project.commit(name, {"model.py": text})
         done = project.run("run", "HEAD")
         record = newest(project.root)
         assert record.ok and record.epochs == 4, done.err
         plain[name] = record.summaries
+        with Ledger.open(project.root / "ledger.db", readonly=True) as ledger:
+            ((epoch, bits),) = ledger.fingerprints(record.trial.ulid).items()
+        assert epoch == 3
+        prints.append(bits)
+    assert prints[0] == prints[1] != ""  # the leak changes no number
     clean, leak = plain["clean"], plain["leak"]
     assert clean["optimiser_steps"] == leak["optimiser_steps"] == 600
     assert 1e-5 < clean["step_time"] < clean["duration"] / 300
@@ -87,7 +92,9 @@ def test_the_time_of_a_step_is_the_median_and_memory_grows_from_the_middle_on() 
     for step in range(200):
         now += 5.0 if step % 50 == 0 else 0.25  # an evaluation between epochs
         meter.step(now, min(step, 60) * 1_000_000 + step * 64)
-    assert meter.figures() == {"optimiser_steps": 200, "step_time": 0.25, "memory_growth": 64}
+    assert meter.figures().pop("bits")
+    expected = {"optimiser_steps": 200, "step_time": 0.25, "memory_growth": 64}
+    assert expected.items() <= meter.figures().items()
     assert step_meter.StepMeter().figures() == {}
 
 
@@ -101,13 +108,16 @@ def test_a_long_training_is_thinned() -> None:
 
 
 def test_a_step_costs_microseconds() -> None:
+    torch = pytest.importorskip("torch")
+    groups = [{"params": [torch.nn.Parameter(torch.ones(64, 64))]}]
     meter, seconds = step_meter.StepMeter(), []
     for _ in range(5):
         began = time.perf_counter()
         for step in range(2000):
             meter.step(float(step), None)
+            meter.see(groups)
         seconds.append((time.perf_counter() - began) / 2000)
-    assert min(seconds) < 5e-6  # 1 % of a step of 0.5 ms
+    assert min(seconds) < 8e-6  # under 1 % of a step of 1 ms, on a slow machine
 
 
 def test_figures_of_the_process_with_most_steps_count_and_are_no_epoch() -> None:

@@ -425,14 +425,27 @@ def hooked(tmp_path: Path, interpreter: str) -> Iterator[Project]:
     yield project
 
 
+def test_an_edit_that_was_run_by_hand_waits_for_nobody(hooked: Project, bell: Bell) -> None:
+    text = (hooked.root / "suites" / "tiny" / "fit.py").read_text() + "# mine\n"
+    git(hooked.root, "checkout", "-q", "-b", "next")
+    hooked.commit("edit the suite", {"suites/tiny/fit.py": text})
+    assert hooked.run("run", "HEAD").status == 0
+    git(hooked.root, "checkout", "-q", "main")
+    git(hooked.root, "merge", "-q", "next")
+    assert bell.wait() == "ended 0"
+    assert [job.state for job in _jobs(hooked)] == [JobState.DONE]
+
+
 def test_a_pull_waits_for_a_person_and_goes_on_by_itself(hooked: Project, bell: Bell) -> None:
     sha = branch_ahead(hooked, {"suites/tiny/fit.py": "print('evil')\n"})
     git(hooked.root, "merge", "-q", "next")
     assert bell.wait() == "ended 0"
     (job,) = _jobs(hooked)
     assert (job.commit, job.state) == (sha, JobState.WAITING)
+    author = git(hooked.root, "log", "-1", "--format=%an").strip()
     said = (
-        "new since it was last allowed: tiny/fit.py (see it: `celedger allow --dry-run`; allow it"
+        f"{author} in {sha[:10]}: new since it was last allowed: tiny/fit.py (see it: "
+        "`celedger allow --dry-run`; allow it"
     )
     log = (hooked.root / ".git" / "celedger" / "worker.log").read_text()
     for text in (job.message, log, hooked.run("queue").out, hooked.run("hook", "status").out,

@@ -234,7 +234,7 @@ WRONG = [
     (TASK + "[task.metrics.m]\ndirection = 'lower'\nfloor = true\n", "floor is True"),
     (
         TASK + "[task.metrics.m]\ndirection = 'lower'\nsummary = 'mean'\n",
-        "has the summary 'mean', which is not last, best, max, ",
+        "has the summary 'mean', which is not last, best, worst, max, ",
     ),
     (TASK + "[task.metrics.'a b']\ndirection = 'lower'\n", "good name"),
     (TASK + "[task.metrics]\nm = 3\n", "not a table"),

@@ -128,7 +128,12 @@ def test_the_proposed_suite_loads_and_trains(tmp_path: Path) -> None:
     assert [p.name for p in scaffold(folder, "mine", sys.executable, found)] == ["suite.toml"]
     (task,) = load(folder).tasks
     assert task.preload == ("torch", "torch._dynamo") and task.python == sys.executable
-    assert [m.name for m in task.metrics] == ["step_time", "memory_growth", "val_acc"]
+    assert [m.name for m in task.metrics] == [
+        "step_time",
+        "memory_growth",
+        "val_acc",
+        "val_acc_area",
+    ]
     done = project.run("run", "HEAD", "--suite", "mine", "--seed", "1")
     assert done.status == 0, done.err
     with Ledger.open(project.root / "ledger.db", readonly=True) as ledger:

@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 
 from celedger.base.model import Command, Direction, Kind, Metric, Task
 from celedger.trial import protocol
-from celedger.trial.protocol import TELEMETRY, Parser, summaries, summarise, with_telemetry
+from celedger.trial.protocol import (
+    TELEMETRY,
+    Parser,
+    missing,
+    summaries,
+    summarise,
+    with_telemetry,
+)
 
 
 def feed(*lines: str | bytes) -> tuple[Parser, list[object]]:
@@ -121,6 +128,13 @@ SERIES = [(2, 0.2), (0, 0.9), (1, 0.1), (3, 0.4)]  # reported out of order
         ("mean-of-last-9", Direction.LOWER, 0.4),
         ("median-after-1", Direction.LOWER, 0.2),
         ("median-after-9", Direction.LOWER, 0.3),
+        ("worst", Direction.LOWER, 0.9),
+        ("worst", Direction.HIGHER, 0.1),
+        ("area", Direction.LOWER, 0.4),
+        ("at-1", Direction.LOWER, 0.1),
+        ("epochs-to-0.2", Direction.LOWER, 2),
+        ("epochs-to-0.5", Direction.HIGHER, 1),
+        ("epochs-to--0.5", Direction.LOWER, math.inf),
     ],
 )
 def test_summaries_follow_the_epochs_not_the_order_of_reports(
@@ -130,7 +144,9 @@ def test_summaries_follow_the_epochs_not_the_order_of_reports(
     assert summarise(metric, SERIES) == pytest.approx(value)
 
 
-@pytest.mark.parametrize("summary", ["best", "max", "mean-of-last-4", "median-after-1"])
+@pytest.mark.parametrize(
+    "summary", ["best", "worst", "area", "max", "mean-of-last-4", "median-after-1"]
+)
 def test_a_training_that_diverged_cannot_hide_behind_its_best_epoch(summary: str) -> None:
     metric = Metric("m", direction=Direction.LOWER, summary=summary)
     assert math.isnan(summarise(metric, [(0, 0.5), (1, math.nan), (2, 0.4)]))
@@ -138,7 +154,22 @@ def test_a_training_that_diverged_cannot_hide_behind_its_best_epoch(summary: str
 
 def test_an_empty_series_has_no_summary() -> None:
     assert summarise(Metric("m"), []) is None
+    assert summarise(Metric("m", summary="at-3"), [(0, 1.0)]) is None
     assert summaries([], {"m": []}) == {}
+
+
+def test_one_series_has_as_many_summaries_as_wanted() -> None:
+    metrics = [
+        Metric("accuracy", direction=Direction.HIGHER),
+        Metric("slow", direction=Direction.LOWER, summary="epochs-to-0.4 of accuracy"),
+        Metric("mean", summary="area of accuracy"),
+        Metric("absent", direction=Direction.LOWER, summary="worst of loss"),
+    ]
+    values = summaries(metrics, {"accuracy": [(0, 0.1), (1, 0.5), (2, 0.6)]})
+    assert values == pytest.approx({"accuracy": 0.6, "slow": 2, "mean": 0.4})
+    assert missing(Task("s", "t", (), metrics=tuple(metrics)), values) == ("absent",)
+    with pytest.raises(ValueError, match="at-EPOCH"):
+        Metric("m", summary="at-x of loss")
 
 
 def test_only_judged_metrics_can_be_missing() -> None:
