@@ -86,12 +86,13 @@ def slope(
     if not np.isfinite(top):
         return None
     mass = {name: np.exp(log - top) for name, log in logs.items()}
-    total = sum(float(part.sum()) for part in mass.values())
-    share = mass["slope"] / max(mass["slope"].sum(), 1e-300)
+    total, sloping = sum(float(part.sum()) for part in mass.values()), float(mass["slope"].sum())
+    if not sloping:
+        return None
+    share = mass["slope"] / sloping
     tail = (1 - confidence) / 2
     return Slope(
-        float(mass["slope"].sum()) / total, _quantile(begin, share, tail),
-        -_quantile(-end, share, tail),
+        sloping / total, _quantile(begin, share, tail), -_quantile(-end, share, tail)
     )  # fmt: skip
 
 

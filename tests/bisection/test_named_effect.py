@@ -106,3 +106,18 @@ def test_the_level_before_the_named_commit_is_its_neighbours() -> None:
     assert steps
     level, *_ = _effect(track, 1, steps)
     assert level == pytest.approx(3.0, abs=0.7)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("unit", [1e300, 1.7e308, 1e-310])
+def test_values_at_the_limits_of_floats_have_an_effect(unit: float) -> None:
+    levels = {GOOD: -unit, 19: -unit, 20: unit, LAST: unit}
+    rows = [(p, s, level) for p, level in levels.items() for s in range(3)]
+    seen = firstbad.Evidence(tuple(firstbad.Reading(p, value, s) for p, s, value in rows))
+    question = firstbad.Question(Lineage.line(LAST + 1))
+    answer = firstbad.posterior(question, seen)
+    steps = rests(question, seen, answer)
+    good, bad = neighbours(question, seen, FIRST, steps)
+    told = effect_by_seed(good, bad, 0.95)
+    assert not steps
+    assert told == (2 * unit,) * 3 if unit < 1e308 else told is None

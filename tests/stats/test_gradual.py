@@ -45,6 +45,12 @@ def test_odd_values_break_nothing(values: np.ndarray) -> None:
     assert rise is None or 0 <= rise.probability <= 1
 
 
+def test_no_slope_is_told_where_none_rises() -> None:
+    at = np.arange(-1, 8)
+    values = np.array([5.0, 10.0, 9.0, 8.0, 7.0, 6.0, 5.0, 4.0, 3.0])
+    assert slope(at, values, np.zeros(9, dtype=np.int64), np.ones(8), 0.95) is None
+
+
 def bisected(level: np.ndarray, number: int) -> tuple[Posterior, int]:
     """Search a line with five stored trials at the ends; return the answer and its trials."""
     random = np.random.default_rng([number, 22])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -327,7 +328,7 @@ def _effect(track: Track, sign: int, steps: Sequence[Rest]) -> tuple[float, floa
     if steps or posterior.gradual:
         good = sides[0]
     values = [reading.value for reading in good if math.isfinite(reading.value)]
-    level = sign * float(np.mean(values)) if values else math.nan
+    level = sign * statistics.mean(values) if values else math.nan
     at_bad = [r.value for r in track.evidence.readings if r.position == question.lineage.bad]
     if track.symptom.metric is not None and 2 * sum(map(math.isfinite, at_bad)) < len(at_bad):
         # The statistics then ask whether a commit is finite, and answer in rates.

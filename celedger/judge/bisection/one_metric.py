@@ -4,6 +4,7 @@ knows of the others."""
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
 from collections.abc import Collection, Sequence
 from math import isfinite
@@ -94,7 +95,7 @@ class Track:
             sure=sure,
             unproven=unproven,
             none_prior=self._none_prior,
-            floor=metric.floor.at(float(np.median(at_good))) if metric and at_good else 0.0,
+            floor=metric.floor.at(statistics.median(at_good)) if metric and at_good else 0.0,
             prior=(np.asarray(classes.weights) * self.others).tolist(),
             place=classes.place,
         )
@@ -124,7 +125,7 @@ class Track:
         for reading in self.evidence.readings:
             values.setdefault(reading.position, []).append(reading.value)
         ends = {GOOD, self._lineage.bad}
-        means = {position: np.mean(these) for position, these in values.items()}
+        means = {position: statistics.mean(these) for position, these in values.items()}
         inside = means.keys() - ends
         if not inside:
             closed = self.question.hidden(self.evidence)

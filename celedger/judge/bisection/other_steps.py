@@ -8,6 +8,7 @@ was (docs/statistics.md, "Bisects"). Runs nothing."""
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -62,11 +63,11 @@ def rests(
     if answer.belief is None or answer.belief.fit.rates:
         return ()
     good, bad = (
-        np.mean([r.value for r in evidence.readings if r.position == p])
+        statistics.mean(r.value for r in evidence.readings if r.position == p)
         for p in (GOOD, lineage.bad)
     )
-    whole = float(bad - good)
-    if not (np.isfinite(whole) and whole > 0):
+    whole = bad - good
+    if not (math.isfinite(whole) and whole > 0):
         return ()
     before = np.flatnonzero(lineage.ancestors(leader)).tolist()[:-1]
     after = [p for p, reached in enumerate(lineage.reach([leader])) if reached and p != leader]
@@ -165,7 +166,7 @@ def worse_between(
         values.setdefault(reading.position, []).append(reading.value)
     if question.binary or not {GOOD, bad} <= values.keys():
         return None
-    means = {position: math.fsum(these) / len(these) for position, these in values.items()}
+    means = {position: statistics.mean(these) for position, these in values.items()}
     after: set[int] = set()
     for position, commit in enumerate(history.commits):
         if good.sha in commit.parents or not after.isdisjoint(history.parents[position]):
@@ -224,13 +225,15 @@ def effect_by_seed(
     sides: tuple[dict[int, list[float]], ...] = ({}, {})
     for side, group in zip(sides, (good, bad), strict=True):
         for reading in group:
-            if reading.seed is not None and np.isfinite(reading.value):
+            if reading.seed is not None and math.isfinite(reading.value):
                 side.setdefault(reading.seed, []).append(reading.value)
     seeds = sorted(sides[0].keys() & sides[1].keys())
     if len(seeds) < FEWEST_SEEDS:
         return None
-    differences = [float(np.mean(sides[1][s]) - np.mean(sides[0][s])) for s in seeds]
-    mean, error = float(np.mean(differences)), float(np.std(differences, ddof=1))
+    differences = [statistics.mean(sides[1][s]) - statistics.mean(sides[0][s]) for s in seeds]
+    if not all(map(math.isfinite, differences)):
+        return None
+    mean, error = statistics.mean(differences), statistics.stdev(differences)
     width = t_quantile((1 + confidence) / 2, len(seeds) - 1) * error / math.sqrt(len(seeds))
     return mean, mean - width, mean + width
 
