@@ -57,10 +57,9 @@ def weigh_seeds(
         gain = gain + world[PAIRED] * (1 - posterior.no_change) * told
     located = place_bits(belief, positions, share, columns) * (1 - posterior.no_change)
     located[have] = 0.0
+    # Where nothing was read, the bits of a known seed say all that its value does.
     fresh = ~have
-    at = {int(p): i for i, p in enumerate(table.positions)}
-    ends = _have(belief, [GOOD, int(table.positions[-1])], columns).all(axis=0)
-    fresh[[p not in at for p in positions]] &= ~ends
+    fresh[~np.isin(positions, table.positions), :-1] = False
     gain = gain + world[EXACT] * (located + fresh * free[:, None])
     gain[have] = 0.0
     if world[PAIRED] + world[EXACT] > NEW_SEED:

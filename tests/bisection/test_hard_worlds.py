@@ -51,6 +51,20 @@ def test_a_bisect_of_the_battery_names_the_step_and_repeats(tmp_path: Path) -> N
         assert started == trials and 0.5 < float(time) / float(trials) < 2
 
 
+@pytest.mark.parametrize("number", [16, 22, 31])
+def test_a_search_from_an_empty_ledger_ends_where_a_change_spares_seeds(
+    tmp_path: Path, battery: ModuleType, number: int
+) -> None:
+    """It went on to the budget: with a seed that the change spares (16), with seeds of the bad end
+    alone (22), with ever more trials that were stopped at equal bits (31)."""
+    battery.create(tmp_path / "range", battery.commits("line", 64), checkout=False)
+    world = battery.replace(battery.WORLDS["bits-spared"], stored=0)
+    limits = battery.Limits(budget=30)
+    result = battery.run_case(world, tmp_path / "range", limits, 1, 7_100_000 + number)
+    assert (result.status, result.wrong) == ("found", False)
+    assert result.trials <= 16
+
+
 PARTS = {  # world, module, constant, what switches the part off, cases
     "a side's own noise": ("bad-noisier-2", "shifts", "SAME", 1 - 1e-9, 3),
     "the second mode": ("collapse-30-4", "likelihood", "COLLAPSE_PRIOR", 1e-9, 3),

@@ -109,6 +109,16 @@ def test_four_more_seeds_are_tried_in_pairs_before_nothing_is_said_to_have_chang
     assert (answer.state, answer.candidates) == (State.FOUND, (30,))
 
 
+def test_a_seed_of_one_end_is_not_preferred_to_one_that_differs_between_them() -> None:
+    """The value of a seed that one end has was counted beside its bits, and the search walked
+    from commit to commit with a seed that the change spares."""
+    good, spared, rise = np.random.default_rng(0).standard_normal(3).tolist()
+    rows = [(GOOD, good, 0), (GOOD, spared, 1), (63, good + 1 + abs(rise), 0), (31, spared, 1)]
+    question, evidence = Question(Lineage.line(64)), Evidence(tuple(Reading(*r) for r in rows))
+    choice = choose(question, evidence, posterior(question, evidence))
+    assert choice is not None and choice.seed == 0
+
+
 def test_a_new_draw_of_all_bits_is_located_and_then_settled_by_further_seeds() -> None:
     drawn = np.random.default_rng(7).standard_normal((2, 400))
     for shift in (3.0, 0.0):

@@ -229,7 +229,9 @@ class _Search:
         seed, unless that runs there now."""
         at, whole = self._classes.at(pick.position), aim is not Aim.NARROW
         commit = wanting[0].commit(at)
-        same = set[int]() if whole else set.union(*(set(t.fellows(at)) for t in wanting))
+        # A seed that was chosen tells something here, whatever another commit computed with it.
+        anywhere = pick.seed is None and not whole
+        same = set.union(*(set(t.fellows(at)) for t in wanting)) if anywhere else set[int]()
         running = {
             each.need.seed
             for each in under_way
