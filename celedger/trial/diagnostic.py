@@ -66,7 +66,8 @@ def diagnose(
     there is no such probe.
     """
     station, setup = bench.station, bench.setup
-    child = child_copy(setup.child.parent, folder_of(str(probe["kind"])))
+    probes = folder_of(str(probe["kind"])) if probe else None  # without one it is a bare training
+    child = child_copy(setup.child.parent, probes)
     task = replace(task, params={**task.params, **(params or {})})
     out.mkdir(parents=True, exist_ok=True)
     log = out / "log.txt"

@@ -9,7 +9,7 @@ from celedger.base.model import Commit, Task
 from celedger.lab.diagnose.profile import run
 from celedger.trial.runner import Bench
 
-STATUSES = ("pass", "warn", "fail", "n/a")
+STATUSES = ("fail", "warn", "pass", "n/a")  # the most urgent first
 REPEATED = 3  # steps after which the weights of two runs are compared
 
 

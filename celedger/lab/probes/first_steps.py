@@ -7,7 +7,6 @@ of a generator or a teacher does.
 
 from __future__ import annotations
 
-import copy
 import gc
 import hashlib
 from collections import Counter
@@ -19,7 +18,6 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map_only
 
 from celedger.child.torch_steps import dense
 
@@ -27,9 +25,11 @@ from . import observe
 from .losses import CHOOSERS, LossCall, leading, loss_call
 from .names import IdentityMap
 from .observe import Args, Kwargs
+from .replay import Recorder, Replay, detached
 from .tensors import address, content, follow_graph, graph_node, tensors, whole
 
 LOOKS = 50  # steps whose gradients, losses and inputs are read
+SPACING, MARKS = 5, 12  # steps between two counts of tensors at first, and how many are kept
 REPEATED = 3  # steps until the weights are compared with those of a second run
 STEPPED: frozenset[int] = frozenset({-1})  # an optimiser has, and no backward pass since
 
@@ -53,19 +53,6 @@ class InputRange(NamedTuple):
     floats: bool
 
 
-class Replay(NamedTuple):
-    """A step before any training, for repetition: copies of module and optimiser, the module's
-    input, where in its output the loss is, or else the input of the loss."""
-
-    module: nn.Module
-    optimiser: Optimizer | None  # until the first step
-    args: Args
-    kwargs: Kwargs
-    path: str
-    loss: LossCall | None
-    inside: bool  # the module itself computes the loss
-
-
 class FirstSteps(observe.Probe):
     """Observe a training and end it after `steps`, or as many again if no evaluation came."""
 
@@ -82,25 +69,29 @@ class FirstSteps(observe.Probe):
         self.rows: dict[bool, set[bytes]] = {False: set(), True: set()}
         self.batches: list[bytes] = []  # a hash of each step's first input
         self.row_count = 0  # of those inputs
+        self.known_rows: set[bytes] = set()  # evaluated after training on them
+        self.broken_input = ""  # the first that is not finite
         self.same_tensor = False
         self.evaluated: dict[int, bool] = {}  # step: whether a graph was recorded
         self.bad_modes: set[str] = set()
         self.norms: dict[str, tuple[Any, Tensor]] = {}  # and their first statistics
+        self.still_norms: set[str] = set()  # in eval mode while their model trains
         self.called: set[int] = set()  # modules, with gradients
         self.with_gradient: set[int] = set()  # parameters
         self.initial = IdentityMap()  # values of the optimisers' parameters
         self.uncleared: Counter[str] = Counter()
         self.fingerprint = ""
         self.alive: list[tuple[int, int]] = []  # tensors and graph nodes, every `spacing` steps
-        self.spacing = max(1, self.options["steps"] // 4)
-        self.replay: Replay | str = "the first step has no forward pass of one module"
+        self.spacing = SPACING
+        self.replay: Replay | str = "no step was seen"
         self.last = IdentityMap()  # outermost modules: their last call in training
         self._trained = IdentityMap()  # outermost modules: whether in training mode
         self._inputs: list[int] = []  # addresses of the last step's
         self._batch_step = -1
         self._stack: list[nn.Module] = []
         self._evaluating = self._backward = False
-        self._pass: list[OuterCall] = []  # of the first step
+        self._first: Recorder | None = Recorder()  # until the loss of the first step
+        self._first_loss: tuple[LossCall | None, Sequence[Tensor]] = None, ()
         self._calls: list[LossCall] = []  # since the last backward pass
         self._codes = IdentityMap()
         self._dirty = IdentityMap()  # optimisers: gradients that are there at the next pass
@@ -120,6 +111,8 @@ class FirstSteps(observe.Probe):
             for _, tensor in tensors(result):
                 if not tensor.is_floating_point():
                     self._codes[tensor] = True
+        if self._first is not None and not self._stack and not self._backward:
+            self._first.note(function, args, kwargs, result)
         call = loss_call(function, args, kwargs, result)
         if call is not None and torch.is_grad_enabled():
             self._calls.append(call)
@@ -144,9 +137,12 @@ class FirstSteps(observe.Probe):
         self._stack.append(module)
         if recording:
             self.called.add(id(module))
-        if isinstance(module, _NormBase) and module.running_mean is not None and module.training:
+        if isinstance(module, _NormBase) and module.running_mean is not None:
             name = self._name(module)
-            if self._evaluating:
+            if not module.training:
+                if recording and not self._evaluating and self._stack[0].training:
+                    self.still_norms.add(name)
+            elif self._evaluating:
                 self.bad_modes.add(f"{name} is in training mode during evaluation")
             elif recording and name not in self.norms:
                 self.norms[name] = module, _copy(module.running_mean)
@@ -166,8 +162,8 @@ class FirstSteps(observe.Probe):
         if self._evaluating:
             self._note_evaluation(OuterCall(module, args, kwargs, output), inputs)
         elif torch.is_grad_enabled():
-            if self.steps == 0:
-                self._pass.append(OuterCall(module, args, kwargs, output))
+            if self._first is not None:
+                self._first.note(module, args, kwargs, output)
             self.last[module] = OuterCall(module, args, kwargs)
             if self.steps < self.options["steps"]:
                 self._note_inputs(inputs)
@@ -177,6 +173,10 @@ class FirstSteps(observe.Probe):
             return
         evaluating = self._evaluating
         rows = _rows(inputs)
+        if evaluating:
+            self.known_rows |= self.rows[False].intersection(rows)
+        elif not self.broken_input:
+            self.broken_input = self._broken(inputs)
         self.rows[evaluating] |= set(rows)
         if not evaluating and self._batch_step != self.steps:
             self._batch_step = self.steps
@@ -190,12 +190,21 @@ class FirstSteps(observe.Probe):
             row = InputRange(low, high, float(values.mean()), spread, first.is_floating_point())
             self.ranges[evaluating].append(row)
 
+    def _broken(self, inputs: list[Tensor]) -> str:
+        """Return the place of the first value that is not finite; empty if there is none."""
+        for number, tensor in enumerate(inputs):
+            if tensor.is_floating_point() and not bool((finite := tensor.isfinite()).all()):
+                row = int((~finite).flatten(1).any(1).nonzero()[0] if tensor.dim() > 1 else 0)
+                which = f" of input {number}" if len(inputs) > 1 else ""
+                return f"row {row}{which} in step {self.steps} is not finite"
+        return ""
+
     def _note_evaluation(self, call: OuterCall, inputs: list[Tensor]) -> None:
         graph = any(tensor.requires_grad for _, tensor in tensors(call.output))
         self.evaluated[self.steps] = graph or self.evaluated.get(self.steps, False)
         for name, value in call.module.named_buffers():
             before = self._buffers.get(name)
-            if before is not None and not torch.equal(before, value):
+            if before is not None and content(before) != content(value):  # NaN is NaN
                 self.bad_modes.add(f"evaluation changes {name}")
         self.same_tensor |= bool(inputs) and address(inputs[0]) in self._inputs
         self._note_inputs(inputs)
@@ -219,8 +228,8 @@ class FirstSteps(observe.Probe):
         if self.steps < LOOKS and losses:
             call = leading(self._calls, losses)
             if self.start is None:
-                self.start = float(losses[0].detach().double().mean()), _detached(call)
-                self._find_replay(call, losses)
+                self.start = float(losses[0].detach().double().mean()), detached(call)
+                self._first_loss = call, losses
             self.passes += 1
             if call is not None:
                 self._note_loss(call)
@@ -256,8 +265,9 @@ class FirstSteps(observe.Probe):
         )  # fmt: skip
         if (first := next(names, None)) is not None:
             self.uncleared.update([first])
-        if step == 0:
-            self._copy_first_step(optimiser)
+        if self._first is not None:
+            self.replay = self._first.replay(*self._first_loss, optimiser)
+            self._first, self._first_loss = None, (None, ())
         if step < LOOKS:
             optimised = self.names.parameters(optimiser)
             for _, parameter in (*self.parameters(), *optimised):
@@ -270,11 +280,11 @@ class FirstSteps(observe.Probe):
     def step_ends(self, step: int, optimiser: Optimizer, *, skipped: bool) -> None:
         self.steps = step + 1
         self._dirty[optimiser] = STEPPED  # until a backward pass begins
-        self._stack, self._pass = [], []
+        self._stack = []
         if self.steps <= REPEATED:
             self.fingerprint = self._fingerprint(optimiser)
         elif self.steps % self.spacing == 0:
-            self.alive.append(_count_alive())
+            self._count_alive()
         most = self.options["steps"]
         if self.steps >= (most if self.evaluated or most <= REPEATED else 2 * most):
             self.ended = True
@@ -291,36 +301,19 @@ class FirstSteps(observe.Probe):
             digest.update(name.encode() + content(dense(parameter.detach())))
         return digest.hexdigest()[:32]
 
-    # -- a copy of the first step -----------------------------------------------------------
-
-    def _find_replay(self, call: LossCall | None, losses: Sequence[Tensor]) -> None:
-        """Find where the loss is in the output of the only called module, or the output that it is
-        computed from."""
-        if len({id(one.module) for one in self._pass}) != 1:
-            return
-        self.replay = "the loss is not taken of the module's output alone"
-        outputs = [(one, *row) for one in self._pass for row in tensors(one.output)]
-        for first, path, tensor in outputs:
-            inside = any(tensor is loss for loss in losses)
-            same = call is not None and address(tensor) == address(call.output) != -1
-            if inside or (same and call is not None and tensor.numel() == call.output.numel()):
-                args, kwargs = _copies((first.args, first.kwargs))
-                self.replay = Replay(
-                    first.module, None, args, kwargs, path, _detached(call), inside
-                )
-                return
-
-    def _copy_first_step(self, optimiser: Optimizer) -> None:
-        if isinstance(self.replay, Replay) and self.replay.optimiser is None:
-            try:
-                module, other = copy.deepcopy((self.replay.module, optimiser))
-            except Exception as error:
-                self.replay = f"the module cannot be copied: {type(error).__name__}: {error}"
-            else:
-                for group in other.param_groups:  # a schedule may start near zero
-                    rates = [group.get(name, 0.0) for name in ("lr", "initial_lr", "max_lr")]
-                    group["lr"] = max(rates)
-                self.replay = self.replay._replace(module=module, optimiser=other)
+    def _count_alive(self) -> None:
+        """Count the living tensors, and the nodes of autograd's graphs that they keep alive; of
+        those that are new since the first count."""
+        gc.collect()
+        if not self.alive:
+            gc.freeze()  # the next counts are quick: they pass over what is there now
+        live = [obj for obj in gc.get_objects() if type(obj) is Tensor]
+        nodes: set[Any] = set()
+        follow_graph(map(graph_node, live), nodes)
+        self.alive.append((len(live), len(nodes)))
+        if len(self.alive) > MARKS:
+            self.alive = self.alive[1::2]
+            self.spacing *= 2
 
     def _name(self, module: nn.Module) -> str:
         return self.names.of(module) or "the model"
@@ -330,29 +323,8 @@ def _copy(tensor: Tensor) -> Tensor:
     return tensor.detach().clone()
 
 
-def _copies(value: Any) -> Any:
-    return tree_map_only(Tensor, _copy, value)
-
-
-def _detached(call: LossCall | None) -> LossCall | None:
-    """Return a call that keeps no graph alive; its output continues to share its memory."""
-    if call is None:
-        return None
-    arguments = {k: v.detach() if isinstance(v, Tensor) else v for k, v in call.arguments.items()}
-    return LossCall(call.function, {**arguments, "target": _copy(arguments["target"])}, None)
-
-
 def _has_gradient(parameter: Tensor) -> bool:
     return parameter.grad is not None and bool((dense(parameter.grad) != 0).any())
-
-
-def _count_alive() -> tuple[int, int]:
-    """Count the living tensors, and the nodes of autograd's graphs that they keep alive."""
-    gc.collect()
-    live = [obj for obj in gc.get_objects() if type(obj) is Tensor]
-    nodes: set[Any] = set()
-    follow_graph(map(graph_node, live), nodes)
-    return len(live), len(nodes)
 
 
 def _rows(inputs: list[Tensor]) -> list[bytes]:

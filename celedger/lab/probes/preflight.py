@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from . import observe
-from .first_steps import REPEATED, FirstSteps, OuterCall, Replay
+from .first_steps import REPEATED, FirstSteps, OuterCall
 from .inference import inference_memory, latency
-from .losses import LossCall, graded
+from .losses import graded
 from .tensors import tensors
 
 if TYPE_CHECKING:
@@ -104,54 +104,36 @@ def fits(probe: FirstSteps) -> Result:
 def overfits(probe: FirstSteps) -> Result:
     """Overfit a few rows, with the same random numbers in every step."""
     replay = probe.replay
-    if isinstance(replay, str) or replay.optimiser is None:
-        return NONE, None, replay if isinstance(replay, str) else "no step was seen"
-    floor = replay.loss.floor() if replay.loss is not None and graded(replay.loss) else None
+    if isinstance(replay, str):
+        return NONE, None, replay
+    floor = replay.loss.floor() if replay.loss is not None else None
+    torch.manual_seed(0)
     try:
         rows: int | None = ROWS
-        first = float(_loss(replay, rows).detach())
+        first = float(replay.run(rows).detach())
     except Exception:
-        rows, first = None, float(_loss(replay, None).detach())
+        rows, first = None, float(replay.run(None).detach())
     least, remaining, number = floor or 0.0, 1.0, 0
     ends = time.process_time() + OVERFIT_SECONDS
     while number < OVERFIT_STEPS and remaining >= LEFT_PASS / 2 and time.process_time() < ends:
         torch.manual_seed(0)
-        loss = _loss(replay, rows)
+        loss = replay.run(rows)
         replay.optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         replay.optimiser.step()
         last, number = float(loss.detach()), number + 1
         remaining = (last - least) / (first - least) if first > least else 0.0
     what = f"{ROWS} rows" if rows else "the whole batch (it cannot be cut)"
-    sentence = f"loss of {what} {first:.4g} -> {last:.4g} in {number} steps, floor {least:.4g}"
+    known = f", floor {least:.4g}" if floor is not None else ""
+    sentence = f"loss of {what} {first:.4g} -> {last:.4g} in {number} steps{known}"
     if remaining <= LEFT_PASS:
         return PASS, remaining, sentence
+    if floor is None:
+        why = "it does not fall" if remaining >= 1 else "it falls"
+        return WARN, remaining, f"{sentence}: {why}, and the floor of this loss is not known"
     if remaining <= LEFT_WARN or not rows:
         return WARN, remaining, f"{sentence}: it learns, but does not overfit it"
-    if floor is None:
-        return WARN, remaining, f"{sentence}: the floor of this loss is not known"
     return FAIL, remaining, sentence
-
-
-def _loss(replay: Replay, rows: int | None) -> Tensor:
-    """Return the loss of the first rows of the batch, or of all of it. A loss of a view of the
-    output is that of the same view of a shorter one."""
-    batch = next(len(t) for _, t in tensors([replay.args, replay.kwargs]) if t.dim())
-
-    def few(tensor: Tensor) -> Tensor:
-        if rows is None or not tensor.dim() or len(tensor) % batch:
-            return tensor
-        return tensor[: len(tensor) // batch * rows]
-
-    args, kwargs = tree_map_only(Tensor, few, (replay.args, replay.kwargs))
-    output = dict(tensors(replay.module(*args, **kwargs)))[replay.path]
-    if replay.inside or replay.loss is None:
-        return output
-    usual = replay.loss.output
-    view = output.as_strided(few(usual).shape, usual.stride(), usual.storage_offset())
-    target = few(replay.loss.arguments["target"])
-    call = LossCall(replay.loss.function, {**replay.loss.arguments, "target": target}, None)
-    return call.mean(view)
 
 
 def zeroed(probe: FirstSteps) -> Result:
@@ -220,6 +202,8 @@ def inputs(probe: FirstSteps) -> Result:
     rows = probe.ranges[False]
     if not rows:
         return NONE, None, "no module was called with a tensor"
+    if probe.broken_input:
+        return FAIL, math.nan, probe.broken_input
     low, high = _span([(row.low, row.high) for row in rows])
     size = max(abs(low), abs(high))
     sentence = f"from {low:.4g} to {high:.4g}"
@@ -250,9 +234,10 @@ def overlap(probe: FirstSteps) -> Result:
     if why := _not_evaluated(probe):
         return NONE, None, why
     rows = probe.rows[True]
-    shared = len(rows & probe.rows[False])
+    # What is trained on later only, as the rows of a rollout, was no validation of it.
+    shared = len(probe.known_rows)
     share = shared / max(len(rows), 1)
-    sentence = f"{shared} of {len(rows)} validation rows were met in training"
+    sentence = f"{shared} of {len(rows)} validation rows were met in training before"
     if share and probe.same_tensor:
         sentence += ": the model is given one and the same tensor in both, as on a graph"
         return WARN, share, sentence
@@ -290,6 +275,10 @@ def modes(probe: FirstSteps) -> Result:
     if still:
         names = ", ".join(still[:3])
         return WARN, len(still), f"statistics never updated in training: {names}"
+    if probe.still_norms:
+        names = ", ".join(sorted(probe.still_norms)[:3])
+        count = len(probe.still_norms)
+        return WARN, count, f"{count} runs in eval mode while its model trains: {names}"
     if why:
         return NONE, None, why
     if any(probe.evaluated.values()):

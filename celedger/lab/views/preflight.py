@@ -42,7 +42,7 @@ def preflight_text(
     summary = _summary(checks)
     lines = [f"{task.suite}/{task.name} at {short(commit.sha)}, seed {seed}: {summary}", ""]
     room = max(len(check["check"]) for check in checks)
-    for check in checks:
+    for check in sorted(checks, key=lambda check: STATUSES.index(check["status"])):
         name, status = check["check"], check["status"]
         head = f"{status:<4}  {name:<{room}}  "
         blank = " " * len(head)

@@ -1,0 +1,220 @@
+"""Preflight's checks on trainings as people write them: sick ones are found, healthy ones pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from lab.edited import TrainingServer, edited
+
+from celedger.lab.diagnose.trace import records
+
+pytest.importorskip("torch")
+
+pytestmark = pytest.mark.matrix
+
+START = """\
+import torch
+from torch import nn
+import torch.nn.functional as F
+centres = 1.5 * torch.randn(4, 8)
+def draw(count):
+    y = torch.randint(4, (count,))
+    return centres[y] + torch.randn(count, 8), y
+"""
+SHORT = (
+    START
+    + """\
+net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
+kept = []
+for step in range(24):
+    x, y = draw(32)
+    loss = F.cross_entropy(net(x), y)
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()
+"""
+)
+AMP = (
+    START
+    + """\
+net = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 5))
+optimiser = torch.optim.Adam(net.parameters(), lr=0.01)
+scaler = torch.amp.GradScaler("cpu", enabled=True)
+x, y = draw(64)
+rows = torch.randperm(64)[:32]
+for step in range(30):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        logits = net(x)
+        chosen = logits[rows]
+        loss = F.cross_entropy(chosen[:, 1:].float(), y[rows])
+    optimiser.zero_grad()
+    scaler.scale(loss / 2).backward()
+    scaler.unscale_(optimiser)
+    nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+    scaler.step(optimiser)
+    scaler.update()
+"""
+)
+TWO_PARTS = (
+    START
+    + """\
+encoder, decoder = nn.Linear(8, 32), nn.Linear(32, 8)
+optimiser = torch.optim.Adam([*encoder.parameters(), *decoder.parameters()], lr=0.01)
+for step in range(30):
+    x, _ = draw(32)
+    loss = (decoder(encoder(x).relu()) - x).square().mean()
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()
+"""
+)
+PPO = (
+    START
+    + """\
+class Agent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.actor, self.critic = nn.Linear(4, 2), nn.Linear(4, 1)
+    def value(self, x):
+        return self.critic(x)
+    def act(self, x, action=None):
+        chances = torch.distributions.Categorical(logits=self.actor(x))
+        action = chances.sample() if action is None else action
+        return action, chances.log_prob(action), chances.entropy(), self.critic(x)
+agent = Agent()
+optimiser = torch.optim.Adam(agent.parameters(), lr=1e-3)
+obs = torch.randn(8, 4)
+for update in range(6):
+    seen, actions, logps, values, rewards = [], [], [], [], []
+    for t in range(16):
+        seen.append(obs)
+        with torch.no_grad():
+            action, logp, _, value = agent.act(obs)
+        obs = 0.9 * obs + 0.1 * torch.randn(8, 4) + 0.1 * action[:, None]
+        actions.append(action); logps.append(logp); values.append(value[:, 0])
+        rewards.append(-obs.square().sum(1))
+    seen, actions, logps, values, rewards = map(torch.cat, (seen, actions, logps, values, rewards))
+    for epoch in range(2):
+        for rows in torch.randperm(128).split(32):
+            _, logp, entropy, value = agent.act(seen[rows], actions[rows])
+            ratio = (logp - logps[rows]).exp()
+            gain = rewards[rows] - values[rows]
+            loss = -(ratio * gain).mean() + (value[:, 0] - rewards[rows]).square().mean()
+            optimiser.zero_grad()
+            (loss - 0.01 * entropy.mean()).backward()
+            optimiser.step()
+"""
+)
+NORMS = (
+    START
+    + """\
+net = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 4))
+optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
+validation = draw(100)
+for epoch in range(3):
+    net.train()
+    for step in range(10):
+        x, y = draw(32)
+        loss = F.cross_entropy(net(x), y)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    net.eval()
+    with torch.no_grad():
+        F.cross_entropy(net(validation[0]), validation[1])
+"""
+)
+LORA = (
+    START
+    + """\
+class Lora(nn.Module):
+    def __init__(self, base, rank=2):
+        super().__init__()
+        self.base = base
+        self.a = nn.Parameter(torch.randn(rank, base.in_features) / 8)
+        self.b = nn.Parameter(torch.zeros(base.out_features, rank))
+    def forward(self, x):
+        return self.base(x) + x @ self.a.T @ self.b.T
+base = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 4))
+for p in base.parameters():
+    p.requires_grad_(False)
+net = nn.Sequential(Lora(base[0]), nn.Tanh(), Lora(base[2]))
+optimiser = torch.optim.AdamW([p for p in net.parameters() if p.requires_grad], lr=1e-2)
+for step in range(40):
+    x, y = draw(32)
+    loss = F.cross_entropy(net(x), y)
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: Any) -> Iterator[TrainingServer]:
+    server = TrainingServer(tmp_path_factory.mktemp("checked"))
+    yield server
+    server.close()
+
+
+def checked(server: TrainingServer, text: str) -> dict[str, tuple[str, str]]:
+    """Return status and sentence of each check."""
+    out = server.train(text, "preflight", steps=60)
+    (event,) = records(out / "0", "preflight")
+    return {row["check"]: (row["status"], row["said"]) for row in event["checks"]}
+
+
+def failed(found: dict[str, tuple[str, str]]) -> dict[str, str]:
+    return {check: said for check, (status, said) in found.items() if status == "fail"}
+
+
+def test_a_leak_shows_in_twenty_steps(server: TrainingServer) -> None:
+    assert checked(server, SHORT)["memory stays flat"][0] == "pass"
+    keeping = edited(
+        SHORT, ("    optimiser.step()\n", "    optimiser.step()\n    kept.append(loss)\n")
+    )
+    status, said = checked(server, keeping)["memory stays flat"]
+    assert status == "warn", said
+    assert said.startswith("+1 tensors")
+
+
+def test_one_batch_is_overfitted_through_casts_views_and_rows(server: TrainingServer) -> None:
+    for text in (AMP, TWO_PARTS):
+        status, said = checked(server, text)["overfits one batch"]
+        assert status in ("pass", "warn"), said
+        assert "loss of" in said
+    status, said = checked(server, edited(AMP, ("lr=0.01", "lr=0.0")))["overfits one batch"]
+    assert status in ("fail", "warn")
+
+
+def test_rollouts_are_no_evaluation(server: TrainingServer) -> None:
+    assert failed(checked(server, PPO)) == {}
+
+
+def test_a_value_that_is_not_finite_is_the_input_s(server: TrainingServer) -> None:
+    broken = edited(
+        NORMS,
+        (
+            "        x, y = draw(32)\n",
+            "        x, y = draw(32)\n        x[3] /= float((epoch, step) != (1, 2))\n",
+        ),
+    )
+    found = failed(checked(server, broken))
+    assert list(found) == ["inputs in range"], found
+    assert "step 12" in found["inputs in range"]
+
+
+def test_a_norm_in_eval_mode_during_training_is_seen(server: TrainingServer) -> None:
+    assert checked(server, NORMS)["train and eval mode"][0] == "pass"
+    status, said = checked(
+        server, edited(NORMS, ("    net.train()\n", "    net.train()\n    net[1].eval()\n"))
+    )["train and eval mode"]
+    assert status == "warn", said
+    assert "1 runs in eval mode" in said
+
+
+def test_an_adapter_on_a_frozen_base_fails_nothing(server: TrainingServer) -> None:
+    assert failed(checked(server, LORA)) == {}
