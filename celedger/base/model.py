@@ -98,6 +98,12 @@ class Metric:
         """Return the name of the series that it summarises: its own, or that of its rule."""
         return self.summary.partition(" of ")[2] or self.name
 
+    @property
+    def is_signed(self) -> bool:
+        """Return True for a count of a step's work: signatures have it, and no training reports
+        it."""
+        return self.kind is Kind.WORK and self.name in WORK
+
 
 @dataclass(frozen=True)
 class Commit:
@@ -462,6 +468,36 @@ class FindingRecord:
     started: float
     headline: str
     document: Mapping[str, object]  # what `--json` prints
+
+
+@dataclass(frozen=True, slots=True)
+class SignatureRow:
+    """What the first steps of a training computed at a commit, and how much work one of them was;
+    a finding of the verb `SIGNATURE`. `key` says which signatures may be compared: definition,
+    environment, seed, device and probe. `numerics` is a digest. `work` are counts of a step by
+    name, and `growth` by how much they grow from one step to the next."""
+
+    suite: str
+    task: str
+    commit: str
+    tree: str
+    key: str
+    numerics: str
+    seconds: float  # of processor time, that it took
+    work: Mapping[str, float]
+    growth: Mapping[str, float]
+
+
+SIGNATURE = "signature"  # the verb of the findings that hold signatures
+WORK = {
+    "operators": "operators",
+    "lines": "of your lines",
+    "calls": "of your calls",
+    "allocated": "bytes allocated",
+    "waits": "reads of a value",
+    "items": "batches loaded",
+}
+"""The counts of a step's work, in words. A suite may declare one as a metric of kind `work`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -252,11 +252,12 @@ def _drain(command: Options, engine: str | None, *, from_hook: bool) -> None:
                 "report", ["--output", str(settings.report)], report_options, not_in=inside
             )
 
-    def diagnose(repository: Repository, settings: Config, words: Sequence[str]) -> None:
-        if verbs.is_installed(words[0]):
-            given = Options(repository.worktree, settings.ledger, attended=not from_hook)
-            inside = (repository.root, repository.worktree)
-            verbs.answer_of(words[0], words[1:], given, not_in=inside)
+    def diagnose(repository: Repository, settings: Config, words: Sequence[str]) -> str:
+        if not verbs.is_installed(words[0]):
+            return ""
+        given = Options(repository.worktree, settings.ledger, attended=not from_hook)
+        inside = (repository.root, repository.worktree)
+        return verbs.answer_of(words[0], words[1:], given, not_in=inside)
 
     with (
         writing(command, attended=not from_hook, engine=engine) as session,

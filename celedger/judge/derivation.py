@@ -26,8 +26,10 @@ from celedger.base.model import (
 from celedger.judge import told as tellings
 from celedger.judge.failures import Failure, failures
 from celedger.judge.first_bad import first_bad_commits
+from celedger.judge.incident import WORK
 from celedger.judge.line import Line
 from celedger.judge.measured import TaskMeasurements, measurements
+from celedger.judge.work import SignedLine
 from celedger.ledger import Ledger
 from celedger.stats import incidents as step_incidents
 from celedger.stats.controls import Contrast, contrasts
@@ -56,7 +58,9 @@ class Derivation:
     acts_by_place: Acts
     bisects: Sequence[BisectRecord]
     told: Sequence[tellings.Told]
+    told_work: Sequence[tellings.Told]
     equal: Mapping[str, str]  # environments that a person declared equal
+    signed: SignedLine
 
     def metric(self, key: MetricKey) -> Metric:
         return self.tasks[key[:2]].metrics[key]
@@ -122,7 +126,9 @@ def derive(
     bisects = [first.bisect for first in first_bad_commits(ledger) if not first.improved]
     equal = _equal_environments(ledger, acts)
     void = ledger.trial_ids(voided(acts))
-    told = tellings.told(ledger, line)
+    every_told = tellings.told(ledger, line)
+    told = [each for each in every_told if each.kind != WORK]
+    told_work = [each for each in every_told if each.kind == WORK]
     tasks = {
         name: own
         for name, records in by_task.items()
@@ -139,9 +145,14 @@ def derive(
         for key in {contrast.key for contrast in derived.disturbed}:
             histories |= _traced(tasks[key[:2]], told, cache)
         derived = _incidents(line, tasks, histories, told, by_place)
+    signatures = [
+        row for row in ledger.signatures()
+        if suite in (None, row.suite) and task in (None, row.task)
+    ]  # fmt: skip
     return Derivation(
-        ledger, line, tasks, histories, failed, derived, acts, by_place, bisects, told, equal
-    )
+        ledger, line, tasks, histories, failed, derived, acts, by_place, bisects, told, told_work,
+        equal, SignedLine.of(signatures, line.commits, line.places),
+    )  # fmt: skip
 
 
 def _traced(

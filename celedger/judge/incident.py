@@ -19,6 +19,8 @@ TYPED = 12
 """Digits of a hash in a command: enough for a large repository."""
 IN_FORCE = (IncidentState.OPEN, IncidentState.PARTLY)
 DRIFT = "drift"  # the kind of a slow one
+PER_STEP = "a step"  # the unit of the counts of a signature
+WORK = "work"  # the kind of one that only signatures show: a step does more, at any speed
 TWO_SIDED_95 = 1.959964
 """Standard errors at each side of a 95 % interval of a normal distribution."""
 FAILURES = ("crash", "timeout", "missing", "not-finite")
@@ -138,7 +140,7 @@ class Incident:
         """Return True if a bisect can tell more: several commits may be the first bad one."""
         return (
             self.in_force and self.is_measured and not self.is_named
-            and bool(self.known_good) and self.kind != DRIFT
+            and bool(self.known_good) and self.kind not in (DRIFT, WORK)
         )  # fmt: skip
 
     def title(self) -> str:
@@ -158,6 +160,9 @@ class Incident:
             return command(*words, "drift", **names).strip("`")
         if self.is_failing:
             return command("show", self.likeliest[:TYPED]).strip("`")
+        if self.kind == WORK and not self.is_named:  # signs those in between
+            ends = f"{self.known_good[:TYPED]}..{self.first_bad[-1][:TYPED]}"
+            return command("same", ends, self.main.task, suite=self.main.suite).strip("`")
         if not self.parent:
             return ""
         verb = "explain" if self.main.kind in (Kind.QUALITY, Kind.COUNT) else "profile"
@@ -224,6 +229,21 @@ class Doubt:
     change: float
     unit: str
     before: float
+
+
+@dataclass(frozen=True, slots=True)
+class SignedCommit:
+    """A commit of the line whose first steps were recorded. `is_new`: other bits than at the signed
+    commit before it, None for the first. `work` are the counts of a step by name."""
+
+    suite: str
+    task: str
+    commit: str
+    is_new: bool | None
+    work: Mapping[str, float]
+
+    def bits(self) -> str:
+        return {None: "bits: signed", True: "bits: new", False: "bits: ="}[self.is_new]
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,6 +348,7 @@ class State:
     standings: tuple[MetricStanding, ...] = ()
     noise: tuple[MetricNoise, ...] = ()
     gone: tuple[str, ...] = ()
+    signed: tuple[SignedCommit, ...] = ()
     metrics: int = 0
     commits: int = 0
     trials: int = 0
@@ -349,6 +370,10 @@ class State:
                 for i in self.incidents
             ),
         )  # fmt: skip
+
+    def signed_at(self, suite: str, task: str, commit: str) -> SignedCommit | None:
+        own = (s for s in self.signed if (s.suite, s.task, s.commit) == (suite, task, commit))
+        return next(own, None)
 
     def of(self, suite: str, task: str, metric: str) -> list[Incident]:
         """Return the incidents of a metric."""
@@ -402,6 +427,7 @@ class State:
                 ),
                 "noise": _rows(MetricNoise, data["noise"]),
                 "gone": tuple(data["gone"]),
+                "signed": _rows(SignedCommit, data["signed"]),
             }
         )
 

@@ -13,9 +13,17 @@ from typing import Any
 from celedger.base.model import BY_ID, BaselineAct, BisectRecord, Kind
 from celedger.judge.derivation import Derivation
 from celedger.judge.failures import Failure, worst_first
-from celedger.judge.incident import IN_FORCE, Incident, IncidentMetric, interval
+from celedger.judge.incident import (
+    IN_FORCE,
+    PER_STEP,
+    WORK,
+    Incident,
+    IncidentMetric,
+    interval,
+)
 from celedger.judge.told import Told, Whereabouts, identity
-from celedger.stats.course import IncidentState, StepIncident, StepKind
+from celedger.judge.work import ORDER, WorkRise
+from celedger.stats.course import Acts, IncidentState, StepIncident, StepKind
 from celedger.trial.protocol import TELEMETRY
 
 _NOWHERE = math.nan
@@ -51,6 +59,7 @@ class _Part:
     why: str = ""
     sizes: list[list[object]] = field(default_factory=list)
     also: tuple[str, ...] = ()
+    is_measured: bool | None = None  # None: as its tasks are
 
 
 def build(derivation: Derivation) -> ListedIncidents:
@@ -70,6 +79,8 @@ def build(derivation: Derivation) -> ListedIncidents:
         taken |= {each.id for each in told}
         parts = _joined(parts, _of_failure(derivation, failure, told), age)
     parts += [_as_recorded(derivation, each) for each in derivation.rebased()]
+    rises = derivation.signed.rises(derivation.ledger.metrics)
+    parts += [_of_rises(derivation, each) for each in _by_cause(rises)]
     incidents, sizes = [], {}
     for part in parts:
         incident = _named(derivation, part)
@@ -86,8 +97,64 @@ def build(derivation: Derivation) -> ListedIncidents:
 
 def _order(incident: Incident) -> tuple[object, ...]:
     floors = max((m.floors for m in incident.metrics if m.declared), default=0.0)
-    return (not incident.in_force, not incident.is_measured, not incident.is_failure,
-            not incident.declared, -floors, incident.id)  # fmt: skip
+    return (not incident.in_force, incident.kind == WORK, not incident.is_measured,
+            not incident.is_failure, not incident.declared, -floors, incident.id)  # fmt: skip
+
+
+def _by_cause(rises: Sequence[WorkRise]) -> list[list[WorkRise]]:
+    """Group the rises of work whose sets share a commit."""
+    causes: list[list[WorkRise]] = []
+    for rise in rises:
+        for cause in causes:
+            first, last = max(r.first for r in cause), min(r.last for r in cause)
+            if rise.first <= last and first <= rise.last and all(r.key != rise.key for r in cause):
+                cause.append(rise)
+                break
+        else:
+            causes.append([rise])
+    return causes
+
+
+def _of_rises(derivation: Derivation, rises: Sequence[WorkRise]) -> _Part:
+    first, last = max(r.first for r in rises), min(r.last for r in rises)
+    rises = sorted(rises, key=lambda r: (not r.is_declared, r.task, ORDER.index(r.count)))
+    told = [
+        each for each in derivation.told_work
+        if each.is_here and each.steps.first <= last and first <= each.steps.last
+        and any(rise.key in each.steps.states for rise in rises)
+    ]  # fmt: skip
+    names = [name for each in told for name in (each.id, *each.steps.also)]
+    names = names or [identity(*rises[0].key, WORK, derivation.among(first, last)[0])]
+    acts = derivation.acts_by_place
+    metrics = []
+    for rise in rises:
+        change = rise.after - rise.before
+        metrics.append(IncidentMetric(
+            *rise.key, rise.before, rise.after, change, change, change, PER_STEP, WORK,
+            _state_of_rise(rise, acts, names).value, rise.is_declared, change / rise.floor,
+        ))  # fmt: skip
+    states = {IncidentState(metric.state) for metric in metrics}
+    return _Part(
+        first, last, last, 1 / (last - first + 1),
+        next(iter(states)) if len(states) == 1 else IncidentState.PARTLY, WORK, tuple(metrics),
+        names[0], last, first - 1,
+        max((rise.closed for rise in rises if rise.closed is not None), default=None),
+        was_sure=True, also=tuple(names[1:]), is_measured=any(rise.is_current for rise in rises),
+    )  # fmt: skip
+
+
+def _state_of_rise(rise: WorkRise, acts: Acts, names: Sequence[str]) -> IncidentState:
+    if rise.closed is not None:
+        return IncidentState.RECOVERED
+    if acts.dismissed_ids.intersection(names):
+        return IncidentState.WITHDRAWN
+    is_accepted = any(
+        suite == rise.suite and task in ("", rise.task) and count in ("", rise.count)
+        and any(rise.first <= place <= rise.last for place in places)
+        for (suite, task, count), places in acts.accepted.items()
+    )  # fmt: skip
+    is_accepted |= bool(acts.accepted_ids.intersection(names))
+    return IncidentState.ACCEPTED if is_accepted else IncidentState.OPEN
 
 
 def _of_steps(derivation: Derivation, incident: StepIncident) -> _Part:
@@ -254,7 +321,8 @@ def _named(derivation: Derivation, part: _Part) -> Incident:
         bisect.ulid if bisect is not None else "",
         failure.message if failure else "", failure.ulid if failure else "",
         failure.log if failure else "",
-        any(derivation.is_measured(m.suite, m.task) for m in part.metrics), part.was_sure,
+        any(derivation.is_measured(m.suite, m.task) for m in part.metrics)
+        if part.is_measured is None else part.is_measured, part.was_sure,
         part.why or _reason(derivation, (name, *part.also), part), part.also,
     )  # fmt: skip
 

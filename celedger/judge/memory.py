@@ -25,7 +25,7 @@ from celedger.repo import Repository, bisecting
 
 __all__ = ["LONGEST", "RECENT", "cache_of", "line_of", "read", "record", "standings_at", "tip_of"]
 
-RULES = 1
+RULES = 2
 """Version of the rules by which the state is derived: a cached one of another version is stale."""
 _STATES = "state"  # folder of the cache, in the repository's folder of state
 _MOST = 16

@@ -46,6 +46,7 @@ def state_of(
         standings=tuple(standings.at(derivation, place, listed.incidents)),
         noise=tuple(_noise(derivation)),
         gone=listed.gone,
+        signed=tuple(derivation.signed.commits()),
         metrics=len(derivation.histories),
         commits=len(measured),
         trials=sum(task.ended_well.shape[1] for task in derivation.tasks.values()),

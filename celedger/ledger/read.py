@@ -10,9 +10,12 @@ import json
 import statistics
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from celedger.base.model import (
+    SIGNATURE,
+    WORK,
     BaselineRecord,
     BisectRecord,
     Commit,
@@ -31,6 +34,7 @@ from celedger.base.model import (
     SaidIncident,
     SaidMetric,
     SaidRecord,
+    SignatureRow,
     SummaryRow,
     Task,
     TaskRecord,
@@ -62,6 +66,7 @@ o.marks IN ('', 'early-stopped') AND (o.kind IN ('ok', 'missing')
 """
 
 
+_SIGNED = ("key", "numerics", "seconds", "work", "growth")  # of the document of a signature
 _JOB = "id, kind, sha, suite, created, key, state, owner, attempts, message, ended"
 # Trials in the order in which they started; where values are looked up from the trial on, nothing
 # has to be sorted. The key of summaries starts with the metric.
@@ -425,6 +430,30 @@ class Reader(Store):
             "LEFT JOIN commits b ON b.id = f.before WHERE ? IS NULL OR c.sha = ? ORDER BY f.id",
             (commit, commit),
         )
+
+    def signatures(self, tree: str | None = None) -> list[SignatureRow]:
+        """Return the signatures of a tree, or of all, the oldest first. What is none is left out:
+        a document may come from another ledger."""
+        rows = self._rows(
+            "SELECT f.suite, f.task, c.sha, c.tree, "
+            + ", ".join(f"f.document ->> '$.{name}'" for name in _SIGNED)
+            + " FROM findings f JOIN commits c ON c.id = f.revision "
+            "WHERE f.verb = ? AND (? IS NULL OR c.tree = ?) AND json_valid(f.document) "
+            "ORDER BY f.id",
+            (SIGNATURE, tree, tree),
+        )
+        signatures = []
+        for suite, task, sha, of_tree, key, numerics, seconds, *texts in rows:
+            with suppress(TypeError, ValueError, AttributeError):
+                work, growth = (
+                    {name: float(n) for name, n in json.loads(text).items() if name in WORK}
+                    for text in texts
+                )
+                key = json.dumps(dict(json.loads(key)), sort_keys=True)
+                signatures.append(SignatureRow(
+                    suite, task, sha, of_tree, key, str(numerics), float(seconds), work, growth
+                ))  # fmt: skip
+        return signatures
 
     def jobs(self, *, state: JobState | None = None) -> list[QueuedJob]:
         """Return the jobs, the oldest first."""

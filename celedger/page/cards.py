@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from celedger.base.errors import command
 from celedger.base.model import BisectRecord, Commit, FindingRecord
-from celedger.judge.incident import DRIFT, TYPED, Doubt, Incident, LevelChange
+from celedger.judge.incident import DRIFT, TYPED, WORK, Doubt, Incident, LevelChange
 from celedger.page import health, links
 from celedger.page.health import RECENT, Health
 from celedger.page.series import Measured
@@ -33,7 +33,7 @@ GLYPHS = {
     Health.STEADY: "✓", Health.UNMEASURED: "–", Health.UNJUDGED: "",
 }  # fmt: skip
 _WORDS = {"crash": "Crashes", "timeout": "Times out", "missing": "Not reported",
-          "not-finite": "Not finite", "drift": "Slow drift"}  # fmt: skip
+          "not-finite": "Not finite", "drift": "Slow drift", "work": "Work"}  # fmt: skip
 _TELEMETRY = "Telemetry, which the suite does not declare: it never fails a check."
 _OVER = {"recovered": Health.STEADY, "accepted": Health.STEADY, "withdrawn": Health.UNMEASURED}
 
@@ -153,7 +153,7 @@ class CardWriter:
         crashes = incident.is_failing and incident.kind in ("crash", "timeout")
         state = Health.CRASHED if crashes else Health.WORSE
         word = "Telemetry" if telemetry else "Worse"
-        if incident.is_failing or incident.kind == DRIFT:
+        if incident.is_failing or incident.kind in (DRIFT, WORK):
             word = _WORDS[incident.kind]
         if not incident.in_force:
             state, word = _OVER[incident.state], incident.state.capitalize()
@@ -162,7 +162,7 @@ class CardWriter:
             f"{also.capitalize()}." if also else "",
             plain(incident.message),
             *(f"{line}." for line in words.cause(incident, self._findings)[:1]),
-            _TELEMETRY if telemetry else "",
+            _TELEMETRY if telemetry and incident.kind != WORK else "",
         ]
         label, among, compare = self._where(incident)
         sha = incident.likeliest if incident.bisect else incident.seen_at
@@ -170,11 +170,12 @@ class CardWriter:
         commit = "" if main.name and incident.in_force and alone else sha[:TYPED]
         key = f"{main.suite}/{main.task}"
         typed = incident.next()
+        metric = "" if incident.kind == WORK else main.name  # there is no chart of a count
         return Card(
             state, word, key, self._name(main.suite, main.task), main.name,
-            links.view(key, main.name, commit), incident.id, words.state(incident),
+            links.view(key, metric, commit), incident.id, words.state(incident),
             incident.in_force and not telemetry, telemetry,
-            words.levels(main) if math.isfinite(main.change) else "",
+            words.levels(main) if metric and math.isfinite(main.change) else "",
             words.by_how_much(incident), tuple(filter(None, remarks)), label,
             self._line(incident.likeliest) if incident.is_named else None, among, compare,
             typed, sha[:TYPED],

@@ -14,7 +14,7 @@ from typing import Any
 
 from celedger.base.model import BaselineAct, FindingRecord
 from celedger.judge.derivation import Derivation
-from celedger.judge.incident import State
+from celedger.judge.incident import WORK, State
 from celedger.page import health, payload, sparkline
 from celedger.page.bisect_section import bisects
 from celedger.page.cards import GLYPHS, Card, CardWriter, CommitLine
@@ -177,8 +177,8 @@ def _headline(history: Measured, tasks: Sequence[TaskHealth], first: Card | None
     if state.doubts:
         sentence = f"{count(len(state.doubts), 'rise')} suspected, not settled"
         return Headline(Health.UNDECIDED, sentence, None, rest)
-    if state.in_force:
-        is_declared = any(i.declared for i in state.in_force)
+    if in_force := [i for i in state.in_force if i.kind != WORK]:
+        is_declared = any(i.declared for i in in_force)
         sentence = "What is worse is measured no more" if is_declared else "Only telemetry is worse"
         return Headline(Health.UNDECIDED, sentence, None, rest)
     tags = {s.tag for t in live for s in t.series if s.health is Health.UNDECIDED}

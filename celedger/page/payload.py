@@ -18,7 +18,7 @@ import numpy as np
 from celedger.base import files
 from celedger.base.model import FindingRecord, TrialRecord
 from celedger.base.text import escaped, without_sequences
-from celedger.judge.incident import IN_FORCE, Incident, IncidentMetric
+from celedger.judge.incident import IN_FORCE, WORK, Incident, IncidentMetric
 from celedger.ledger.read import Reader
 from celedger.page.health import SeriesHealth, TaskHealth, crashes, untestable
 from celedger.page.series import ChartSeries, ChartStretch, Measured, TaskSeries
@@ -92,6 +92,7 @@ def task(
         "marks": marks(history, (task.suite, task.name, "")),
         "failures": _failures(ledger.folder, stands, history),
         "news": _news(history, task),
+        "signed": _signed(history, task),
         "findings": [
             [history.position[f.commit], f.verb, iso_date(f.started), plain(f.headline), f.command]
             for f in findings if (f.suite, f.task) == (task.suite, task.name)
@@ -221,6 +222,24 @@ def _change(
             code = by_code(history.state, [change])
             return f"{difference}: {offset(change) or 'nothing clear'}; the code: {code}"
     return difference
+
+
+def _signed(history: Measured, task: TaskSeries) -> list[list[Any]]:
+    """Return [position, "new", "same" or "first", how the work of a step rose there] of the signed
+    commits."""
+    name = (task.suite, task.name)
+    rose = {
+        history.at(incident.seen_at): f"{metric.name} {words.levels(metric)}"
+        for incident in reversed(history.state.incidents)
+        if incident.kind == WORK and incident.state != "withdrawn"
+        for metric in reversed(incident.metrics) if metric.key[:2] == name
+    }  # fmt: skip
+    bits = {None: "first", True: "new", False: "same"}
+    return [
+        [at, bits[commit.is_new], rose.get(at, "")]
+        for commit in history.state.signed if (commit.suite, commit.task) == name
+        and (at := history.at(commit.commit)) >= 0
+    ]  # fmt: skip
 
 
 def _failures(folder: Path, stands: TaskHealth, history: Measured) -> list[dict[str, Any]]:

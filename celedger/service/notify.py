@@ -21,7 +21,7 @@ from celedger.base.config import Config
 from celedger.base.errors import CeledgerError
 from celedger.base.model import Commit, SaidRecord
 from celedger.base.text import plain, probability
-from celedger.judge.incident import DRIFT, Incident, State
+from celedger.judge.incident import DRIFT, WORK, Incident, State
 from celedger.ledger import Ledger, ulid
 from celedger.repo import Repository, bisecting
 from celedger.views import incidents as words
@@ -94,6 +94,8 @@ def unsent(incidents: Iterable[Incident], sent: set[tuple[str, str]]) -> list[Ne
     """Return what an address was not told yet. What it never heard of is not over for it."""
     news = []
     for incident in incidents:
+        if incident.kind == WORK and not incident.declared:
+            continue
         sent_events = {event for name, event in sent if name in incident.names}
         opened = NewsEvent.OPENED.value in sent_events
         if incident.in_force:

@@ -8,6 +8,7 @@ comes first. Knows nothing of how hooks are installed.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -22,7 +23,16 @@ from typing import TYPE_CHECKING
 from celedger.base import files
 from celedger.base.config import FILES, SUITES, Config
 from celedger.base.errors import CeledgerError, LedgerError, LedgerGone
-from celedger.base.model import JobState, Kind, OutcomeKind, Purpose, QueuedJob, Task, TrialRecord
+from celedger.base.model import (
+    Commit,
+    JobState,
+    Kind,
+    OutcomeKind,
+    Purpose,
+    QueuedJob,
+    Task,
+    TrialRecord,
+)
 from celedger.judge.incident import TYPED, Incident, Standing, State
 from celedger.ledger import Ledger
 from celedger.repo import Repository
@@ -39,6 +49,7 @@ if TYPE_CHECKING:
 
 KIND = "commit"
 _SEE = "see `celedger status`"
+_SIGNED = 32  # commits of one merge whose first steps are recorded at most
 MAX_ATTEMPTS = 3  # a job that lost its worker this often is given up
 
 
@@ -86,8 +97,9 @@ class Worker:
     attended: bool = False
     draw: Draw | None = None  # makes the pictures of alerts
     publish: Callable[[Repository, Config], None] | None = None  # writes the report's page
-    # Runs a verb that diagnoses, and keeps its answer; without it nothing is explained.
-    diagnose: Callable[[Repository, Config, Sequence[str]], None] | None = None
+    # Runs a verb that diagnoses, keeps its answer and returns it, "" where no package has the verb;
+    # without it nothing is signed or explained.
+    diagnose: Callable[[Repository, Config, Sequence[str]], str] | None = None
     owner: str = field(default_factory=lambda: f"{socket.gethostname()} {os.getpid()}")
 
     def drain(self) -> int | None:
@@ -241,6 +253,7 @@ class Worker:
             why=Purpose.HOOK, label="celedger worker", listen=self.listen, tell=self.say,
             together=True,
         ) as bench:  # fmt: skip
+            self._sign(repository, settings, bench, commit)
             state, _, ran = measure(
                 bench, commit, tasks, commit.sha, record, self.say, most=settings.max_reruns
             )
@@ -283,6 +296,30 @@ class Worker:
                 left -= report.trials
                 self._explain(repository, settings, bench, report)
         return [answer for answer in answers if answer]
+
+    def _sign(self, repository: Repository, settings: Config, bench: Bench, commit: Commit) -> None:
+        """Record the first steps of the commits that came, up to this one, and say whether they
+        compute the same. Takes seconds; what cannot be signed is trained all the same."""
+        log = repository.log(commit.sha, limit=_SIGNED + 1, first_parent=True)
+        if self.diagnose is None or len(log) < 2:
+            return
+        known = {*self.ledger.commits_with_trials(), *(r.commit for r in self.ledger.signatures())}
+        base = next((c for c in log[1:] if c.sha in known), log[1])
+        ends = f"{base.sha[:TYPED]}..{commit.sha[:TYPED]}"
+        words = ["same", ends, "--suite", bench.suite.folder.name, "--json"]
+        try:
+            answer = self.diagnose(repository, settings, words)
+        except CeledgerError as error:
+            self.say(f"{commit.sha[:10]} is not signed: {error}")
+            return
+        tasks: dict[str, list[str]] = {}
+        for row in json.loads(answer)["tasks"] if answer else ():
+            if row["commits"] and row["commits"][-1]["bits"]:
+                bits = {"equal": "="}.get(row["commits"][-1]["bits"], row["commits"][-1]["bits"])
+                tasks.setdefault(bits, []).append(row["task"])
+        if tasks:
+            names = {b: f" ({', '.join(t)})" if len(tasks) > 1 else "" for b, t in tasks.items()}
+            self.say(f"{commit.sha[:10]} bits: {'; '.join(b + names[b] for b in tasks)}")
 
     def _explain(
         self, repository: Repository, settings: Config, bench: Bench, report: Report

@@ -262,4 +262,5 @@ def missing(task: Task, reported: Mapping[str, float]) -> tuple[str, ...]:
         if m.direction is not Direction.INFO
         and m.name not in reported
         and m.name not in TELEMETRY_NAMES
+        and not m.is_signed
     )

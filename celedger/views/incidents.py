@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from celedger.base.model import Commit, FindingRecord
-from celedger.judge.incident import Incident, IncidentMetric, Standing, State
+from celedger.judge.incident import PER_STEP, Incident, IncidentMetric, Standing, State
 from celedger.views.format import (
     amount,
     measure,
@@ -54,7 +54,7 @@ def also(incident: Incident) -> list[str]:
 
 def by_how_much(incident: Incident) -> str:
     """Return `+29.8 %`, `+0.02`, or what a failing task does."""
-    return _failure(incident, incident.main) or moved(incident.main)
+    return _failure(incident, incident.main) or _amount(incident.main)
 
 
 def _failure(incident: Incident, metric: IncidentMetric) -> str:
@@ -62,6 +62,10 @@ def _failure(incident: Incident, metric: IncidentMetric) -> str:
     if math.isfinite(metric.change) or not incident.is_failure:
         return ""
     return KINDS["not-finite" if metric.name else incident.kind]
+
+
+def _amount(metric: IncidentMetric) -> str:
+    return levels(metric) if metric.unit == PER_STEP else moved(metric)
 
 
 def moved(metric: IncidentMetric) -> str:
@@ -73,12 +77,14 @@ def moved(metric: IncidentMetric) -> str:
 
 def effect(incident: Incident, metric: IncidentMetric) -> str:
     """Return `worse +8.1 %`, or what a metric or a task does that fails."""
+    if metric.unit == PER_STEP:
+        return levels(metric)
     return _failure(incident, metric) or f"worse {moved(metric)}".rstrip()
 
 
 def interval(metric: IncidentMetric) -> str:
     """Return `+28.1 % … +31.5 %`: the 95 % interval of the change."""
-    if not metric.before or not math.isfinite(metric.low):
+    if not metric.before or not math.isfinite(metric.low) or metric.unit == PER_STEP:
         return ""
     low, high = (relative(end, metric.before) for end in (metric.low, metric.high))
     return f"{low} … {high}"
@@ -86,6 +92,8 @@ def interval(metric: IncidentMetric) -> str:
 
 def levels(metric: IncidentMetric) -> str:
     """Return `0.3798 → 0.6230 nats`."""
+    if metric.unit == PER_STEP:
+        return f"{metric.before:,.0f} → {metric.after:,.0f} {PER_STEP}"
     # Two standard errors to each side; of a metric that repeats exactly, four digits.
     size = max(abs(metric.before), abs(metric.after))
     digits = max((metric.high - metric.low) / 4, FINEST * size)
@@ -223,6 +231,13 @@ def at_commit(
             moved_by = relative(change.size, change.before)
             phrases.append(f"{name}better {moved_by}".rstrip())
     return phrases
+
+
+def bits(state: State, sha: str, suite: str, task: str) -> list[str]:
+    """Return `bits: new` where the first steps at a commit compute something else than at the
+    signed commit before it, `bits: =` where not; nothing of a commit that nobody signed."""
+    signed = state.signed_at(suite, task, sha)
+    return [signed.bits()] if signed is not None else []
 
 
 def _caused(incident: Incident, metrics: Sequence[IncidentMetric], *, named: bool) -> str:

@@ -72,7 +72,10 @@ class Log(Document):
             lines = []
             batches = samples.batches(ledger.trials(commit=commit.sha))
             for key, batch in sorted(samples.latest(batches).items()):
-                remarks = tuple(words.at_commit(state, commit.sha, *key))
+                remarks = (
+                    *words.at_commit(state, commit.sha, *key),
+                    *words.bits(state, commit.sha, *key),
+                )
                 metrics = batch.metrics(ledger)
                 main = batch.sample(metrics[0]) if metrics else None
                 since = _changes(older.get(key, batch), batch)

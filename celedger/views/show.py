@@ -18,7 +18,7 @@ from celedger.base.model import (
     TrialRecord,
 )
 from celedger.judge.first_bad import FirstBad, first_bad_commits
-from celedger.judge.incident import State
+from celedger.judge.incident import WORK, State
 from celedger.judge.two_commits import smallest_change
 from celedger.ledger.read import Reader
 from celedger.views import incidents as words
@@ -65,13 +65,13 @@ class BatchRows:
     batch: Batch
     environment: Environment | None
     metrics: tuple[MetricRow, ...]
-    failed: tuple[str, ...]  # the state of the task as a whole
+    told: tuple[str, ...]  # the state of the task as a whole, and of the work of its steps
 
     def lines(self, width: int) -> list[str]:
         batch = self.batch
         head = f"{batch.title}  {batch.status}, {count(len(batch.records), 'trial')}"
         lines = [f"{head}  (recipe {short(batch.recipe)})"]
-        lines += [line for text in self.failed for line in wrap(f"  {text}", width, 4)]
+        lines += [line for text in self.told for line in wrap(f"  {text}", width, 4)]
         rows = [row.cells() for row in self.metrics]
         if not any(row.sample.n or row.sample.left_out or row.remarks for row in self.metrics):
             rows = []  # nothing was measured
@@ -81,7 +81,7 @@ class BatchRows:
     def json(self) -> dict[str, object]:
         return {
             **pick(self.batch, "suite task recipe environment"),
-            "told": list(self.failed),
+            "told": list(self.told),
             "metrics": self.metrics,
             "trials": [
                 {
@@ -126,8 +126,8 @@ class CommitRows(Document):
                 for sample in map(batch.sample, batch.metrics(ledger))
             )  # fmt: skip
             environment = ledger.environment(batch.environment)
-            failed = words.at_commit(state, sha, batch.suite, batch.task, "") if is_newest else []
-            rows.append(BatchRows(batch, environment, metrics, tuple(failed)))
+            told = _of_task(state, sha, batch.suite, batch.task) if is_newest else ()
+            rows.append(BatchRows(batch, environment, metrics, tuple(told)))
         first_bad = tuple(bad for bad in first_bad_commits(ledger) if bad.commit == sha)
         return cls(commit, tuple(rows), first_bad, tuple(findings))
 
@@ -163,6 +163,18 @@ class CommitRows(Document):
                 for f in self.findings
             ],
         }
+
+
+def _of_task(state: State, sha: str, suite: str, task: str) -> list[str]:
+    counts = dict.fromkeys(m.name for i in state.incidents if i.kind == WORK for m in i.metrics)
+    return [
+        *words.at_commit(state, sha, suite, task, ""),
+        *(
+            f"{name} {line}" for name in counts
+            for line in words.at_commit(state, sha, suite, task, name)
+        ),
+        *words.bits(state, sha, suite, task),
+    ]  # fmt: skip
 
 
 def _finding_lines(finding: FindingRecord, width: int) -> list[str]:

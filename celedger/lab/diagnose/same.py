@@ -3,6 +3,8 @@ the first commit is read from the ledger where it is there, and kept there where
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -12,13 +14,14 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
+from celedger.base import files
 from celedger.base.errors import CannotJudge, LedgerError, Status
-from celedger.base.model import Commit, FindingRecord, Task
+from celedger.base.model import SIGNATURE, WORK, Commit, FindingRecord, Task
+from celedger.judge.work import repeating
 from celedger.lab.diagnose.signature import (
     SCHEMES,
     SHORT,
     STEPS,
-    WORK,
     Difference,
     Scheme,
     Signature,
@@ -35,7 +38,7 @@ from celedger.trial.diagnostic import folder_of
 from celedger.trial.runner import Bench
 from celedger.trial.training_variables import child_copy
 
-VERB = "signature"  # of the findings that hold signatures
+_NO_TORCH = "no training step of torch was seen"
 QUICK = 3.0
 """Seconds of processor time of a short signature beyond which five steps are looked at instead:
 nobody waits longer for an answer while editing."""
@@ -90,13 +93,11 @@ class Signatures:
 
     def scheme(self) -> Scheme:
         """Return what to look at where nobody says: more than the first steps, if that is quick."""
-        for record in reversed(self.ledger.findings()):
-            own = (record.suite, record.task) == (self.task.suite, self.task.name)
-            if record.verb == VERB and own:
-                seconds = record.document.get("seconds")
-                is_slow = isinstance(seconds, float) and seconds > QUICK
-                used = (s for s in SCHEMES if str(s) == record.document.get("scheme"))
-                return STEPS if is_slow else next(used, SHORT)
+        for row in reversed(self.ledger.signatures()):
+            if (row.suite, row.task) == (self.task.suite, self.task.name):
+                used = json.loads(row.key).get("scheme")
+                known = (scheme for scheme in SCHEMES if str(scheme) == used)
+                return STEPS if row.seconds > QUICK else next(known, SHORT)
         return SHORT
 
     def compare(self, a: Commit, b: Commit, scheme: Scheme) -> TaskSameness:
@@ -158,7 +159,7 @@ class Signatures:
         if signature.problem:
             text = f"ended after {signature.count} steps: {signature.problem}"
             return TaskSameness(self.task.name, Sameness.FAILED, signature.count, message=text)
-        text = "no training step of torch was seen: use `celedger check .`"
+        text = f"{_NO_TORCH}: use `celedger check .`"
         return TaskSameness(self.task.name, Sameness.NO_TORCH, message=text)
 
     def sign(self, commit: Commit, scheme: Scheme) -> Signature:
@@ -173,36 +174,42 @@ class Signatures:
         """Return the snapshot of the suite that is used at a commit; it is named by its content."""
         return self.suite_files.get(commit.sha, self.bench.setup.suite_files)
 
-    def _key(self, commit: Commit, scheme: Scheme) -> dict[str, object]:
-        """Return what a signature belongs to, beside the commit."""
+    def _key(self, commit: Commit, scheme: str) -> str:
+        """Return what a signature belongs to, beside the tree."""
         environment = self.bench.place(commit.sha, self.task).environment.fingerprint
         probe = child_copy(self.bench.setup.child.parent, folder_of("signature")).name
-        return {
+        parts = {
             "recipe": replace(self.task, files=self._files(commit).name).recipe,
             "environment": environment, "seed": self.seed,
-            "device": self.bench.station.device.key, "probe": probe, "scheme": str(scheme),
+            "device": self.bench.station.device.key, "probe": probe, "scheme": scheme,
         }  # fmt: skip
+        return json.dumps(parts, sort_keys=True)
+
+    def no_torch_mark(self, commit: Commit) -> Path:
+        """Return the file that says that this training has no step of torch: it would run to its
+        end to say so again. May be deleted at any time."""
+        name = hashlib.sha256(self._key(commit, "").encode()).hexdigest()[:16]
+        return self.bench.repository.state_dir / "no-torch" / name
 
     def stored(self, commit: Commit, scheme: Scheme) -> Signature | None:
         """Return the signature that the ledger has; None for none, and for two that differ."""
-        key = self._key(commit, scheme)
-        signatures: list[Signature] = []
-        for record in self.ledger.findings(commit.sha):
-            if record.verb == VERB and key.items() <= record.document.items():
-                with suppress(KeyError, TypeError, ValueError):
-                    signatures.append(Signature.of(record.document))
-        if any(first_difference(signatures[0], other) for other in signatures[1:]):
-            return None
-        return signatures[0] if signatures else None
+        key = self._key(commit, str(scheme))
+        for row in repeating(self.ledger.signatures(commit.tree)):
+            if (row.suite, row.task, row.key) == (self.task.suite, self.task.name, key):
+                for record in self.ledger.findings(row.commit):
+                    if record.document.get("key") == json.loads(key):
+                        with suppress(KeyError, TypeError, ValueError):
+                            return Signature.of(record.document)
+        return None
 
     def keep(self, commit: Commit, signature: Signature) -> None:
         """Keep the signature of a commit. A ledger that cannot be written to is no error."""
         started = self.bench.setup.now()
         counts = ", ".join(f"{n:,.0f} {WORK[name]}" for name, n in work(signature).items())
         record = FindingRecord(
-            ulid.new(started, Random()), VERB, self.task.suite, self.task.name, commit.sha, "",
+            ulid.new(started, Random()), SIGNATURE, self.task.suite, self.task.name, commit.sha, "",
             f"same {self.task.name}", started, f"a step: {counts}",
-            {**self._key(commit, Scheme(0)), **signature.document()},
+            {"key": json.loads(self._key(commit, signature.scheme)), **signature.document()},
         )  # fmt: skip
         with suppress(LedgerError):
             self.ledger.record_commits([commit])
@@ -210,7 +217,7 @@ class Signatures:
 
 
 @dataclass(frozen=True, slots=True)
-class SignedCommit:
+class LoggedCommit:
     """A commit of a range beside the one before it. `difference`: the first that decides, None for
     equal bits and for the first commit. `work`: of a step, by count, and `changes` by how much it
     is more."""
@@ -224,11 +231,15 @@ class SignedCommit:
 
 def log(
     signatures: Signatures, commits: Sequence[Commit], scheme: Scheme
-) -> Iterator[SignedCommit]:
-    """Yield the signatures of successive commits, the oldest first; each is stored. Raises
-    CannotJudge where the first does not repeat its own bits."""
+) -> Iterator[LoggedCommit]:
+    """Yield the signatures of successive commits, the oldest first; each is stored. Only the first
+    is yielded where that does not repeat its own bits."""
     before: Signature | None = None
     for commit in commits:
+        mark = signatures.no_torch_mark(commit)
+        if mark.exists():
+            yield LoggedCommit(commit, problem=_NO_TORCH)
+            return
         signature = signatures.stored(commit, scheme)
         if signature is None:
             try:
@@ -236,33 +247,26 @@ def log(
                     scheme, signature = signed(partial(signatures.sign, commit), scheme)
                     again = signatures.sign(commit, scheme)
                     if first_difference(signature, again) is not None:
-                        raise UnrepeatableError(signatures.task, commit)
+                        yield LoggedCommit(commit, problem="does not repeat its own bits")
+                        return
                 else:
                     signature = signatures.sign(commit, scheme)
-            except UnrepeatableError:
-                raise
             except CannotJudge as error:
-                yield SignedCommit(commit, problem=str(error))
+                yield LoggedCommit(commit, problem=str(error))
                 continue
             if signature.problem or not signature.count:
-                problem = signature.problem or "no training step of torch was seen"
-                yield SignedCommit(commit, problem=problem)
+                if not signature.problem:
+                    with suppress(OSError):
+                        files.replace(mark, b"")
+                yield LoggedCommit(commit, problem=signature.problem or _NO_TORCH)
                 continue
             signatures.keep(commit, signature)
         difference = first_difference(before, signature) if before is not None else None
         old = work(before) if before is not None else {}
         now = work(signature)
         changes = {name: now[name] - old[name] for name in now.keys() & old.keys()}
-        yield SignedCommit(commit, difference, now, {k: v for k, v in changes.items() if v})
+        yield LoggedCommit(commit, difference, now, {k: v for k, v in changes.items() if v})
         before = signature
-
-
-class UnrepeatableError(CannotJudge):
-    def __init__(self, task: Task, commit: Commit) -> None:
-        super().__init__(
-            f"{task.name} does not repeat its own bits at {commit.sha[:10]}",
-            "seed every generator of the training",
-        )
 
 
 def answers(

@@ -8,13 +8,15 @@ function changes them, and moves no bit. Must not import torch.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from celedger.base.model import Commit, Kind, Task
+from celedger.base.model import WORK, Commit, Kind, Task
 from celedger.lab.diagnose.profile import printed_name
 from celedger.lab.diagnose.trace import processes, rank_of, records
 from celedger.trial.diagnostic import EAGER, diagnose
@@ -41,14 +43,7 @@ _NAMES = {
     "random": "the random numbers that are drawn",
 }
 _HALF = ("float16", "bfloat16")
-WORK = {
-    "operators": "operators",
-    "lines": "of your lines",
-    "calls": "of your calls",
-    "allocated": "bytes allocated",
-    "waits": "reads of a value",
-    "items": "batches loaded",
-}
+_GROWING = 4  # steps at each of which a count is larger
 _SETTLED = 2  # the first step whose work is compared: those before set up what later ones reuse
 
 
@@ -100,10 +95,19 @@ class Signature:
         """Return what is stored: without modules, and the operators of one step alone."""
         kept = ("t", "d", "z", "work", "settings", "dtypes")
         return {
+            "numerics": self.numerics(), "work": work(self), "growth": growth(self),
             "scheme": self.scheme, "ranks": list(self.ranks), "evaluates": self.evaluates,
             "reports": [list(row) for row in self.reports], "seconds": self.seconds,
             "steps": [[{k: step[k] for k in kept} for step in each] for each in self.steps],
         }  # fmt: skip
+
+    def numerics(self) -> str:
+        """Return a digest of all that decides: equal for signatures without a difference."""
+        decides = [
+            [[step["d"].get(part) for part in DECIDING] for step in each] for each in self.steps
+        ]
+        reports = [[name, repr(float(value))] for _, name, value in self.reports]
+        return hashlib.sha256(repr((decides, reports)).encode()).hexdigest()[:16]
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Signature:
@@ -280,6 +284,21 @@ def work(signature: Signature) -> dict[str, float]:
         if steps:
             counts: Mapping[str, float] = steps[min(_SETTLED, len(steps) - 1)]["work"]
             return {name: counts[name] for name in WORK if name in counts}
+    return {}
+
+
+def growth(signature: Signature) -> dict[str, float]:
+    """Return by how much counts grow from one step to the next, where they do at each: steps of
+    equal place in their epochs, after the first."""
+    scheme = next((s for s in SCHEMES if str(s) == signature.scheme), STEPS)
+    for steps in signature.steps:
+        counts = [step["work"] for step in steps[1 :: max(scheme.batches, 1)]][:_GROWING]
+        if len(counts) == _GROWING:
+            return {
+                name: (counts[-1][name] - counts[0][name]) / (len(counts) - 1)
+                for name in counts[0]
+                if all(name in b and b[name] > a[name] for a, b in pairwise(counts))
+            }
     return {}
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from celedger.lab.diagnose.same import Sameness, SignedCommit, TaskSameness
-from celedger.lab.diagnose.signature import WORK, Difference
+from celedger.base.model import WORK
+from celedger.lab.diagnose.same import LoggedCommit, Sameness, TaskSameness
+from celedger.lab.diagnose.signature import Difference
 from celedger.views.document import Json, document
 from celedger.views.format import count, plain, short
 
@@ -72,7 +73,7 @@ def _work(answer: TaskSameness) -> str:
 _LOGGED = ("operators", "lines", "allocated")  # counts of a line of the log
 
 
-def log_line(row: SignedCommit) -> str:
+def log_line(row: LoggedCommit) -> str:
     """Return `1a2b3c4d5e  bits: new (the loss, step 1, 3e-2)  operators 233 (+20)  lines 56`."""
     if row.problem:
         return f"{short(row.commit.sha)}  {plain(row.problem)}"
@@ -90,7 +91,7 @@ def log_line(row: SignedCommit) -> str:
     return "  ".join([short(row.commit.sha), bits, *counts])
 
 
-def log_json(rows: Mapping[str, Sequence[SignedCommit]]) -> Mapping[str, Json]:
+def log_json(rows: Mapping[str, Sequence[LoggedCommit]]) -> Mapping[str, Json]:
     """Return the document of a log, by task."""
     return document(tasks=[
         {"task": task, "commits": [

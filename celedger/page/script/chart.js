@@ -43,6 +43,7 @@ function drawChart(task, metric) {
   drawEnvironments(stretches);
   drawMarks();
   drawCrosses(task, points);
+  drawSigned(task);
   drawSteps(task, metric);
   draw("g", { class: "over" });
   chart.replaceChildren(picture);
@@ -279,6 +280,24 @@ function drawCrosses(task, points) {
   }
 }
 
+// Below the chart, the first steps of each commit: where the bits changed, where the work rose.
+function drawSigned(task) {
+  for (const [at, bits, work] of task.signed) {
+    if (!isVisible(at)) continue;
+    const left = shown.edge(at);
+    const place = { x: left, width: Math.max(1, shown.edge(at + 1) - left - 1) };
+    const box = svg("rect", { class: `signed ${bits}`, ...place, y: BOTTOM + 2, height: 5 });
+    box.append(svg("title", {}, signedText(bits, work)));
+    shown.picture.append(box);
+    if (work) draw("path", { class: "rose", d: `M${shown.x(at) - 4} ${BOTTOM + 11}l4 -6l4 6z` });
+  }
+}
+
+const signedText = (bits, work) =>
+  [{ new: "bits: new", same: "bits: =", first: "bits: signed" }[bits], work]
+    .filter(Boolean)
+    .join("; ");
+
 function told(mark) {
   const name = mark.id ? `${mark.id}, ${mark.state}: ` : "";
   const levels = mark.levels ? ` (${mark.levels})` : "";
@@ -306,6 +325,7 @@ function headline(task, metric, points) {
     points.length && "The axis does not start at 0.",
     points.length < size && `Hatched: ${size - points.length} of ${size} commits are not measured.`,
     task.crashed.some(isVisible) && "✕: a trial failed.",
+    task.signed.length && "Strip: where the first steps compute something new; ▲: more work.",
     metric.stretches.length > 1 && "Dashed: the environment or the suite changed.",
     stretch?.levels.length && "Lines: the level, adjusted for seeds.",
   ];

@@ -109,6 +109,8 @@ function hover(picture, point) {
     element("p", {}, `${author(point.at)}, ${date(point.at)}`),
   ];
   if (said) lines.push(element("p", {}, said));
+  const signed = shown.task.signed.find((s) => s[0] === point.at);
+  if (signed) lines.push(element("p", {}, signedText(signed[1], signed[2])));
   const tags = axis.tags[point.at];
   if (tags) lines.push(element("p", {}, tags.join(", ")));
   const tip = find(".tip", chart) || element("div", { class: "tip" });

@@ -1,0 +1,109 @@
+"""Rises of work and changes of bits along a line of signatures; nothing is trained."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+
+import pytest
+
+from celedger.base.model import Commit, Direction, Floor, Kind, Metric, SignatureRow
+from celedger.judge.work import SignedLine, WorkRise, repeating
+
+COMMITS = [Commit(f"{n:040d}", f"tree {n}", (), "Ada", n, n, f"number {n}") for n in range(8)]
+PLACES = {commit.sha: place for place, commit in enumerate(COMMITS)}
+
+
+def row(
+    place: int, numerics: str = "a", seed: int = 0, recipe: str = "r", **work: float
+) -> SignatureRow:
+    key = json.dumps({"environment": "e", "recipe": recipe, "seed": seed}, sort_keys=True)
+    commit = COMMITS[place]
+    growth = {"lines": work.pop("growth")} if "growth" in work else {}
+    return SignatureRow(
+        "tiny", "fit", commit.sha, commit.tree, key, numerics, 0.1,
+        {"operators": 400.0, "lines": 50.0, "waits": 0.0, **work}, growth,
+    )  # fmt: skip
+
+
+def rises(rows: Sequence[SignatureRow], metrics: Sequence[Metric] = ()) -> list[WorkRise]:
+    return SignedLine.of(rows, COMMITS, PLACES).rises(lambda recipe: metrics)
+
+
+def test_a_signature_that_differs_from_another_of_its_tree_and_key_is_used_by_nobody() -> None:
+    rows = [row(0), row(1), row(1, "b"), row(2, "c")]
+    assert [r.commit for r in repeating(rows)] == [COMMITS[0].sha, COMMITS[2].sha]
+    signed = list(SignedLine.of(rows, COMMITS, PLACES).commits())
+    assert [(s.commit, s.is_new) for s in signed] == [
+        (COMMITS[0].sha, None), (COMMITS[2].sha, True),
+    ]  # fmt: skip
+
+
+def test_commits_are_compared_by_the_newest_key_alone() -> None:
+    rows = [row(0, "x", recipe="old"), row(0), row(2), row(3, "b")]
+    signed = list(SignedLine.of(rows, COMMITS, PLACES).commits())
+    assert [s.bits() for s in signed] == ["bits: signed", "bits: =", "bits: new"]
+
+
+@pytest.mark.parametrize(
+    ("work", "told"),
+    [
+        ({"operators": 480.0}, True), ({"operators": 479.0}, False),
+        ({"lines": 59.0}, False), ({"lines": 60.0}, True),
+        ({"waits": 1.0}, True), ({"operators": 100.0}, False),
+    ],
+)  # fmt: skip
+def test_a_count_that_rises_by_the_limit_is_told(work: dict[str, float], told: bool) -> None:
+    found = rises([row(0), row(3, **work)])
+    assert [(r.count, r.first, r.last) for r in found] == (
+        [(next(iter(work)), 1, 3)] if told else []
+    )
+
+
+def test_a_few_lines_more_of_a_short_step_are_not_told() -> None:
+    assert rises([row(0, lines=5.0), row(1, lines=8.0)]) == []
+
+
+def test_a_rise_is_over_when_the_count_is_back_and_not_before() -> None:
+    rows = [row(0), row(1, operators=900.0), row(2, operators=700.0), row(4, operators=410.0)]
+    (rise,) = rises(rows)
+    assert (rise.before, rise.after, rise.closed) == (400.0, 900.0, 4)
+    (rise,) = rises(rows[:3])
+    assert rise.closed is None
+
+
+def test_a_second_rise_on_an_open_one_is_another() -> None:
+    found = rises([row(0), row(1, operators=600.0), row(2, operators=900.0), row(3)])
+    assert [(r.before, r.after, r.closed) for r in found] == [
+        (400.0, 600.0, 3), (600.0, 900.0, 3),
+    ]  # fmt: skip
+
+
+def test_a_count_that_begins_to_grow_with_each_step_is_told() -> None:
+    (rise,) = rises([row(0), row(1, growth=1.0), row(2, growth=1.0)])
+    assert (rise.count, rise.before, rise.after, rise.last) == ("growth of lines", 0.0, 1.0, 1)
+
+
+def test_other_seeds_show_one_rise_and_an_older_definition_is_no_longer_current() -> None:
+    rows = [row(n, seed=s, operators=400.0 + 400 * (n > 0)) for s in (0, 1) for n in range(2)]
+    (rise,) = rises(rows)
+    assert rise.is_current
+    (rise,) = rises([*rows, row(3, recipe="new")])
+    assert not rise.is_current
+
+
+def test_a_declared_count_has_its_own_floor() -> None:
+    metric = Metric("operators", "", Direction.LOWER, Kind.WORK, Floor(0.01, relative=True))
+    (rise,) = rises([row(0), row(1, operators=405.0)], [metric])
+    assert rise.is_declared and math.isclose(rise.floor, 4.0)
+    processor_time = Metric("operators", "", Direction.LOWER, Kind.SPEED, Floor(0.01))
+    assert rises([row(0), row(1, operators=405.0)], [processor_time]) == []
+
+
+def test_a_signature_of_an_equal_tree_has_the_place_of_the_line() -> None:
+    moved = SignatureRow(**{
+        **{name: getattr(row(2, "b"), name) for name in SignatureRow.__slots__}, "commit": "f" * 40,
+    })  # fmt: skip
+    signed = list(SignedLine.of([row(0), moved], COMMITS, PLACES).commits())
+    assert [s.is_new for s in signed] == [None, True]
