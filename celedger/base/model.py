@@ -43,6 +43,11 @@ class Kind(StrEnum):
     COUNT = "count"
 
 
+CLOCKED = frozenset({Kind.SPEED, Kind.WORK, Kind.MEMORY})
+"""Kinds of metrics that vary from trial to trial of the same code, and are not re-used with a
+result."""
+
+
 @dataclass(frozen=True)
 class Floor:
     """The smallest change worth knowing: absolute, or relative to the baseline's level."""

@@ -188,7 +188,7 @@ def _incidents(
         [each.steps for each in told if each.is_here and not is_as_recorded(each, histories)],
         floors={key: metric.floor.at for key, metric in metrics.items()},
         acts=acts,
-        evidence=_evidence(line, histories),
+        evidence=_evidence(line, tasks, histories),
         contrasts=beside,
     )
 
@@ -296,7 +296,11 @@ def _is_measured_since(
     return False
 
 
-def _evidence(line: Line, histories: Mapping[MetricKey, MetricHistory]) -> CommitEvidence | None:
+def _evidence(
+    line: Line,
+    tasks: Mapping[tuple[str, str], TaskMeasurements],
+    histories: Mapping[MetricKey, MetricHistory],
+) -> CommitEvidence | None:
     """Return what commits say of each other; None where nothing fell that they could have mended,
     since git is asked for it."""
     falls = any(
@@ -311,7 +315,8 @@ def _evidence(line: Line, histories: Mapping[MetricKey, MetricHistory]) -> Commi
         for place in range(len(line.commits))
         if (named := line.names(place)) is not None
     }
-    return CommitEvidence(names, line.touches, line.foreign())
+    same_code = {name: own.same_code for name, own in tasks.items()}
+    return CommitEvidence(names, line.touches, line.foreign(), same_code=same_code)
 
 
 def matching(told: Iterable[tellings.Told], failure: Failure) -> list[tellings.Told]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-from celedger.base.model import SPOILT, Kind, Metric, Task, TrialRecord
+from celedger.base.model import CLOCKED, SPOILT, Kind, Metric, Task, TrialRecord
 from celedger.judge.incident import TWO_SIDED_95, MetricStanding, Standing, State, interval
 from celedger.judge.standings import ONE_SIDED_95, PAIRED, WITHOUT_FLOOR
 from celedger.ledger.read import Reader
@@ -135,7 +135,7 @@ class _Comparison:
         return (0.0 if noise.is_exact else math.inf), variance
 
     def _kind(self, size: float, floor: float, error: float) -> tuple[Standing, str]:
-        is_timed = self.metric.kind in (Kind.SPEED, Kind.WORK, Kind.MEMORY)
+        is_timed = self.metric.kind in CLOCKED
         largest = max(abs(b - a) for a, b in self.pairs)
         if largest <= PAIRED * floor and not is_timed:
             return Standing.SAME, "equal at every seed" if largest == 0 else ""

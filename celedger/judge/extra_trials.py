@@ -29,6 +29,7 @@ _WORDS = {
     Why.ANCHOR: "anchor of a new environment",
     Why.CONTROL: "control",
     Why.REPEAT: "to know the noise, again",
+    Why.CLOCK: "beside the re-used results,",
     Why.RISEN: "control",
 }
 
@@ -58,10 +59,13 @@ class ExtraTrials:
     def run(self, ran: Sequence[TrialRecord], *, most: int = MOST) -> None:
         """Run what tells most, one trial after the other, until nothing is in doubt or `most` ran.
         `ran` are the trials of this job so far."""
-        settled = []
-        for task in self.tasks:
-            own = [r for r in ran if r.task == task.name and not r.derived]
-            settled.append(_Settling(self, task, own).run(most))
+        settling = [
+            _Settling(self, task, [r for r in ran if r.task == task.name and not r.derived])
+            for task in self.tasks
+        ]
+        for each in settling if most else ():
+            each.clock()
+        settled = [each.run(most) for each in settling]
         self.is_settled = all(settled)
 
     def _derive(self, task: Task) -> Derivation:
@@ -85,6 +89,19 @@ class _Settling:
     job: ExtraTrials
     task: Task
     ran: list[TrialRecord]
+
+    def clock(self) -> None:
+        """Run the commit where re-used results leave its speed or memory unknown. It would have
+        run without them, so it is none of the extra trials."""
+        now = self.job._derive(self.task)
+        self.job._before.setdefault(self.task.name, now)
+        head = now.line.places.get(self.job.commit.sha, -1)
+        for key in self._declared(now):
+            values = now.tasks[key[:2]].measured.get(key)
+            reused = values is not None and values.has_sessions and (values.place == head).any()
+            if reused and not now.histories[key].nodes_at(head):
+                self.ran.append(self._run(now, Wanted(head, key, Why.CLOCK)))
+                return
 
     def run(self, most: int) -> bool:
         """Run what tells most; return True where nothing more is wanted."""
@@ -186,6 +203,8 @@ class _Settling:
         other = None if wanted.beside is None else now.line.commits[wanted.beside]
         asks = wanted.key is not None and wanted.why is not Why.REPEAT
         question = f": is {wanted.key[2]} really worse?" if asks and wanted.key else ""
+        if wanted.why is Why.CLOCK and wanted.key:
+            question = f": they have no {wanted.key[2]}"
         beside = f", beside {other.sha[:7]}" if other is not None else ""
         job.tell(f"{_WORDS[wanted.why]} {task.name} at {commit.sha[:7]}{beside}{question}")
         need = Need(

@@ -11,14 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from celedger.base.model import SPOILT, Direction, Kind, Mark, Metric, TaskRecord
+from celedger.base.model import CLOCKED, SPOILT, Direction, Kind, Mark, Metric, TaskRecord
 from celedger.judge.line import Line
 from celedger.ledger.read import Reader
 from celedger.ledger.trial_arrays import TaskColumns
 from celedger.stats.arrays import Floats, Ints
 from celedger.stats.course import Measurements, MetricKey
 
-_SESSIONS = frozenset({Kind.SPEED, Kind.WORK, Kind.MEMORY})
 _LARGEST = 1e100
 """A value beyond it is taken for infinite: its square is not, and no training means it."""
 _SHORT = "%.6g"
@@ -47,6 +46,7 @@ class TaskMeasurements:
         ended_well: Id, place, chain, seed and start (µs) of each trial that ended well: a column of
             an array each.
         tried: Places with a trial that ended, however.
+        same_code: Place of a commit -> the older place whose results it re-uses.
     """
 
     suite: str
@@ -58,6 +58,7 @@ class TaskMeasurements:
     controls: Mapping[MetricKey, frozenset[tuple[int, int]]]
     ended_well: Ints
     tried: frozenset[int]
+    same_code: Mapping[int, int]
 
 
 class _Definition:
@@ -75,6 +76,27 @@ class _Definition:
         self.usable = {False: whole, True: whole & ~columns.marked(*SPOILT)}
         self.seed, self.own = columns.seed, ~columns.derived
         self.bits = np.full(columns.ids.size, -1, dtype=np.int64)
+
+    def values(self, metric: Metric) -> tuple[Ints, Floats]:
+        """Return the indices of the trials that have a value of the metric, and those values. No
+        speed or memory is stored with a re-used result: it is that of the trial that ran."""
+        rows, values = self.columns.values(metric)
+        derived = np.flatnonzero(self.columns.derived)
+        if metric.kind not in CLOCKED or not derived.size:
+            return rows, values
+        ran, evidence = self.columns.ids[rows], self.columns.evidence[derived]
+        found = np.isin(evidence, ran)
+        every = np.concatenate([rows, derived[found]])
+        values = np.concatenate([values, values[np.searchsorted(ran, evidence[found])]])
+        order = np.argsort(every, kind="stable")
+        return every[order], values[order]
+
+    def reused(self) -> list[tuple[int, int]]:
+        """Return the places of re-used results, each with the older place of the trial that ran."""
+        derived = np.flatnonzero(self.counts & self.columns.derived)
+        ran = np.searchsorted(self.columns.ids, self.columns.evidence[derived])
+        pairs = zip(self.place[derived].tolist(), self.place[ran].tolist(), strict=True)
+        return [(there, here) for there, here in pairs if 0 <= here < there]
 
     def first_used(self) -> list[tuple[int, Chain]]:
         """Return each chain with the id of its first trial that counts."""
@@ -107,7 +129,7 @@ def measurements(
     used = sorted((pair for part in parts for pair in part.first_used()), key=lambda p: p[0])
     chains = list(dict.fromkeys(chain for _, chain in used))
     every = [m for m in ledger.metrics(newest.recipe) if m.direction is not Direction.INFO]
-    _number_bits(parts, [m for m in every if m.kind not in _SESSIONS])
+    _number_bits(parts, [m for m in every if m.kind not in CLOCKED])
     metrics = {(newest.suite, newest.name, m.name): m for m in every if judged in (None, m.name)}
     measured, not_finite, controls = {}, {}, {}
     for key, metric in metrics.items():
@@ -119,6 +141,7 @@ def measurements(
         newest.suite, newest.name, tuple(chains), metrics, measured, not_finite, controls,
         np.concatenate([_ended_well(part, chains) for part in parts], axis=1),
         frozenset(place for part in parts for place in part.place[part.counts].tolist()),
+        {there: here for part in parts for there, here in part.reused()},
     )  # fmt: skip
 
 
@@ -143,18 +166,20 @@ def _of_metric(
     numbers = {chain: number for number, chain in enumerate(chains)}
     table: list[Floats] = []
     for part in parts:
-        rows, values = part.columns.values(metric)
+        rows, values = part.values(metric)
         keep = part.usable[metric.kind is Kind.SPEED][rows]
         rows, values = rows[keep], values[keep]
         if not rows.size:
             continue
         columns = part.columns
+        # Equal bits of quality say nothing of speed or memory, the same trial says it of all.
+        bits = columns.evidence_or_own if metric.kind in CLOCKED else part.bits
         chain = np.array([numbers.get(each, -1) for each in part.chains])[columns.environment[rows]]
         table.append(
             np.array(
                 [
                     columns.ids[rows], part.place[rows], chain, columns.session[rows],
-                    columns.rank[rows], part.seed[rows], part.own[rows], part.bits[rows],
+                    columns.rank[rows], part.seed[rows], part.own[rows], bits[rows],
                     columns.risen[rows], values,
                 ],
                 dtype=np.float64,
@@ -173,7 +198,7 @@ def _of_metric(
     sessions = _in_order_of_time(whole[2])
     measurements_of = Measurements(
         whole[0], whole[1], sessions, whole[3], whole[4], value * metric.direction.sign,
-        own == 1, bits.astype(np.int64), metric.kind in _SESSIONS,
+        own == 1, bits.astype(np.int64), metric.kind in CLOCKED,
     )  # fmt: skip
     asked = zip(whole[0][risen == 1].tolist(), sessions[risen == 1].tolist(), strict=True)
     return measurements_of, broken, frozenset(asked)

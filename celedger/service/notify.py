@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from random import SystemRandom
@@ -24,8 +24,10 @@ from celedger.base.text import plain, probability
 from celedger.judge.incident import DRIFT, WORK, Incident, State
 from celedger.ledger import Ledger, ulid
 from celedger.repo import Repository, bisecting
+from celedger.system.device_lock import try_flock
 from celedger.views import incidents as words
 
+LOCK = "alerts.lock"  # held while alerts are sent, in the ledger's folder
 Draw = Callable[[str], str]  # of a bisect, by its id, the file; may raise CeledgerError
 
 
@@ -57,6 +59,20 @@ def announce(
     bisect`, which judges old commits. The picture of a bisect goes along."""
     if not settings.notify or bisecting.start_of(repository):
         return
+    # `check` and the worker may have the same news in the same second.
+    with try_flock(ledger.private / LOCK, wait=True) or nullcontext():
+        _announce(repository, ledger, settings, state, commits, say, draw)
+
+
+def _announce(
+    repository: Repository,
+    ledger: Ledger,
+    settings: Config,
+    state: State,
+    commits: Sequence[Commit],
+    say: Callable[[str], None],
+    draw: Draw | None,
+) -> None:
     by_sha = {commit.sha: commit for commit in commits}
     rows = ledger.said()
     for address in settings.notify:

@@ -34,7 +34,8 @@ class Measurements:
         value: In the metric's unit, its sign changed where a larger value is better.
         own: False for a result that was re-used: it repeats a commit's bits and is no evidence.
         bits: A number for what the trial computed: equal numbers are equal bits of all that the
-            trial reported about quality. -1 where that is not known.
+            trial reported about quality, and of speed, work and memory the same trial, re-used. -1
+            where that is not known.
         has_sessions: True for speed, work and memory, whose values of one session share an effect.
     """
 

@@ -5,8 +5,8 @@ Pure: likelihood ratios from counted shares; reads no repository.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
 REVERTS, NAMED = 0.6, 0.7
 """Share of reverts among mends, and of reverts that name the commit they revert."""
@@ -37,12 +37,15 @@ class CommitEvidence:
         touches: Whether a commit (the first) touches files that another one touched.
         foreign: Share of unrelated pairs of commits that overlap so, counted in the repository.
         futile: Share of regressions that were reverted in name only.
+        same_code: By task: place of a commit -> the older place whose results it re-uses, since it
+            differs in nothing that the task reads.
     """
 
     names: Mapping[int, int]
     touches: Callable[[int, int], bool]
     foreign: float = 0.08
     futile: float = 0.1
+    same_code: Mapping[tuple[str, str], Mapping[int, int]] = field(default_factory=dict)
 
 
 class MendRatios:
@@ -70,6 +73,20 @@ class MendRatios:
                     whole, part = whole + w, part + p
             self._cache[culprits, menders] = whole / pairs, part / pairs
         return self._cache[culprits, menders]
+
+    def undoing(
+        self,
+        culprits: tuple[int, int],
+        menders: tuple[int, int],
+        tasks: Iterable[tuple[str, str]],
+    ) -> int | None:
+        """Return the commit of a fall that has, for every task, the code of before the culprits:
+        whatever they did is undone."""
+        code = self._evidence.same_code if self._evidence is not None else {}
+        for mender in range(max(menders[0], culprits[1] + 1), menders[1] + 1) if code else ():
+            if all(0 <= code.get(t, {}).get(mender, -1) < culprits[0] for t in tasks):
+                return mender
+        return None
 
     def naming(self, culprits: tuple[int, int], menders: tuple[int, int]) -> int | None:
         """Return the newest commit of a fall that says it reverts one of the culprits."""

@@ -46,6 +46,9 @@ NOBODYS = 0.1
 LOG_RANGE = 3.3  # ln 27
 ALIKE = 0.02
 """A mend need not return to the level exactly: sd of what remains, share of the incident's size."""
+UNDONE = 1e6
+"""Likelihood ratio of a commit with the code of before an incident. What was re-used is proved, so
+it is as good as certain; a file that the trial's footprint lacks is left."""
 MOST_STATES, MOST_OPEN = 80, 6
 """States that are kept; open incidents of which subsets are weighed (2^6 of them)."""
 NEGLIGIBLE = math.log(1e-5)
@@ -216,7 +219,12 @@ class _Filter:
             return 1.0
         near = [rises[k] for k in asked]
         keys = sorted(set(fall.steps) | {k for r in near for k in r.steps})
-        sets = [ratios.of((r.first, r.last), (fall.first, fall.last)) for r in near]
+        sets = [
+            ratios.of((r.first, r.last), (fall.first, fall.last))
+            if ratios.undoing((r.first, r.last), (fall.first, fall.last), r.tasks) is None
+            else (UNDONE, 1 / UNDONE)
+            for r in near
+        ]
         whole, part = np.log(np.array(sets)).T
         first, of_left = _distinct(_codes(self.states[:, asked]))
         lefts = self.states[first][:, asked]
@@ -312,7 +320,7 @@ def _read(
     ratios: MendRatios,
 ) -> None:
     """Bring the state of every live rise up to date after a fall."""
-    sure_fall = max(s.probability for s in fall.steps.values())
+    fell = max(s.probability for s in fall.steps.values())
     laid: list[int] = []
     columns = _asked([rises[i] for i in filtered.live], fall)
     asked = [filtered.live[column] for column in columns]
@@ -322,12 +330,16 @@ def _read(
         if mend.state is IncidentState.RECOVERED:
             continue
         was = rise.was_recovered
-        names = None
+        names, sure_fall = None, fell
+        undoes = ratios.undoing((rise.first, rise.last), (fall.first, fall.last), rise.tasks)
+        if undoes is not None:  # it fell as surely as it rose
+            sure_fall = max(fell, *(s.probability for s in rise.steps.values()))
         is_over = sure_fall >= (KEPT if was else CLOSED) and mend.gone >= (KEPT if was else GONE)
         if is_over and not was:
             is_over = _standard_errors_over_half(rise, mend, fall) >= MORE_GONE_THAN_LEFT
         if is_over:
             names = ratios.naming((rise.first, rise.last), (fall.first, fall.last))
+            names = undoes if undoes is not None else names
         if is_over and (was or names is not None or mend.gone >= GONE_UNNAMED):
             mend.state = IncidentState.RECOVERED
             mend.closed = fall.likeliest() if names is None else names

@@ -59,6 +59,7 @@ class Why(StrEnum):
     ANCHOR = "anchor"  # the last commit measured before, in a new chain; or HEAD beside it
     CONTROL = "control"  # a commit before an incident, or the oldest one of the chain
     REPEAT = "repeat"  # HEAD, since the noise is not known
+    CLOCK = "clock"  # HEAD, whose re-used results have no speed and no memory
     RISEN = "risen"  # the commit of a rise that is doubted now, or HEAD beside it
 
 

@@ -58,14 +58,17 @@ class Lock:
         self.close()
 
 
-def try_flock(path: Path, *, mode: int = 0o600, shared: bool = False) -> Lock | None:
+def try_flock(
+    path: Path, *, mode: int = 0o600, shared: bool = False, wait: bool = False
+) -> Lock | None:
     """Take the lock of the file, made with `mode` when it is not there; None when another
-    holder has it (also one in this process). A `shared` lock excludes only those that are not.
-    Raises MachineError when the file cannot be opened."""
+    holder has it (also one in this process), unless this is to `wait` for it. A `shared` lock
+    excludes only those that are not. Raises MachineError when the file cannot be opened."""
     fd = -1
     try:
         fd = _open(path, mode)
-        fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+        fcntl.flock(fd, how if wait else how | fcntl.LOCK_NB)
     except OSError as error:
         if fd >= 0:
             os.close(fd)

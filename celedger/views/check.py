@@ -124,7 +124,8 @@ def _sensitivity(standing: MetricStanding) -> str:
     """Return what these trials could see, or what they saw that is too small to count."""
     size = standing.value - standing.level
     is_seen = standing.low > 0 or standing.high < 0
-    if standing.standing is Standing.SAME and is_seen and standing.smallest < abs(size):
+    is_large = standing.smallest < abs(size) < standing.floor
+    if standing.standing is Standing.SAME and is_seen and is_large:
         moved = amount(size, standing.level, unit=standing.unit)
         return f"{moved}, less than the floor of {_amount(standing.floor, standing)}"
     if standing.standing is Standing.SAME and standing.smallest <= TINY * abs(standing.level):

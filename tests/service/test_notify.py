@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import socketserver
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -145,6 +147,18 @@ def test_each_piece_of_news_is_sent_once(tmp_path: Path, inbox: Inbox) -> None:
     assert inbox.take() == ["fit val_loss is good again"]
     project.run("check", shas[5])
     assert inbox.take() == []
+
+
+def test_two_commands_at_once_send_one_alert(tmp_path: Path, inbox: Inbox) -> None:
+    project = scripted(tmp_path / "project")
+    shas = project.history([1.0, 1.0, 1.0, 1.5])
+    project.run("run", f"{shas[0]}..{shas[2]}")
+    assert project.run("check", shas[3]).status == 1
+    configure(f"json://127.0.0.1:{inbox.port}/")
+    words = [sys.executable, "-m", "celedger", "check", shas[3], "--budget", "0"]
+    every = [subprocess.Popen(words, cwd=project.root, stdout=subprocess.DEVNULL) for _ in range(4)]
+    assert [each.wait() for each in every] == [1] * 4
+    assert inbox.take() == [WORSE]
 
 
 @with_verbs("plot")

@@ -311,6 +311,20 @@ def test_of_two_of_one_size_the_named_revert_mends_the_right_one() -> None:
     ]
 
 
+def test_the_code_of_before_an_incident_undoes_it_though_the_fall_is_not_sure() -> None:
+    lives = history(
+        step(10, size=8), step(20, size=8, before=108),
+        step(30, size=-8, before=116, probability=0.7),
+    )  # fmt: skip
+    assert [i.state for i in of((LOSS, lives)).incidents] == [OPEN, OPEN]
+    same = CommitEvidence({}, lambda c, d: False, same_code={LOSS[:2]: {30: 15}})
+    derived = of((LOSS, lives), evidence=same)
+    assert states(derived) == [(10, 10, OPEN), (20, 20, RECOVERED)]
+    assert derived.incidents[1].closed == 30
+    bad = CommitEvidence({}, lambda c, d: False, same_code={LOSS[:2]: {30: 20}})
+    assert [i.state for i in of((LOSS, lives), evidence=bad).incidents] == [OPEN, OPEN]
+
+
 def test_the_files_that_a_mend_touches_count() -> None:
     lives = history(step(10, size=8), step(20, size=8, before=108), step(30, size=-8, before=116))
     touching = CommitEvidence({}, lambda c, d: d == 10)

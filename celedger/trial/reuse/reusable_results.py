@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from celedger.base.errors import RepositoryError
-from celedger.base.model import Commit, Footprint, Kind, ReusableTrial, Task, TrialRecord
+from celedger.base.model import CLOCKED, Commit, Footprint, ReusableTrial, Task, TrialRecord
 from celedger.ledger import Ledger
 from celedger.repo import Repository, filters
 from celedger.repo.checkouts import Checkout
@@ -203,5 +203,4 @@ def measured(task: Task) -> list[str]:
     """Return the metrics without a value in a re-used result: speed, memory and telemetry of a
     trial vary."""
     telemetry = {m.name for m in protocol.TELEMETRY}
-    clocked = (Kind.SPEED, Kind.WORK, Kind.MEMORY)
-    return [m.name for m in task.metrics if m.kind in clocked or m.name in telemetry]
+    return [m.name for m in task.metrics if m.kind in CLOCKED or m.name in telemetry]
