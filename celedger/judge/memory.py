@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,11 +22,13 @@ from celedger.judge.incident import MetricStanding, Standing, State
 from celedger.judge.line import LONGEST, Line
 from celedger.ledger import Ledger
 from celedger.repo import Repository, bisecting
+from celedger.system.device_lock import try_flock
 
 __all__ = ["LONGEST", "RECENT", "cache_of", "line_of", "read", "record", "standings_at", "tip_of"]
 
-RULES = 2
+RULES = 3
 """Version of the rules by which the state is derived: a cached one of another version is stale."""
+LOCK = "state.lock"  # held while a state is recorded, in the folder of the ledger
 _STATES = "state"  # folder of the cache, in the repository's folder of state
 _MOST = 16
 """Files that are kept: the states of HEAD and of a few branches, and what is settled there."""
@@ -96,14 +98,28 @@ def record(
         now: Seconds since the epoch.
         name: Makes a ULID.
     """
+    known = _kept(_file(repository, ledger, tip))
+    if known is not None and known[1]:
+        return known[0]
+    # Two that derive at once, `check` and the worker, would give one incident two names.
+    with try_flock(ledger.private / LOCK, wait=True) or nullcontext():
+        return _recorded(repository, ledger, tip, job=job, now=now, name=name)
+
+
+def _recorded(
+    repository: Repository,
+    ledger: Ledger,
+    tip: str,
+    *,
+    job: str,
+    now: float,
+    name: Callable[[], str],
+) -> State:
     from celedger.judge.derivation import derive
     from celedger.judge.incident_list import build
     from celedger.judge.state import state_of
     from celedger.judge.told import new_rows
 
-    known = _kept(_file(repository, ledger, tip))
-    if known is not None and known[1]:
-        return known[0]
     line = line_of(repository, ledger, tip)
     derivation = derive(ledger, line, cache=cache_of(repository))
     listed = build(derivation)
