@@ -19,8 +19,9 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,19 +70,29 @@ class _Launcher:
         self.problem = "importing never ended"
         self.heap = 0
         self._process: subprocess.Popen[Any] | None = None
+        self._start_anew: Callable[[], socket.socket] | None = None
         if kept is None:
             self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             self._process = _start(script, key, theirs)
             theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MESSAGE)
             theirs.close()
         else:
-            self._socket = _connected(kept) or _started(script, key, kept)
+            reached = _connected(kept)
+            self._socket = reached or _started(script, key, kept)
+            if reached is not None:
+                self._start_anew = partial(_started, script, key, kept)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MESSAGE)
 
     def wait_for_imports(self) -> str:
         """Return why it is unfit, "" where it is not."""
         self._socket.settimeout(_IMPORTING)
         answer = self._receive()
+        if not answer and self._start_anew is not None:  # it was ending when it was reached
+            self._socket.close()
+            self._socket = self._start_anew()
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MESSAGE)
+            self._socket.settimeout(_IMPORTING)
+            answer = self._receive()
         self._socket.settimeout(_ANSWER)
         self.modules = answer.get("modules", {})
         self.heap = answer.get("heap", 0)
