@@ -261,7 +261,7 @@ class Worker:
             try:
                 if settings.bisect_on_regression:
                     answers += self._search(repository, bench, tasks, state, settings)
-                    state = record() if len(answers) > 1 else state
+                    state = record()
             finally:  # one alert tells what was opened and named, and none waits for the next job
                 log = repository.log(commit.sha, limit=memory.RECENT)
                 announce(repository, self.ledger, settings, state, log, self.say, self.draw)
@@ -381,6 +381,9 @@ def _bisect(
         raise
     except CeledgerError as error:
         return f"{task.name}: bisect: {error}", None
+    if report.named:  # the incident says which commit; what is new is the proof
+        proof = report.rehearsal
+        return proof.sentence(report.metric) if proof and not proof.why else "", report
     return report.sentence(), report
 
 

@@ -246,7 +246,7 @@ def test_what_a_merge_made_worse_is_bisected_and_the_queue_names_the_commit(
     shown = hooked.run("queue").out
     assert shown.startswith(f"{shas[-1][:8]}  done ")
     assert "fit val_loss is worse" in shown
-    assert f"first bad commit {shas[1][:10]}" in shown
+    assert f"since {shas[1][:8]} " in shown
 
 
 # --- inside one process, where the moment matters
@@ -270,7 +270,7 @@ def test_a_crash_is_bisected_too_and_only_where_the_configuration_says_so(
     assert state is JobState.DONE
     assert message.startswith("fit fails since ")
     assert ": exit status 1: RuntimeError: boom" in message
-    assert (f"first bad commit {boom[:10]} boom" in message) is bisect, message
+    assert (f"since {boom[:8]} boom" in message) is bisect, message
     assert (f"reverting {boom[:8]} on" in message and "every training runs" in message) is bisect
 
 
