@@ -42,9 +42,15 @@ class FirstBad:
         }  # fmt: skip
 
 
-def first_bad_commits(ledger: Reader) -> list[FirstBad]:
-    """Return what bisects named, the oldest first: the last answer where several asked the same."""
+def last_answers(ledger: Reader) -> list[BisectRecord]:
+    """Return the bisects, the oldest first: the last answer where several asked the same. (One that
+    was proved is recorded again with its proof.)"""
     bisects = ledger.bisects()
-    last = {(b.suite, b.task, b.metric, b.good, b.bad): b for b in bisects}
-    final = {b.ulid for b in last.values() if b.status == "found"}
-    return [FirstBad(bisect) for bisect in bisects if bisect.ulid in final]
+    last = {(b.suite, b.task, b.metric, b.good, b.bad): b.ulid for b in bisects}
+    final = frozenset(last.values())
+    return [bisect for bisect in bisects if bisect.ulid in final]
+
+
+def first_bad_commits(ledger: Reader) -> list[FirstBad]:
+    """Return what bisects named, the oldest first."""
+    return [FirstBad(bisect) for bisect in last_answers(ledger) if bisect.status == "found"]

@@ -181,7 +181,7 @@ def _incident(history: Measured, incident: Incident, metric: IncidentMetric) -> 
         **_mark(history, sha, incident.first_bad, "bad", f"{glyph} {moved}", sure),
         "id": incident.id,
         "open": metric.state in IN_FORCE,
-        "named": bool(incident.bisect),
+        "named": incident.likeliest[:8] if incident.bisect else "",
         "levels": words.levels(metric) if math.isfinite(metric.change) else "",
         "state": words.state(incident),
         "accepted": incident.state == "accepted",

@@ -15,6 +15,7 @@ from celedger.base.errors import CeledgerError
 from celedger.base.model import BisectRecord, Commit, Metric
 from celedger.judge.bisection import Agreement, Answer, GuiltyHunks, Plan, Report
 from celedger.judge.bisection.bisect_report import record
+from celedger.judge.first_bad import last_answers
 from celedger.ledger.read import Reader
 from celedger.repo.commit_parts import CommitPart
 from celedger.views.document import Document, pick
@@ -447,7 +448,7 @@ class BisectList(Document):
     @classmethod
     def of(cls, ledger: Reader, limit: int) -> BisectList:
         """Read the newest bisects. Raises CeledgerError where there is none."""
-        bisects = tuple(reversed(ledger.bisects()[-limit:]))
+        bisects = tuple(reversed(last_answers(ledger)[-limit:]))
         if not bisects:
             raise CeledgerError("nothing was bisected yet", "type `celedger bisect GOOD..BAD`")
         return cls(bisects, {commit.sha: commit for commit in ledger.commits()})

@@ -52,6 +52,8 @@ def test_a_revert_that_mends_it_proves_the_commit_and_is_printed(project: Script
     ran = len(project.executor.ran)
     assert head in bisected(project, shas, "--metric", "val_loss")  # nothing runs again
     assert len(project.executor.ran) == ran
+    listed = json.loads(project.run("log", "--bisects", "--json").out)["bisects"]
+    assert len(listed) == 1  # the search and its proof are one
     again = project.run("bisect", f"{shas[0]}..{shas[-1]}", "--metric", "val_loss", "--json")
     document = json.loads(again.out)["bisect"]
     assert document["rehearsal"]["low"] > 0.5

@@ -203,7 +203,7 @@ function drawLevels(metric) {
 
 const whereOf = (mark) => {
   if (mark.among > 1 && !mark.named) return `one of ${mark.among}`;
-  return `${mark.named ? "first bad" : "at"} ${hash(mark.at).slice(0, 8)}`;
+  return mark.named ? `first bad ${mark.named}` : `at ${hash(mark.at).slice(0, 8)}`;
 };
 
 function drawSteps(task, metric) {
