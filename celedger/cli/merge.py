@@ -1,4 +1,5 @@
-"""`celedger merge`: take in what another ledger holds."""
+"""`celedger merge`: take in what another ledger holds. `celedger import`: what another program
+recorded."""
 
 from __future__ import annotations
 
@@ -13,7 +14,10 @@ from celedger.cli import options
 from celedger.cli.session import Session, record_state, writing
 
 if TYPE_CHECKING:
+    from celedger.base.model import Commit
     from celedger.ledger import Ledger
+    from celedger.repo import Repository
+    from celedger.service.imports import Run
 
 
 def merge(
@@ -56,6 +60,106 @@ def merge(
                 record_state(session, memory.tip_of(session.repository), "merge")
     options.answer(Merged(other, added, dry_run), json)
     return Status.GOOD
+
+
+def import_(
+    context: typer.Context,
+    form: Annotated[
+        str,
+        typer.Argument(
+            metavar="FORMAT",
+            help="jsonl, csv, tensorboard, mlflow, wandb, pytest-benchmark, hyperfine, asv or "
+            "google-benchmark.",
+        ),
+    ],
+    source: Annotated[Path, typer.Argument(metavar="PATH", help="A file, or a folder of runs.")],
+    column: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="WHAT=COLUMN",
+            help="Of jsonl and csv: the column of commit, task, seed, epoch or time, if it has "
+            "another name; may be repeated.",
+        ),
+    ] = None,
+    commit_from: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REV|date",
+            help="The commit of runs that name none, or `date`: HEAD's line when they started.",
+        ),
+    ] = None,
+    lower: Annotated[
+        list[str] | None,
+        typer.Option(metavar="METRIC", help="A metric that is better when lower; may be repeated."),
+    ] = None,
+    higher: Annotated[
+        list[str] | None,
+        typer.Option(metavar="METRIC", help="One that is better when higher; may be repeated."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be added; change nothing.")
+    ] = False,
+    json: options.Json = False,
+) -> int:
+    """Add runs that another program recorded, each at its commit.
+
+    They are tasks of the suite `imported`, in an environment of their own, "imported from FORMAT":
+    nothing that celedger measured is compared with them. Importing twice adds nothing. A run whose
+    commit is not known is refused, unless --commit-from says which it is. Metrics that are neither
+    --lower nor --higher are shown and not judged, but for the seconds of benchmarks.
+    """
+    import tempfile
+
+    from celedger.base.config import closest
+    from celedger.base.model import Direction
+    from celedger.judge import memory
+    from celedger.ledger import Ledger
+    from celedger.service import imports
+    from celedger.views.merge import Merged
+
+    if form not in imports.READERS:
+        raise UsageError(f"there is no format {form!r}", closest(form, [*imports.READERS]))
+    columns = {what: what for what in imports.COLUMNS}
+    for words in column or ():
+        what, _, name = words.partition("=")
+        if what not in columns or not name:
+            raise UsageError(
+                f"--column {words!r} is not WHAT=COLUMN", closest(what, imports.COLUMNS)
+            )
+        columns[what] = name
+    directions = {
+        **dict.fromkeys(lower or (), Direction.LOWER),
+        **dict.fromkeys(higher or (), Direction.HIGHER),
+    }
+    runs = imports.read(source, form, columns)
+    with writing(context.obj) as session, tempfile.TemporaryDirectory() as folder:
+        placed = [(run, _commit_of(run, session.repository, commit_from)) for run in runs]
+        draft = Path(folder, "imported.db")
+        imports.write(placed, form, directions, draft)
+        with Ledger.from_elsewhere(draft) as ledger:
+            added = session.ledger.merge(ledger, dry_run=dry_run)
+        if not dry_run:
+            record_state(session, memory.tip_of(session.repository), "import")
+    options.answer(Merged(source, added, dry_run), json)
+    return Status.GOOD
+
+
+def _commit_of(run: Run, repository: Repository, commit_from: str | None) -> Commit:
+    """Return the commit of an imported run. Raises UsageError where it cannot be known."""
+    if run.commit:
+        try:
+            return repository.resolve(run.commit)
+        except UnknownRevision as error:
+            cause = f"{run.at} is of commit {run.commit[:40]}, which is not in this repository"
+            raise UsageError(cause, "fetch it first, or leave the run out") from error
+    if commit_from is None:
+        raise UsageError(f"{run.at} names no commit", "--commit-from REV, or --commit-from date")
+    if commit_from != "date":
+        return repository.resolve(commit_from)
+    line = repository.commits_before(run.started) if run.started else []
+    if not line:
+        raise UsageError(f"{run.at} started before the first commit", "--commit-from REV")
+    return line[0]
 
 
 def _related(source: Ledger, session: Session) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from importlib import import_module
 from io import StringIO
+from keyword import iskeyword
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ CORE = {
     "diff": "reading", "drift": "reading", "check": "check", "bisect": "bisect", "noise": "run",
     "table": "reading", "status": "status", "queue": "service", "worker": "service",
     "stop": "service", "demo": "demo", "doctor": "doctor", "baseline": "check", "hook": "service",
-    "merge": "merge",
+    "merge": "merge", "import": "merge",
 }  # fmt: skip
 _HIDDEN = {"void": "check"}  # another name of `baseline void`
 
@@ -46,7 +47,8 @@ def names() -> list[str]:
 def _function(name: str) -> Any:
     """Return what a verb is made of: a function, or a group of verbs. Raises MachineError."""
     if is_core(name):
-        return getattr(import_module(f"celedger.cli.{(CORE | _HIDDEN)[name]}"), name)
+        module = import_module(f"celedger.cli.{(CORE | _HIDDEN)[name]}")
+        return getattr(module, f"{name}_" if iskeyword(name) else name)
     return plugins.installed(plugins.VERBS)[name].load()
 
 

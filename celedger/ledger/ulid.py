@@ -33,8 +33,19 @@ def new(now: float, random: Random) -> str:
 
 def second(ulid: str) -> str:
     """Return the name of a trial's second record, always the same one."""
-    number = int.from_bytes(hashlib.sha256(ulid.encode()).digest()[:10])
-    return ulid[:10] + "".join(_ALPHABET[number >> shift & 31] for shift in range(75, -1, -5))
+    return ulid[:10] + _digits(ulid)
+
+
+def named(now: float, text: str) -> str:
+    """Return the ULID for `now` that this text always has."""
+    millisecond = min(max(int(now * 1000), 0), _LAST_MILLISECOND)
+    time = "".join(_ALPHABET[millisecond >> shift & 31] for shift in range(45, -1, -5))
+    return time + _digits(text)
+
+
+def _digits(text: str) -> str:
+    number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:10])
+    return "".join(_ALPHABET[number >> shift & 31] for shift in range(75, -1, -5))
 
 
 def time(ulid: str) -> float:

@@ -122,6 +122,12 @@ class Repository:
         options = [*(["--first-parent"] * first_parent), *(["--topo-order"] * by_branch)]
         return parse(self.tell(*LOG, *options, f"--max-count={limit}", sha, "--").out)
 
+    def commits_before(self, moment: float) -> list[Commit]:
+        """Return the newest commit of HEAD's line of first parents by that moment (seconds since
+        the epoch), as a list of one; empty before the first."""
+        words = ("--first-parent", "--max-count=1", f"--before={int(moment)}", "HEAD", "--")
+        return parse(self.tell(*LOG, *words).out)
+
     def last_touching(self, sha: str, paths: Sequence[str]) -> Commit | None:
         """Return the newest commit up to this one (a hash) that changed a file of these paths."""
         found = parse(self.tell(*LOG, "--max-count=1", sha, "--", *paths).out)
