@@ -16,7 +16,9 @@ Suite = Annotated[
 ]
 Tasks = Annotated[
     list[str] | None,
-    typer.Option("--task", metavar="NAME", help="Only this task; may be repeated."),
+    typer.Option(
+        "--task", metavar="NAME", help="Only this task, or all of this grid; may be repeated."
+    ),
 ]
 TaskName = Annotated[str | None, typer.Option("--task", metavar="NAME", help="The task.")]
 Metric = Annotated[str | None, typer.Option(metavar="NAME", help="The metric.")]
@@ -56,6 +58,17 @@ History = Annotated[
     str, typer.Argument(metavar="REV | A..B", help="Up to this commit, or this range.")
 ]
 Revisions = Annotated[list[str], typer.Argument(metavar="REV...", help="The commits to compare.")]
+
+
+def duration(option: str, text: str) -> float:
+    """Return the seconds that an option gives, such as 2h or 90s. Raises UsageError."""
+    from celedger.base.errors import UsageError
+    from celedger.suite.toml_table import seconds
+
+    try:
+        return seconds(text)
+    except ValueError as error:
+        raise UsageError(f"{option} {error}") from None
 
 
 def width() -> int:

@@ -140,6 +140,12 @@ class Progress:
                     f"celedger: warning: {task.name} read nothing of your repository, so no commit "
                     "can change its numbers: let its command run your code (docs/suites.md)"
                 )
+            case events.Unsatisfied(commit, _, wanted) if not self._announced.issuperset(wanted):
+                self._announced.update(wanted)
+                self.say(
+                    f"celedger: warning: {commit.sha[:SHORT]} wants {'; '.join(wanted)}: `venv` in "
+                    "the suite trains each commit with its own packages (docs/suites.md)"
+                )
             case events.Unreachable(commit, problem):
                 self.say(f"celedger: {commit.sha[:SHORT]} is skipped: {problem}")
             case events.Restarted(commit, task, reason):

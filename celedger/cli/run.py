@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -50,6 +52,15 @@ def run(
     device: options.Device = None,
     workers: options.Workers = None,
     engine: options.Engine = None,
+    limit: Annotated[
+        str | None,
+        typer.Option(
+            "--for",
+            metavar="TIME",
+            help="Start no trial that would end later than so long from now, such as 2h: the ends "
+            "of the range come first, then its middles.",
+        ),
+    ] = None,
 ) -> int:
     """Train the suite at a commit, or at every commit of a range.
 
@@ -60,9 +71,10 @@ def run(
     from celedger.judge import memory
     from celedger.judge.incident import Standing, status
     from celedger.repo import spread
-    from celedger.trial.workplace import lacking
+    from celedger.trial.workplace import ends_first, lacking
     from celedger.views.show import CommitRows
 
+    seconds = options.duration("--for", limit) if limit is not None else math.inf
     with writing(
         context.obj, suite=suite, device=device, workers=workers, engine=engine
     ) as session:
@@ -80,8 +92,12 @@ def run(
         with open_bench(session, "run", task, only=only, together=True) as (bench, tasks):
             for warning in bench.suite.warnings:
                 note(f"celedger: warning: {warning}")
+            if limit is not None:
+                commits = ends_first(commits)
             needs = lacking(bench, commits, tasks, seeds=seed or (), repeat=repeat, force=force)
-            records = _train(bench, needs, "; --force runs them again")
+            budget = _TimeBudget(bench, needs, seconds)
+            records = _train(bench, needs, "; --force runs them again", budget)
+            budget.report()
         state = record_state(session, memory.tip_of(repository, newest), "run")
         standings = memory.standings_at(
             repository, ledger, state, newest.sha, tasks, bench.suite.judged
@@ -136,7 +152,45 @@ def _run_apart(
     return status_of(records)
 
 
-def _train(bench: Bench, needs: Sequence[Need], hint: str = "") -> list[TrialRecord]:
+class _TimeBudget:
+    """Says which trials would end after `seconds` from now, by what trials of their task usually
+    take. The first one runs in any case, so that each command gets on."""
+
+    def __init__(self, bench: Bench, needs: Sequence[Need], seconds: float) -> None:
+        from celedger.views.format import count, duration
+
+        tasks = {need.task.recipe: need.task for need in needs}
+        self._usual = {key: bench.ledger.usual_seconds(task) for key, task in tasks.items()}
+        self._end = time.monotonic() + seconds
+        self._left_out: list[Need] = []
+        self._is_first = True
+        known = [usual for need in needs if (usual := self._usual[need.task.recipe]) is not None]
+        if math.isfinite(seconds) and len(known) == len(needs) > 0:
+            about = duration(sum(known) / bench.engine.workers)
+            note(f"celedger: {count(len(needs), 'trial')} take about {about}")
+
+    def __call__(self, need: Need) -> bool:
+        ends = time.monotonic() + (self._usual[need.task.recipe] or 0.0)
+        late = ends > self._end and not self._is_first
+        self._is_first = False
+        if late:
+            self._left_out.append(need)
+        return late
+
+    def report(self) -> None:
+        from celedger.views.format import count
+
+        if self._left_out:
+            commits = {need.commit.sha for need in self._left_out}
+            note(
+                f"celedger: the time is up: {count(len(self._left_out), 'trial')} at "
+                f"{count(len(commits), 'commit')} left out; the same command goes on"
+            )
+
+
+def _train(
+    bench: Bench, needs: Sequence[Need], hint: str = "", budget: _TimeBudget | None = None
+) -> list[TrialRecord]:
     if not needs:
         note(f"celedger: the ledger holds every trial asked for{hint}")
         return []
@@ -144,7 +198,7 @@ def _train(bench: Bench, needs: Sequence[Need], hint: str = "") -> list[TrialRec
     from celedger.trial.workers import run_all
 
     with Progress(bench, needs):
-        return run_all(bench, needs)
+        return run_all(bench, needs) if budget is None else run_all(bench, needs, leaves_out=budget)
 
 
 def noise(

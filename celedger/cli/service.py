@@ -208,6 +208,10 @@ def worker(
         bool, typer.Option("--from-hook", hidden=True, help="Started by a git hook.")
     ] = False,
     engine: options.Engine = None,
+    until: Annotated[
+        str | None,
+        typer.Option(metavar="HH:MM", help="End then; what is not done by then stays queued."),
+    ] = None,
 ) -> int:
     """Run every queued job, then end.
 
@@ -220,13 +224,44 @@ def worker(
 
     if from_hook:
         detach()
+    time_is_up = _interrupt_at(until) if until is not None else []
     try:
         _drain(context.obj, engine, from_hook=from_hook)
     except NotAllowed as error:  # the settings: they say which ledger the queue is in
         if not from_hook:
             raise
         _write(context.obj.retyped(f"a merge waits: {error}"))
+    except KeyboardInterrupt:
+        if not time_is_up:
+            raise
+        note(f"celedger: it is {until}: what is not done stays queued")
     return Status.GOOD
+
+
+def _interrupt_at(clock: str) -> list[bool]:
+    """Let the process be interrupted, as by Ctrl-C, when the clock shows that time next. Returns a
+    list that has an item from then on. Raises UsageError."""
+    import signal
+    from datetime import timedelta
+
+    from celedger.base.errors import UsageError
+
+    now = datetime.now().astimezone()
+    try:
+        hour, minute = map(int, clock.split(":"))
+        end = now.replace(hour=hour, minute=minute, second=0, microsecond=0)
+    except ValueError:
+        raise UsageError(f"--until {clock!r} is no time of day", "such as 07:00") from None
+    end += timedelta(days=end <= now)
+    time_is_up: list[bool] = []
+
+    def interrupt(*_: object) -> None:
+        time_is_up.append(True)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, (end - now).total_seconds())
+    return time_is_up
 
 
 def _write(text: str) -> None:
@@ -299,15 +334,18 @@ def _drain(command: Options, engine: str | None, *, from_hook: bool) -> None:
 
 
 def stop(context: typer.Context) -> int:
-    """End the fork servers that quick answers (`celedger same`) keep ready for the next one.
+    """End the worker, and the fork servers that quick answers (`celedger same`) keep ready.
 
-    They end by themselves after ten minutes without a question.
+    The worker ends as by Ctrl-C: epochs are kept, and its job stays queued. Fork servers end by
+    themselves after ten minutes without a question.
     """
-    from celedger.repo import Repository
+    from celedger.service.worker import interrupt
     from celedger.system.warm import LAUNCHERS, end_kept
     from celedger.views.format import count
 
-    repository = Repository.open(context.obj.repository)
+    repository, settings = find(context.obj)
+    for commit in interrupt(settings.ledger):
+        print(f"the worker ends; its job {commit[:10]} stays queued: `celedger worker` goes on")
     ended = end_kept(repository.state_dir / LAUNCHERS)
     print(f"{count(ended, 'fork server')} ended" if ended else "no fork server runs")
     return Status.GOOD

@@ -60,6 +60,23 @@ def at_work(ledger: Path) -> bool:
     return False
 
 
+def interrupt(ledger: Path) -> list[str]:
+    """Interrupt the worker of a ledger, if it runs a job on this machine. Return the commits
+    (hashes) of its jobs, which it hands back to the queue."""
+    if not (ledger.exists() and at_work(ledger)):
+        return []
+    with Ledger.open(ledger, readonly=True) as opened:
+        running = opened.jobs(state=JobState.RUNNING)
+    commits = []
+    for job in running:
+        host, _, number = job.owner.rpartition(" ")
+        if host == socket.gethostname() and number.isdigit():
+            with suppress(ProcessLookupError):
+                os.kill(int(number), signal.SIGINT)
+                commits.append(job.commit)
+    return commits
+
+
 def detach() -> None:
     """Leave the terminal and everything else that whoever ran git has given us: a session of our
     own, the usual signals, no file but the standard three (a lock of `flock 200` among them)."""

@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 
-from celedger.base.errors import LedgerError, MachineError, explained
+from celedger.base.errors import LedgerError, MachineError, RepositoryError, explained
 from celedger.base.model import Mark, Outcome, OutcomeKind, Trial, TrialRecord
 from celedger.system import device_lock, process
 from celedger.system.environment import owners, package_folders
@@ -24,6 +24,7 @@ from celedger.trial.ending import classify, explain, refusal, without
 from celedger.trial.engine import Need
 from celedger.trial.reuse import NamedPaths, Reuse
 from celedger.trial.station import Station
+from celedger.trial.wanted_packages import unmet
 
 # A build must not report.
 _CHANNEL = ("CELEDGER_FD", "CELEDGER_JOURNAL", "CELEDGER_INODE")
@@ -256,6 +257,8 @@ class Attempt:
             if strayed:
                 root = self.station.setup.repository.root
                 self.station.listen(events.Strayed(self.commit, self.task, root, strayed))
+            if wanted := self._unmet():
+                self.station.listen(events.Unsatisfied(self.commit, self.task, wanted))
             if outcome.kind is OutcomeKind.OK and self._read_nothing():
                 self.station.listen(events.ReadNothing(self.task))
         journal.remove(ledger, self.journal_path)
@@ -264,6 +267,17 @@ class Attempt:
         record = ledger.trial(ulid)
         assert record is not None
         return record
+
+    def _unmet(self) -> tuple[str, ...]:
+        """Return what the commit wants of the packages that it imported and did not get. A virtual
+        environment of the commit's own is made from its files."""
+        installed = self.installation.environment.details.get("packages")
+        if self.task.venv or not isinstance(installed, dict):
+            return ()
+        repository = self.station.setup.repository
+        with suppress(RepositoryError):
+            return tuple(unmet(repository, self.commit.sha, installed, self.named.packages))
+        return ()
 
     def _read_nothing(self) -> bool:
         """Return True if it is known that the trial opened no file of its tree. What a build or a

@@ -66,6 +66,14 @@ class ReadNothing(NamedTuple):
     task: Task
 
 
+class Unsatisfied(NamedTuple):
+    """A trial ran with other versions of packages than its commit wants: `wanted` says which."""
+
+    commit: Commit
+    task: Task
+    wanted: tuple[str, ...]
+
+
 class Unreachable(NamedTuple):
     """Git cannot check this commit out; a search continues without it."""
 
@@ -96,7 +104,7 @@ class Reused(NamedTuple):
 
 Event = (
     Waiting | Building | Installing | Started | StartedCold | EpochReported | Strayed
-    | ReadNothing | Unreachable | Restarted | Finished | Reused
+    | ReadNothing | Unsatisfied | Unreachable | Restarted | Finished | Reused
 )  # fmt: skip
 Listener = Callable[[Event], None]
 Until = Callable[[str], str]

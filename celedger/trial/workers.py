@@ -103,8 +103,15 @@ class Workers:
         return bench.run(need._replace(until=need.until and until))
 
 
-def run_all(bench: Bench, needs: Sequence[Need], *, speed_too: bool = True) -> list[TrialRecord]:
+def run_all(
+    bench: Bench,
+    needs: Sequence[Need],
+    *,
+    speed_too: bool = True,
+    leaves_out: Callable[[Need], bool] = lambda _: False,
+) -> list[TrialRecord]:
     """Run the trials and return them in their order: one by one, or on the workers of the bench.
+    `leaves_out` is asked before each starts.
 
     Workers take trials of different tasks or seeds at once: of the same one at two commits, the
     later may re-use the result of the earlier. Unless `speed_too`, tasks with a metric of speed
@@ -122,14 +129,16 @@ def run_all(bench: Bench, needs: Sequence[Need], *, speed_too: bool = True) -> l
             free = (i for i in waiting if (needs[i].task.name, needs[i].seed) not in busy)
             number = next(free, waiting[0])
             waiting.remove(number)
-            under_way[engine.submit(needs[number])] = number
-        engine.wait()
+            if not leaves_out(needs[number]):
+                under_way[engine.submit(needs[number])] = number
+        if under_way:
+            engine.wait()
         for future in [f for f in under_way if f.done()]:
             records[under_way.pop(future)] = future.result()
     for number, need in enumerate(needs):
-        if not together[number]:
+        if not together[number] and not leaves_out(need):
             records[number] = bench.run(need)
-    return [records[number] for number in range(len(needs))]
+    return [records[number] for number in sorted(records)]
 
 
 def _judges_speed(bench: Bench, need: Need) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -43,14 +44,18 @@ def choose_tasks(
     suite: suites.Suite, names: Collection[str], only: Collection[str] = ()
 ) -> tuple[Task, ...]:
     """Return the named tasks of a suite (all if none is named), with the runner's metrics added.
-    With `only`, their parts with these commands."""
+    The name of a grid stands for all its tasks. With `only`, their parts with these commands."""
     by_name = {task.name: task for task in suite.tasks}
-    unknown = [name for name in names if name not in by_name]
+    grids = {name.partition("[")[0] for name in by_name}
+    unknown = [name for name in names if name not in by_name and name not in grids]
     if unknown:
         raise UsageError(
             f"suite {suite.name!r} has no task {unknown[0]!r}", f"it has {', '.join(by_name)}"
         )
-    chosen = [task for name, task in by_name.items() if not names or name in names]
+    chosen = [
+        task for name, task in by_name.items()
+        if not names or name in names or name.partition("[")[0] in names
+    ]  # fmt: skip
     tasks = tuple(protocol.with_telemetry(task) for task in chosen)
     if not only:
         return tasks
@@ -197,6 +202,20 @@ def lacking(
         for seed in seeds or task.seeds
         for number in range(1 if force else len(bench.held(commit.sha, task, seed)) + 1, repeat + 1)
     ]
+
+
+def ends_first(commits: Sequence[Commit]) -> list[Commit]:
+    """Return the commits with both ends first, then the middles of what lies between: however early
+    a run ends, its commits are spread over the range."""
+    last = len(commits) - 1
+    order, gaps = dict.fromkeys([last, 0]), deque([(0, last)])
+    while gaps:
+        low, high = gaps.popleft()
+        if high - low > 1:
+            middle = (low + high) // 2
+            order[middle] = None
+            gaps += [(low, middle), (middle, high)]
+    return [commits[place] for place in order]
 
 
 def by_environment(

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from conftest import celedger, make_project
 from scripted import ScriptedProject, scripted
 
 
@@ -42,3 +47,32 @@ def test_outside_of_a_workflow_nothing_is_added(project: ScriptedProject) -> Non
 def test_a_summary_that_cannot_be_written_changes_no_answer(project: ScriptedProject) -> None:
     done = project.run("check", env={"GITHUB_STEP_SUMMARY": str(project.root)})
     assert (done.status, "cannot be written" in done.err) == (1, True)
+
+
+ACTION = Path(__file__).parents[2] / "action.yml"
+
+
+def test_the_action_is_green_on_the_first_day_and_red_after_a_regression(tmp_path: Path) -> None:
+    """The shell of its step that checks, in a checkout without a ledger and then with it."""
+    (script,) = re.findall(r"run: \|\n((?: {8}.*\n)+)", ACTION.read_text())
+    project = make_project(tmp_path / "project")
+    options = re.search(r"default: (--\S+)", ACTION.read_text())
+    assert options is not None
+    environment = {
+        **os.environ, "REVISION": "HEAD", "OPTIONS": options[1], "LEDGER": "ledger.db",
+        "GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(tmp_path / "summary"),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }  # fmt: skip
+    statuses, said = [], ""
+    for level in (1.0, 2.0):
+        project.commit(f"level {level}", {"model.py": f"LEVEL = {level}\n"})
+        done = subprocess.run(
+            ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script], cwd=project.root,
+            env=environment, capture_output=True, text=True,
+        )  # fmt: skip
+        statuses.append(done.returncode)
+        said = done.stderr
+    assert statuses == [0, 1], said
+    assert "::error title=fit val_loss" in said
+    assert "worse" in (tmp_path / "summary").read_text()
+    assert celedger(project.root, "status").status == 0

@@ -15,6 +15,7 @@ from conftest import Project, git, with_verbs
 from scripted import ScriptedProject, scripted
 
 from celedger.base.model import Environment
+from celedger.trial.workplace import ends_first
 
 
 @pytest.fixture
@@ -131,6 +132,21 @@ def test_a_metric_that_is_not_worse_is_said_to_be_so(quick: ScriptedProject) -> 
     done = quick.run("bisect", f"{shas[0]}..{shas[-1]}", "--metric", "val_loss")
     assert done.status == 125
     assert re.search("is not (clearly )?worse than", done.err)
+
+
+def test_a_time_budget_begins_with_the_ends_and_says_what_it_left_out(
+    quick: ScriptedProject,
+) -> None:
+    shas = quick.history([1.0] * 6)
+    spread = f"{shas[0]}..{shas[-1]}"
+    done = quick.run("run", spread, "--seed", "5", "--for", "soon")
+    assert done.status == 129 and "--for is 'soon', not a duration" in done.err
+    done = quick.run("run", spread, "--seed", "5", "--for", "1ms")
+    assert "the time is up: 4 trials at 4 commits left out; the same command goes on" in done.err
+    assert quick.run("show", shas[-1]).status == 0
+    assert quick.run("run", spread, "--seed", "5", "--for", "2h").status == 0
+    assert quick.run("show", shas[1]).status == 0
+    assert ends_first([*"abcdefg"]) == [*"gadbecf"]  # type: ignore[type-var, list-item]
 
 
 def test_a_range_is_run_in_steps(quick: ScriptedProject) -> None:

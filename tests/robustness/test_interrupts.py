@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 from conftest import Project, celedger, git, make_project, matrix_after
 
-from celedger.cli import unix
+from celedger.base.errors import UsageError
+from celedger.cli import service, unix
 
 HANGING = """\
 import os, sys, time
@@ -145,6 +146,37 @@ def test_an_interrupt_in_a_training_is_recorded_and_ends_its_group(
     assert "Traceback" not in said
     assert outcomes(hanging) == [("interrupted", 1)]
     assert_nothing_left(hanging)
+
+
+@pytest.mark.matrix
+def test_stop_ends_the_worker_and_its_job_stays(hanging: Project) -> None:
+    queue = hanging.root / ".git" / "celedger" / "queue"
+    queue.mkdir(parents=True)
+    (queue / "1.moved").write_bytes(os.fsencode(hanging.root))
+    program = Program(hanging, "worker")
+    until(program.mark.exists)
+    told = celedger(hanging.root, "stop")
+    assert told.status == 0 and "stays queued: `celedger worker` goes on" in told.out
+    status, said = program.end()
+    assert status == 130 and "Traceback" not in said
+    assert outcomes(hanging) == [("interrupted", 1)]
+    assert " queued " in celedger(hanging.root, "queue").out
+    assert celedger(hanging.root, "stop").out == "no fork server runs\n"
+    assert_nothing_left(hanging)
+
+
+def test_a_worker_ends_at_a_time_of_day(monkeypatch: pytest.MonkeyPatch) -> None:
+    handlers: list[Callable[..., None]] = []
+    waits: list[float] = []
+    monkeypatch.setattr(signal, "signal", lambda _, handler: handlers.append(handler))
+    monkeypatch.setattr(signal, "setitimer", lambda _, seconds: waits.append(seconds))
+    monkeypatch.setattr(os, "kill", lambda _, number: waits.append(number))
+    is_up = service._interrupt_at("07:00")
+    assert 0 < waits[0] <= 25 * 3600 and not is_up
+    handlers[0]()
+    assert is_up and waits[1] == signal.SIGINT
+    with pytest.raises(UsageError, match="no time of day"):
+        service._interrupt_at("7")
 
 
 @pytest.mark.matrix

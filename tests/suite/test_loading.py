@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from celedger.base.config import Config
-from celedger.base.errors import MachineError, SuiteError
+from celedger.base.errors import MachineError, SuiteError, UsageError
 from celedger.base.model import Direction, Kind
 from celedger.suite import Suite, find, load, scaffold, shipped
+from celedger.trial.workplace import choose_tasks
 
 TASK = '[[task]]\nname = "t"\ncommand = "{python} -c pass {seed}"\n'
 
@@ -380,3 +381,18 @@ def test_the_first_suite_runs_at_once_and_overwrites_nothing(tmp_path: Path) -> 
     (tmp_path / "file").write_text("")
     with pytest.raises(MachineError):
         scaffold(tmp_path / "file", "mine")
+
+
+def test_the_name_of_a_grid_stands_for_its_tasks(tmp_path: Path) -> None:
+    folder = tmp_path / "suites" / "s"
+    folder.mkdir(parents=True)
+    task = '[[task]]\nname = "{}"\ncommand = "{{python}} -c pass {{n}}"\n'
+    text = (
+        task.format("one") + "grid = { n = [1, 2] }\n" + task.format("two") + "params = { n = 1 }\n"
+    )
+    (folder / "suite.toml").write_text(text)
+    suite = load(folder)
+    assert [t.name for t in choose_tasks(suite, ["one"])] == ["one[n=1]", "one[n=2]"]
+    assert [t.name for t in choose_tasks(suite, ["one[n=2]", "two"])] == ["one[n=2]", "two"]
+    with pytest.raises(UsageError, match="has no task 'three'"):
+        choose_tasks(suite, ["three"])
