@@ -6,7 +6,7 @@ Two parts join if a commit may have made both. What a bisect named is the first 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -82,8 +82,10 @@ def build(derivation: Derivation) -> ListedIncidents:
     rises = derivation.signed.rises(derivation.ledger.metrics)
     parts += [_of_rises(derivation, each) for each in _by_cause(rises)]
     incidents, sizes = [], {}
+    names = {part.id for part in parts} - {""}
     for part in parts:
-        incident = _named(derivation, part)
+        incident = _named(derivation, part, names)
+        names.add(incident.id)
         incidents.append(incident)
         sizes[incident.id] = part.sizes
     listed = {incident.id for incident in incidents}
@@ -298,7 +300,9 @@ def _is_hidden(metric: IncidentMetric, failure: _Part) -> bool:
     )
 
 
-def _named(derivation: Derivation, part: _Part) -> Incident:
+def _named(derivation: Derivation, part: _Part, taken: Collection[str]) -> Incident:
+    """Return a part as an incident. A new one gets a name that is not `taken`: of two that parted,
+    one keeps the name, and the other may begin at the same commit."""
     main = part.metrics[0]
     metrics = tuple(sorted(part.metrics, key=lambda m: m.state not in IN_FORCE))
     among = derivation.among(part.first, part.last)
@@ -311,7 +315,9 @@ def _named(derivation: Derivation, part: _Part) -> Incident:
             sha for sha in bisect.culprits if part.first <= derivation.place(sha) <= part.last
         ]
         among = tuple(sorted(inside, key=derivation.place)) or (likeliest,)
-    name = part.id or identity(main.suite, main.task, main.name, part.kind, oldest)
+    name = part.id
+    while not name or (name in taken and not part.id):
+        name = identity(main.suite, main.task, main.name, part.kind, oldest + name)
     failure = part.failures[0] if part.failures else None
     return Incident(
         name, part.kind, part.state.value, metrics, among, likeliest, probability,

@@ -1,0 +1,28 @@
+"""The names of incidents are their own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+from celedger.judge.incident import IncidentMetric
+from celedger.judge.incident_list import _named, _Part
+from celedger.stats.course import IncidentState
+
+
+def test_what_parts_from_an_incident_gets_another_name() -> None:
+    """Of two metrics that moved between the same commits, a bisect named the commit of one: both
+    parts began at the same commit, and were recorded as one incident, which no command found."""
+    sha = "a" * 40
+    derivation: Any = SimpleNamespace(
+        among=lambda *_: (sha,), sha=lambda _: sha, bisects=(), acts=(),
+        line=SimpleNamespace(parent=lambda _: ""), is_measured=lambda *_: True,
+    )  # fmt: skip
+    row = IncidentMetric("s", "t", "m", 1.0, 2.0, 1.0, 0.9, 1.1, "", "quality", "open", True)
+    part = _Part(0, 0, 0, 1.0, IncidentState.OPEN, "metric", (row,))
+    first = _named(derivation, part, set())
+    second = _named(derivation, part, {first.id})
+    assert first.id != second.id
+    assert _named(derivation, part, {first.id}).id == second.id
+    assert _named(derivation, replace(part, id=first.id), {first.id}).id == first.id
