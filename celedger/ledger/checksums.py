@@ -104,6 +104,13 @@ def seal(connection: sqlite3.Connection, table: str, row: int) -> None:
     )
 
 
+def is_sound(connection: sqlite3.Connection, table: str, row: int) -> bool:
+    """Return True if a fact is what it was when its checksum was written."""
+    sql = "SELECT value, schema FROM checksums WHERE (fact, row) = (?, ?) ORDER BY id DESC LIMIT 1"
+    written = connection.execute(sql, (table, row)).fetchone()
+    return written is not None and checksum(connection, table, row, written[1]) == written[0]
+
+
 def checksums(connection: sqlite3.Connection) -> dict[tuple[str, int], Written]:
     """Return the checksum that was written with each fact, by its table and row: the latest."""
     rows = connection.execute("SELECT fact, row, value, schema FROM checksums ORDER BY id")

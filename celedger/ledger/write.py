@@ -10,7 +10,7 @@ import hashlib
 import json
 import sqlite3
 import zlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from celedger.base.errors import LedgerError
@@ -22,6 +22,7 @@ from celedger.base.model import (
     EpochReport,
     FindingRecord,
     Footprint,
+    Mark,
     Metric,
     Outcome,
     ReusableTrial,
@@ -188,14 +189,44 @@ class Ledger(Reader):
             row = columns_of(outcome) | {"marks": " ".join(outcome.marks)}
             if self._insert("outcomes", trial=trial, epochs=epochs, **row) is None:
                 return False
-            connection.executemany(
-                "INSERT INTO summaries (metric, task, trial, value, definition) "
-                "SELECT ?1, r.task, r.id, ?2, (SELECT max(d.id) FROM definitions d "
-                "WHERE d.task = r.task AND d.metric = ?1) FROM trials r WHERE r.id = ?3",
-                [(self._metric_id(name), number(v), trial) for name, v in summaries.items()],
-            )
+            self._summarise(connection, trial, summaries)
             self._seal("trials", trial)
             return True
+
+    def complete_trials(
+        self, task: Task, names: Collection[str], summarise: Callable[[str], Mapping[str, float]]
+    ) -> None:
+        """Give the task's trials that ended well the summaries of these metrics that they lack.
+        They were declared later, and are computed from the stored epochs: `summarise` gets the
+        trial's ulid. A trial that is damaged is left as it is."""
+        lacks = (
+            "SELECT r.id, r.ulid FROM tasks t JOIN trials r ON r.task = t.id "
+            "JOIN outcomes o ON o.trial = r.id AND o.kind = 'ok' AND o.marks NOT LIKE ? "
+            "WHERE t.recipe = ? AND NOT EXISTS (SELECT 1 FROM summaries s JOIN metrics m "
+            "ON m.id = s.metric WHERE s.trial = r.id AND m.name = ?)"
+        )
+        early = f"%{Mark.EARLY_STOPPED}%"
+        trials = {row for name in names for row in self._rows(lacks, (early, task.recipe, name))}
+        if not trials:
+            return
+        with self.transaction() as connection:
+            self.record_task(task)
+            for trial, ulid in sorted(trials):
+                values = {n: v for n, v in summarise(ulid).items() if n in names}
+                if values and checksums.is_sound(connection, "trials", trial):
+                    self._summarise(connection, trial, values)
+                    self._seal("trials", trial)
+
+    def _summarise(
+        self, connection: sqlite3.Connection, trial: int, summaries: Mapping[str, float]
+    ) -> None:
+        connection.executemany(
+            "INSERT INTO summaries (metric, task, trial, value, definition) "
+            "SELECT ?1, r.task, r.id, ?2, (SELECT max(d.id) FROM definitions d "
+            "WHERE d.task = r.task AND d.metric = ?1) FROM trials r WHERE r.id = ?3 "
+            "ON CONFLICT DO NOTHING",
+            [(self._metric_id(name), number(v), trial) for name, v in summaries.items()],
+        )
 
     def record_bisect(self, bisect: BisectRecord) -> None:
         with self.transaction():

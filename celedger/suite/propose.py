@@ -70,7 +70,7 @@ class Proposal:
             lines += ["pattern = [   # of what it prints; each named group is a metric"]
             lines += [*(f"  '{pattern}'," for pattern in self.patterns), "]"]
         seeded = "{seed}" in self.command
-        lines += [f"seeds = {[0, 1, 2] if seeded else '[0]  # no option of the script sets one'}"]
+        lines += [f"seeds = {[*range(5)] if seeded else '[0]  # no option of the script sets one'}"]
         return "\n".join(lines) + "\n"
 
 

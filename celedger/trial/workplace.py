@@ -193,8 +193,11 @@ def lacking(
     force: bool = False,
 ) -> list[Need]:
     """Return the trials to run so that the ledger holds `repeat` trials of every commit, task and
-    seed. With `force`, `repeat` more than it holds. Seeds default to the task's own.
+    seed. With `force`, `repeat` more than it holds. Seeds default to the task's own. Stored trials
+    get the summaries of other series that were declared since.
     """
+    for task in tasks:
+        _complete(bench.ledger, task)
     return [
         Need(commit, task, seed, None if force else number)
         for commit in commits
@@ -202,6 +205,14 @@ def lacking(
         for seed in seeds or task.seeds
         for number in range(1 if force else len(bench.held(commit.sha, task, seed)) + 1, repeat + 1)
     ]
+
+
+def _complete(ledger: Ledger, task: Task) -> None:
+    names = {metric.name for metric in task.metrics if metric.series != metric.name}
+    if names:
+        ledger.complete_trials(
+            task, names, lambda ulid: protocol.summaries(task.metrics, ledger.series(ulid))
+        )
 
 
 def ends_first(commits: Sequence[Commit]) -> list[Commit]:

@@ -13,6 +13,8 @@ import pytest
 from conftest import Project, with_verbs
 from scripted import Report, scripted
 
+from celedger.ledger import Ledger
+
 SUITE = """\
 [suite]
 name = "tiny"
@@ -110,3 +112,27 @@ def test_a_metric_that_did_not_get_worse_is_said_and_is_no_success(tmp_path: Pat
     wrong = project.run(*asked, "--metric", "los")
     assert wrong.status == 129
     assert "'los'" in wrong.err
+
+
+def test_a_summary_that_is_declared_later_is_computed_from_stored_epochs(
+    tmp_path: Path,
+) -> None:
+    project = scripted(tmp_path / "project")
+    shas = project.history([1.0, 1.0])
+    assert project.run("run", f"{shas[0]}..{shas[1]}").status == 0
+    assert project.run("run", shas[0]).status == 0
+    suite = project.root / "suites" / "tiny" / "suite.toml"
+    late = '[metrics.mean_loss]\nsummary = "area of val_loss"\ndirection = "lower"\n'
+    suite.write_text(suite.read_text().replace("[[task]]", late + "[[task]]", 1))
+    done = project.run("run", shas[1])
+    assert "the ledger holds every trial asked for" in done.err
+    assert "mean_loss" in done.out
+    standings = json.loads(project.run("check", shas[1], "--json").out)["standings"]
+    (standing,) = [s for s in standings if s["metric"] == "mean_loss"]
+    assert standing["trials"] >= 2 and standing["standing"] != "missing"
+    with Ledger.open(project.root / "ledger.db", readonly=True) as ledger:
+        for record in ledger.trials():
+            losses = [value for _, value in ledger.series(record.trial.ulid)["val_loss"]]
+            assert record.summaries["mean_loss"] == pytest.approx(sum(losses) / len(losses))
+            assert record.rules["mean_loss"] == "area of val_loss"
+    assert "damaged" not in project.run("doctor").out
