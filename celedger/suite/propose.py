@@ -7,6 +7,8 @@ from __future__ import annotations
 import ast
 import json
 import re
+import shlex
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,6 +16,9 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 _LARGEST = 1 << 18  # bytes of a source that is read
+_MOST = 1000  # sources, those nearest to the root first: parsing one takes 2 ms
+_METRIC = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]{0,63}")
+_PLAIN = re.compile(r"[\w./+-]+")
 _LOWER = frozenset({
     "loss", "error", "err", "mse", "rmse", "mae", "nll", "ppl", "perplexity", "bpc", "wer", "cer",
 })  # fmt: skip
@@ -61,7 +66,8 @@ class Proposal:
         for name, direction in [*self.metrics.items()][:1]:  # how fast it converges
             lines += [f'[metrics."{name[:59]}_area"]', f'summary = "area of {name}"']
             lines += [f'direction = "{direction}"', 'floor = "5%"', ""]
-        lines += ["[[task]]", f"name = {json.dumps(PurePosixPath(self.script).stem)}"]
+        name = re.sub(r"[^A-Za-z0-9_.-]+", "-", PurePosixPath(self.script).stem)
+        lines += ["[[task]]", f'name = "{name}"']
         lines += [f"command = {json.dumps(self.command)}"]
         if self.params:
             params = ", ".join(f"{name} = {value}" for name, value in self.params.items())
@@ -79,14 +85,18 @@ def propose(root: Path, names: Iterable[str]) -> Proposal | None:
     its root; None where nothing trains."""
     packages = [match for name in names if (match := _PACKAGE.fullmatch(name))]
     own = {match[2] for match in packages}
-    sources = [source for name in sorted(names) if (source := _read(root, name)) is not None]
+    nearest = sorted((n for n in names if _counts(n)), key=lambda n: (n.count("/"), n))[:_MOST]
+    with warnings.catch_warnings(action="ignore"):  # of what Python would say of the sources
+        sources = [source for name in nearest if (source := _read(root, name)) is not None]
     best = max(sources, key=lambda s: s.score(own), default=None)
     if best is None or best.score(own) <= 0:
         return None
     options = {o: min(_SMALL[o], best.options[o] or _SMALL[o]) for o in best.options if o in _SMALL}
     options = dict([*options.items()][:1])
     adapter = _ADAPTERS.get(best.library)
-    words = ["{python}", *([f"-m {adapter}"] if adapter else []), f"{{tree}}/{best.name}"]
+    script = f"{{tree}}/{best.name}"
+    script = script if _PLAIN.fullmatch(best.name) else shlex.quote(script)
+    words = ["{python}", *([f"-m {adapter}"] if adapter else []), script]
     words += [f"--{best.spelling[name]} {{{name}}}" for name in options] + best.seed()
     logged = [n for s in (sources if adapter else [best]) for n in s.logged]
     printed = {} if logged else best.printed()
@@ -102,7 +112,7 @@ def propose(root: Path, names: Iterable[str]) -> Proposal | None:
 def _judged(names: Sequence[str]) -> dict[str, str]:
     """Return which of these metrics are worth watching, with the direction that is better."""
     metrics = {}
-    for name in dict.fromkeys(names):
+    for name in filter(_METRIC.fullmatch, dict.fromkeys(names)):
         words = set(re.split(r"[^a-z0-9]+", name.lower()))
         if words & (_LOWER | _HIGHER):
             metrics[name] = "lower" if words & _LOWER else "higher"
@@ -110,10 +120,13 @@ def _judged(names: Sequence[str]) -> dict[str, str]:
     return {name: metrics[name] for name in (of_validation or [*metrics])[:_MOST_METRICS]}
 
 
+def _counts(name: str) -> bool:
+    """Return True for Python that is part of the product, and can be named in a command."""
+    return name.endswith(".py") and not _ELSEWHERE.search(name) and not {*"{}"} & {*name}
+
+
 def _read(root: Path, name: str) -> _Source | None:
-    """Return a file's source; None where it is no Python, too large, or no part of the product."""
-    if not name.endswith(".py") or _ELSEWHERE.search(name):
-        return None
+    """Return a file's source; None where it cannot be read or is too large."""
     with suppress(OSError, ValueError, SyntaxError, RecursionError):
         path = root / name
         if path.stat().st_size <= _LARGEST:

@@ -118,6 +118,16 @@ def test_a_script_that_needs_no_download_is_preferred(tmp_path: Path) -> None:
     assert found is not None and found.script == "tools/fit.py"
 
 
+def test_odd_names_make_a_suite_that_loads(tmp_path: Path) -> None:
+    odd = LIGHTNING.replace("valid/accuracy", "valid accuracy")
+    found = proposed(tmp_path, {"my tools/train it.py": odd, "{x}/train.py": odd})
+    assert found is not None and found.metrics == {"train_loss": "lower"}
+    folder = tmp_path / "suites" / "odd"
+    scaffold(folder, "odd", "", found)
+    (task,) = load(folder).tasks
+    assert task.name == "train-it" and "{tree}/my tools/train it.py" in task.commands[0].template
+
+
 def test_the_proposed_suite_loads_and_trains(tmp_path: Path) -> None:
     project = make_project(tmp_path / "project")
     git(project.root, "rm", "-rq", "--cached", "--ignore-unmatch", "suites")
