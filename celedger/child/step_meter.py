@@ -62,21 +62,22 @@ class StepMeter:
                 self._sizes, self._sized_at = self._sizes[::2], self._sized_at[::2]
         self.steps += 1
 
-    def see(self, parameters: Any) -> None:
-        """Hash the beginning of the first parameter, as long as it is a plain one on the CPU."""
+    def see(self, groups: Any) -> None:
+        """Hash the beginning of the first parameter, as long as it is a plain one on the CPU. It
+        never raises: the training must not notice."""
         if not self._hashes:
             return
-        first = parameters[0]["params"][0]
-        if (
-            type(first).__module__ == "torch.nn.parameter"
-            and first.is_cpu
-            and first.is_contiguous()
-        ):
-            address, size = first.data_ptr(), first.numel() * first.element_size()
-            if address and size:
-                self._bits.update(ctypes.string_at(address, min(size, _HASHED)))
-                return
-        self._hashes = False
+        try:
+            first = groups[0]["params"][0]
+            plain = type(first).__module__ == "torch.nn.parameter" and first.is_contiguous()
+            address = first.data_ptr() if plain and first.is_cpu else 0
+            size = first.numel() * first.element_size() if address else 0
+        except Exception:  # an empty group, a parameter without storage
+            size = 0
+        if size:
+            self._bits.update(ctypes.string_at(address, min(size, _HASHED)))
+        else:
+            self._hashes = False
 
     def figures(self) -> dict[str, object]:
         """Return what the runner keeps of the trial; nothing of too few steps."""

@@ -120,6 +120,19 @@ def test_a_step_costs_microseconds() -> None:
     assert min(seconds) < 8e-6  # under 1 % of a step of 1 ms, on a slow machine
 
 
+def test_odd_parameters_are_not_hashed_and_disturb_nothing() -> None:
+    torch = pytest.importorskip("torch")
+    lazy = torch.nn.parameter.UninitializedParameter()
+    odd = [[], [{"params": []}], [{"params": [torch.ones(3)]}], [{"params": [lazy]}],
+           [{"params": [torch.nn.Parameter(torch.ones(4, 4).t()[1:, 1:])]}], None]  # fmt: skip
+    for groups in odd:
+        meter = step_meter.StepMeter()
+        for step in range(9):
+            meter.step(float(step), None)
+            meter.see(groups)
+        assert "bits" not in meter.figures()
+
+
 def test_figures_of_the_process_with_most_steps_count_and_are_no_epoch() -> None:
     parser = protocol.Parser()
     for steps, seconds in ((10, 1.0), (90, 2.0), (20, 3.0)):
