@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from celedger.repo import Repository
     from celedger.views.status import QueueDocument
 
+_LIKELY = 0.5  # probability of a rise that is not settled, from which a search is proposed
 _SEEN = "status-seen"  # incidents that a person has seen here, each with its state
 
 
@@ -151,8 +152,15 @@ def _first_command(repository: Repository, settings: Config) -> str:
 
 
 def _next(session: Session, state: State) -> str:
-    """Return what to type next of a ledger, and why: first what has no first bad commit yet."""
+    """Return what to type next of a ledger, and why: first what has no first bad commit yet, then
+    what is probably worse."""
     in_force = sorted(state.in_force, key=lambda i: i.is_named)
+    doubt = max(state.doubts, key=lambda d: d.probability, default=None)
+    likely = doubt is not None and doubt.probability >= _LIKELY
+    if doubt is not None and likely and all(i.is_named for i in in_force):
+        names = {"suite": doubt.suite, "task": doubt.task, "metric": doubt.metric}
+        searched = f"{doubt.among[0][:12]}~1..{doubt.seen_at[:12]}"
+        return f"{command('bisect', searched, **names)} settles whether {doubt.metric} got worse"
     for incident in in_force:
         if typed := incident.next():
             accept = command("baseline", "accept", incident.id, why="TEXT")

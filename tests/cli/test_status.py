@@ -6,12 +6,17 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
 import pytest
 from conftest import git, with_verbs
 from scripted import ScriptedProject, scripted, typed
+
+from celedger.cli import status
+from celedger.judge.incident import Doubt
 
 
 @pytest.fixture
@@ -118,3 +123,17 @@ def test_a_ledger_that_is_gone_is_not_taken_for_none(project: ScriptedProject) -
 def test_a_repository_without_a_suite_is_told_to_make_one(tmp_path: Path) -> None:
     git(tmp_path, "init", "-q")
     assert "`celedger init`" in typed(["status"], tmp_path).out
+
+
+def test_what_is_probably_worse_is_searched_next() -> None:
+    doubt = Doubt("s", "fit", "loss", ("a" * 40, "b" * 40), "b" * 40, 0.85, 0.1, "", 1.0)
+    session: Any = SimpleNamespace(
+        repository=SimpleNamespace(resolve=lambda _: SimpleNamespace(sha="c" * 40)),
+        ledger=SimpleNamespace(trials=lambda **_: [1]),
+    )
+    state: Any = SimpleNamespace(in_force=(), doubts=(doubt,))
+    said = status._next(session, state)
+    search = f"'{'a' * 12}~1..{'b' * 12}' --suite s --task fit --metric loss"
+    assert said == f"`celedger bisect {search}` settles whether loss got worse"
+    state.doubts = (replace(doubt, probability=0.2),)
+    assert status._next(session, state) == ""
