@@ -54,6 +54,7 @@ class Derivation:
     histories: Mapping[MetricKey, MetricHistory]
     failures: Sequence[Failure]
     derived: Derived
+    contrasts: Sequence[Contrast]
     acts: Sequence[BaselineRecord]
     acts_by_place: Acts
     bisects: Sequence[BisectRecord]
@@ -139,19 +140,19 @@ def derive(
     histories: dict[MetricKey, MetricHistory] = {}
     for own in tasks.values():
         histories |= _traced(own, told, cache)
-    derived = _incidents(line, tasks, histories, told, by_place)
+    derived, beside = _incidents(line, tasks, histories, told, by_place)
     if derived.disturbed:
         tasks = {name: _without(own, derived.disturbed) for name, own in tasks.items()}
         for key in {contrast.key for contrast in derived.disturbed}:
             histories |= _traced(tasks[key[:2]], told, cache)
-        derived = _incidents(line, tasks, histories, told, by_place)
+        derived, beside = _incidents(line, tasks, histories, told, by_place)
     signatures = [
         row for row in ledger.signatures()
         if suite in (None, row.suite) and task in (None, row.task)
     ]  # fmt: skip
     return Derivation(
-        ledger, line, tasks, histories, failed, derived, acts, by_place, bisects, told, told_work,
-        equal, SignedLine.of(signatures, line.commits, line.places),
+        ledger, line, tasks, histories, failed, derived, beside, acts, by_place, bisects, told,
+        told_work, equal, SignedLine.of(signatures, line.commits, line.places),
     )  # fmt: skip
 
 
@@ -175,7 +176,7 @@ def _incidents(
     histories: Mapping[MetricKey, MetricHistory],
     told: Sequence[tellings.Told],
     acts: Acts,
-) -> Derived:
+) -> tuple[Derived, list[Contrast]]:
     metrics = {key: metric for own in tasks.values() for key, metric in own.metrics.items()}
     asked = {key for each in told for key in each.steps.states}
     beside: list[Contrast] = []
@@ -183,7 +184,7 @@ def _incidents(
         own = tasks[key[:2]]
         if key in asked or any(s.probability >= KEPT for s in history.steps):
             beside += contrasts(key, own.measured[key], history, own.controls[key])
-    return step_incidents.derive(
+    derived = step_incidents.derive(
         histories,
         [each.steps for each in told if each.is_here and not is_as_recorded(each, histories)],
         floors={key: metric.floor.at for key, metric in metrics.items()},
@@ -191,6 +192,7 @@ def _incidents(
         evidence=_evidence(line, tasks, histories),
         contrasts=beside,
     )
+    return derived, beside
 
 
 def is_as_recorded(each: tellings.Told, histories: Mapping[MetricKey, MetricHistory]) -> bool:

@@ -117,7 +117,8 @@ class _Settling:
             if plan is None:
                 return True
             histories = {key: now.histories[key] for key in self._declared(now)}
-            wanted = next_trial(histories, now.derived, plan) or self._unknown(histories, plan)
+            wanted = next_trial(histories, now.derived, plan, now.contrasts)
+            wanted = wanted or self._unknown(histories, plan)
             if wanted is None:
                 return True
             record = self._run(now, wanted)

@@ -81,7 +81,7 @@ class _Definition:
         """Return the indices of the trials that have a value of the metric, and those values. No
         speed or memory is stored with a re-used result: it is that of the trial that ran."""
         rows, values = self.columns.values(metric)
-        derived = np.flatnonzero(self.columns.derived)
+        derived = np.setdiff1d(np.flatnonzero(self.columns.derived), rows)
         if metric.kind not in CLOCKED or not derived.size:
             return rows, values
         ran, evidence = self.columns.ids[rows], self.columns.evidence[derived]

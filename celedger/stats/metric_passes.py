@@ -26,6 +26,8 @@ so that a slow machine is no step."""
 CERTAIN = 0.1
 """A log deviation that is known better is one row; else it is integrated on three."""
 LEAST_MODE_RATE = 1e-4
+FARTHEST = 1e15
+"""Deviations from the first value: a level beyond is as far, and whole numbers have it exactly."""
 _FAR = 20.0  # deviations; beyond, a level is another level, not an error of this one
 _ONE = ((0.0, 1.0),)
 _GAUSS_HERMITE = ((-math.sqrt(3.0), 1 / 6), (0.0, 2 / 3), (math.sqrt(3.0), 1 / 6))
@@ -102,7 +104,7 @@ def noise_rows(point: NoisePoint) -> NoiseRows:
 def prepare(nodes: CommitNodes, values: Floats, point: NoisePoint, hazard: Floats) -> Prepared:
     """Return the metric ready for a pass."""
     unit, origin = math.exp(point.log_sd), float(values[0])
-    scaled = values / unit - origin / unit
+    scaled = np.clip(values / unit - origin / unit, -FARTHEST, FARTHEST)
     rows = noise_rows(point)
     has_sessions = point.log_ratio is not None
     grid = level_grid(node_medians(scaled, nodes.offset), has_sessions)

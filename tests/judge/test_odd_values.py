@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from views.conftest import LineWithoutRepository
 
@@ -131,6 +131,13 @@ def fill(ledger: Ledger, line: Sequence[Commit], made: Sequence[Run]) -> None:
             ledger.record_trial_facts(trial.ulid, {"session": session, "place": str(number % 6)})
 
 
+FAR_APART = [
+    Run(place, 0, 0, OutcomeKind.OK, False, (0.0, value, value, 0.0))
+    for place, value in ((3, 1.0), (4, 1e-300), (6, 1e-300))
+]
+
+
+@example(FAR_APART)
 @given(runs())
 def test_a_state_is_derived_without_a_warning(made: list[Run]) -> None:
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
