@@ -33,6 +33,96 @@ for step in range(40):
     optimiser.step()
 """
 )
+DATA = (
+    START
+    + """\
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 16), nn.Linear(16, 1)
+    def forward(self, parts):
+        return self.last(torch.cat(parts, 1).mul(1.0).tanh() @ self.first.weight.T)
+net = Net()
+optimiser = torch.optim.SGD(net.parameters(), lr=0.01)
+for step in range(8):
+    parts = [torch.randn(16, 4), torch.randn(16, 4)]
+    if step == 5:
+        parts[1][3, 2] = float("nan")
+    loss = net(parts).square().mean()
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()
+"""
+)
+FUNCTIONAL = (
+    START
+    + """\
+w = (torch.randn(8, 4) / 3).requires_grad_()
+optimiser = torch.optim.SGD([w], lr=0.01)
+rows = torch.randn(64, 8)
+rows[37, 1] = float("nan")
+for step in range(8):
+    x = torch.stack([rows[at] for at in range(8 * step, 8 * step + 8)])
+    loss = (x @ w).tanh().square().mean()
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()
+"""
+)
+DIVIDED = (
+    START
+    + """\
+net = nn.Linear(8, 4)
+optimiser = torch.optim.SGD(net.parameters(), lr=0.01)
+for step in range(4):
+    out = net(torch.randn(16, 8))
+    norm = (out * 0).square().sum().sqrt()
+    loss = out.square().mean() + norm
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()
+"""
+)
+PPO = (
+    START
+    + """\
+def layer(i, o, std=2 ** 0.5):
+    made = nn.Linear(i, o)
+    nn.init.orthogonal_(made.weight, std)
+    return made
+class Agent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.trunk = layer(4, 64)
+        self.actor, self.critic = layer(64, 2, 0.01), layer(64, 1, 1.0)
+        self.scale = nn.Parameter(torch.ones(3, 2))
+    def forward(self, x):
+        h = self.trunk(x).tanh()
+        return self.actor(h) * self.scale.sum(0), self.critic(h)
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(4, 16), nn.Linear(16, 4)
+        nn.init.normal_(self.down.weight, std=2e-3)
+    def forward(self, x):
+        return x + self.down(self.up(x).relu())
+net = nn.Sequential(Block(), Block(), Agent())
+optimiser = torch.optim.Adam(net.parameters(), lr=2.5e-4)
+for step in range(12):
+    x = torch.randn(32, 4)
+    action, value = net(x)
+    loss = F.cross_entropy(action, (x[:, 0] > 0).long()) + (value[:, 0] - x[:, 1]).square().mean()
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()
+    if step == 5:
+        head = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 4))
+        head.load_state_dict({k: v * 2e-2 for k, v in head.state_dict().items()})
+        net = nn.Sequential(*net, )
+        net.insert(0, head)
+        optimiser = torch.optim.Adam(net.parameters(), lr=2.5e-4)
+"""
+)
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +132,8 @@ def server(tmp_path_factory: Any) -> Iterator[TrainingServer]:
     server.close()
 
 
-def watched(server: TrainingServer, text: str) -> list[WatchpointFinding]:
-    (training,) = read(server.train(text, "watch"))
+def watched(server: TrainingServer, text: str, **options: Any) -> list[WatchpointFinding]:
+    (training,) = read(server.train(text, "watch", **options))
     return list(judge(training, {}).findings)
 
 
@@ -52,3 +142,26 @@ def test_a_divergence_is_told_before_the_operator_that_overflows(server: Trainin
     assert first.watchpoint.name == "weight-change-large"
     (overflow,) = [one for one in rest if one.watchpoint.name == "overflow"]
     assert overflow.first.note.startswith("the training diverged from step 0 on")
+
+
+def test_what_is_not_finite_in_the_data_is_told_as_data(server: TrainingServer) -> None:
+    first, *_ = watched(server, DATA, closely=[4, 5])
+    assert (first.watchpoint.name, first.first.step) == ("overflow", 5)
+    assert first.first.tensor.endswith("(the data)")
+    first, *_ = watched(server, FUNCTIONAL, closely=[3, 4])
+    assert first.first.step == 4
+    assert "the data" in first.first.note
+    assert "fit.py:9" in first.first.note  # the line that stacks them
+
+
+def test_a_failing_node_of_the_backward_pass_names_its_forward_line(server: TrainingServer) -> None:
+    first, *_ = watched(server, DIVIDED, closely=[0])
+    assert first.first.tensor.endswith("backward")
+    line = next(n for n, text in enumerate(DIVIDED.splitlines(), 1) if "sqrt()" in text)
+    assert first.first.note.endswith(f"made by fit.py:{line}")
+
+
+def test_heads_ends_of_branches_and_loaded_weights_are_no_false_start(
+    server: TrainingServer,
+) -> None:
+    assert [one.watchpoint.name for one in watched(server, PPO)] == []

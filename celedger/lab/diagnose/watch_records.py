@@ -78,7 +78,9 @@ class WatchedStep:
     rows: Sequence[TensorFigures]
     changes: Sequence[WeightChange]
     lost: Sequence[Lost]
-    broke: tuple[str, str, str] | None  # phase, module, operator: the first not to be finite
+    # The first operator whose result is not finite: phase, module, operator, its line ("": not
+    # known), and whether what it was given was not finite either.
+    broke: tuple[str, str, str, str, bool] | None
     units: Sequence[tuple[str, int, int, int]]  # rectifier, since step, units, dead ones
     alike: Mapping[str, float]  # of matrices constant at first: largest difference of units
     rates: Sequence[float] = ()
@@ -102,6 +104,7 @@ class Parameter:
     low: float = math.nan
     high: float = math.nan
     std: float = math.nan
+    met: int = 0  # the step in which an optimiser first held it
     in_module: bool = True  # else its name is an expression of the script: `params["w1"]`
 
 

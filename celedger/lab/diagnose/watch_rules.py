@@ -10,6 +10,7 @@ from itertools import groupby, pairwise
 
 from celedger.lab.diagnose.watch_records import (
     FUNCTION,
+    Parameter,
     TensorFigures,
     Watched,
     WatchedStep,
@@ -70,7 +71,9 @@ def overflow(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
             continue  # a gradient scaler causes infinite gradients by design, to find its scale
         row = _first_broken(step, beyond)
         if row is not None:
-            yield _broken_operator(step, row.size) or _broken_tensor(training, step, row)
+            data = row.what == "in" and row.parent is None and not row.trainable
+            operator = None if data else _broken_operator(step, row.size)
+            yield operator or _broken_tensor(training, step, row)
             return
     for number, loss in training.losses:
         if not math.isfinite(loss):
@@ -98,8 +101,12 @@ def _first_broken(step: WatchedStep, beyond: Beyond) -> TensorFigures | None:
 def _broken_operator(step: WatchedStep, figure: float) -> TensorPlace | None:
     if step.broke is None or math.isfinite(figure):
         return None
-    phase, module, operator = step.broke
+    phase, module, operator, line, given = step.broke
     note = "the first operator to produce it: what it was given is finite"
+    if given:
+        note = "it was given so, from outside of the step: the data, or a weight"
+    if line:
+        note += f"; {'made by' if phase == 'backward' else 'at'} {line}"
     return TensorPlace(step.number, module, f"{operator}, {phase}", figure, note)
 
 
@@ -217,13 +224,27 @@ def small_change(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
 
 
 def initial_gain(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
-    """Compare std * sqrt(fan-in) of every trained matrix with 16 elements or more."""
+    """Compare std * sqrt(fan-in) of every matrix with 16 elements or more that is trained from the
+    first step on. A small one counts if another of its parent's takes what it gives: the last one
+    is a head, or ends a branch."""
     for about in training.parameters.values():
-        varied = about.trained and about.fan_in and about.low < about.high
+        varied = about.trained and about.fan_in and about.low < about.high and not about.met
         gain = about.std * math.sqrt(about.fan_in)
-        if varied and math.prod(about.shape) >= 16 and beyond(gain):
+        small = gain < 1 and not _passed_on(training, about)
+        if varied and math.prod(about.shape) >= 16 and beyond(gain) and not small:
             note = f"std {about.std:.3g}, fan-in {about.fan_in}"
             yield TensorPlace(0, *training.place_of(about.name), gain, note)
+
+
+def _passed_on(training: Watched, about: Parameter) -> bool:
+    """Return True if a later matrix of the same parent takes as many inputs as this gives."""
+    parameters = list(training.parameters.values())
+    later = parameters[parameters.index(about) + 1 :]
+    parent = about.name.split(".")[:-2]
+    return any(
+        one.fan_in and one.shape[1] == about.shape[0] and one.name.split(".")[:-2] == parent
+        for one in later
+    )
 
 
 def alike(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:

@@ -16,7 +16,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .names import calling_line
 from .observe import mode
+from .tensors import tensors
 
 # Operators that give zero only for zero inputs: any other zero is an underflow in half precision.
 # The second kind is zero if any of two inputs is. (exp, softmax and sigmoid are excluded: their
@@ -41,7 +43,9 @@ class OperatorPrecision:
 
     def clear(self) -> None:
         """Begin a step."""
-        self.broke: tuple[str, str, str] | None = None  # phase, module, operator
+        # Phase, module, operator and line (or ""); whether it was given what is not finite.
+        self.broke: tuple[str, str, str, str, bool] | None = None
+        self._lines: dict[int, str] = {}  # of the forward pass, by autograd's number
         self._spans: list[tuple[int, int, str]] = []
         self._lost: dict[tuple[str, str, str], list[int]] = defaultdict(lambda: [0, 0])
 
@@ -69,13 +73,24 @@ class OperatorPrecision:
         if not isinstance(out, torch.Tensor) or not out.is_floating_point():
             return
         name = function.overloadpacket.__name__
-        inputs = [a for a in args if isinstance(a, torch.Tensor) and a.is_floating_point()]
-        closely = self.broke is None and self.probe.step in self.probe.closely
-        closely = closely and not name.startswith(EMPTY)
-        if closely and not _finite(out, name) and all(_finite(one, name) for one in inputs):
-            self.broke = (*self._where(), name)
+        inputs = [a for _, a in tensors(args) if a.is_floating_point()]
+        if self.broke is None and self.probe.step in self.probe.closely:
+            self._look_closely(name, inputs, out)
         if out.dtype in (torch.float16, torch.bfloat16) and inputs:
             self._weigh(name.rstrip("_") if name.endswith("_") else name, inputs, args, out)
+
+    def _look_closely(self, name: str, inputs: list[Tensor], out: Tensor) -> None:
+        """Note the first operator whose result is not finite, though what it was given is, or came
+        from outside of the step."""
+        node: Any = torch._C._current_autograd_node()
+        number = 0
+        if node is None:
+            number = int(torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]
+        line = calling_line() if node is None else self._lines.get(node._sequence_nr(), "")
+        self._lines[number - 1] = line or self._lines.get(number - 1, "")
+        if not name.startswith(EMPTY) and not _finite(out, name):
+            given = not all(_finite(one, name) for one in inputs)
+            self.broke = (*self._where(), name, line, given)
 
     def _weigh(self, name: str, inputs: list[Tensor], args: Any, out: Tensor) -> None:
         """Count the values that an operator makes zero, of those that were not zero before it."""

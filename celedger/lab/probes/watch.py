@@ -158,7 +158,7 @@ class WatchProbe(observe.Probe):
         self._operators.leave()
         with self._aside():
             if self.looking or optimiser not in self._weights.met:
-                self._weights.meet(optimiser)
+                self._weights.meet(optimiser, step)
             if self.looking:
                 self._look_at_gradients(optimiser)
 

@@ -29,7 +29,7 @@ class WatchedWeights:
         self._constant: set[str] = set()  # matrices whose elements were all equal at first
         self._before: list[tuple[str, Tensor, Tensor]] = []
 
-    def meet(self, optimiser: Optimizer) -> None:
+    def meet(self, optimiser: Optimizer, step: int) -> None:
         """Describe parameters before they are trained, or at their first use: modules have no names
         before a step with hooks."""
         self.optimisers += optimiser not in self.met
@@ -44,7 +44,7 @@ class WatchedWeights:
             values = parameter.detach()
             low, high = (float(end) for end in torch.aminmax(values))
             std = float(values.float().std(correction=0))
-            about.update(trained=True, low=low, high=high, std=std)
+            about.update(trained=True, low=low, high=high, std=std, met=step)
             if low == high and parameter.dim() >= 2 and parameter.shape[0] > 1:
                 self._constant.add(name)
 

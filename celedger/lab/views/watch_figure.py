@@ -91,9 +91,11 @@ def draw_tensor(report: WatchReport, name: str) -> Figure:
 
 
 def _layers(training: Watched) -> list[str]:
-    """Return the parameters with a fan-in, in the model's order; all of them if none has one."""
+    """Return the parameters of two axes or more, and those of no module, in the model's order; all
+    of them if there are none."""
     trained = [p for p in training.parameters.values() if p.trained]
-    return [p.name for p in trained if p.fan_in] or [p.name for p in trained]
+    large = [p.name for p in trained if len(p.shape) > 1 or not p.in_module]
+    return large or [p.name for p in trained]
 
 
 @dataclass(frozen=True, slots=True)
