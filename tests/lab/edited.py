@@ -135,7 +135,8 @@ def serve() -> None:
                 probes.attach(job["probe"])
                 path = f"{job['tree']}/fit.py"
                 code = compile(Path(path).read_text(), path, "exec", dont_inherit=True)
-                exec(code, {"__name__": "__main__", "__file__": path})
+                script = {"__name__": "__main__", "__file__": path}  # it lives until the end
+                exec(code, script)
             except SystemExit as end:
                 status = int(bool(end.code))
             except BaseException:

@@ -29,6 +29,7 @@ OBJECTS = 0.5  # a step
 COMPANIONS = 2.0  # objects that may come with a kept tensor: its own, its gradient function's
 BYTES = 16.0  # a step, of Python's own objects; a number in a list takes 32
 LINE_SHARE = 0.25  # of the line with the largest growth: tracing itself adds small growth elsewhere
+OUTSIDE, OUTSIDE_SHARE = 16e6, 0.1  # bytes, and share, of a process beyond its tensors
 NODES = 1.0  # of autograd's graph, a step
 PEAK_FLOOR = 0.01  # of the peak: a difference that matters
 
@@ -61,7 +62,7 @@ def load(event: Mapping[str, Any], roots: Mapping[str, str]) -> Document:
         for row in peak["held"]:
             row["place"] = str(places[row.pop("line")] or "") or None
     marks = event["marks"]
-    tensors = _tensors(marks, places)
+    tensors = _tensors(marks, places, event)
     types = _types(marks, sum(leak["number"] for leak in tensors))
     objects = _objects(marks, roots) if types else []
     return {
@@ -71,8 +72,19 @@ def load(event: Mapping[str, Any], roots: Mapping[str, str]) -> Document:
         "allocator": event.get("allocator"),
         "steps": steps,
         "epochs": _epochs(marks, steps["peak"], event["evaluations"]),
-        "leaks": [*tensors, *_graphs(marks, places), *(objects or types)],
+        "outside": _outside(steps),
+        "leaks": [*tensors, *_graphs(marks, places), *_hooks(marks), *(objects or types)],
     }
+
+
+def _outside(steps: Mapping[str, Sequence[int]]) -> int:
+    """Return the bytes by which the process grew beyond its tensors in the second half of the
+    training; 0 where that is little."""
+    early, late = slice(len(steps["rss"]) // 2, None), slice(-max(1, len(steps["rss"]) // 8), None)
+    first, last = (
+        int(np.median(np.subtract(steps["rss"], steps["held"])[part][:8])) for part in (early, late)
+    )
+    return last - first if last - first > max(OUTSIDE, OUTSIDE_SHARE * first) else 0
 
 
 def objects_pile_up(document: Document) -> bool:
@@ -93,6 +105,7 @@ def compare(before: Document, after: Document) -> Document:
             name: {"before": a["bytes"], "after": b["bytes"], "parts": _parts(a, b)}
             for name, (a, b) in zip(before["peaks"], sides, strict=True)
         },
+        "process": {"before": before["peak_rss"], "after": after["peak_rss"]},
         "new_leaks": leaks,
     }
 
@@ -135,15 +148,20 @@ def _leak(
     line: CodeLine | None = None,
     module: str | None = None,
 ) -> Document:
-    """Return a row of `leaks`: `kind` is tensors, graphs or objects; `what` the operator or type.
-    `number` and `size` (bytes) are a step; an unknown size is 0."""
+    """Return a row of `leaks`: `kind` is tensors, garbage, graphs, hooks or objects; `what` the
+    operator or type. `number` and `size` (bytes) are a step; an unknown size is 0. `keeper`: the
+    variable or container that holds tensors, if known."""
     return {
-        "kind": kind, "what": what, "module": module, "number": number, "bytes": size,
+        "kind": kind, "what": what, "module": module, "number": number, "bytes": size, "keeper": "",
         **line_fields(line),
     }  # fmt: skip
 
 
-def _tensors(marks: Marks, places: Sequence[CodeLine | None]) -> list[Document]:
+def _tensors(
+    marks: Marks, places: Sequence[CodeLine | None], event: Mapping[str, Any]
+) -> list[Document]:
+    garbage = {tuple(maker): size for *maker, size in marks[-1]["garbage"]} if marks else {}
+    keepers = {tuple(maker): text for *maker, text in event["keepers"]}
     edges = [0, *(mark["step"] for mark in marks)]
     spans = [(a, b) for a, b in itertools.pairwise(edges) if b > a]
     if len(spans) < 2:
@@ -161,7 +179,10 @@ def _tensors(marks: Marks, places: Sequence[CodeLine | None]) -> list[Document]:
         ):
             steps = edges[-1]
             rates = number / steps, size / steps
-            leaks.append(_leak("tensors", operator, *rates, places[line], module))
+            maker = phase, module, operator, line
+            kind = "garbage" if garbage.get(maker, 0) > size / 2 else "tensors"
+            leak = _leak(kind, operator, *rates, places[line], module)
+            leaks.append({**leak, "keeper": keepers.get(maker, "") if kind == "tensors" else ""})
     return sorted(leaks, key=lambda leak: -leak["bytes"])
 
 
@@ -177,9 +198,15 @@ def _graphs(marks: Marks, places: Sequence[CodeLine | None]) -> list[Document]:
     ]
 
 
+def _hooks(marks: Marks) -> list[Document]:
+    """Return the modules that get another hook in every epoch."""
+    rates = _growth(marks, [dict(mark["hooks"]) for mark in marks], skip=0)
+    return [_leak("hooks", what, rate) for what, rate in rates.items() if rate > 0]
+
+
 def _types(marks: Marks, tensors: float) -> list[Document]:
     """Return the types with more objects in every epoch, beyond those that come with so many
-    tensors a step."""
+    tensors a step, and without those that the collector would free."""
     rates = _growth(marks, [dict(mark["types"]) for mark in marks])
     least = OBJECTS + COMPANIONS * tensors
     return [_leak("objects", name, rate) for name, rate in rates.items() if rate >= least]

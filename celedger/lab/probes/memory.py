@@ -14,9 +14,10 @@ import json
 import os
 import sys
 import tracemalloc
+import warnings
 import weakref
 from array import array
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -26,6 +27,7 @@ from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import observe, stack
+from .names import expressions
 from .observe import Args, Kwargs
 from .phases import BACKWARD, FORWARD, GAP, STATES, TAIL
 from .stack import Lines, is_library_file
@@ -36,6 +38,7 @@ _FRAMES = 4  # of each of Python's allocations: enough to leave a library's func
 _MARK = 32  # steps between two marks, in a training that reports no epochs
 _MOST_MARKS = 24  # then every second is dropped
 _TOP = 40  # rows of a table
+_KEPT = 3  # steps whose tensors live: then what holds them is named
 
 
 class Maker(NamedTuple):
@@ -77,6 +80,7 @@ class MemoryProbe(observe.Probe):
         # Stored in a few large blocks, so as not to look like a leak of objects.
         self._columns = {name: array("q") for name in ("peak", "held", "rss")}
         self._marks: list[str] = []
+        self._keepers: dict[Maker, str] = {}
         self._spacing, self._reported = _MARK, False
         self._count_existing()
         self._start_step()
@@ -188,6 +192,7 @@ class MemoryProbe(observe.Probe):
             peaks=self._peaks,
             evaluations=self._evaluations,
             marks=[json.loads(mark) for mark in self._marks],
+            keepers=[[*maker, text] for maker, text in self._keepers.items()],
             lines=self._lines.table,
             peak_rss=peak_rss(),
             allocator=allocator() if torch.cuda.is_initialized() else None,  # type: ignore[no-untyped-call]
@@ -216,12 +221,14 @@ class MemoryProbe(observe.Probe):
                     self._add(storage, BEFORE)
 
     def _mark(self, epoch: int | None) -> None:
-        """Record what is alive now, by its origin: tensors, graphs, Python objects."""
-        gc.collect()  # objects that it can free do not pile up
-        groups: dict[Maker, list[Storage]] = defaultdict(list)
-        for storage in list(self._live.values()):
-            if storage.maker is not BEFORE:
-                groups[storage.maker].append(storage)
+        """Record what is alive now, by its origin: tensors, graphs, Python objects, hooks. Nothing
+        is collected: what waits for the collector takes memory, too."""
+        groups = self._groups()
+        self._find_keepers(groups)
+        garbage: list[list[Any]] = []
+        types = _types()
+        if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            garbage, types = self._collected()
         live = [
             (*maker, len(group), sum(one.size for one in group), [one.step for one in group])
             for maker, group in groups.items()
@@ -229,12 +236,67 @@ class MemoryProbe(observe.Probe):
         mark = {
             "step": self._step, "epoch": epoch, "held": self._total, "rss": resident(),
             "tensors": live, "graphs": self._graphs(), "objects": _objects(),
-            "types": Counter(type(x).__qualname__ for x in gc.get_objects()).most_common(_TOP),
+            "types": types, "garbage": garbage, "hooks": self._count_hooks(),
         }  # fmt: skip
         self._marks.append(json.dumps(mark))
         if len(self._marks) > _MOST_MARKS:
             self._marks = self._marks[::2]
             self._spacing *= 2
+
+    def _groups(self) -> dict[Maker, list[Storage]]:
+        groups: dict[Maker, list[Storage]] = defaultdict(list)
+        for storage in list(self._live.values()):
+            if storage.maker is not BEFORE:
+                groups[storage.maker].append(storage)
+        return groups
+
+    def _find_keepers(self, groups: Mapping[Maker, Sequence[Storage]]) -> None:
+        """Name, once, the container that holds the tensors of an origin that outlive steps."""
+        addresses = {
+            storage._cdata: maker for maker, group in groups.items()
+            if maker not in self._keepers and len({one.step for one in group}) >= _KEPT
+            and (storage := group[0].reference()) is not None
+        }  # fmt: skip
+        objects = gc.get_objects() if addresses else []
+        for obj in objects:
+            storage = storage_of(obj) if type(obj) is torch.Tensor else None
+            maker = addresses.get(storage._cdata) if storage is not None else None
+            if maker is not None and (keeper := _keeper(obj, objects)):
+                self._keepers[maker] = keeper
+
+    def _count_hooks(self) -> list[tuple[str, int]]:
+        """Count the hooks of each module that has some."""
+        names = ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks")
+        return [
+            (f"{name.replace('_', ' ')} of {self.names.of(module) or 'the model'}", count)
+            for _, root in self.names.roots() for module in root.modules() for name in names
+            if (count := len(getattr(module, f"_{name}", ())))
+        ]  # fmt: skip
+
+    def _collected(self) -> tuple[list[list[Any]], list[tuple[str, int]]]:
+        """Return the bytes that the collector would free, by origin, and the numbers of objects
+        after it: from a fork, so that it frees nothing here. A fork cannot use CUDA."""
+        reader, writer = os.pipe()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of threads: the child runs none of their code
+            pid = os.fork()
+        if pid == 0:
+            try:
+                before = _sizes(self._groups())
+                gc.collect()
+                after = _sizes(self._groups())
+                freed = {maker: size - after.get(maker, 0) for maker, size in before.items()}
+                rows = [[*maker, size] for maker, size in freed.items() if size]
+                with os.fdopen(writer, "w") as pipe:
+                    json.dump([rows, _types()], pipe)
+            finally:
+                os._exit(0)
+        os.close(writer)
+        with os.fdopen(reader) as pipe:
+            text = pipe.read()
+        os.waitpid(pid, 0)
+        garbage, types = json.loads(text) if text else ([], [])
+        return garbage, types
 
     def _graphs(self) -> list[tuple[int, int]]:
         """Count the nodes of autograd's graph that tensors keep, by the tensor's origin."""
@@ -249,6 +311,28 @@ class MemoryProbe(observe.Probe):
             live = None if storage is None else self._live.get(storage._cdata)
             graphs.append((len(visited) - before, live.maker.line if live else -1))
         return sorted(graphs, reverse=True)[:_TOP]
+
+
+def _types() -> list[tuple[str, int]]:
+    return Counter(type(x).__qualname__ for x in gc.get_objects()).most_common(_TOP)
+
+
+def _sizes(groups: Mapping[Maker, Sequence[Storage]]) -> dict[Maker, int]:
+    return {maker: sum(one.size for one in group) for maker, group in groups.items()}
+
+
+def _keeper(tensor: Tensor, objects: list[Any]) -> str:
+    """Return the variable of the script whose container holds a tensor, or the kind of container;
+    empty where none does. `objects`: a list that does not count."""
+    kinds = (list, set, deque), (dict,)  # an object's own dictionary last
+    holders = [
+        one for kind in kinds for one in gc.get_referrers(tensor)
+        if isinstance(one, kind) and one is not objects
+    ]  # fmt: skip
+    names = expressions(holders)
+    named = next((names[id(one)] for one in holders if id(one) in names), "")
+    texts = (f"a {type(one).__name__} of {len(one)}" for one in holders)
+    return named or next(texts, "")
 
 
 def _objects() -> list[tuple[str, int, int, int]]:

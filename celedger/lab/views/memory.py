@@ -11,10 +11,13 @@ from celedger.lab.views.profile import ProfileTarget, columns, share, size
 from celedger.views.format import clip, measure, plain, relative, table
 
 ROWS = 8
+_PROCESS = 0.05  # of the process's peak: two runs of one commit differ by less
 _SIZES = ("peak", "held", "rss")
 PEAKS = {"step": "a training step", "evaluation": "an evaluation"}
 _ADVICE = {
     "tensors": "keep numbers instead (.item(), .detach() of what is small), or clear it each epoch",
+    "garbage": "break the cycle of objects that holds them, or call gc.collect() each epoch",
+    "hooks": "register it once, or keep what register_…_hook returns and call remove()",
     "graphs": "the tensor keeps its graph: add .detach() or .item() to what is summed up",
     "objects": "clear the list or dictionary each epoch, or bound it",
 }
@@ -37,8 +40,14 @@ def memory_text(target: ProfileTarget, document: Document, *, width: int = 100) 
         *(_peak(name, peak, width) for name, peak in document["peaks"].items() if peak["bytes"]),
         table(heads, epochs, width=width),
         _leaks(document["leaks"]) or "nothing piles up from epoch to epoch",
+        _outside(document["outside"]),
     ]
     return "\n\n".join(filter(None, parts))
+
+
+def _outside(grown: int) -> str:
+    beyond = "Python objects, or memory of other libraries"
+    return f"the process grew by {size(grown)} beyond its tensors: {beyond}" if grown else ""
 
 
 def memory_headline(document: Document) -> str:
@@ -69,7 +78,10 @@ def leak_text(leak: Document) -> str:
     if leak["bytes"]:
         rate += f", {size(leak['bytes'])} a step"
     what = {"tensors": f"tensors of {leak['what']}", "graphs": "nodes of autograd's graph"}
-    return f"{what.get(leak['kind'], leak['what'])} pile up: {rate}{inside}{at}"
+    if leak["kind"] == "garbage":
+        return f"tensors of {leak['what']} wait for the garbage collector: {rate}{inside}{at}"
+    kept = f", kept in {plain(leak['keeper'])}" if leak["keeper"] else ""
+    return f"{what.get(leak['kind'], leak['what'])} pile up: {rate}{inside}{at}{kept}"
 
 
 def _peak(name: str, peak: Document, width: int) -> str:
@@ -122,7 +134,12 @@ def difference_headline(document: Document) -> str:
     word = "smaller" if changes else "no difference"
     if document["verdict"] == "larger":
         word = "larger"
-    return f"{word}: {'; '.join(changes) or f'the peaks are within {share(PEAK_FLOOR)}'}"
+    text = f"{word}: {'; '.join(changes) or f'the peaks are within {share(PEAK_FLOOR)}'}"
+    old, new = (document["process"][side] for side in ("before", "after"))
+    tensors = sum(peak["after"] - peak["before"] for peak in document["peaks"].values())
+    if abs(new - old) > _PROCESS * old and not 0.5 < tensors / (new - old) < 2:
+        text += f"; the whole process {relative(new - old, old)} of {size(old)}, not by its tensors"
+    return text
 
 
 def _parts(name: str, peak: Document, width: int) -> str:

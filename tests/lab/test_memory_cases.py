@@ -1,0 +1,77 @@
+"""`profile --memory` sees what piles up without freeing it, and names what holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from lab.edited import TrainingServer, edited
+
+from celedger.lab.diagnose.memory_growth import load
+from celedger.lab.diagnose.trace import records
+from celedger.lab.views.memory import leak_text
+
+pytest.importorskip("torch")
+
+pytestmark = pytest.mark.matrix
+
+PLAIN = """\
+import gc
+import torch
+from torch import nn
+gc.set_threshold(100_000)
+net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+optimiser = torch.optim.SGD(net.parameters(), lr=0.01)
+history = []
+class Node:
+    def __init__(self, value):
+        self.value, self.me = value, self
+def look(module, args, output):
+    pass
+for step in range(130):
+    x = torch.randn(32, 8)
+    out = net(x)
+    loss = out.square().mean()
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()
+    # here
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: Any) -> Iterator[TrainingServer]:
+    server = TrainingServer(tmp_path_factory.mktemp("memory"))
+    yield server
+    server.close()
+
+
+def leaks(server: TrainingServer, line: str = "pass") -> list[dict[str, Any]]:
+    out = server.train(edited(PLAIN, ("# here", line)), "memory")
+    (event,) = records(out / "0", "memory")
+    found: list[dict[str, Any]] = load(event, {})["leaks"]
+    return found
+
+
+def test_nothing_piles_up_in_a_plain_training(server: TrainingServer) -> None:
+    assert leaks(server) == []
+
+
+def test_what_keeps_tensors_is_named_beside_what_makes_them(server: TrainingServer) -> None:
+    (leak,) = leaks(server, "history.append(out.detach() + 1)")
+    assert (leak["kind"], leak["keeper"]) == ("tensors", "history")
+    assert leak_text(leak).endswith("kept in history")
+
+
+def test_cyclic_garbage_takes_memory_until_it_is_collected(server: TrainingServer) -> None:
+    first, *_ = leaks(server, "Node(torch.ones(1000))")
+    assert (first["kind"], first["bytes"]) == ("garbage", pytest.approx(4000, rel=0.1))
+    assert "wait for the garbage collector" in leak_text(first)
+
+
+def test_hooks_that_pile_up_are_seen(server: TrainingServer) -> None:
+    found = leaks(server, "net[0].register_forward_hook(look)")
+    (hooks,) = [leak for leak in found if leak["kind"] == "hooks"]
+    assert hooks["what"] == "forward hooks of 0"
+    assert hooks["number"] == pytest.approx(1.0, abs=0.05)
