@@ -125,6 +125,48 @@ for step in range(6):
             print(ema.ema_model(x).sum())
 """
 )
+BY_HAND = (
+    START
+    + """\
+class Swish(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x.sigmoid()
+
+    @staticmethod
+    def backward(ctx, g):
+        x, = ctx.saved_tensors
+        s = x.sigmoid()
+        return g * (s + x * s * (1 - s))
+
+@torch.library.custom_op("mine::double", mutates_args=())
+def double(x: torch.Tensor) -> torch.Tensor:
+    return 2 * x
+
+def double_back(ctx, g):
+    return 2 * g
+
+double.register_autograd(double_back)
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 8), nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.last(double(Swish.apply(self.first(x))))
+
+net = Net()
+optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range(6):
+    x = torch.randn(16, 4)
+    loss = F.cross_entropy(net(x), (x[:, 0] > 0).long())
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()
+"""
+)
 
 
 @pytest.fixture(scope="module")
@@ -173,3 +215,22 @@ def test_weights_of_a_module_inside_another_root_have_its_whole_path(
     assert finding is not None
     assert "EMA:ema_model.time.weight" in finding.sentence
     assert "0.2" in finding.sentence
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("g * (s + x * s * (1 - s))", "g * (s + s * (1 - s))"), ("return 2 * g", "return 1 * g")],
+)
+def test_a_backward_pass_by_hand_is_a_place(server: TrainingServer, old: str, new: str) -> None:
+    changes = [
+        (old, new),
+        ("step in range(6)", "at in range(6)"),
+        (
+            "self.first, self.last =",
+            "self.last, self.first = None, None\n        self.first, self.last =",
+        ),
+    ]
+    finding, blamed, _ = server.explain(BY_HAND, edited(BY_HAND, *changes))
+    assert finding is not None
+    assert "backward" in {place.what for place in finding.places}
+    assert new in blamed[0].hunk.lines[1]

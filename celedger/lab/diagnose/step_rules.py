@@ -14,9 +14,11 @@ import numpy as np
 from celedger.lab.diagnose.difference import changed
 from celedger.lab.diagnose.difference_context import DifferenceContext, new_or_gone
 from celedger.lab.diagnose.finding import (
+    CodePlace,
     FindingPhase,
     became,
     code_of,
+    function_place,
     named,
     ordinal,
     places_of,
@@ -213,7 +215,19 @@ def gradient(s: DifferenceContext) -> dict[str, Any]:
     for path in dict.fromkeys((module, s.gradient_path)):
         places += code_of(s.comparison.b, s.module(path))
     operator = detaching.call if detaching is not None else ""
+    places = [*custom_backwards(s), *places]
     return {"sentence": sentence, "module": module, "places": places, "operator": operator}
+
+
+def custom_backwards(s: DifferenceContext) -> list[CodePlace]:
+    """Return the backward passes, written by hand, of the functions that a step calls."""
+    return [
+        function_place(trace, "backward", code)
+        for trace in (s.comparison.b, s.comparison.a)
+        for code in dict.fromkeys(
+            tuple(e.raw["f"]) for e in trace.of("call") if "f" in e.raw and e.step == s.step
+        )
+    ]
 
 
 def gradient_cut(s: DifferenceContext, *, on: str, explained: bool) -> dict[str, Any] | None:
@@ -234,7 +248,8 @@ def optimiser_given(
     """Describe that the backward pass agrees as far as it was seen, and the gradients that the
     optimiser gets do not. `by_loop`: the training loop does it, to all of them."""
     module = "" if by_loop else s.comparison.b.owner(str(s.pair.one.path))
-    places = [] if by_loop else code_of(s.comparison.b, s.module(module))
+    places = [] if by_loop else custom_backwards(s)
+    places += [] if by_loop else code_of(s.comparison.b, s.module(module))
     places += s.stepping(s.comparison.b, by_loop=by_loop)
     phase = FindingPhase.UPDATE if by_loop else FindingPhase.BACKWARD
     return {"sentence": sentence + s.more, "module": module, "places": places, "phase": phase}

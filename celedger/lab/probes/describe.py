@@ -9,6 +9,7 @@ import random
 import sys
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from torch.optim import Optimizer
 from . import observe
 from .names import IdentityMap
 from .observe import Args, Kwargs
+from .stack import is_library_file
 from .tensors import address, content, graph_node, tensors
 
 # Of a module's attributes: bookkeeping of torch's own, and what is written as an event.
@@ -136,6 +138,19 @@ def code(kind: type, method: str) -> list[Any]:
         return [str(file), first, first + len(lines) - 1]
     except (OSError, TypeError, AttributeError):
         return []
+
+
+@functools.cache
+def backward_code(kind: type) -> list[Any]:
+    """Return file, first and last line of the backward pass of an autograd function that the script
+    defines, or registers for an operator of its own; empty for one of torch's."""
+    backward: Any = kind.backward  # type: ignore[attr-defined]
+    cells = [cell.cell_contents for cell in getattr(backward, "__closure__", None) or ()]
+    registered = [getattr(one, "_backward_fn", None) for one in cells]
+    function = next(filter(None, registered), backward)
+    if is_library_file(getattr(getattr(function, "__code__", None), "co_filename", "<")):
+        return []
+    return code(SimpleNamespace(backward=function), "backward")  # type: ignore[arg-type]
 
 
 @functools.cache

@@ -147,6 +147,19 @@ def patch(
     return functools.partial(setattr, owner, name, original)
 
 
+def watch_functions(applied: Callable[..., object]) -> None:
+    """Call `applied(class, args, kwargs, result)` after each call of an autograd function."""
+    kind: Any = torch.autograd.Function
+    original = vars(kind)["apply"].__func__
+
+    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(cls, *args, **kwargs)
+        guarded(applied, cls, args, kwargs, result)
+        return result
+
+    kind.apply = classmethod(apply)
+
+
 def module_hooks(before: Any, after: Any = None) -> list[Any]:
     """Register hooks of all modules: `before(module, args)`, `after(module, args, kwargs, output)`;
     return their handles. They do nothing while torch records a graph, since it computes nothing

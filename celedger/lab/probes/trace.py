@@ -72,6 +72,7 @@ class TraceProbe(observe.Probe):
         self._dispatching = False
         if options.get("operators"):
             self._operators = observe.mode(TorchDispatchMode, self._dispatched)
+        observe.watch_functions(self._applied)
         self.functions = observe.mode(TorchFunctionMode, self._called)
         self.functions.__enter__()
         self._begin_step()
@@ -172,11 +173,19 @@ class TraceProbe(observe.Probe):
             if getattr(target, "ndim", 0) and not target.requires_grad:  # type: ignore[union-attr]
                 self._write_rows("target", name, 0, target)
 
+    def _applied(self, kind: Any, args: Args, kwargs: Kwargs, result: Any) -> None:
+        """Write a call of an autograd function of the script's, with where its backward is."""
+        code = describe.backward_code(kind)
+        if code and self.started and self._recording() and not self._stepping:
+            self._call("call", f"{kind.__name__}.apply", args, kwargs, result, f=code)
+
     def _dispatched(self, function: Any, args: Args, kwargs: Kwargs, result: Any) -> None:
         if not self._stepping:
             self._call("operator", describe.function_name(function), args, kwargs, result)
 
-    def _call(self, kind: str, name: str, args: Args, kwargs: Kwargs, result: Any) -> None:
+    def _call(
+        self, kind: str, name: str, args: Args, kwargs: Kwargs, result: Any, **more: Any
+    ) -> None:
         results = {id(tensor): tensor.numel() for _, tensor in tensors(result)}
         arguments = [tensor for _, tensor in tensors([args, kwargs])]
         if not results or not (arguments or any(results.values())):
@@ -188,7 +197,7 @@ class TraceProbe(observe.Probe):
         drawn = self._drawn() if kind == "call" else {}
         self.write(
             kind, o=name, p=module, n=number, l=describe.literals(args, kwargs), i=inputs,
-            x=outputs, w=self.sites.here(), **drawn,
+            x=outputs, w=self.sites.here(), **drawn, **more,
         )  # fmt: skip
 
     def _write_rows(self, role: str, path: str, position: int, tensor: Any) -> None:
