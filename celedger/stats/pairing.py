@@ -92,11 +92,13 @@ class Pairs:
         return mean, scale * np.sqrt(np.maximum(variance, 1e-9))
 
 
-def compare(readings: Readings, bad: Bools, selected: tuple[int, int]) -> Pairs:
-    """Return how pairs explain the readings for every row of `bad` (G, R)."""
-    ones, sides = np.ones((1, bad.shape[1])), ((~bad).astype(float), bad.astype(float))
+def compare(readings: Readings, bad: Bools, used: Bools, selected: tuple[int, int]) -> Pairs:
+    """Return how pairs explain those readings that are `used` (R,), for every row of `bad`
+    (G, R)."""
+    sides = (~bad & used).astype(float), (bad & used).astype(float)
     log, level, shift, scale = _fits(readings, *sides, selected)
-    none = densities(readings, ones, 0 * ones, (0, 0))
+    every = used[None].astype(float)
+    none = densities(readings, every, 0 * every, (0, 0))
     paired = log[:, 1:] + LOG_PRIOR
     top = log_sum(paired.T)
     return Pairs(

@@ -67,6 +67,8 @@ class Table:
     """(R,) of the readings of `sites`, from 0"""
     resolution: float
     """Distance of possible values, in the unit of `sites`; 0 for fine ones"""
+    finite: Bools
+    """(R,) which readings were finite; the others stand at the worst value"""
     known: tuple[int, ...] = ()
     """The seeds by their numbers, -1 for none"""
 
@@ -92,11 +94,12 @@ def tabulate(readings: Sequence[Reading], bad: int, *, exact: bool | None) -> Ta
         return None
     worst = max((r.value for r in readings if isfinite(r.value)), default=0.0)
     rows = sorted(
-        (r.position, r.value if isfinite(r.value) else worst, *_numbers(r)) for r in readings
+        (r.position, r.value if isfinite(r.value) else worst, *_numbers(r), isfinite(r.value))
+        for r in readings
     )
     by_place: dict[int, set[float]] = {}
     of_value: dict[float, set[int]] = {}
-    for place, value, seed, _ in rows:
+    for place, value, seed, *_ in rows:
         by_place.setdefault(place, set()).add(value)
         of_value.setdefault(value, set()).add(seed)
     once = {row[:3] if row[2] >= 0 else (*row[:3], i) for i, row in enumerate(rows)}
@@ -148,8 +151,10 @@ def tabulate(readings: Sequence[Reading], bad: int, *, exact: bool | None) -> Ta
     constant = len(once) if len(of_value) == 1 and (alone or exact is None) else 0
     resolution = distance if tied else 0.0
     known = tuple(-1 if alone or owner < 0 else owner for owner in codes)
+    finite = np.array([rows[i][4] for i in counted])
     return Table(
-        positions, counts, sites, unit, alone, constant, bits, seed_of[counted], resolution, known
+        positions, counts, sites, unit, alone, constant, bits, seed_of[counted], resolution, finite,
+        known,
     )  # fmt: skip
 
 
@@ -171,7 +176,7 @@ def failures(readings: Sequence[Reading], bad: int, *, crashed: bool) -> Table |
     values = np.array([row[1] for row in rows])
     sites = Sites(values, counts, places.index(GOOD), places.index(bad))
     nobody = np.zeros(0, dtype=np.int64)
-    return Table(positions, counts, sites, 1.0, False, 0, None, nobody, 0.0)
+    return Table(positions, counts, sites, 1.0, False, 0, None, nobody, 0.0, values == 0)
 
 
 @dataclass(frozen=True)
@@ -221,7 +226,8 @@ def weigh(
     readings = pairing.Readings.of(table.sites.values, table.seeds, table.gap, table.resolution)
     if not table.alone:
         rows = np.repeat(splits[:, table.counts > 0], table.sites.counts, axis=1)
-        pairs = pairing.compare(readings, rows, selected)
+        # A value that is not finite is no draw of a normal distribution: the fit has it as outlier.
+        pairs = pairing.compare(readings, rows, table.finite, selected)
         weight = log_prior + fitted.log_evidence
         share = np.exp(weight - max(weight.max(), -1e300))
         modes = [not np.isnan(noise.offset) for noise in fitted.noises]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import count
 
 import numpy as np
@@ -44,14 +45,14 @@ def test_a_density_is_that_of_a_plain_sum(model: int) -> None:
     assert log[0, model] == pytest.approx(expected, abs=0.03)
 
 
-def table(rho: float, number: int) -> tuple[Readings, np.ndarray]:
-    """Ten seeds at four positions; the last two are bad."""
+def table(rho: float, number: int) -> tuple[Readings, np.ndarray, np.ndarray]:
+    """Ten seeds at four positions; the last two are bad, and all readings are used."""
     random = np.random.default_rng(number)
     own, seeds = random.standard_normal(10), np.tile(np.arange(10), 4)
     noise = np.sqrt(rho) * own[seeds] + np.sqrt(1 - rho) * random.standard_normal(40)
     bad = np.repeat([False, False, True, True], 10)
     values = noise + bad
-    return Readings(values / np.ptp(values), seeds, 1e-3), bad[None]
+    return Readings(values / np.ptp(values), seeds, 1e-3), bad[None], np.ones(40, dtype=bool)
 
 
 def test_the_factor_tells_shared_noise_from_free_noise() -> None:
@@ -61,14 +62,30 @@ def test_the_factor_tells_shared_noise_from_free_noise() -> None:
 
 
 def test_seeds_without_a_partner_tell_nothing_of_pairs() -> None:
-    readings, bad = table(0.9, 0)
+    readings, bad, every = table(0.9, 0)
     alone = Readings(readings.values, np.arange(40), readings.finest)
-    assert abs(pairing.compare(alone, bad, (0, 0)).log_factor[0]) < 1.5
+    assert abs(pairing.compare(alone, bad, every, (0, 0)).log_factor[0]) < 1.5
+
+
+def test_a_value_that_is_not_finite_tells_nothing_of_pairs() -> None:
+    """It stood at the worst value, and where seeds share noise one of them made a commit bad."""
+    rows = [
+        Reading(p, math.sin(7 * s) + math.cos(9 * p + 5 * s) / 5 + (p >= 31), s)
+        for p in (GOOD, 20, 31, 63)
+        for s in range(5)
+    ]
+    question = Question(Lineage.line(64))
+    factors = []
+    for more in ([], [Reading(GOOD, math.inf, 5), Reading(20, math.inf, 5)]):
+        belief = posterior(question, Evidence((*rows, *more))).belief
+        assert belief is not None and belief.worlds.pairs is not None
+        factors.append(belief.worlds.pairs.log_factor)
+    assert factors[1] == pytest.approx(factors[0])
 
 
 def test_a_seed_is_predicted_by_its_other_readings() -> None:
-    readings, bad = table(0.9, 2)
-    pairs = pairing.compare(readings, bad, (0, 0))
+    readings, bad, every = table(0.9, 2)
+    pairs = pairing.compare(readings, bad, every, (0, 0))
     mean, sd = pairs.predict(np.ones(1), range(10))
     assert (sd[:, 0, :10] < 0.6 * sd[:, 0, 10:]).all()
     for side in (0, 1):
