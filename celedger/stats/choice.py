@@ -155,9 +155,9 @@ def _alone(
         of_change = _gains(posterior, positions, share, predictions, of_change=True)
         of_change *= [p in (GOOD, bad) for p in positions]
         gain = of_change if of_change.max() >= SMALLEST_GAIN else gain
-    seeds, by_seed = seed_choice.weigh_seeds(posterior, positions, share, gain)
+    seeds, by_seed, located = seed_choice.weigh_seeds(posterior, positions, share, gain)
     if doubted:
-        by_seed = _of_doubt(posterior, positions, share, seeds, by_seed, gain)
+        by_seed = _of_doubt(posterior, positions, seeds, located, gain)
     chance = _testable(lineage, positions, tested, hidden)
     rate = chance / np.array([cost.at(p) for p in positions])
     return _Compared(positions, seeds, by_seed, rate)
@@ -166,9 +166,8 @@ def _alone(
 def _of_doubt(
     posterior: Posterior,
     positions: list[int],
-    share: Floats,
     seeds: list[int | None],
-    by_seed: Floats,
+    located: Floats,
     of_change: Floats,
 ) -> Floats:
     """(P, S) bits of the trials that are chosen while "nothing changed" is not unlikely: halving
@@ -176,12 +175,15 @@ def _of_doubt(
     belief = posterior.belief
     assert belief is not None
     world = belief.world
-    places = seed_choice.halving(posterior, positions, share, seeds)
+    best = seed_choice.telling_seed(belief)
+    if best is None and not belief.table.alone:
+        located = np.zeros_like(located)
+    places = np.where([seed == best for seed in seeds], located, 0.0)
     if world[EXACT] > seed_choice.SUSPECTED and places.max() > seed_choice.WORTH_HALVING:
         return places
     paired = 1 - world[FREE] > world[FREE]
     lacking = seed_choice.lacking_partner(belief) if paired else None
-    result = np.zeros_like(by_seed)
+    result = np.zeros_like(located)
     if lacking is not None and lacking[0] in positions and lacking[1] in seeds:
         result[positions.index(lacking[0]), seeds.index(lacking[1])] = 1.0
     elif paired:

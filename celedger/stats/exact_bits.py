@@ -83,17 +83,17 @@ class Bits:
         return np.array(result)
 
     @property
-    def at_ends(self) -> Floats:
-        """Return by how much the values of the seeds that both ends have differ."""
-        return self.differences(self.site == 0, self.site == self.site.max())
+    def ends(self) -> tuple[dict[int, float], dict[int, float]]:
+        """Return the value of each seed at the good and at the bad end."""
+        return self.by_seed(self.site == 0), self.by_seed(self.site == self.site.max())
 
-    def differences(self, one: Bools, other: Bools) -> Floats:
-        """Return by how much the values of the seeds that two sets of readings have differ."""
-        before, after = (
-            dict(zip(self.seed[rows].tolist(), self.value[rows].tolist(), strict=True))
-            for rows in (one, other)
-        )
-        return np.array([after[seed] - before[seed] for seed in after.keys() & before.keys()])
+    def by_seed(self, rows: Bools) -> dict[int, float]:
+        return dict(zip(self.seed[rows].tolist(), self.value[rows].tolist(), strict=True))
+
+
+def differences(before: dict[int, float], after: dict[int, float]) -> Floats:
+    """Return by how much the values of the seeds that both sides have differ."""
+    return np.array([after[seed] - before[seed] for seed in after.keys() & before.keys()])
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class Exact:
     def beyond(self, floor: float, bits: Bits) -> Exact:
         """Return the same where a change below the floor counts as none: by the mean difference of
         the seeds that both ends have."""
-        ends = bits.at_ends
+        ends = differences(*bits.ends)
         if not floor or bits.alone or len(ends) < 2:
             return self
         error = max(float(ends.std(ddof=1)) / math.sqrt(len(ends)), 1e-12)
@@ -218,14 +218,14 @@ def weigh_many(
 
 def _largest(bits: Bits, count: int) -> Floats:
     """(count - 1,) probability that each boundary of stretches holds the largest step up."""
-    ends, stretch = bits.at_ends, bits.stretches[bits.site]
+    ends, stretch = differences(*bits.ends), bits.stretches[bits.site]
     error = 0.0
     if not bits.alone:
         error = float(ends.std(ddof=1)) if len(ends) > 1 else 0.5
     steps, errors = [], []
     for k in range(count - 1):
         rows = stretch == k, stretch == k + 1
-        apart = bits.differences(*rows)
+        apart = differences(*map(bits.by_seed, rows))
         if len(apart):
             steps.append(float(apart.mean()))
             errors.append(error / np.sqrt(len(apart)))

@@ -35,15 +35,16 @@ NODES = 40, 240
 
 def weigh_seeds(
     posterior: Posterior, positions: list[int], share: Floats, free: Floats
-) -> tuple[list[int | None], Floats]:
+) -> tuple[list[int | None], Floats, Floats]:
     """Return the seeds that are compared, None for any other, and (P, S) bits of a trial of each
-    position with each. `free` (P,) are the bits if noise is free, `share` (P, G) says how much of
-    each group makes a position bad."""
+    position with each; last those of the place of a change alone, if values are exact. `free` (P,)
+    are the bits if noise is free, `share` (P, G) says how much of each group makes a position
+    bad."""
     belief = posterior.belief
     assert belief is not None
     table, bits, world = belief.table, belief.table.bits, belief.world
     if bits is None:
-        return [None], _capped(belief, positions, free[:, None])
+        return [None], _capped(belief, positions, free[:, None]), np.zeros((len(positions), 1))
     readings = np.bincount(bits.seed)
     codes = [code for code, seed in enumerate(table.known) if seed >= 0]
     codes.sort(key=lambda code: (-readings[code], table.known[code]))
@@ -55,17 +56,18 @@ def weigh_seeds(
     if belief.worlds.pairs is not None:
         told = _of_pairs(belief, belief.worlds.pairs, share, columns)
         gain = gain + world[PAIRED] * (1 - posterior.no_change) * told
-    located = place_bits(belief, positions, share, columns) * (1 - posterior.no_change)
-    located[have] = 0.0
+    located = np.where(have, 0.0, place_bits(belief, positions, share, columns))
     # Where nothing was read, the bits of a known seed say all that its value does.
     fresh = ~have
     fresh[~np.isin(positions, table.positions), :-1] = False
-    gain = gain + world[EXACT] * (located + fresh * free[:, None])
+    of_place = located * (1 - posterior.no_change)
+    gain = gain + world[EXACT] * (of_place + fresh * free[:, None])
     gain[have] = 0.0
     if world[PAIRED] + world[EXACT] > NEW_SEED:
         others = gain[:, :-1].max(axis=1, initial=0.0)
         gain[others > 0, -1] = 0.0
-    return [*(table.known[code] for code in columns), None], _capped(belief, positions, gain)
+    seeds = [*(table.known[code] for code in columns), None]
+    return seeds, _capped(belief, positions, gain), located
 
 
 def _of_pairs(belief: Belief, pairs: Pairs, share: Floats, columns: list[int]) -> Floats:
@@ -96,13 +98,10 @@ def _have(belief: Belief, positions: list[int], columns: list[int]) -> np.ndarra
     """(P, S + 1) which position has a reading of which seed."""
     table, bits = belief.table, belief.table.bits
     assert bits is not None
-    seeds = bits.present @ bits.of_seed > 0
-    at = {int(p): i for i, p in enumerate(table.positions)}
     have = np.zeros((len(positions), len(columns) + 1), dtype=bool)
-    for row, position in enumerate(positions):
-        if position in at:
-            have[row, :-1] = seeds[at[position], columns]
-            have[row, -1] = bits.alone
+    row, at = np.nonzero(np.array(positions)[:, None] == table.positions)
+    have[row, :-1] = (bits.present @ bits.of_seed > 0)[at][:, columns]
+    have[row, -1] = bits.alone
     return have
 
 
@@ -138,60 +137,30 @@ def differing(bits: Bits, one: np.ndarray, other: np.ndarray) -> Floats:
     return np.append(np.where(known, np.where(equal, 0.0, 1.0), UNKNOWN), UNKNOWN)
 
 
-def halving(
-    posterior: Posterior, positions: list[int], share: Floats, seeds: list[int | None]
-) -> Floats:
-    """(P, S) bits of place of the seed that differs most between the ends, 0 for the others."""
-    belief = posterior.belief
-    assert belief is not None
-    seed = telling_seed(belief)
-    result = np.zeros((len(positions), len(seeds)))
-    if belief.table.bits is None or (seed is None and not belief.table.alone) or seed not in seeds:
-        return result
-    column = seeds.index(seed)
-    code = 0 if seed is None else belief.table.known.index(seed)
-    place = place_bits(belief, positions, share, [code])[:, 0]
-    place[_have(belief, positions, [code])[:, 0]] = 0.0
-    result[:, column] = place
-    return result
-
-
 def telling_seed(belief: Belief | None) -> int | None:
-    """Return the seed whose values differ most between the ends; None where none does."""
+    """Return the seed whose values differ most between the ends, the smallest of several; None
+    where none does."""
     if belief is None or belief.table.bits is None or belief.table.alone:
         return None
-    best, seed = 0.0, None
-    for code, (good, bad) in _at_ends(belief).items():
-        if good is not None and bad is not None and abs(bad - good) > best:
-            best, seed = abs(bad - good), belief.table.known[code]
-    return seed
+    (good, bad), known = belief.table.bits.ends, belief.table.known
+    apart = {
+        known[code]: abs(bad[code] - good[code])
+        for code in good.keys() & bad.keys()
+        if known[code] >= 0 and bad[code] != good[code]
+    }
+    return min(apart, key=lambda seed: (-apart[seed], seed)) if apart else None
 
 
 def lacking_partner(belief: Belief) -> tuple[int, int] | None:
-    """Return an end and a seed that only the other end has; None without one."""
-    table = belief.table
-    for code, (good, bad) in _at_ends(belief).items():
-        if (good is None) != (bad is None):
-            return (GOOD if good is None else int(table.positions[-1])), table.known[code]
-    return None
-
-
-def _at_ends(belief: Belief) -> dict[int, tuple[float | None, float | None]]:
-    """Return the values of each known seed at the ends, the smallest seed first."""
-    table, bits = belief.table, belief.table.bits
-    if bits is None:
-        return {}
-    ends = (0, len(table.positions) - 1)
-    values = {
-        (int(site), int(seed)): float(value)
-        for site, seed, value in zip(bits.site, bits.seed, bits.value, strict=True)
-        if site in ends
-    }
-    codes = sorted(
-        (c for c in {code for _, code in values} if table.known[c] >= 0),
-        key=table.known.__getitem__,
-    )
-    return {c: (values.get((ends[0], c)), values.get((ends[1], c))) for c in codes}
+    """Return an end and the smallest seed that only the other end has; None without one."""
+    bits, table = belief.table.bits, belief.table
+    good, bad = bits.ends if bits is not None else ({}, {})
+    lacking = [
+        (table.known[code], GOOD if code in bad else int(table.positions[-1]))
+        for code in good.keys() ^ bad.keys()
+        if table.known[code] >= 0
+    ]
+    return min(lacking)[::-1] if lacking else None
 
 
 def _binary(chance: Floats) -> Floats:
