@@ -38,6 +38,7 @@ from celedger.base.model import (
     Direction,
     Environment,
     EpochReport,
+    Floor,
     Kind,
     Mark,
     Metric,
@@ -132,6 +133,10 @@ class World:
     """Share of the variance that is the seed's, at every commit."""
     touched: float = 1.0
     """Share of the seeds that a step moves; where trainings repeat it spares the bits of others."""
+    unit: float = 0.0
+    """Values are whole numbers of it, as counts are; 0 for fine ones."""
+    floor: float = 0.0
+    """The suite's smallest change worth knowing."""
     lost: float = 0.0
     """Share of trials that end with NaN."""
     known: int = 0
@@ -147,6 +152,10 @@ class World:
     """`--metric`; without one the search is for what the ends show to be worst, or a crash."""
     every_cause: bool = False
     """`--all`: the search goes on with what the first answer leaves."""
+
+    @property
+    def task(self) -> Task:
+        return replace(TASK, metrics=(replace(TASK.metrics[0], floor=Floor(self.floor)),))
 
 
 NORMAL = World()
@@ -184,8 +193,11 @@ WORLDS = {
     "pairs-merges-30": World(shared=0.8, shape="merges", untestable=0.3),
     "pairs-lost": World(shared=0.8, lost=0.1),
     "pairs-known": World(shared=0.8, known=3),
+    "pairs-floor": World(shared=0.8, floor=1.0),
+    "pairs-below": World(steps=(0.5,), shared=0.8, floor=1.0),
     "bits-spared": World(redraw=0.0, touched=0.4),
     "bits-anew": World(redraw=0.0),
+    "counts": World(steps=(4.0,), redraw=0.0, touched=0.5, unit=1.0),
     "bits-two": World(steps=(1.0, 0.5), noise=nothing, redraw=0.0, stored=3),
     "bits-merges": World(redraw=0.0, touched=0.4, shape="merges"),
     "bits-untestable": World(redraw=0.0, touched=0.4, untestable=0.3),
@@ -214,6 +226,7 @@ WORLDS = {
     "steps-2+4": World(steps=(2.0, 4.0)),
     "steps-4+4": World(steps=(4.0, 4.0)),
     "steps-1+4": World(steps=(1.0, 4.0)),
+    "steps-4-2": World(steps=(4.0, -2.0)),
     "n2-all": World(every_cause=True),
     "steps-2+4-all": World(steps=(2.0, 4.0), every_cause=True),
     "not-finite": World(steps=(0.0,), not_finite=True),
@@ -354,7 +367,8 @@ class Case:
         sizes = dict(zip(self.steps, self.sizes.tolist(), strict=True))
         level -= sum(sizes[p] for p in drawn & spared)
         noise = self._draws[key]
-        return [level * (i + 1) / len(noise) + float(value) for i, value in enumerate(noise)]
+        values = [level * (i + 1) / len(noise) + float(value) for i, value in enumerate(noise)]
+        return [world.unit * round(x / world.unit) for x in values] if world.unit else values
 
     def is_bad(self, position: int) -> bool:
         reach = self.range.reach
@@ -417,7 +431,7 @@ class ScriptedBench(Bench):
     def store(self, commit: Commit, kind: OutcomeKind, values: Sequence[float]) -> None:
         """Record a trial that ran before anybody asked."""
         seed = len(self.ledger.trials(commit=commit.sha))
-        self._record(Need(commit, TASK, seed), kind, values)
+        self._record(Need(commit, self.case.world.task, seed), kind, values)
 
     def _run(self, need: Need) -> TrialRecord:
         began = time.process_time()
@@ -523,7 +537,7 @@ def run_case(world: World, folder: Path, limits: Limits, workers: int, number: i
         began = time.process_time()
         try:
             answer = bisect_many(
-                bench, history, good, [TASK], metrics,
+                bench, history, good, [world.task], metrics,
                 replace(limits, every_cause=world.every_cause),
             )  # fmt: skip
         except CannotJudge:
