@@ -4,15 +4,17 @@ merge, show what waits, and let it go on."""
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from contextlib import ExitStack, closing, suppress
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from celedger.base.errors import Status
+from celedger.base.errors import Status, UsageError
 from celedger.cli import options, verbs
 from celedger.cli.session import (
     Options,
@@ -26,7 +28,7 @@ from celedger.cli.session import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from celedger.base.config import Config
     from celedger.base.model import QueuedJob
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from celedger.trial.permissions import Gate, Request
     from celedger.views.status import QueueDocument
 
+_QUICK_LIMIT = 60  # seconds that a push or a commit waits at most
 _LOG_LIMIT = 1 << 20  # bytes of worker.log that are kept, about
 
 hook = typer.Typer(
@@ -45,17 +48,38 @@ hook = typer.Typer(
 
 
 @hook.command()
-def install(context: typer.Context) -> int:
+def install(
+    context: typer.Context,
+    pre_push: Annotated[
+        bool,
+        typer.Option(
+            "--pre-push", help="Also tell whether what is pushed computes something else."
+        ),
+    ] = False,
+    pre_commit: Annotated[
+        bool, typer.Option("--pre-commit", help="Also tell it of what is committed.")
+    ] = False,
+    block: Annotated[
+        bool, typer.Option("--block", help="Let these two stop what computes something else.")
+    ] = False,
+) -> int:
     """Install the post-merge and post-rewrite hooks. An existing hook runs first.
 
-    The first installation approves the current suite and settings: see `celedger allow`.
+    The first installation approves the current suite and settings: see `celedger allow`. --pre-push
+    compares the pushed commit with the one that the remote has, --pre-commit the index with HEAD,
+    as `celedger same` does, for a minute at most.
     """
     from celedger.service import allow, hooks
     from celedger.trial.permissions import Gate
 
     options: Options = context.obj
+    names = ["pre-push"] * pre_push + ["pre-commit"] * pre_commit
+    if names and not verbs.is_installed("same"):
+        raise UsageError(f"--{names[0]} needs the verb `same`, which is not installed")
+    if block and not names:
+        raise UsageError("--block is for --pre-push and --pre-commit", "name one of them")
     repository, settings = find(options)
-    done = hooks.install(repository, sys.executable)
+    done = hooks.install(repository, sys.executable, names, block=block)
     keep_out_of_git(repository, settings.ledger)
     gate = Gate.of(repository, attended=True)
     requests = allow.asked(repository, settings)
@@ -91,15 +115,29 @@ def uninstall(context: typer.Context) -> int:
 
 
 @hook.command()
-def run(context: typer.Context) -> int:
+def run(
+    context: typer.Context,
+    name: Annotated[
+        str, typer.Argument(metavar="[NAME]", help="post-merge, pre-push or pre-commit.")
+    ] = "post-merge",
+    remote: Annotated[
+        str, typer.Argument(metavar="[REMOTE]", help="Of a push, the remote's name.")
+    ] = "origin",
+) -> int:
     """Do what the installed hook does, for pre-commit and other hook managers.
 
-    Records that HEAD moved, starts a worker in the background, and prints the last job's answer.
-    Ignores squashed merges and amended commits, which bring in nothing.
+    post-merge records that HEAD moved, starts a worker in the background, and prints the last job's
+    answer. It ignores squashed merges and amended commits, which bring in nothing. The two others
+    exit 1 where what is pushed or committed computes something else.
     """
     from celedger.repo import Repository
     from celedger.service import allow, hooks
 
+    if name in hooks.QUICK:
+        return _run_quick(context.obj, name, remote)
+    if name not in hooks.NAMES:
+        known = ", ".join((*hooks.NAMES, *hooks.QUICK))
+        raise UsageError(f"{name!r} is no hook of celedger's", f"there are {known}")
     squashed = os.environ.get("PRE_COMMIT_IS_SQUASH_MERGE") == "1"
     if squashed or os.environ.get("PRE_COMMIT_REWRITE_COMMAND") == "amend":
         return Status.GOOD
@@ -108,6 +146,66 @@ def run(context: typer.Context) -> int:
         note(line)
     allow.note_merge(repository)
     return Status.GOOD
+
+
+class _Late(KeyboardInterrupt):
+    """The time limit of a hook is over: what runs is ended as by Ctrl-C."""
+
+
+def _late(number: int, frame: object) -> None:
+    raise _Late
+
+
+def _run_quick(command: Options, name: str, remote: str) -> int:
+    """Compare what is pushed or committed, as `celedger same` does. Whatever hinders it is a line:
+    a push or commit goes on."""
+    from celedger.base.errors import CeledgerError
+    from celedger.repo import Repository
+    from celedger.repo.synthetic import INDEX
+
+    if not verbs.is_installed("same"):
+        return Status.GOOD
+    worst = Status.GOOD
+    signal.signal(signal.SIGALRM, _late)
+    signal.alarm(_QUICK_LIMIT)
+    try:
+        repository = Repository.open(command.repository)
+        pairs = [("HEAD", INDEX)]
+        if name == "pre-push":
+            pairs = list(pushed(repository, sys.stdin, remote))
+        given = replace(command, repository=repository.worktree, attended=False)
+        for old, new in pairs:
+            words = ["--against", old, "--of", new]
+            inside = (repository.root, repository.worktree)
+            status, answer = verbs.judgement_of("same", words, given, not_in=inside)
+            note("\n".join(f"celedger: {line}" for line in answer.splitlines()))
+            worst = Status.BAD if status == Status.BAD else worst
+    except _Late:
+        note(f"celedger: not compared: {_QUICK_LIMIT} s are over; `celedger same` takes its time")
+    except CeledgerError as error:
+        note(command.retyped(f"celedger: not compared: {error}"))
+    finally:
+        signal.alarm(0)
+    return worst
+
+
+def pushed(repository: Repository, lines: Iterable[str], remote: str) -> Iterator[tuple[str, str]]:
+    """Yield what the remote has and what it will have, from the lines that git gives a pre-push
+    hook. A new branch begins where it left the remote's main branch; a deleted one is left out."""
+    pairs = []
+    for line in lines:
+        words = line.split()
+        if len(words) != 4 or not words[1].strip("0"):
+            continue
+        new, old = words[1], words[3]
+        if not old.strip("0"):
+            fork = repository.ask("merge-base", new, f"refs/remotes/{remote}/HEAD")
+            old = fork.text if fork.status == 0 else ""
+        if not old or not repository.has_any([old]):
+            note(f"celedger: {words[2]} is not compared: its old commit is not here")
+        elif old != new:
+            pairs.append((old, new))
+    yield from dict.fromkeys(pairs)
 
 
 @hook.command()

@@ -82,7 +82,7 @@ def apart(session: Session) -> Iterator[Session]:
 @contextmanager
 def apart_for(session: Session, words: Sequence[str]) -> Iterator[Sides]:
     """Yield these revisions (or a range) as the sides of a diagnosis: by their hashes, and in a
-    session `apart`, where one is synthetic."""
+    session `apart`, where one is synthetic. Unattended, both use the suite as it is."""
     from celedger import suite as suites
     from celedger.suite.content import hash_of
 
@@ -97,10 +97,12 @@ def apart_for(session: Session, words: Sequence[str]) -> Iterator[Sides]:
         names, files = [], {}
         for word, revision in zip(words, revisions, strict=True):
             commit = revision.commit if revision else repository.resolve(word or "HEAD")
+            names.append(commit.sha)
+            if not session.gate.attended:
+                continue  # a person allowed the suite as it is now, and no other
             with suite_at(own_session, load_suite(own_session), commit, word) as suite:
                 copies = own_session.repository.state_dir / "suites"
                 files[commit.sha] = suites.snapshot(suite.folder, hash_of(suite.files), copies)
-            names.append(commit.sha)
         yield Sides(own_session, tuple(names), files)
 
 

@@ -74,14 +74,21 @@ def answer_of(
 ) -> str:
     """Return the answer of an installed package's verb, as if it was typed with these words. The
     verb may lie in none of the folders `not_in`. Raises CeledgerError."""
+    return judgement_of(name, words, options, not_in=not_in)[1]
+
+
+def judgement_of(
+    name: str, words: Sequence[str], options: Options, *, not_in: Collection[Path] = ()
+) -> tuple[int, str]:
+    """Return the exit status beside the answer of `answer_of`."""
     if plugins.installed(plugins.VERBS)[name].lies_in(*not_in):
         raise UsageError(f"the verb `{name}` lies in this repository", "install it elsewhere")
     with (
         redirect_stdout(StringIO()) as answer,
         command(name).make_context(name, list(words), obj=options) as context,
     ):
-        context.command.invoke(context)
-    return answer.getvalue()
+        status = context.command.invoke(context)
+    return int(status), answer.getvalue()
 
 
 def drawer(options: Options, *, not_in: Collection[Path] = ()) -> Callable[..., str] | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import tempfile
 import time
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from celedger.base.errors import CannotJudge, RepositoryError, UnknownRevision
+from celedger.base.errors import CannotJudge, RepositoryError, UnknownRevision, explained
 from celedger.base.model import Commit
 from celedger.base.text import plain
 from celedger.repo.filters import ONE_INDEX
@@ -26,6 +27,7 @@ from celedger.repo.plumbing import seen_beside
 from celedger.repo.repository import Repository
 
 WORKING_TREE = "."
+INDEX = ":"  # what the next commit will have; in a hook, git's GIT_INDEX_FILE
 LEDGER = "ledger.db"  # in the folder of the object store: the trials of synthetic revisions
 LARGEST = 20 << 20
 """Bytes of the largest untracked file that is taken along: 40 times the largest source file of
@@ -65,12 +67,14 @@ def find(repository: Repository, text: str) -> Synthetic | None:
         return None
     except UnknownRevision as error:
         revision, dash, culprit = text.rpartition("-")
-        if text != WORKING_TREE and not (revision and dash and culprit):
+        if text not in (WORKING_TREE, INDEX) and not (revision and dash and culprit):
             raise
         store = ObjectStore(repository)
         store.drop_old(time.time())
         if text == WORKING_TREE:
             return _working_tree(store)
+        if text == INDEX:
+            return _index(store)
         try:
             reverted = repository.resolve(culprit)
             inner = find(repository, revision)
@@ -102,6 +106,26 @@ def _working_tree(store: ObjectStore) -> Synthetic:
     raise RepositoryError(
         f"the working tree changes while it is read: {reason}", "type the command again"
     )
+
+
+def _index(store: ObjectStore) -> Synthetic:
+    """Return the index as a commit. A copy of it is read: git would renew the file itself."""
+    repository = store.repository
+    head = repository.resolve("HEAD")
+    named = (
+        os.environ.get("GIT_INDEX_FILE") or repository.tell("rev-parse", "--git-path", "index").path
+    )
+    with tempfile.TemporaryDirectory(prefix=".index-", dir=store.folder) as folder:
+        index = Path(folder, "index")
+        with explained("the index cannot be read", kind=RepositoryError):
+            shutil.copyfile(repository.worktree / named, index)
+        env = {
+            "GIT_INDEX_FILE": str(index), "GIT_OBJECT_DIRECTORY": str(store.objects),
+            **seen_beside(repository.common_dir / "objects"),
+        }  # fmt: skip
+        tree = repository.tell(*ONE_INDEX, "write-tree", env=env).text
+    title = f"index at {head.sha[:_SHORT]}"
+    return Synthetic(synthetic_commit(store, tree, head, title), head, title)
 
 
 class _Status(NamedTuple):

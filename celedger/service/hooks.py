@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -20,11 +21,14 @@ from celedger.base.text import plain
 from celedger.repo import Repository
 
 NAMES = ("post-merge", "post-rewrite")
-_SCRIPT = "post-merge"  # serves both: it looks at the name it runs under
+QUICK = ("pre-push", "pre-commit")  # are installed where they are asked for
+# A script serves the hooks of a group: it looks at the name it runs under.
+_SCRIPTS = {name: group[0] for group in (NAMES, QUICK) for name in group}
 SIGNATURE = "# celedger-hook "
 # Where the notes go, seen from the folder of the script: git's own, or ours for core.hooksPath.
 _FROM_GITS, _FROM_OURS = "../celedger", ".."
-_STATE = "@STATE@"  # that place, in a script that was not installed
+_UNFILLED = "@PYTHON@"  # in a script that was not installed
+_BLOCKS = b"\nblock=yes\n"
 _MODE = 0o700
 
 
@@ -54,13 +58,16 @@ class Elsewhere:
     lines: tuple[tuple[str, str], ...]  # (hook name, line to add to that hook)
 
 
-def script(python: str, state: str = _FROM_GITS) -> bytes:
+def script(
+    python: str, state: str = _FROM_GITS, name: str = NAMES[0], *, block: bool = False
+) -> bytes:
     """Return a hook as it is installed, for the interpreter that holds celedger."""
     for home in (PACKAGE / "_shipped" / "hooks", PACKAGE.parent / "hooks"):
-        if (home / _SCRIPT).is_file():
-            text = (home / _SCRIPT).read_text(encoding="utf-8")
-            text = text.replace(_STATE, state).replace("@PYTHON@", shlex.quote(python))
-            return os.fsencode(text)
+        path = home / _SCRIPTS[name]
+        if path.is_file():
+            text = path.read_text(encoding="utf-8").replace("@STATE@", state)
+            text = text.replace("=@BLOCK@", "=yes" if block else "=no")
+            return os.fsencode(text.replace(f"={_UNFILLED}", f"={shlex.quote(python)}"))
     raise MachineError("celedger's hook scripts are not installed", "install celedger again")
 
 
@@ -78,9 +85,10 @@ def status(repository: Repository, python: str) -> list[HookStatus]:
     configured = elsewhere(repository)
     with _explained(configured or repository.hooks_dir()):
         if configured is None:
-            return [_status(repository.hooks_dir(), name, python) for name in NAMES]
+            folder = repository.hooks_dir()
+            return [_status(folder, name, python) for name in _asked_for(folder, ())]
         statuses = []
-        for name in NAMES:
+        for name in _asked_for(repository.state_dir / "hooks", ()):
             script = repository.state_dir / "hooks" / name
             calls = script.is_file() and f"celedger/hooks/{name}" in (
                 _read(configured / name) or ""
@@ -94,8 +102,9 @@ def _status(folder: Path, name: str, python: str) -> HookStatus:
     path, legacy = _paths(folder, name)
     ours = _ours(folder, name)
     if ours is not None:
-        current = ours.read_bytes() == script(python)
-        copied = _STATE in (_read(ours) or "")
+        text = ours.read_bytes()
+        current = text == script(python, name=name, block=_BLOCKS in text)
+        copied = f"={_UNFILLED}".encode() in text
         state = HookState.COPIED if copied else HookState.OUTDATED
         state = HookState.CURRENT if current else state
     else:
@@ -103,8 +112,17 @@ def _status(folder: Path, name: str, python: str) -> HookStatus:
     return HookStatus(name, path, state, ours == path and os.path.lexists(legacy))
 
 
-def install(repository: Repository, python: str) -> list[HookStatus] | Elsewhere:
-    """Install or renew the hooks; or say what to add where `core.hooksPath` is set.
+def _asked_for(folder: Path, names: Sequence[str]) -> list[str]:
+    """Return the hooks that belong in a folder: those that are always there, that are asked for by
+    `names`, and that are there already."""
+    return [*NAMES, *(n for n in QUICK if n in names or _ours(folder, n) is not None)]
+
+
+def install(
+    repository: Repository, python: str, names: Sequence[str] = (), *, block: bool = False
+) -> list[HookStatus] | Elsewhere:
+    """Install or renew the hooks; or say what to add where `core.hooksPath` is set. `names` are
+    those of `QUICK` to install, too; they `block` or not, and those that are there do as before.
 
     Raises RepositoryError where a foreign hook and a kept one are both there, MachineError where
     the folder cannot be written.
@@ -115,28 +133,40 @@ def install(repository: Repository, python: str) -> list[HookStatus] | Elsewhere
         (repository.state_dir / "queue").mkdir(parents=True, exist_ok=True)
         folder.mkdir(parents=True, exist_ok=True)
         if configured is not None:
-            for name in NAMES:
-                files.replace(folder / name, script(python, _FROM_OURS), _MODE)
+            every = _asked_for(folder, names)
+            for name in every:
+                text = _script_for(folder, name, python, _FROM_OURS, names, block=block)
+                files.replace(folder / name, text, _MODE)
             # Such a folder may serve many repositories: the line does nothing in the others.
             line = (
                 'ours="$(git rev-parse --git-common-dir)/celedger/hooks/{}"; '
                 'test ! -x "$ours" || "$ours" "$@"'
             )
-            return Elsewhere(configured, tuple((name, line.format(name)) for name in NAMES))
-        for name in NAMES:
+            return Elsewhere(configured, tuple((name, line.format(name)) for name in every))
+        every = _asked_for(folder, names)
+        for name in every:
             path, legacy = _paths(folder, name)
             if _ours(folder, name) is None and _read(path) is not None and os.path.lexists(legacy):
                 raise RepositoryError(
                     f"both {path} and {legacy} are there and neither is celedger's",
                     f"merge them by hand into {path}, remove {legacy}, and try again",
                 )
-        for name in NAMES:
+        for name in every:
             path, legacy = _paths(folder, name)
             ours = _ours(folder, name)
+            text = _script_for(folder, name, python, _FROM_GITS, names, block=block)
             if ours is None and _read(path) is not None:
                 path.rename(legacy)
-            files.replace(ours or path, script(python), _MODE)
+            files.replace(ours or path, text, _MODE)
     return status(repository, python)
+
+
+def _script_for(
+    folder: Path, name: str, python: str, state: str, names: Sequence[str], *, block: bool
+) -> bytes:
+    ours = _ours(folder, name)
+    as_before = ours is not None and _BLOCKS in ours.read_bytes()
+    return script(python, state, name, block=block if name in names else as_before)
 
 
 def uninstall(repository: Repository) -> list[Path]:
@@ -144,7 +174,7 @@ def uninstall(repository: Repository) -> list[Path]:
     touched = []
     for folder in (repository.hooks_dir(), repository.state_dir / "hooks"):
         with _explained(folder):
-            for name in NAMES:
+            for name in (*NAMES, *QUICK):
                 path, legacy = _paths(folder, name)
                 script = _ours(folder, name)
                 if script is None:

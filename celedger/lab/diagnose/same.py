@@ -107,6 +107,8 @@ class Signatures:
         if self._reads_the_same(a, b):
             text = "nothing that it reads has changed"
             return TaskSameness(self.task.name, Sameness.SAME, message=text)
+        if not self.bench.setup.gate.attended and self.no_torch_mark(a).exists():
+            return self._unsigned(a, Signature(str(scheme), ()))
         first = stored = self.stored(a, scheme)
         if first is None:
             scheme, first = signed(partial(self.sign, a), scheme)
