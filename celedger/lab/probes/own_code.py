@@ -47,7 +47,9 @@ class OwnCode:
     def _stop(self) -> None:
         """Count nothing in a loader's worker."""
         if sys.version_info >= (3, 12):
-            sys.monitoring.set_events(self._tool, 0)
+            if self.is_counted:  # functions that ran have events of their own: they call nothing
+                sys.monitoring.set_events(self._tool, 0)
+                sys.monitoring.register_callback(self._tool, sys.monitoring.events.LINE, None)
         else:
             sys.settrace(None)
 
