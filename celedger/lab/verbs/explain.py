@@ -78,6 +78,9 @@ def explain(
     with diagnosing(
         context.obj, "explain", suite=suite, tasks=names, device=device, around=around
     ) as session:
+        if session.sides.suite_files and len(set(session.sides.revisions)) == 1:
+            print(f"{' and '.join(revisions)} have the same files: nothing differs")
+            return Status.GOOD
         revision = "..".join(session.sides.revisions)
         answers, refused = _explain_all(session, revision, a or [], b or [], seed, limits, watch)
         by_name = {task.name: task for task in session.tasks}
