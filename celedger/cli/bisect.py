@@ -11,6 +11,7 @@ import typer
 
 from celedger.base.errors import CeledgerError, Status, UsageError
 from celedger.cli import options, verbs
+from celedger.cli.package_search import search_packages
 from celedger.cli.session import (
     TYPED,
     Options,
@@ -45,9 +46,9 @@ def bisect(
     commits: Annotated[
         str,
         typer.Argument(
-            metavar="GOOD..BAD | ID",
+            metavar="GOOD..BAD | ID | REV",
             help="A good commit and a later bad one (old..new where improvements are searched), or "
-            "an incident.",
+            "an incident; with --packages a commit.",
         ),
     ],
     suite: options.Suite = None,
@@ -81,6 +82,13 @@ def bisect(
     hunks: Annotated[
         bool, typer.Option("--hunks", help="Then search the hunks of the named commit.")
     ] = False,
+    packages: Annotated[
+        str | None,
+        typer.Option(
+            metavar="OLD..NEW",
+            help="Search the upgrade between two lock files, at one commit instead of a range.",
+        ),
+    ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Then find the first difference from its parent.")
     ] = False,
@@ -95,6 +103,7 @@ def bisect(
     Without --task and --metric it searches what got worst between the two ends. Several metrics of
     one task share their trials, and each gets its own commit. Trials in the ledger count, so you
     continue a killed search by typing it again. A trial stops once it repeats another bit by bit.
+    --packages takes files with exact pins: requirements, or what `pip freeze` printed.
     Exits 0 if it named a commit for every metric, 125 if it could not.
     """
     from json import loads
@@ -119,6 +128,13 @@ def bisect(
     with writing(
         context.obj, suite=suite, device=device, workers=workers, engine=engine
     ) as session:
+        if packages is not None:
+            if prove or hunks or explain or dry_run or every or session.config.engine != "local":
+                raise UsageError("--packages searches here, and nothing else with it")
+            return search_packages(
+                context.obj, session, commits, packages, task, metric or (), limits,
+                improved=find is Find.IMPROVED, json=json,
+            )  # fmt: skip
         incident = _incident(session, commits)
         if incident is not None:
             task = task or list(dict.fromkeys(m.task for m in incident.metrics))

@@ -33,7 +33,7 @@ from celedger.trial.engine import Signals
 from celedger.trial.permission_requests import of_task
 from celedger.trial.permissions import Gate
 from celedger.trial.training_variables import comparable, variables
-from celedger.trial.venvs import NO_ROOM, Installation, Venvs
+from celedger.trial.venvs import NO_ROOM, PINS, Installation, Venvs
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,8 @@ class Station:
                     "choose another end",
                 )
             self.pin.environments[task.name] = installation.environment
-        self.pin.commit = commit
+        if not any(task.venv == (PINS,) for task in tasks):  # else they are what is compared
+            self.pin.commit = commit
 
     def requirements_differ(self, commit: str, other: str, tasks: Sequence[Task]) -> bool:
         """Return True if two commits require different environments."""

@@ -17,7 +17,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -33,6 +33,9 @@ from celedger.trial.engine import Signals
 from celedger.trial.training_variables import PLACES, SETTINGS, passed
 
 TIMEOUT = 1800.0  # seconds for one step: torch is 3 GB and may come over a slow line
+PINS = ".celedger-pins.txt"
+"""A file that names every package of an environment. A search among upgrades puts it into a tree:
+it is installed as it is, without what its packages ask for, and must fit together."""
 NO_ROOM = "No space left on device"
 # Variables that would make another environment than the requested one.
 _DROPPED = ("UV_PYTHON", "UV_PROJECT")
@@ -118,7 +121,10 @@ class Venvs:
         except Unmade as unmade:
             if unmade.kind is OutcomeKind.UNTESTABLE:
                 self._failed[key] = unmade
-            return _without(base, unmade, key or commit)
+            installation = _without(base, unmade, key or commit)
+            return _searched(base, installation) if task.venv == (PINS,) else installation
+        if task.venv == (PINS,):
+            return _searched(base, Installation(base.environment, python))
         if (key, task.name) not in self._described:
             self._described[key, task.name] = self.describe(site.ledger, python, task)
         return Installation(self._described[key, task.name], python)
@@ -160,7 +166,8 @@ class Venvs:
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(tree / name, source / name)
         env = install_variables(self.base_env)
-        for line in install_lines(home, python, files.install, env):
+        exact = files.install == (PINS,)
+        for line in install_lines(home, python, files.install, env, exact=exact):
             end = process.run(
                 line,
                 cwd=source,
@@ -183,11 +190,11 @@ class Venvs:
 
 
 def install_lines(
-    home: Path, base: str, files: Sequence[str], env: Mapping[str, str]
+    home: Path, base: str, files: Sequence[str], env: Mapping[str, str], *, exact: bool = False
 ) -> list[tuple[str, ...]]:
     """Return the commands that make an environment from requirement files: by uv if it is
-    installed, else by venv and pip."""
-    options = [word for name in files for word in ("-r", name)]
+    installed, else by venv and pip. An `exact` one gets nothing else, and is checked."""
+    options = [word for name in files for word in ("-r", name)] + ["--no-deps"] * exact
     python, venv = str(python_of(home)), str(home / "venv")
     our_scripts = str(Path(sys.executable).parent)  # of `celedger[uv]`
     uv = shutil.which("uv", path=os.pathsep.join([env.get("PATH", ""), our_scripts]))
@@ -196,10 +203,12 @@ def install_lines(
             (uv, "venv", "--no-project", "--no-config", "--python", base, venv),
             (uv, "pip", "install", *_settings(env), "--compile-bytecode", "--link-mode", "copy",
              "--python", python, *options),
+            *[(uv, "pip", "check", "--no-config", "--python", python)] * exact,
         ]  # fmt: skip
     return [
         (base, "-m", "venv", venv),
         (python, "-m", "pip", "install", *options),
+        *[(python, "-m", "pip", "check")] * exact,
     ]
 
 
@@ -237,6 +246,16 @@ def _without(base: Installation, unmade: Unmade, key: str) -> Installation:
     text = json.dumps([base.environment.fingerprint, details["venv"]])
     environment = Environment(hashlib.sha256(text.encode()).hexdigest(), details)
     return Installation(environment, base.python, unmade.kind, unmade.problem, unmade.log)
+
+
+def _searched(base: Installation, installation: Installation) -> Installation:
+    """Return an installation whose packages are what a search compares: they are the code of its
+    trials, and part of no environment."""
+    details = {k: v for k, v in base.environment.details.items() if k not in ("packages", "beside")}
+    details["venv"] = PINS
+    text = json.dumps([base.environment.fingerprint, PINS])
+    environment = Environment(hashlib.sha256(text.encode()).hexdigest(), details)
+    return replace(installation, environment=environment)
 
 
 _LINK = "120000 "  # mode of a symbolic link

@@ -37,3 +37,12 @@ def test_explain_trains_each_side_with_its_own_files(
     assert b.suite_files is not None
     assert (a.suite_files / "fit.py").read_text() != "edited\n"
     assert (b.suite_files / "fit.py").read_text() == "edited\n"
+
+
+def test_an_unchanged_working_tree_differs_in_nothing(quick: ScriptedProject) -> None:
+    (quick.root / ".git" / "info" / "exclude").write_text("")
+    quick.history([1.0])
+    quick.commit("all", {"other.py": "1\n"})  # the suite, too
+    done = quick.run("explain", "HEAD", ".", "fit")
+    assert (done.status, done.out) == (0, "HEAD and . have the same files: nothing differs\n")
+    assert quick.run("explain", "HEAD..HEAD", "fit").status == 129
