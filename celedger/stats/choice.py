@@ -141,8 +141,12 @@ def _alone(
     if belief.world[FREE] < UNSETTLED:  # only pairs at the ends tell whether anything changed
         doubted = posterior.no_change > min(DOUBTED, 1 - float(posterior.probability.max()))
     tested, hidden = question.tested(evidence), question.hidden(evidence)
-    # Where another position has the same bits, that one stands for it.
-    useful = tested - {p for p, count in belief.table.readings.items() if not count}
+    # Where another position has the same bits, that one stands for it; unless one change may have
+    # spared the seeds that repeat.
+    exact = belief.worlds.exact
+    spares = belief.world[EXACT] > UNSETTLED and exact is not None and exact.largest is None
+    stands = belief.table.alone or not spares
+    useful = tested - {p for p, n in belief.table.readings.items() if not n and stands}
     positions = worth_comparing(lineage, posterior, useful, frozenset(tested | hidden), cost.built)
     if workers > 1:
         marks = np.arange(1, 2 * workers) / (2 * workers)

@@ -119,6 +119,16 @@ def test_a_seed_of_one_end_is_not_preferred_to_one_that_differs_between_them() -
     assert choice is not None and choice.seed == 0
 
 
+def test_a_commit_that_was_read_with_a_spared_seed_is_read_with_another() -> None:
+    """It counted as read, and nothing else parts the last two candidates: left open."""
+    spared, good, bad = np.random.default_rng(0).standard_normal(3).tolist()
+    rows = [(p, spared, 0) for p in (GOOD, 37, 63)]
+    rows += [(p, good if p < 37 else good + 2 + abs(bad), 2) for p in (GOOD, 36, 38, 63)]
+    question, evidence = Question(Lineage.line(64)), Evidence(tuple(Reading(*r) for r in rows))
+    choice = choose(question, evidence, posterior(question, evidence))
+    assert choice is not None and (choice.position, choice.seed) == (37, 2)
+
+
 def test_a_new_draw_of_all_bits_is_located_and_then_settled_by_further_seeds() -> None:
     drawn = np.random.default_rng(7).standard_normal((2, 400))
     for shift in (3.0, 0.0):
