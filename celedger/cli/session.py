@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import typer
@@ -90,24 +90,6 @@ class Looking(Session):
 def note(text: str) -> None:
     """A line for the person, on stderr: stdout is the answer's."""
     print(text, file=sys.stderr, flush=True)
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[TextIO]:
-    """Write a text file that a person asked for, whole or not at all: no reader sees half of it.
-    Raises OSError."""
-    from celedger.base import files
-
-    draft = path.with_name(f".{path.name}.new")
-    try:
-        draft.unlink(missing_ok=True)  # of a killed command, or a link to follow
-        with files.as_the_user(), draft.open("x", encoding="utf-8") as stream:
-            yield stream
-        draft.replace(path)
-    except BaseException:
-        with suppress(OSError):
-            draft.unlink()
-        raise
 
 
 def warn(text: str) -> None:

@@ -113,7 +113,6 @@ def measurements(
     *,
     equal: Mapping[str, str],
     void: Collection[int] = (),
-    judged: str | None = None,
 ) -> TaskMeasurements:
     """Read a task's trials along a line.
 
@@ -121,7 +120,6 @@ def measurements(
         records: All definitions of the task, the oldest first.
         equal: Environments that a person declared equal: each with the one that stands for it.
         void: Ids of trials that are left out.
-        judged: The one metric that is asked for [default: all that have a direction].
     """
     newest = records[-1]
     out = np.array(sorted(void), dtype=np.int64)
@@ -130,7 +128,7 @@ def measurements(
     chains = list(dict.fromkeys(chain for _, chain in used))
     every = [m for m in ledger.metrics(newest.recipe) if m.direction is not Direction.INFO]
     _number_bits(parts, [m for m in every if m.kind not in CLOCKED])
-    metrics = {(newest.suite, newest.name, m.name): m for m in every if judged in (None, m.name)}
+    metrics = {(newest.suite, newest.name, m.name): m for m in every}
     measured, not_finite, controls = {}, {}, {}
     for key, metric in metrics.items():
         values, broken, controls[key] = _of_metric(parts, chains, metric)

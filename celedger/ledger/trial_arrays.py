@@ -25,23 +25,23 @@ _MARKS = {mark: 1 << number for number, mark in enumerate(Mark)}
 
 
 class TaskColumns:
-    """The trials of one recipe that ended, in the order in which they started, from the one with
-    the id `first` on: an array has an item for each of them. `commit` and `environment` are indices
+    """The trials of one recipe that ended, in the order in which they started: an array has an item
+    for each of them. `commit` and `environment` are indices
     into `commits` (hashes) and `environments` (fingerprints); `evidence` is the id of the trial
     that one is derived from, 0 of one that ran. `session` numbers what a run of trials shares
     beyond the code, in every definition alike; `rank` is a trial's place in it;
     `started` is in microseconds since the epoch; `risen` says that it is a control of a doubted
     rise."""
 
-    def __init__(self, ledger: Store, recipe: str, first: int = 0) -> None:
+    def __init__(self, ledger: Store, recipe: str) -> None:
         rows = ledger._rows("SELECT id FROM tasks WHERE recipe = ?", (recipe,))
         self._ledger, self._task = ledger, int(rows[0][0]) if rows else 0
-        trials = self._read_trials(first)
+        trials = self._read_trials()
         self.ids, revisions, environments, self.seed, ok, self.evidence, self._marks = trials[:7]
         self.session, self.rank, self.started, risen = trials[7:]
         self.risen = risen == 1
         self.ok, self.derived = ok == 1, self.evidence != 0
-        self._summaries = self._read_summaries(first)
+        self._summaries = self._read_summaries()
         self.commit, self.commits = self._named(revisions, "commits", "sha")
         self.environment, self.environments = self._named(
             environments, "environments", "fingerprint"
@@ -86,7 +86,7 @@ class TaskColumns:
         order = np.argsort(rows, kind="stable")
         return rows[order], values[chosen[order]]
 
-    def _read_trials(self, first: int) -> Ints:
+    def _read_trials(self) -> Ints:
         """Return a column a trial: id, commit, environment, seed, whether it is ok, the id of the
         trial that it is derived from or 0, marks, session, rank in it, start in microseconds,
         whether it is a control of a rise. A trial that was recorded without a session is of its
@@ -101,8 +101,8 @@ class TaskColumns:
             "LEFT JOIN trial_facts s ON s.trial = r.id AND s.name = 'session' "
             "LEFT JOIN trial_facts p ON p.trial = r.id AND p.name = 'rank' "
             "LEFT JOIN trial_facts q ON q.trial = r.id AND q.name = 'role' "
-            "WHERE r.task = ? AND r.id >= ? ORDER BY r.id",
-            (OutcomeKind.OK.value, self._task, first),
+            "WHERE r.task = ? ORDER BY r.id",
+            (OutcomeKind.OK.value, self._task),
         )
         if not rows:
             return np.empty((11, 0), dtype=np.int64)
@@ -123,12 +123,12 @@ class TaskColumns:
         )
         return np.array([*numbers, *columns], dtype=np.int64)
 
-    def _read_summaries(self, first: int) -> Floats:
+    def _read_summaries(self) -> Floats:
         """Return a column a value: metric, trial, definition or 0, value; NULL is NaN."""
         rows = self._ledger._rows(
             "SELECT s.metric, s.trial, ifnull(s.definition, 0), s.value FROM metrics m "
-            "CROSS JOIN summaries s ON s.metric = m.id WHERE s.task = ? AND s.trial >= ?",
-            (self._task, first),
+            "CROSS JOIN summaries s ON s.metric = m.id WHERE s.task = ?",
+            (self._task,),
         )
         flat = np.fromiter(chain.from_iterable(rows), np.float64, 4 * len(rows))
         return flat.reshape(len(rows), 4).T

@@ -11,7 +11,8 @@ from typing import Annotated
 import typer
 
 from celedger.base.errors import Status, UsageError, explained
-from celedger.cli.session import Session, reading, replacing
+from celedger.cli.session import Session, reading
+from celedger.page.verb import replacing
 
 
 class Format(StrEnum):

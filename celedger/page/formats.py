@@ -55,7 +55,7 @@ def current(ledger: Reader, state: State, sha: str | None = None) -> Iterator[Ro
     """Yield each metric of a commit, by its full hash; without one, of each task's newest measured
     commit. `state` is that of the line that ends there."""
     worse = {metric.key for incident in state.in_force for metric in incident.metrics}
-    newest = samples.newest_measured(ledger)
+    newest = _newest_measured(ledger)
     for commit in [sha] if sha else sorted(set(newest.values())):
         commit_row, batches = samples.measured(ledger, commit)
         for key, batch in sorted(samples.latest(batches).items()):
@@ -65,6 +65,14 @@ def current(ledger: Reader, state: State, sha: str | None = None) -> Iterator[Ro
                     # A task that fails has "" for a metric: it concerns each of them.
                     keys = {(*key, metric.name), (*key, "")}
                     yield commit_row, batch, sample, not worse.isdisjoint(keys)
+
+
+def _newest_measured(ledger: Reader) -> dict[tuple[str, str], str]:
+    """Return the newest commit in history (its hash) with a trial that ran well, by (suite,
+    task)."""
+    order = samples.positions(ledger)
+    by_age = sorted(ledger.measured_tasks(), key=lambda row: order[row[2]])
+    return {(suite, task): sha for suite, task, sha in by_age}
 
 
 def openmetrics_lines(rows: Iterable[Row]) -> Iterator[str]:

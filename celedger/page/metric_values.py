@@ -4,16 +4,16 @@ has there: what the charts of the page and `plot drift` show. Judges nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from celedger.base.model import Metric, TrialRecord
+from celedger.base.model import SPOILT, Kind, Mark, Metric, TrialRecord
 from celedger.judge.derivation import Derivation
 from celedger.judge.measured import Chain
-from celedger.judge.values import TaskValues
 from celedger.ledger.read import Reader
+from celedger.ledger.trial_arrays import TaskColumns
 from celedger.stats.arrays import Floats, Ints
 from celedger.stats.course import MetricHistory, Node
 from celedger.stats.mends import KEPT
@@ -134,7 +134,7 @@ class TaskOnLine:
         self._derivation, self._ledger = derivation, derivation.ledger
         self.recipes = [t.recipe for t in self._ledger.tasks() if (t.suite, t.name) == self.title]
         self._places = derivation.line.places
-        self._values = {r: TaskValues(self._ledger, r, self._places) for r in self.recipes}
+        self._columns = {r: TaskColumns(self._ledger, r) for r in self.recipes}
 
     @property
     def title(self) -> tuple[str, str]:
@@ -151,11 +151,15 @@ class TaskOnLine:
 
     def tried(self) -> list[int]:
         """Return the places with a trial that ended, however."""
-        return self._of(sha for values in self._values.values() for sha in values.tried)
+        return self._of(sha for columns in self._columns.values() for sha in columns.commits)
 
     def ran(self) -> list[int]:
         """Return the places with a trial that ended well."""
-        return self._of(sha for values in self._values.values() for sha in values.ran)
+        return self._of(
+            columns.commits[number]
+            for columns in self._columns.values()
+            for number in np.unique(columns.commit[columns.ok]).tolist()
+        )
 
     def failures(self) -> Mapping[int, Sequence[TrialRecord]]:
         """Return the trials that failed, by place."""
@@ -173,26 +177,11 @@ class TaskOnLine:
         numbers = {chain: number for number, chain in enumerate(task.chains)} if task else {}
         parts: dict[Chain, list[tuple[Ints, Ints, Floats]]] = {}
         trials: dict[Chain, int] = {}
-        for recipe, values in self._values.items():
-            for environment, environment_values in values.by_environment(
-                metric, reused=True
-            ).items():
-                stands = self._derivation.equal.get(environment, environment)
-                at = np.array(
-                    [self._places[sha] for sha in environment_values.commits], dtype=np.int64
-                )
-                positions = np.repeat(at, environment_values.grouped.sizes)
-                seeds = environment_values.grouped.seeds
-                seeds = np.zeros_like(positions) if seeds is None else seeds
-                if positions.size:
-                    chain, columns = (
-                        Chain(stands, recipe),
-                        (positions, seeds, environment_values.grouped.values),
-                    )
-                    parts.setdefault(chain, []).append(columns)
-                    trials[chain] = trials.get(chain, 0) + len(
-                        values.coverage(environment_values).trials
-                    )
+        for recipe, columns in self._columns.items():
+            for environment, shown, trials_of in self._shown(columns, metric):
+                chain = Chain(self._derivation.equal.get(environment, environment), recipe)
+                parts.setdefault(chain, []).append(shown)
+                trials[chain] = trials.get(chain, 0) + trials_of
         chains = []
         for chain, groups in parts.items():
             positions, seed, value = map(np.concatenate, zip(*groups, strict=True))
@@ -205,6 +194,30 @@ class TaskOnLine:
                 trials[chain],
             ))  # fmt: skip
         return sorted(chains, key=lambda chain: chain.number)
+
+    def _shown(
+        self, columns: TaskColumns, metric: Metric
+    ) -> Iterator[tuple[str, tuple[Ints, Ints, Floats], int]]:
+        """Yield each environment that has values on the line, the one first used before the others:
+        places, seeds and values; and how many trials measured a finite one. A commit that has
+        re-used results alone has their values."""
+        usable = columns.ok & ~columns.marked(Mark.EARLY_STOPPED)
+        if metric.kind is Kind.SPEED:
+            usable &= ~columns.marked(*SPOILT)
+        rows, values = columns.values(metric)
+        keep = usable[rows]
+        rows, values = rows[keep], values[keep]
+        line = np.array([self._places.get(sha, -1) for sha in columns.commits], dtype=np.int64)
+        commit, ran = columns.commit[rows], ~columns.derived[rows]
+        place = line[commit] if rows.size else rows
+        for code in dict.fromkeys(columns.environment[rows].tolist()):
+            inside = columns.environment[rows] == code
+            own = inside & ran
+            shown = inside & (place >= 0) & (ran | ~np.isin(commit, commit[own]))
+            if shown.any():
+                trials = int((own & (place >= 0) & np.isfinite(values)).sum())
+                arrays = place[shown], columns.seed[rows][shown], values[shown]
+                yield columns.environments[code], arrays, trials
 
     def _of(self, shas: Iterable[str]) -> list[int]:
         return sorted({self._places[s] for s in shas if s in self._places})

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
 from celedger.base.errors import CeledgerError, MachineError, Status, command
 from celedger.cli import options
-from celedger.cli.session import Session, note, reading, replacing
+from celedger.cli.session import Session, note, reading
 
 if TYPE_CHECKING:
     from celedger.base.model import Commit
@@ -117,6 +119,24 @@ def line_with_trials(
             f"the ledger holds no trial of {revision}", f"type {command('run', revision)}"
         )
     return derivation, axis
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[TextIO]:
+    """Write a text file that a person asked for, whole or not at all: no reader sees half of it.
+    Raises OSError."""
+    from celedger.base import files
+
+    draft = path.with_name(f".{path.name}.new")
+    try:
+        draft.unlink(missing_ok=True)  # of a killed command, or a link to follow
+        with files.as_the_user(), draft.open("x", encoding="utf-8") as stream:
+            yield stream
+        draft.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            draft.unlink()
+        raise
 
 
 def _replace(path: Path, html: str) -> None:

@@ -9,15 +9,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from celedger.base.errors import CeledgerError, command
-from celedger.base.model import Direction, Environment, Metric
+from celedger.base.model import Direction, Environment, Metric, TrialRecord
 from celedger.judge.incident import MetricNoise, State
 from celedger.judge.two_commits import smallest_change
-from celedger.judge.values import TaskValues
 from celedger.ledger.read import Reader
-from celedger.stats.grouped_values import Grouped
 from celedger.views import samples
 from celedger.views.document import Document, pick
 from celedger.views.format import NONE, Column, count, measure, percent, short, table, wrap
@@ -117,15 +113,15 @@ class TaskNoise:
             ledger.trials(commit=newest.commit, recipe=recipe, environment=environment)
         )
         names = {name for record in records for name in record.summaries}
-        values = TaskValues(ledger, recipe, order)
         metrics = tuple(
-            _noise_row(batch, metric, values.of(metric, environment).grouped, state)
+            _noise_row(batch, metric, records, state)
             for metric in samples.in_order(m for m in ledger.metrics(recipe) if m.name in names)
             if metric.direction is not Direction.INFO
         )
-        ran, commits, seeds = values.counts(environment)
+        ran = [r.trial for r in records if r.ok and not r.early_stopped and not r.derived]
         return cls(
-            batch, ledger.environment(environment), ran, commits, seeds, metrics
+            batch, ledger.environment(environment), len(ran), len({t.commit for t in ran}),
+            len({t.seed for t in ran}), metrics,
         )  # fmt: skip
 
     def lines(self, width: int) -> list[str]:
@@ -153,11 +149,23 @@ class NoiseList(Document):
         return {"tasks": self.tasks}
 
 
-def _noise_row(batch: Batch, metric: Metric, values: Grouped, state: State) -> NoiseRow:
-    firsts = values.layout.firsts
-    again = firsts != np.arange(firsts.size)
-    equal = values.values == values.values[firsts]
-    repeats = bool(equal[again].all()) if again.any() else None
+def _noise_row(
+    batch: Batch, metric: Metric, records: Sequence[TrialRecord], state: State
+) -> NoiseRow:
     spread = state.noise_of(batch.suite, batch.task, metric.name)
     smallest = tuple(smallest_change(spread, n, n) for n in TRIALS)
-    return NoiseRow(metric, batch.sample(metric), spread, smallest, repeats)
+    return NoiseRow(metric, batch.sample(metric), spread, smallest, _repeats(records, metric))
+
+
+def _repeats(records: Sequence[TrialRecord], metric: Metric) -> bool | None:
+    """Return whether equal seeds give equal values at a commit; None if no seed ran twice there."""
+    first: dict[tuple[str, int], float] = {}
+    equal = []
+    for record in records:
+        usable = samples.is_whole(record, metric) and not samples.is_hindered(record, metric)
+        if usable and not record.derived:
+            key, value = (record.trial.commit, record.trial.seed), record.summaries[metric.name]
+            if key in first:
+                equal.append(value == first[key])
+            first.setdefault(key, value)
+    return all(equal) if equal else None

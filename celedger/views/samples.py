@@ -131,17 +131,24 @@ class Batch:
 
     def sample(self, metric: Metric) -> Sample:
         """Return the values of trials that ran well, by the metric's present summary."""
-        ran = [
-            r
-            for r in self.records
-            if r.ok and not r.early_stopped and r.rules.get(metric.name) == metric.summary
-        ]
+        ran = [r for r in self.records if is_whole(r, metric)]
         # A derived trial is no repeat. It counts for its commit only if there is no other.
         ran = [r for r in ran if not r.derived] or ran
-        speed = metric.kind is Kind.SPEED
-        valid = [r for r in ran if r.outcome and not (speed and SPOILT & {*r.outcome.marks})]
+        valid = [r for r in ran if not is_hindered(r, metric)]
         values = tuple(r.summaries[metric.name] for r in valid)
         return Sample(metric, values, len(ran) - len(valid))
+
+
+def is_whole(record: TrialRecord, metric: Metric) -> bool:
+    """Return True if a trial ran well to its end, with the metric by its present summary."""
+    is_of_rule = record.rules.get(metric.name) == metric.summary
+    return record.ok and not record.early_stopped and is_of_rule
+
+
+def is_hindered(record: TrialRecord, metric: Metric) -> bool:
+    """Return True if a metric is of speed, and something disturbed the trial."""
+    marks = record.outcome.marks if record.outcome else ()
+    return metric.kind is Kind.SPEED and bool(SPOILT & {*marks})
 
 
 def batches(records: Iterable[TrialRecord]) -> list[Batch]:
@@ -196,14 +203,6 @@ def measured(
 def positions(ledger: Reader) -> dict[str, int]:
     """Return each recorded commit's position in history."""
     return {c.sha: i for i, c in enumerate(history_order(ledger.commits()))}
-
-
-def newest_measured(ledger: Reader) -> dict[tuple[str, str], str]:
-    """Return the newest commit in history (its hash) with a trial that ran well, by (suite,
-    task)."""
-    order = positions(ledger)
-    by_age = sorted(ledger.measured_tasks(), key=lambda row: order[row[2]])
-    return {(suite, task): sha for suite, task, sha in by_age}
 
 
 def measured_commits(ledger: Reader) -> list[Commit]:

@@ -1,4 +1,4 @@
-"""Values by commit against the rows of the ledger."""
+"""Values along a line against the rows of the ledger."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from views.conftest import derivation
 
 from celedger.base.model import (
     Command,
@@ -25,8 +26,8 @@ from celedger.base.model import (
     Task,
     Trial,
 )
-from celedger.judge.values import TaskValues
 from celedger.ledger import Ledger
+from celedger.page.metric_values import TaskOnLine
 
 LOSS = Metric("val_loss", "nats", Direction.LOWER, Kind.QUALITY, Floor(0.0))
 SPEED = Metric("step_ms", "ms", Direction.LOWER, Kind.SPEED, Floor(0.0))
@@ -97,27 +98,16 @@ def fill(ledger: Ledger, line: list[Commit], first: int = 0) -> None:
 
 
 def expected(ledger: Ledger, line: list[Commit], metric: Metric) -> dict[str, list[object]]:
-    """What plain rows say: by environment, (commit, values) oldest first."""
-    groups: dict[str, dict[str, list[float]]] = {}
+    """What plain rows say: by environment, (place, value) oldest first."""
+    groups: dict[str, list[tuple[int, float]]] = {}
+    places = {commit.sha: place for place, commit in enumerate(line)}
     for row in ledger.summaries("mlp", metric.name, recipe=TASK.recipe):
         spoilt = {Mark.EARLY_STOPPED} | ({Mark.DISTURBED} if metric is SPEED else set())
         if row.outcome is OutcomeKind.OK and not row.derived and not spoilt.intersection(row.marks):
-            groups.setdefault(row.environment, {}).setdefault(row.commit, []).append(row.value)
+            groups.setdefault(row.environment, []).append((places[row.commit], row.value))
     return {
-        environment: [(c.sha, repr(by[c.sha])) for c in line if c.sha in by]
-        for environment, by in groups.items()
-    }
-
-
-def actual(ledger: Ledger, line: list[Commit], metric: Metric) -> dict[str, list[object]]:
-    values = TaskValues(ledger, TASK.recipe, {c.sha: i for i, c in enumerate(line)})
-    found = values.by_environment(metric)
-    return {
-        environment: [
-            (sha, repr(group.tolist()))
-            for sha, group in zip(own.commits, own.grouped.split(), strict=True)
-        ]
-        for environment, own in found.items()
+        environment: [(place, repr(value)) for place, value in sorted(rows, key=lambda r: r[0])]
+        for environment, rows in groups.items()
     }
 
 
@@ -125,7 +115,17 @@ def actual(ledger: Ledger, line: list[Commit], metric: Metric) -> dict[str, list
 def test_the_values_are_those_of_the_rows(ledger: Ledger, metric: Metric) -> None:
     line = commits(ledger, 60)
     fill(ledger, line)
-    assert actual(ledger, line, metric) == expected(ledger, line, metric)
+    chains = TaskOnLine(derivation(ledger, line), "core", "mlp").chains(metric)
+    actual = {
+        chain.chain.environment: [
+            (place, repr(value))
+            for place, value in zip(chain.place.tolist(), chain.value.tolist(), strict=True)
+        ]
+        for chain in chains
+    }
+    assert actual == expected(ledger, line, metric)
+    finite = [[value for _, value in rows if value != repr(math.nan)] for rows in actual.values()]
+    assert [chain.trials for chain in chains] == list(map(len, finite))
 
 
 def test_reused_results_count_as_values_and_not_as_trials(ledger: Ledger) -> None:
@@ -138,11 +138,8 @@ def test_reused_results_count_as_values_and_not_as_trials(ledger: Ledger) -> Non
         "01K" + "9" * 23, line[2].sha, TASK.recipe, NEW.fingerprint, 0, Purpose.RUN, 9.0, ""
     )
     ledger.reuse_trial(again, evidence, ())
-    values = TaskValues(ledger, TASK.recipe, {c.sha: i for i, c in enumerate(line)})
-    own = values.of(LOSS, NEW.fingerprint)
-    coverage = values.coverage(own)
-    assert own.commits == (line[0].sha,)
-    assert coverage.reused == {line[2].sha: line[0].sha}
-    assert coverage.valued == coverage.measured == {line[0].sha, line[2].sha}
-    assert len(coverage.trials) == 1
-    assert values.counts(NEW.fingerprint) == (1, 1, 1)
+    task = TaskOnLine(derivation(ledger, line), "core", "mlp")
+    (chain,) = task.chains(LOSS)
+    assert chain.place.tolist() == [0, 2]
+    assert chain.trials == 1
+    assert task.ran() == task.tried() == [0, 2]
