@@ -317,6 +317,16 @@ class TrialRecord:
         """True if it was ended before its last epoch, and answers nothing that this would."""
         return self.outcome is not None and Mark.EARLY_STOPPED in self.outcome.marks
 
+    def is_whole(self, metric: Metric) -> bool:
+        """Return True if it ran well to its end, with the metric by its present summary."""
+        is_of_rule = self.rules.get(metric.name) == metric.summary
+        return self.ok and not self.early_stopped and is_of_rule
+
+    def is_hindered(self, metric: Metric) -> bool:
+        """Return True if the metric is of speed, and something disturbed the trial."""
+        marks = self.outcome.marks if self.outcome else ()
+        return metric.kind is Kind.SPEED and bool(SPOILT & {*marks})
+
 
 @dataclass(frozen=True)
 class Footprint:

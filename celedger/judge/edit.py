@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-from celedger.base.model import CLOCKED, SPOILT, Kind, Metric, Task, TrialRecord
+from celedger.base.model import CLOCKED, Metric, Task, TrialRecord
 from celedger.judge.incident import TWO_SIDED_95, MetricStanding, Standing, State, interval
 from celedger.judge.standings import ONE_SIDED_95, PAIRED, WITHOUT_FLOOR
 from celedger.ledger.read import Reader
@@ -154,11 +154,7 @@ class _Comparison:
 
 def values_by_seed(records: Sequence[TrialRecord], metric: Metric) -> Mapping[int, float]:
     """Return the mean of the trials that count, by seed: re-used results where no trial ran."""
-    counts = [
-        r for r in records
-        if r.ok and not r.early_stopped and r.rules.get(metric.name) == metric.summary
-        and not (metric.kind is Kind.SPEED and r.outcome and SPOILT & {*r.outcome.marks})
-    ]  # fmt: skip
+    counts = [r for r in records if r.is_whole(metric) and not r.is_hindered(metric)]
     counts = [r for r in counts if not r.derived] or counts
     by_seed: dict[int, list[float]] = {}
     for record in counts:

@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
 
 from celedger.base import plugins
 from celedger.base.errors import Status, command
@@ -390,50 +389,6 @@ class State:
             i for i in self.incidents if any(name.startswith(prefix.lower()) for name in i.names)
         ]
         return chosen[0] if prefix and len(chosen) == 1 else None
-
-    def packed(self) -> dict[str, Any]:
-        """Return it as JSON, for the cache."""
-        return asdict(self)
-
-    @classmethod
-    def unpacked(cls, data: Mapping[str, Any]) -> State:
-        """Return what `packed` made. Raises TypeError or KeyError for another version's."""
-        return cls(
-            **{
-                **data,
-                "incidents": tuple(
-                    Incident(
-                        **{
-                            **row,
-                            "metrics": tuple(IncidentMetric(**m) for m in row["metrics"]),
-                            "first_bad": tuple(row["first_bad"]),
-                            "also": tuple(row["also"]),
-                        }
-                    )
-                    for row in data["incidents"]
-                ),
-                "changes": _rows(LevelChange, data["changes"], "among", "environments"),
-                "doubts": _rows(Doubt, data["doubts"], "among"),
-                "pinned": _rows(PinnedDistance, data["pinned"]),
-                "standings": tuple(
-                    MetricStanding(
-                        **{
-                            **row,
-                            "standing": Standing(row["standing"]),
-                            "incidents": tuple(row["incidents"]),
-                        }
-                    )
-                    for row in data["standings"]
-                ),
-                "noise": _rows(MetricNoise, data["noise"]),
-                "gone": tuple(data["gone"]),
-                "signed": _rows(SignedCommit, data["signed"]),
-            }
-        )
-
-
-def _rows(kind: type[Any], rows: Sequence[Mapping[str, Any]], *tuples: str) -> tuple[Any, ...]:
-    return tuple(kind(**{**row, **{name: tuple(row[name]) for name in tuples}}) for row in rows)
 
 
 def status(

@@ -11,10 +11,10 @@ import json
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
-from celedger.base import VERSION, files
+from celedger.base import VERSION, files, serial
 from celedger.base.errors import CeledgerError
 from celedger.base.model import Commit, Task
 from celedger.judge.history_cache import HistoryCache
@@ -234,12 +234,12 @@ def _kept(path: Path) -> tuple[State, bool] | None:
     """Return a state of the cache, and whether all of it was said."""
     with suppress(OSError, ValueError, TypeError, KeyError):
         kept = json.loads(path.read_bytes())
-        return State.unpacked(kept["state"]), bool(kept["said"])
+        return serial.rebuilt(State, kept["state"]), bool(kept["said"])
     return None
 
 
 def _keep(path: Path, state: State, *, is_said: bool) -> None:
-    _write(path, {"said": is_said, "state": state.packed()})
+    _write(path, {"said": is_said, "state": asdict(state)})
 
 
 def _write(path: Path, content: Mapping[str, object]) -> None:

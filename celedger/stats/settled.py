@@ -10,13 +10,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from celedger.base import serial
 from celedger.stats.arrays import Floats
 from celedger.stats.commit_nodes import CommitNodes
 from celedger.stats.course import MetricHistory, MetricKey, Node, Step, StepKind, TrialNoise
@@ -156,7 +157,7 @@ def on_lattice(new: NoisePoint, kept: Kept) -> NoisePoint:
         log_ratio=ratio,
         log_ratio_error=_snapped(new.log_ratio_error, old.log_ratio_error if old else None, 0.1),
     )
-    kept.facts["noise"] = {name: getattr(point, name) for name in NoisePoint.__slots__}
+    kept.facts["noise"] = asdict(point)
     return point
 
 
@@ -251,7 +252,7 @@ def keep_history(kept: Kept, content: str, history: MetricHistory) -> None:
     nodes, noise = history.nodes, history.noise
     kept.facts["history"] = {
         "content": content,
-        "noise": {name: getattr(noise, name) for name in TrialNoise.__slots__},
+        "noise": asdict(noise),
         "steps": facts_of(history.steps),
         "by_seeds": history.by_seeds,
     }
@@ -279,14 +280,11 @@ def history(kept: Kept, content: str) -> MetricHistory | None:
 
 
 def facts_of(steps: Sequence[Step]) -> list[dict[str, Any]]:
-    return [{name: getattr(step, name) for name in Step.__slots__} for step in steps]
+    return [asdict(step) for step in steps]
 
 
 def restored(stored: Sequence[dict[str, Any]]) -> list[Step]:
-    return [
-        Step(**{**step, "kind": StepKind(step["kind"]), "posterior": tuple(step["posterior"])})
-        for step in stored
-    ]
+    return [serial.rebuilt(Step, step) for step in stored]
 
 
 def result(kept: Kept, chain: int) -> ChainResult | None:

@@ -13,7 +13,6 @@ from graphlib import TopologicalSorter
 
 from celedger.base.errors import CeledgerError, UsageError, command
 from celedger.base.model import (
-    SPOILT,
     Commit,
     Direction,
     Environment,
@@ -131,24 +130,12 @@ class Batch:
 
     def sample(self, metric: Metric) -> Sample:
         """Return the values of trials that ran well, by the metric's present summary."""
-        ran = [r for r in self.records if is_whole(r, metric)]
+        ran = [r for r in self.records if r.is_whole(metric)]
         # A derived trial is no repeat. It counts for its commit only if there is no other.
         ran = [r for r in ran if not r.derived] or ran
-        valid = [r for r in ran if not is_hindered(r, metric)]
+        valid = [r for r in ran if not r.is_hindered(metric)]
         values = tuple(r.summaries[metric.name] for r in valid)
         return Sample(metric, values, len(ran) - len(valid))
-
-
-def is_whole(record: TrialRecord, metric: Metric) -> bool:
-    """Return True if a trial ran well to its end, with the metric by its present summary."""
-    is_of_rule = record.rules.get(metric.name) == metric.summary
-    return record.ok and not record.early_stopped and is_of_rule
-
-
-def is_hindered(record: TrialRecord, metric: Metric) -> bool:
-    """Return True if a metric is of speed, and something disturbed the trial."""
-    marks = record.outcome.marks if record.outcome else ()
-    return metric.kind is Kind.SPEED and bool(SPOILT & {*marks})
 
 
 def batches(records: Iterable[TrialRecord]) -> list[Batch]:

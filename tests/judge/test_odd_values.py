@@ -15,6 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from views.conftest import LineWithoutRepository
 
+from celedger.base import serial
 from celedger.base.model import (
     Command,
     Commit,
@@ -149,7 +150,7 @@ def test_a_state_is_derived_without_a_warning(made: list[Run]) -> None:
             derivation = derive(ledger, line)
             known = state_of(derivation)
             state_of(derivation, own[2].sha)
-        again = State.unpacked(json.loads(json.dumps(known.packed())))
+        again = serial.read(State, serial.written(known))
         assert repr(again) == repr(known)
         environments = {e.fingerprint: e for e in ENVIRONMENTS}
         drift = DriftDocument(known, own, {c.sha: c for c in own}, environments)
