@@ -1,6 +1,6 @@
 """`celedger profile` of one commit or of two, as text. Its documents are those of
-celedger/lab/diagnose/profile.py and slower.py. Memory is in celedger/views/memory.py, pictures in
-celedger/views/profile_picture.py."""
+celedger/lab/diagnose/profile.py and slower.py. Memory is in memory.py, pictures in
+profile_picture.py."""
 
 from __future__ import annotations
 
