@@ -273,6 +273,7 @@ class MetricNoise:
     freedom: int
     is_exact: bool
     session: float
+    declared: bool = True  # False for telemetry
 
     @property
     def is_known(self) -> bool:

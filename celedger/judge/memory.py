@@ -26,7 +26,7 @@ from celedger.system.device_lock import try_flock
 
 __all__ = ["LONGEST", "RECENT", "cache_of", "line_of", "read", "record", "standings_at", "tip_of"]
 
-RULES = 3
+RULES = 4
 """Version of the rules by which the state is derived: a cached one of another version is stale."""
 LOCK = "state.lock"  # held while a state is recorded, in the folder of the ledger
 _STATES = "state"  # folder of the cache, in the repository's folder of state

@@ -26,6 +26,7 @@ from celedger.judge.incident import (
 from celedger.judge.incident_list import ListedIncidents
 from celedger.stats.course import MetricHistory, MetricKey, Node
 from celedger.stats.slow_drift import level_at
+from celedger.trial.protocol import TELEMETRY
 
 
 def state_of(
@@ -98,7 +99,8 @@ def _offsets(
 def _noise(derivation: Derivation) -> Iterable[MetricNoise]:
     for key, history in derivation.histories.items():
         noise = history.noise
-        yield MetricNoise(*key, noise.sd, noise.freedom, noise.is_exact, noise.session)
+        declared = derivation.metric(key) not in TELEMETRY
+        yield MetricNoise(*key, noise.sd, noise.freedom, noise.is_exact, noise.session, declared)
 
 
 def _doubts(derivation: Derivation) -> Iterable[Doubt]:

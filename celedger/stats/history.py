@@ -146,7 +146,9 @@ def _series(key: MetricKey, measured: Measurements, nodes: CommitNodes, kept: Ke
     for i, draw in enumerate(nodes.draws):
         if len(draw) > 1:
             values[i] = measured.value[list(draw)].mean()
-    level, least = trial_noise.scale_of(values), trial_noise.least_sd(nodes, values)
+    largest = float(np.abs(values).max())
+    level = max(trial_noise.scale_of(values), largest * metric_passes.LEAST_UNIT)
+    least = trial_noise.least_sd(nodes, values)
     if measured.has_sessions:
         amplitude = trial_noise.warm_up(nodes, values)
         sd = math.exp(kept.facts["noise"]["log_sd"]) if "noise" in kept.facts else 0.0

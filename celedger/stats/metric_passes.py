@@ -26,6 +26,8 @@ so that a slow machine is no step."""
 CERTAIN = 0.1
 """A log deviation that is known better is one row; else it is integrated on three."""
 LEAST_MODE_RATE = 1e-4
+LEAST_UNIT = 1e-300
+"""Share of the largest value: no quotient is infinite then."""
 FARTHEST = 1e15
 """Deviations from the first value: a level beyond is as far, and whole numbers have it exactly."""
 _FAR = 20.0  # deviations; beyond, a level is another level, not an error of this one
@@ -103,7 +105,8 @@ def noise_rows(point: NoisePoint) -> NoiseRows:
 
 def prepare(nodes: CommitNodes, values: Floats, point: NoisePoint, hazard: Floats) -> Prepared:
     """Return the metric ready for a pass."""
-    unit, origin = math.exp(point.log_sd), float(values[0])
+    least = float(np.abs(values).max()) * LEAST_UNIT
+    unit, origin = max(math.exp(point.log_sd), least), float(values[0])
     scaled = np.clip(values / unit - origin / unit, -FARTHEST, FARTHEST)
     rows = noise_rows(point)
     has_sessions = point.log_ratio is not None

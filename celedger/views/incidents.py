@@ -195,10 +195,10 @@ def summary(state: State, commits: Mapping[str, Commit]) -> str:
 
 
 def unknown_noise(state: State) -> str:
-    """Return the metrics whose noise is unknown as a sentence, "" without any."""
+    """Return the declared metrics whose noise is unknown as a sentence, "" without any."""
     names: dict[str, list[str]] = {}
     for noise in state.noise:
-        if not noise.is_known:
+        if noise.declared and not noise.is_known:
             names.setdefault(noise.task, []).append(noise.metric)
     text = "; ".join(f"{task} {', '.join(metrics)}" for task, metrics in names.items())
     return f"noise unknown: {text} (`celedger noise` measures it)" if text else ""

@@ -136,8 +136,13 @@ FAR_APART = [
     Run(place, 0, 0, OutcomeKind.OK, False, (0.0, value, value, 0.0))
     for place, value in ((3, 1.0), (4, 1e-300), (6, 1e-300))
 ]
+SMALLEST = [
+    Run(place, 0, seed, OutcomeKind.OK, False, (0.0, value, value, 0.0))
+    for place, seed, value in ((2, 0, 5e-324), (2, 1, 5e-324), (5, 0, 1.0))
+]
 
 
+@example(SMALLEST)
 @example(FAR_APART)
 @given(runs())
 def test_a_state_is_derived_without_a_warning(made: list[Run]) -> None:

@@ -51,6 +51,7 @@ def memory() -> Document:
     return {
         "environment": {"torch": "2", "device": "cpu"}, "peaks": peaks, "peak_rss": 310 * MIB,
         "steps": steps, "epochs": [], "leaks": [], "allocator": None,
+        "outside": 0,
     }  # fmt: skip
 
 
@@ -108,7 +109,8 @@ def test_what_differs_in_memory_is_drawn_part_by_part() -> None:
         "step": {"before": 12 * MIB, "after": 90 * MIB, "parts": parts[::-1]},
         "evaluation": {"before": 5, "after": 5, "parts": []},
     }
-    document = {"verdict": "larger", "peaks": peaks, "new_leaks": []}
+    process = {"before": 300 * MIB, "after": 378 * MIB}
+    document = {"verdict": "larger", "peaks": peaks, "new_leaks": [], "process": process}
     drawn = figure(TWO, document)
     (axes,) = drawn.axes
     assert len(axes.patches) == 8

@@ -101,7 +101,7 @@ def test_merges_are_signed_and_a_rise_of_work_is_told_until_it_is_back(project: 
     assert "`celedger profile" in text
     assert project.run("check", "HEAD").status in (0, 125)  # 125: the noise of one seed is unknown
     assert "regressed" not in project.run("check", "HEAD").out
-    logged = project.run("log").out
+    logged = " ".join(project.run("log").out.split())
     assert logged.count("bits: =") == 2
     assert re.search(r"operators \d+ → \d+ a step \(\+2 more\)", logged)
     shown = project.run("show", "HEAD").out
