@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from celedger.judge.incident import MetricStanding, Standing, State
 from celedger.judge.line import LONGEST, Line
 from celedger.ledger import Ledger
 from celedger.repo import Repository, bisecting
-from celedger.system.device_lock import try_flock
+from celedger.system import device_lock
 
 __all__ = ["LONGEST", "RECENT", "cache_of", "line_of", "read", "record", "standings_at", "tip_of"]
 
@@ -102,7 +102,7 @@ def record(
     if known is not None and known[1]:
         return known[0]
     # Two that derive at once, `check` and the worker, would give one incident two names.
-    with try_flock(ledger.private / LOCK, wait=True) or nullcontext():
+    with device_lock.hold(ledger.private / LOCK):
         return _recorded(repository, ledger, tip, job=job, now=now, name=name)
 
 

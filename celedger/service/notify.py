@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from random import SystemRandom
@@ -24,7 +24,7 @@ from celedger.base.text import plain, probability
 from celedger.judge.incident import DRIFT, WORK, Incident, State
 from celedger.ledger import Ledger, ulid
 from celedger.repo import Repository, bisecting
-from celedger.system.device_lock import try_flock
+from celedger.system import device_lock
 from celedger.views import incidents as words
 
 LOCK = "alerts.lock"  # held while alerts are sent, in the ledger's folder
@@ -60,7 +60,7 @@ def announce(
     if not settings.notify or bisecting.start_of(repository):
         return
     # `check` and the worker may have the same news in the same second.
-    with try_flock(ledger.private / LOCK, wait=True) or nullcontext():
+    with device_lock.hold(ledger.private / LOCK):
         _announce(repository, ledger, settings, state, commits, say, draw)
 
 

@@ -81,6 +81,16 @@ def try_flock(
     return Lock(path, fd)
 
 
+def hold(path: Path) -> Lock:
+    """Take the lock of the file, and wait for it where another holder has it. Makes its folder.
+    Raises MachineError where that cannot be written to."""
+    with explained(f"{path.parent} cannot be written to", kind=MachineError):
+        path.parent.mkdir(exist_ok=True)
+    lock = try_flock(path, wait=True)
+    assert lock is not None
+    return lock
+
+
 def is_held(path: Path) -> bool:
     """Return True if somebody has the lock of the file. Raises MachineError when it is there and
     cannot be opened."""

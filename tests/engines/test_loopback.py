@@ -18,6 +18,7 @@ import pytest
 from conftest import Done, Project, git, make_project
 from engines.loopback import Loopback
 
+from celedger.base import serial
 from celedger.base.config import Config
 from celedger.base.errors import LedgerError
 from celedger.base.model import TrialRecord
@@ -215,7 +216,7 @@ def test_a_head_killed_while_it_records_a_lost_node_leaves_the_trial_to_the_next
     running.kill()
     running.communicate()
     (note,) = notes(project)
-    sent = order.rebuilt(order.Order, json.loads(note.read_bytes())["order"])
+    sent = serial.rebuilt(order.Order, json.loads(note.read_bytes())["order"])
     keeper = int((cluster.folder / f"{sent.ulid}.pid").read_text())
     os.kill(keeper, signal.SIGSTOP)  # the next head finds it, and hears nothing
     with Ledger.open(project.root / "ledger.db") as ledger:

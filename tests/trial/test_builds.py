@@ -352,9 +352,11 @@ def test_trials_run_in_what_their_commit_requires_and_a_new_lock_is_no_regressio
     nothing = project.run("bisect", f"{first}..{upgrade}", "--metric", "val_loss")
     assert nothing.status == 125, nothing.out
 
-    # What cannot be installed says nothing about the code.
+    # What cannot be installed says nothing about the code: it is worse by what the bisect named.
     said = project.run("run", broken)
-    assert said.status == 125
+    assert said.status == 1, said.err
+    incidents = json.loads(project.run("status", "--json").out)["incidents"]
+    assert [incident["first_bad"] for incident in incidents] == [[last]]
     assert "untestable" in said.out + said.err
     assert "requirements.txt" in said.out + said.err
     venvs = project.root / ".git" / "celedger" / "venvs"
