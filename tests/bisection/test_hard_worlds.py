@@ -51,12 +51,12 @@ def test_a_bisect_of_the_battery_names_the_step_and_repeats(tmp_path: Path) -> N
         assert started == trials and 0.5 < float(time) / float(trials) < 2
 
 
-@pytest.mark.parametrize("number", [16, 22, 31])
+@pytest.mark.parametrize("number", [16, 22])
 def test_a_search_from_an_empty_ledger_ends_where_a_change_spares_seeds(
     tmp_path: Path, battery: ModuleType, number: int
 ) -> None:
     """It went on to the budget: with a seed that the change spares (16), with seeds of the bad end
-    alone (22), with ever more trials that were stopped at equal bits (31)."""
+    alone (22)."""
     battery.create(tmp_path / "range", battery.commits("line", 64), checkout=False)
     world = battery.replace(battery.WORLDS["bits-spared"], stored=0)
     limits = battery.Limits(budget=30)
