@@ -229,9 +229,7 @@ class _Search:
         seed, unless that runs there now."""
         at, whole = self._classes.at(pick.position), aim is not Aim.NARROW
         commit = wanting[0].commit(at)
-        # A seed that was chosen tells something here, whatever another commit computed with it.
-        anywhere = pick.seed is None and not whole
-        same = set.union(*(set(t.fellows(at)) for t in wanting)) if anywhere else set[int]()
+        same = set[int]() if whole else set.union(*(set(t.fellows(at)) for t in wanting))
         running = {
             each.need.seed
             for each in under_way
