@@ -510,8 +510,10 @@ def test_a_first_launcher_after_an_installation_has_the_heap_of_later_ones(
         finally:
             held.close()
     (first, inherited), (later, inherited_later) = heaps
-    assert first == pytest.approx(later, rel=0.01)
-    assert inherited == pytest.approx(inherited_later, rel=0.01)
+    # Byte code that is compiled first once left a fifth more. What the kernel counts varies by some
+    # pages: 3.5 % apart in two runs of the whole suite.
+    assert first == pytest.approx(later, rel=0.05)
+    assert inherited == pytest.approx(inherited_later, rel=0.05)
     assert inherited == pytest.approx(first, rel=0.02)
 
 
