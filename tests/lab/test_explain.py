@@ -184,9 +184,10 @@ def test_a_bisect_explains_the_commit_that_it_names(repo: Path) -> None:
     assert answer["bisect"]["culprits"] == [bad]
     (found,) = answer["explanations"]
     assert (found["task"], found["verdict"]) == ("fit", "difference")
-    (kept, *_) = json.loads(celedger(repo, "show", "HEAD", "--json").out)["findings"]
-    ends = f"{parent[:12]}..{bad[:12]}"
-    assert kept["command"] == f"explain {ends} fit --suite tiny --device cpu"
+    findings = json.loads(celedger(repo, "show", "HEAD", "--json").out)["findings"]
+    ends = f"{parent[:12]}..{bad[:12]}"  # other tests of this repository may have asked before
+    command = f"explain {ends} fit --suite tiny --device cpu"
+    assert command in [finding["command"] for finding in findings]
 
 
 @pytest.mark.matrix
