@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from celedger.lab.diagnose.finding import ExplainFinding
 
 ROOT = Path(__file__).resolve().parents[2]
+START = """\
+import torch
+from torch import nn
+import torch.nn.functional as F
+"""
 
 
 class TrainingServer:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -38,13 +37,6 @@ for step in range(130):
     optimiser.step()
     # here
 """
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: Any) -> Iterator[TrainingServer]:
-    server = TrainingServer(tmp_path_factory.mktemp("memory"))
-    yield server
-    server.close()
 
 
 def leaks(server: TrainingServer, line: str = "pass") -> list[dict[str, Any]]:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
-from lab.edited import TrainingServer, edited
+from lab.edited import START, TrainingServer, edited
 
 from celedger.lab.diagnose.trace import records
 
@@ -14,17 +11,17 @@ pytest.importorskip("torch")
 
 pytestmark = pytest.mark.matrix
 
-START = """\
-import torch
-from torch import nn
-import torch.nn.functional as F
+WITH_DATA = (
+    START
+    + """\
 centres = 1.5 * torch.randn(4, 8)
 def draw(count):
     y = torch.randint(4, (count,))
     return centres[y] + torch.randn(count, 8), y
 """
+)
 SHORT = (
-    START
+    WITH_DATA
     + """\
 net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
 optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -38,7 +35,7 @@ for step in range(24):
 """
 )
 AMP = (
-    START
+    WITH_DATA
     + """\
 net = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 5))
 optimiser = torch.optim.Adam(net.parameters(), lr=0.01)
@@ -59,7 +56,7 @@ for step in range(30):
 """
 )
 TWO_PARTS = (
-    START
+    WITH_DATA
     + """\
 encoder, decoder = nn.Linear(8, 32), nn.Linear(32, 8)
 optimiser = torch.optim.Adam([*encoder.parameters(), *decoder.parameters()], lr=0.01)
@@ -72,7 +69,7 @@ for step in range(30):
 """
 )
 PPO = (
-    START
+    WITH_DATA
     + """\
 class Agent(nn.Module):
     def __init__(self):
@@ -109,7 +106,7 @@ for update in range(6):
 """
 )
 NORMS = (
-    START
+    WITH_DATA
     + """\
 net = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 4))
 optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -128,7 +125,7 @@ for epoch in range(3):
 """
 )
 LORA = (
-    START
+    WITH_DATA
     + """\
 class Lora(nn.Module):
     def __init__(self, base, rank=2):
@@ -151,13 +148,6 @@ for step in range(40):
     optimiser.step()
 """
 )
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: Any) -> Iterator[TrainingServer]:
-    server = TrainingServer(tmp_path_factory.mktemp("checked"))
-    yield server
-    server.close()
 
 
 def checked(server: TrainingServer, text: str) -> dict[str, tuple[str, str]]:

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
-from lab.edited import TrainingServer, edited
+from lab.edited import START, TrainingServer, edited
 
 pytest.importorskip("torch")
 
 pytestmark = pytest.mark.matrix
 
-START = """\
-import torch
-from torch import nn
-import torch.nn.functional as F
-"""
 GRAPHS = (
     START
     + """\
@@ -167,13 +159,6 @@ for step in range(6):
     optimiser.step()
 """
 )
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: Any) -> Iterator[TrainingServer]:
-    server = TrainingServer(tmp_path_factory.mktemp("edited"))
-    yield server
-    server.close()
 
 
 def test_offsets_that_are_lost_are_no_other_order_of_rows(server: TrainingServer) -> None:

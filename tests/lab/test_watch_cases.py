@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from lab.edited import TrainingServer
+from lab.edited import START, TrainingServer
 
 from celedger.lab.diagnose.watch import WatchpointFinding, judge
 from celedger.lab.diagnose.watch_records import read
@@ -15,11 +14,6 @@ pytest.importorskip("torch")
 
 pytestmark = pytest.mark.matrix
 
-START = """\
-import torch
-from torch import nn
-import torch.nn.functional as F
-"""
 DIVERGED = (
     START
     + """\
@@ -123,13 +117,6 @@ for step in range(12):
         optimiser = torch.optim.Adam(net.parameters(), lr=2.5e-4)
 """
 )
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: Any) -> Iterator[TrainingServer]:
-    server = TrainingServer(tmp_path_factory.mktemp("watched"))
-    yield server
-    server.close()
 
 
 def watched(server: TrainingServer, text: str, **options: Any) -> list[WatchpointFinding]:
