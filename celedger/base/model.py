@@ -107,7 +107,7 @@ class Metric:
     def is_signed(self) -> bool:
         """Return True for a count of a step's work: signatures have it, and no training reports
         it."""
-        return self.kind is Kind.WORK and self.name in WORK
+        return self.kind is Kind.WORK and self.name in STEP_COUNTS
 
 
 @dataclass(frozen=True)
@@ -504,7 +504,7 @@ class SignatureRow:
 
 
 SIGNATURE = "signature"  # the verb of the findings that hold signatures
-WORK = {
+STEP_COUNTS = {
     "operators": "operators",
     "lines": "of your lines",
     "calls": "of your calls",

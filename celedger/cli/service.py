@@ -339,10 +339,7 @@ def worker(
 def _interrupt_at(clock: str) -> list[bool]:
     """Let the process be interrupted, as by Ctrl-C, when the clock shows that time next. Returns a
     list that has an item from then on. Raises UsageError."""
-    import signal
     from datetime import timedelta
-
-    from celedger.base.errors import UsageError
 
     now = datetime.now().astimezone()
     try:

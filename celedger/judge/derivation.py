@@ -146,10 +146,7 @@ def derive(
         for key in {contrast.key for contrast in derived.disturbed}:
             histories |= _traced(tasks[key[:2]], told, cache)
         derived, beside = _incidents(line, tasks, histories, told, by_place)
-    signatures = [
-        row for row in ledger.signatures()
-        if suite in (None, row.suite) and task in (None, row.task)
-    ]  # fmt: skip
+    signatures = ledger.signatures(suite=suite, task=task)
     return Derivation(
         ledger, line, tasks, histories, failed, derived, beside, acts, by_place, bisects, told,
         told_work, equal, SignedLine.of(signatures, line.commits, line.places),
@@ -317,7 +314,7 @@ def _evidence(
         for place in range(len(line.commits))
         if (named := line.names(place)) is not None
     }
-    same_code = {name: own.same_code for name, own in tasks.items()}
+    same_code = {name: own.same_code for name, own in tasks.items() if own.same_code}
     return CommitEvidence(names, line.touches, line.foreign(), same_code=same_code)
 
 

@@ -202,10 +202,11 @@ class _Settling:
         job, task = self.job, self.task
         commit = now.line.commits[wanted.place]
         other = None if wanted.beside is None else now.line.commits[wanted.beside]
-        asks = wanted.key is not None and wanted.why is not Why.REPEAT
-        question = f": is {wanted.key[2]} really worse?" if asks and wanted.key else ""
-        if wanted.why is Why.CLOCK and wanted.key:
+        question = ""
+        if wanted.key is not None and wanted.why is Why.CLOCK:
             question = f": they have no {wanted.key[2]}"
+        elif wanted.key is not None and wanted.why is not Why.REPEAT:
+            question = f": is {wanted.key[2]} really worse?"
         beside = f", beside {other.sha[:7]}" if other is not None else ""
         job.tell(f"{_WORDS[wanted.why]} {task.name} at {commit.sha[:7]}{beside}{question}")
         need = Need(

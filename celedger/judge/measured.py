@@ -81,9 +81,9 @@ class _Definition:
         """Return the indices of the trials that have a value of the metric, and those values. No
         speed or memory is stored with a re-used result: it is that of the trial that ran."""
         rows, values = self.columns.values(metric)
-        derived = np.setdiff1d(np.flatnonzero(self.columns.derived), rows)
-        if metric.kind not in CLOCKED or not derived.size:
+        if metric.kind not in CLOCKED:
             return rows, values
+        derived = np.setdiff1d(np.flatnonzero(self.columns.derived), rows)
         ran, evidence = self.columns.ids[rows], self.columns.evidence[derived]
         found = np.isin(evidence, ran)
         every = np.concatenate([rows, derived[found]])

@@ -98,43 +98,31 @@ def record(
         now: Seconds since the epoch.
         name: Makes a ULID.
     """
-    known = _kept(_file(repository, ledger, tip))
-    if known is not None and known[1]:
-        return known[0]
     # Two that derive at once, `check` and the worker, would give one incident two names.
     with device_lock.hold(ledger.private / LOCK):
-        return _recorded(repository, ledger, tip, job=job, now=now, name=name)
+        known = _kept(_file(repository, ledger, tip))
+        if known is not None and known[1]:
+            return known[0]
+        from celedger.judge.derivation import derive
+        from celedger.judge.incident_list import build
+        from celedger.judge.state import state_of
+        from celedger.judge.told import new_rows
 
-
-def _recorded(
-    repository: Repository,
-    ledger: Ledger,
-    tip: str,
-    *,
-    job: str,
-    now: float,
-    name: Callable[[], str],
-) -> State:
-    from celedger.judge.derivation import derive
-    from celedger.judge.incident_list import build
-    from celedger.judge.state import state_of
-    from celedger.judge.told import new_rows
-
-    line = line_of(repository, ledger, tip)
-    derivation = derive(ledger, line, cache=cache_of(repository))
-    listed = build(derivation)
-    state = state_of(derivation, listed=listed)
-    moved = {each.id for each in derivation.rebased()}  # nothing new is known of these
-    rows = new_rows(
-        [each for each in state.incidents if each.id not in moved],
-        ledger.said_last(), listed.sizes,
-        revision=tip, job=job, now=now, name=name,
-    )  # fmt: skip
-    if rows:
-        ledger.record_said(rows)
-    # Rows that were recorded are facts: the state may have another name in the cache now.
-    _keep(_file(repository, ledger, tip), state, is_said=True)
-    return state
+        line = line_of(repository, ledger, tip)
+        derivation = derive(ledger, line, cache=cache_of(repository))
+        listed = build(derivation)
+        state = state_of(derivation, listed=listed)
+        moved = {each.id for each in derivation.rebased()}  # nothing new is known of these
+        rows = new_rows(
+            [each for each in state.incidents if each.id not in moved],
+            ledger.said_last(), listed.sizes,
+            revision=tip, job=job, now=now, name=name,
+        )  # fmt: skip
+        if rows:
+            ledger.record_said(rows)
+        # Rows that were recorded are facts: the state may have another name in the cache now.
+        _keep(_file(repository, ledger, tip), state, is_said=True)
+        return state
 
 
 def is_settled(repository: Repository, ledger: Ledger, asked: Sequence[object]) -> bool:

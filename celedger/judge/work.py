@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from celedger.base.model import WORK, Commit, Metric, SignatureRow
+from celedger.base.model import STEP_COUNTS, Commit, Metric, SignatureRow
 from celedger.judge.incident import SignedCommit
 
 RISE = 0.2
@@ -20,7 +20,7 @@ _ANY = "waits"  # each stalls the device: one more is told
 _UNTOLD = "items"  # how much data a step takes is no work of the code's
 _GROWTH = "growth of "  # begins the name of how much a count grows with each step
 
-ORDER = (*WORK, *(f"{_GROWTH}{name}" for name in WORK))  # the most telling first
+ORDER = (*STEP_COUNTS, *(f"{_GROWTH}{name}" for name in STEP_COUNTS))  # the most telling first
 _Floor = Callable[[float], float]  # by how much a count may rise from a level
 _Sequence = Sequence[tuple[int, SignatureRow]]  # with places, in their order
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from celedger.base.model import (
     SIGNATURE,
-    WORK,
+    STEP_COUNTS,
     BaselineRecord,
     BisectRecord,
     Commit,
@@ -431,22 +431,24 @@ class Reader(Store):
             (commit, commit),
         )
 
-    def signatures(self, tree: str | None = None) -> list[SignatureRow]:
-        """Return the signatures of a tree, or of all, the oldest first. What is none is left out:
-        a document may come from another ledger."""
+    def signatures(
+        self, tree: str | None = None, *, suite: str | None = None, task: str | None = None
+    ) -> list[SignatureRow]:
+        """Return the signatures of a tree, a suite or a task, or all, the oldest first. What is
+        none is left out: a document may come from another ledger."""
         rows = self._rows(
             "SELECT f.suite, f.task, c.sha, c.tree, "
             + ", ".join(f"f.document ->> '$.{name}'" for name in _SIGNED)
             + " FROM findings f JOIN commits c ON c.id = f.revision "
-            "WHERE f.verb = ? AND (? IS NULL OR c.tree = ?) AND json_valid(f.document) "
-            "ORDER BY f.id",
-            (SIGNATURE, tree, tree),
+            "WHERE f.verb = ? AND c.tree = ifnull(?, c.tree) AND f.suite = ifnull(?, f.suite) "
+            "AND f.task = ifnull(?, f.task) AND json_valid(f.document) ORDER BY f.id",
+            (SIGNATURE, tree, suite, task),
         )
         signatures = []
         for suite, task, sha, of_tree, key, numerics, seconds, *texts in rows:
             with suppress(TypeError, ValueError, AttributeError):
                 work, growth = (
-                    {name: float(n) for name, n in json.loads(text).items() if name in WORK}
+                    {name: float(n) for name, n in json.loads(text).items() if name in STEP_COUNTS}
                     for text in texts
                 )
                 key = json.dumps(dict(json.loads(key)), sort_keys=True)

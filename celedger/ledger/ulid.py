@@ -23,29 +23,34 @@ def new(now: float, random: Random) -> str:
     is larger than the one before, as the specification asks."""
     global _last
     process, number = os.getpid(), _last[1]
-    millisecond = min(max(int(now * 1000), 0), _LAST_MILLISECOND)
+    millisecond = _millisecond(now)
     # One that was forked would go on as its siblings do.
     same = _last[0] == process and number >> 80 == millisecond
     number = number + 1 if same else millisecond << 80 | random.getrandbits(80)
     _last = process, number
-    return "".join(_ALPHABET[number >> shift & 31] for shift in range(125, -1, -5))
+    return _digits(number, 26)
 
 
 def second(ulid: str) -> str:
     """Return the name of a trial's second record, always the same one."""
-    return ulid[:10] + _digits(ulid)
+    return ulid[:10] + _hashed(ulid)
 
 
 def named(now: float, text: str) -> str:
     """Return the ULID for `now` that this text always has."""
-    millisecond = min(max(int(now * 1000), 0), _LAST_MILLISECOND)
-    time = "".join(_ALPHABET[millisecond >> shift & 31] for shift in range(45, -1, -5))
-    return time + _digits(text)
+    return _digits(_millisecond(now), 10) + _hashed(text)
 
 
-def _digits(text: str) -> str:
-    number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:10])
-    return "".join(_ALPHABET[number >> shift & 31] for shift in range(75, -1, -5))
+def _millisecond(now: float) -> int:
+    return min(max(int(now * 1000), 0), _LAST_MILLISECOND)
+
+
+def _hashed(text: str) -> str:
+    return _digits(int.from_bytes(hashlib.sha256(text.encode()).digest()[:10]), 16)
+
+
+def _digits(number: int, count: int) -> str:
+    return "".join(_ALPHABET[number >> shift & 31] for shift in range(5 * count - 5, -1, -5))
 
 
 def time(ulid: str) -> float:

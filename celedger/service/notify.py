@@ -61,37 +61,25 @@ def announce(
         return
     # `check` and the worker may have the same news in the same second.
     with device_lock.hold(ledger.private / LOCK):
-        _announce(repository, ledger, settings, state, commits, say, draw)
-
-
-def _announce(
-    repository: Repository,
-    ledger: Ledger,
-    settings: Config,
-    state: State,
-    commits: Sequence[Commit],
-    say: Callable[[str], None],
-    draw: Draw | None,
-) -> None:
-    by_sha = {commit.sha: commit for commit in commits}
-    rows = ledger.said()
-    for address in settings.notify:
-        name = _name(address)
-        sent = {(row.incident, row.event) for row in rows if row.address == name}
-        news = unsent(state.incidents, sent)
-        causes = {
-            item.incident.id: words.cause(item.incident, ledger.findings(item.incident.likeliest))
-            for item in news if item.incident.is_named
-        }  # fmt: skip
-        title, body = message(news, by_sha, causes)
-        problem = ""
-        if title:
-            pictures = [] if draw is None else _pictures(news, draw)
-            problem = _send(address, f"{repository.root.name}: {title}", body, pictures)
-        if problem:
-            say(f"an alert to {address.partition(':')[0]}:// was not sent: {problem}")
-        elif news:
-            ledger.record_said(_rows(news, state, name))
+        by_sha = {commit.sha: commit for commit in commits}
+        rows = ledger.said()
+        for address in settings.notify:
+            name = _name(address)
+            sent = {(row.incident, row.event) for row in rows if row.address == name}
+            news = unsent(state.incidents, sent)
+            causes = {
+                i.id: words.cause(i, ledger.findings(i.likeliest))
+                for i in (item.incident for item in news) if i.is_named
+            }  # fmt: skip
+            title, body = message(news, by_sha, causes)
+            problem = ""
+            if title:
+                pictures = [] if draw is None else _pictures(news, draw)
+                problem = _send(address, f"{repository.root.name}: {title}", body, pictures)
+            if problem:
+                say(f"an alert to {address.partition(':')[0]}:// was not sent: {problem}")
+            elif news:
+                ledger.record_said(_rows(news, state, name))
 
 
 def note_as_sent(ledger: Ledger, settings: Config, state: State) -> None:

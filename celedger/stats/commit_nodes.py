@@ -38,20 +38,18 @@ class _Open:
     own: list[int] = field(default_factory=list)
     reused: list[int] = field(default_factory=list)
     bits: dict[int, int] = field(default_factory=dict)  # by seed
-    ran: set[int] = field(default_factory=set)  # bits of all its trials
 
     def add(self, rows: list[int], m: _Trials) -> None:
         self.last = m.place[rows[-1]]
         for row in rows:
             (self.own if m.own[row] else self.reused).append(row)
             self.bits[m.seed[row]] = m.bits[row]
-            self.ran.add(m.bits[row])
 
     def repeats(self, rows: list[int], m: _Trials) -> bool:
         """Return True if a common seed exists and every common seed has equal, known bits; of
         speed and memory, if the trials are this node's own."""
         if m.has_sessions:
-            return all(m.bits[row] in self.ran for row in rows)
+            return {m.bits[row] for row in rows} <= {m.bits[row] for row in self.own}
         common = [row for row in rows if m.seed[row] in self.bits]
         return bool(common) and all(
             m.bits[row] >= 0 and self.bits[m.seed[row]] == m.bits[row] for row in common

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from celedger.base import serial
 from celedger.stats.arrays import Floats
 from celedger.stats.commit_nodes import CommitNodes
 from celedger.stats.course import MetricHistory, MetricKey, Node, Step, StepKind, TrialNoise
@@ -280,11 +279,15 @@ def history(kept: Kept, content: str) -> MetricHistory | None:
 
 
 def facts_of(steps: Sequence[Step]) -> list[dict[str, Any]]:
-    return [asdict(step) for step in steps]
+    # asdict and serial.rebuilt take 25 and 9 times as long: every job writes and reads all steps.
+    return [{name: getattr(step, name) for name in Step.__slots__} for step in steps]
 
 
 def restored(stored: Sequence[dict[str, Any]]) -> list[Step]:
-    return [serial.rebuilt(Step, step) for step in stored]
+    return [
+        Step(**{**step, "kind": StepKind(step["kind"]), "posterior": tuple(step["posterior"])})
+        for step in stored
+    ]
 
 
 def result(kept: Kept, chain: int) -> ChainResult | None:

@@ -81,22 +81,24 @@ class _Launcher:
             self._socket = reached or _started(script, key, kept)
             if reached is not None:
                 self._start_anew = partial(_started, script, key, kept)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MESSAGE)
 
     def wait_for_imports(self) -> str:
         """Return why it is unfit, "" where it is not."""
-        self._socket.settimeout(_IMPORTING)
-        answer = self._receive()
+        answer = self._greeting()
         if not answer and self._start_anew is not None:  # it was ending when it was reached
             self._socket.close()
             self._socket = self._start_anew()
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MESSAGE)
-            self._socket.settimeout(_IMPORTING)
-            answer = self._receive()
+            answer = self._greeting()
         self._socket.settimeout(_ANSWER)
         self.modules = answer.get("modules", {})
         self.heap = answer.get("heap", 0)
         return "" if self.modules else str(answer.get("unfit", self.problem))
+
+    def _greeting(self) -> dict[str, Any]:
+        """Return its first message, which comes after the imports."""
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MESSAGE)
+        self._socket.settimeout(_IMPORTING)
+        return self._receive()
 
     def alive(self) -> bool:
         if self._process is None:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from itertools import zip_longest
 
+from celedger.base.pins import normal
 from celedger.repo import Repository
 
 _FILES = ("requirements*.txt", "requirements/*.txt", "constraints*.txt", "pyproject.toml",
@@ -24,19 +25,15 @@ def unmet(
 ) -> list[str]:
     """Return what a commit (a full hash) wants of these imported distributions and has not got,
     each as "torch ==2.13.0, trained with 2.12.0". Raises RepositoryError."""
-    versions = {_normal(name): installed[name] for name in imported if name in installed}
+    versions = {normal(name): installed[name] for name in imported if name in installed}
     wanted: dict[str, str] = {}
     for file in repository.matching(sha, _FILES):
         text = repository.blob(sha, file).decode("utf-8", "replace")
         for name, clauses in _requirements(file, text):
-            version = versions.get(_normal(name))
+            version = versions.get(normal(name))
             if version is not None and not _satisfies(version, clauses):
                 wanted.setdefault(name, f"{name} {clauses}, trained with {version}")
     return list(wanted.values())
-
-
-def _normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _requirements(file: str, text: str) -> Iterator[tuple[str, str]]:

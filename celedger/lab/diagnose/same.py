@@ -16,7 +16,7 @@ from random import Random
 
 from celedger.base import files
 from celedger.base.errors import CannotJudge, LedgerError, Status
-from celedger.base.model import SIGNATURE, WORK, Commit, FindingRecord, Task
+from celedger.base.model import SIGNATURE, STEP_COUNTS, Commit, FindingRecord, Task
 from celedger.judge.work import repeating
 from celedger.lab.diagnose.signature import (
     SCHEMES,
@@ -93,12 +93,12 @@ class Signatures:
 
     def scheme(self) -> Scheme:
         """Return what to look at where nobody says: more than the first steps, if that is quick."""
-        for row in reversed(self.ledger.signatures()):
-            if (row.suite, row.task) == (self.task.suite, self.task.name):
-                used = json.loads(row.key).get("scheme")
-                known = (scheme for scheme in SCHEMES if str(scheme) == used)
-                return STEPS if row.seconds > QUICK else next(known, SHORT)
-        return SHORT
+        signatures = self.ledger.signatures(suite=self.task.suite, task=self.task.name)
+        if not signatures:
+            return SHORT
+        used = json.loads(signatures[-1].key).get("scheme")
+        known = (scheme for scheme in SCHEMES if str(scheme) == used)
+        return STEPS if signatures[-1].seconds > QUICK else next(known, SHORT)
 
     def compare(self, a: Commit, b: Commit, scheme: Scheme) -> TaskSameness:
         """Compare two commits, the second of which is not kept. Where they differ, the first is
@@ -195,9 +195,9 @@ class Signatures:
 
     def stored(self, commit: Commit, scheme: Scheme) -> Signature | None:
         """Return the signature that the ledger has; None for none, and for two that differ."""
-        key = self._key(commit, str(scheme))
-        for row in repeating(self.ledger.signatures(commit.tree)):
-            if (row.suite, row.task, row.key) == (self.task.suite, self.task.name, key):
+        key, task = self._key(commit, str(scheme)), self.task
+        for row in repeating(self.ledger.signatures(commit.tree, suite=task.suite, task=task.name)):
+            if row.key == key:
                 for record in self.ledger.findings(row.commit):
                     if record.document.get("key") == json.loads(key):
                         with suppress(KeyError, TypeError, ValueError):
@@ -207,7 +207,7 @@ class Signatures:
     def keep(self, commit: Commit, signature: Signature) -> None:
         """Keep the signature of a commit. A ledger that cannot be written to is no error."""
         started = self.bench.setup.now()
-        counts = ", ".join(f"{n:,.0f} {WORK[name]}" for name, n in work(signature).items())
+        counts = ", ".join(f"{n:,.0f} {STEP_COUNTS[name]}" for name, n in work(signature).items())
         record = FindingRecord(
             ulid.new(started, Random()), SIGNATURE, self.task.suite, self.task.name, commit.sha, "",
             f"same {self.task.name}", started, f"a step: {counts}",

@@ -16,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from celedger.base.model import WORK, Commit, Kind, Task
+from celedger.base.model import STEP_COUNTS, Commit, Kind, Task
 from celedger.lab.diagnose.profile import printed_name
 from celedger.lab.diagnose.trace import processes, rank_of, records
 from celedger.trial.diagnostic import EAGER, diagnose
@@ -283,7 +283,7 @@ def work(signature: Signature) -> dict[str, float]:
     for steps in signature.steps:
         if steps:
             counts: Mapping[str, float] = steps[min(_SETTLED, len(steps) - 1)]["work"]
-            return {name: counts[name] for name in WORK if name in counts}
+            return {name: counts[name] for name in STEP_COUNTS if name in counts}
     return {}
 
 
@@ -303,8 +303,8 @@ def growth(signature: Signature) -> dict[str, float]:
 
 
 def changed_work(a: Signature, b: Signature) -> Iterator[tuple[str, float, float]]:
-    """Yield what a step of b takes more or less of than a step of a: a name of `WORK`, and both
-    counts."""
+    """Yield what a step of b takes more or less of than a step of a: a name of `STEP_COUNTS`, and
+    both counts."""
     left, right = work(a), work(b)
     for name in left.keys() & right.keys():
         if left[name] != right[name]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from celedger.base.model import WORK
+from celedger.base.model import STEP_COUNTS
 from celedger.lab.diagnose.same import LoggedCommit, Sameness, TaskSameness
 from celedger.lab.diagnose.signature import Difference
 from celedger.views.document import Json, document
@@ -67,7 +67,7 @@ def _sentence(answer: TaskSameness, difference: Difference) -> str:
 
 def _work(answer: TaskSameness) -> str:
     """Return `433 → 3,032 operators, 160 → 3,954 of your lines`."""
-    return ", ".join(f"{a:,.0f} → {b:,.0f} {WORK[name]}" for name, a, b in answer.work)
+    return ", ".join(f"{a:,.0f} → {b:,.0f} {STEP_COUNTS[name]}" for name, a, b in answer.work)
 
 
 _LOGGED = ("operators", "lines", "allocated")  # counts of a line of the log
