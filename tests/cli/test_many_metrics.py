@@ -136,3 +136,21 @@ def test_a_summary_that_is_declared_later_is_computed_from_stored_epochs(
             assert record.summaries["mean_loss"] == pytest.approx(sum(losses) / len(losses))
             assert record.rules["mean_loss"] == "area of val_loss"
     assert "damaged" not in project.run("doctor").out
+
+
+@pytest.mark.parametrize(("level", "sought"), [(1.036, "val_loss"), (1.0, "duration")])
+def test_telemetry_is_searched_only_where_nothing_declared_is_worse(
+    tmp_path: Path, level: float, sought: str
+) -> None:
+    """A machine that was busy while one end was measured makes telemetry the surest of all."""
+    project = scripted(tmp_path / "project", SUITE, descend)
+    shas = [
+        project.commit(f"number {i}", {"model.py": f"{text}SCORE = 0.9\n# {i}\n"})
+        for i, text in enumerate([
+            "LEVEL = 1.0\nSECONDS = 2.0\n", f"LEVEL = {level}\nSECONDS = 2.0\n",
+            f"LEVEL = {level}\nSECONDS = 200.0\n",
+        ])
+    ]  # fmt: skip
+    done = project.run("bisect", f"{shas[0]}..{shas[-1]}")
+    culprit = shas[1] if sought == "val_loss" else shas[2]
+    assert f"first bad commit of fit {sought}: {culprit}" in done.out, done.out + done.err

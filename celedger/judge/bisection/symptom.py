@@ -23,6 +23,7 @@ from celedger.judge.bisection import usable_rows
 from celedger.judge.bisection.usable_rows import usable
 from celedger.ledger import Ledger
 from celedger.stats.range_ends import EndsAnswer, EndsQuestion, EndVerdict, compare_ends
+from celedger.trial.protocol import TELEMETRY
 from celedger.trial.runner import Bench, trials_of
 
 # Trials of each end from which a symptom is chosen: what a t-test can begin to work with.
@@ -190,8 +191,8 @@ def find_symptom(
     # One budget over all that is compared: of a dozen metrics one always looks worse.
     answers = compare_ends(questions)
     weights = [
-        _weight(question, answer, named=metric is not None)
-        for question, answer in zip(questions, answers, strict=True)
+        _weight(question, answer, named=metric is not None, telemetry=symptom.metric in TELEMETRY)
+        for symptom, question, answer in zip(symptoms, questions, answers, strict=True)
     ]
     if questions and min(weights) < math.inf:
         return symptoms[weights.index(min(weights))]
@@ -317,21 +318,24 @@ def _seems_worse(question: EndsQuestion, answer: EndsAnswer) -> bool:
     return answer.verdict is EndVerdict.TOO_NOISY and answer.effect * question.sign > 0
 
 
-def _weight(question: EndsQuestion, answer: EndsAnswer, *, named: bool) -> float:
-    """Return how surely BAD is worse, as a p-value; inf where it is the same or better.
+def _weight(question: EndsQuestion, answer: EndsAnswer, *, named: bool, telemetry: bool) -> float:
+    """Return how surely BAD is worse, as a p-value; 1 more for telemetry, which a busy machine
+    moves, and 2 more for what is only suspected; inf where it is the same or better.
 
     A metric that the person named is believed to be worse unless the ends prove that it is
     better: the search itself measures them more, looks in the middle, and ends with "nothing
     changed" if that is so.
     """
-    p_value = answer.p_value if math.isfinite(answer.p_value) else 0.0
+    weight = answer.p_value if math.isfinite(answer.p_value) else 0.0
+    if telemetry and not named:
+        weight += 1.0
     if answer.verdict in (EndVerdict.WORSE, EndVerdict.NOT_FINITE):
-        return p_value
+        return weight
     exact = question.noise is not None and question.noise.exact
     if answer.verdict is EndVerdict.BETTER or (exact and not named):
         return math.inf
     if named or (answer.verdict is EndVerdict.UNDECIDED and answer.effect * question.sign > 0):
-        return 1.0 + p_value
+        return 2.0 + weight
     return math.inf
 
 
