@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from celedger.stats import history, incidents, mends, next_trial, trial_noise
-from celedger.stats.controls import Contrast, contrasts
 from celedger.stats.course import (
     Acts,
     IncidentState,
@@ -24,8 +23,9 @@ from celedger.stats.course import (
     StepKind,
     ToldIncident,
 )
-from celedger.stats.mend_evidence import CommitEvidence
+from celedger.stats.mends import CommitEvidence
 from celedger.stats.next_trial import Job, Wanted, Why
+from celedger.stats.sessions import Contrast, contrasts
 from lives.judges import Row
 from lives.life import Life, Session, Trial
 

@@ -32,11 +32,11 @@ from celedger.judge.measured import TaskMeasurements, measurements
 from celedger.judge.work import SignedLine
 from celedger.ledger import Ledger
 from celedger.stats import incidents as step_incidents
-from celedger.stats.controls import Contrast, contrasts
 from celedger.stats.course import Acts, MetricHistory, MetricKey, StepKind
 from celedger.stats.history import trace
 from celedger.stats.incidents import CommitEvidence, Derived
 from celedger.stats.mends import KEPT
+from celedger.stats.sessions import Contrast, contrasts
 
 NO_LONGER = 20
 """Commits at which other tasks of the suite were measured since, from which a task counts as

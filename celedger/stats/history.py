@@ -16,17 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from celedger.stats import (
-    level_likelihood,
-    machine_state,
-    metric_passes,
-    repeat_tables,
-    settled,
-    trial_noise,
-)
+from celedger.stats import level_chain, metric_passes, sessions, settled, trial_noise
 from celedger.stats.arrays import Floats, Ints
-from celedger.stats.commit_nodes import CommitNodes, commit_nodes
 from celedger.stats.course import (
+    CommitNodes,
     Measurements,
     MetricHistory,
     MetricKey,
@@ -34,12 +27,11 @@ from celedger.stats.course import (
     Step,
     StepKind,
     TrialNoise,
+    commit_nodes,
 )
-from celedger.stats.level_steps import StepEvidence, steps_of
-from celedger.stats.metric_passes import NoisePoint, Passed, Prepared
-from celedger.stats.seed_checkpoints import Checkpoints
+from celedger.stats.metric_passes import NoisePoint, Passed, Prepared, StepEvidence, steps_of
 from celedger.stats.seed_pairs import paired_steps
-from celedger.stats.settled import ChainResult, Kept, Stretch
+from celedger.stats.settled import ChainResult, Checkpoints, Kept, Stretch
 from celedger.stats.slow_drift import replaced, with_drifts
 from celedger.stats.trial_noise import NoisePosterior
 
@@ -164,7 +156,7 @@ def _series(key: MetricKey, measured: Measurements, nodes: CommitNodes, kept: Ke
 
 
 def _table(series: Series) -> Floats:
-    """Return what the metric's repeats say, as `repeat_tables.table` has it."""
+    """Return what the metric's repeats say, as `trial_noise.repeat_table` has it."""
     nodes = series.nodes
     has_modes = trial_noise.HAS_SECOND_MODE and not series.has_sessions
 
@@ -182,7 +174,7 @@ def _table(series: Series) -> Floats:
         draws = of(begin, end)
         counts = nodes.counts[draws]
         values = series.values[draws][counts] / series.scale
-        return repeat_tables.table(values, nodes.cell[draws][counts], has_modes)
+        return trial_noise.repeat_table(values, nodes.cell[draws][counts], has_modes)
 
     return settled.summed_table(len(nodes), compute, name, series.kept)
 
@@ -241,9 +233,7 @@ def _result(job: _Job, passed: Passed, budget: float) -> ChainResult:
         variance = np.concatenate([old.variance[: stretch.first], variance])
     contrast = precision = np.zeros(len(level))
     if metric.cells is not None:
-        contrast, precision = level_likelihood.contrasts(
-            metric.cells, len(level), metric.rows.weight
-        )
+        contrast, precision = level_chain.contrasts(metric.cells, len(level), metric.rows.weight)
     evidence = StepEvidence(
         moments, level, variance, contrast, precision, metric.unit, metric.origin
     )
@@ -292,7 +282,7 @@ def _job(
     """Return one metric in one chain, ready for its pass; None if what was kept is current."""
     chain, told = int(nodes.chain[0]), tuple(task.told_drifts.get(series.key, ()))
     place = task.pinned.get(chain) if series.has_sessions else None
-    pins = machine_state.controls(nodes, place)
+    pins = sessions.controls(nodes, place)
     watched = place if len(pins) else None
     parts = (chain, point, task.budget, watched)
     of_result = _content(nodes, values, "result", *parts, told)
@@ -316,7 +306,7 @@ def _corrected(jobs: Sequence[_Job]) -> list[_Job]:
             result += group
             continue
         known = [job.stretch.control for job in group if job.stretch is not None]
-        metrics, level = machine_state.corrected(
+        metrics, level = sessions.corrected(
             [job.metric for job in group], pins, np.concatenate(known) if known else None
         )
         at = 0

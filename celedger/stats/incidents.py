@@ -1,8 +1,9 @@
 """The incidents of a line: which steps are one cause, and whether it is open, partly or wholly
 mended, accepted or a false alarm. Everything that a view, `check` or an alert says is read here.
 
-Pure: derived anew from histories, what was last told, and what people and bisects said. `causes.py`
-has the sets of commits, `mends.py` the filter of mends, `controls.py` the doubts of short rises.
+Pure: derived anew from histories, what was last told, and what people and bisects said.
+`line_steps.py` has the sets of commits, `mends.py` the filter of mends, `sessions.py` the doubts of
+short rises.
 """
 
 from __future__ import annotations
@@ -10,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from celedger.stats.causes import NEAR, Before, CommitSet, paired
-from celedger.stats.controls import Contrast, RiseVerdict
 from celedger.stats.course import (
     Acts,
     IncidentState,
@@ -23,9 +22,9 @@ from celedger.stats.course import (
     StepKind,
     ToldIncident,
 )
-from celedger.stats.line_steps import Floors, LineSteps
-from celedger.stats.mend_evidence import CommitEvidence
-from celedger.stats.mends import CLOSED, KEPT, OPEN, Fall, Mend, Rise, follow
+from celedger.stats.line_steps import NEAR, Before, CommitSet, Floors, LineSteps, paired
+from celedger.stats.mends import CLOSED, KEPT, OPEN, CommitEvidence, Fall, Mend, Rise, follow
+from celedger.stats.sessions import Contrast, RiseVerdict
 
 __all__ = ["CommitEvidence", "Derived", "derive"]
 

@@ -1,23 +1,224 @@
 """Which of the open incidents did a fall mend? A filter over what is left of each incident.
 
-It reads the levels of all metrics together, and what the mending commit names and touches. Pure;
-knows steps and places, not identities.
+It reads the levels of all metrics together (between steps, as one Gaussian vector: two steps that
+share a stretch share its level, and its error cancels), and what the mending commit names and
+touches, as likelihood ratios from counted shares. Pure; knows steps and places, not identities.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
 
 from celedger.stats.arrays import Floats, Ints
-from celedger.stats.controls import MORE_GONE_THAN_LEFT, Contrast
 from celedger.stats.course import IncidentState, MetricKey, Step
-from celedger.stats.mend_evidence import CommitEvidence, MendRatios
-from celedger.stats.segment_levels import MetricLevels
+from celedger.stats.sessions import MORE_GONE_THAN_LEFT, Contrast
+
+REVERTS, NAMED = 0.6, 0.7
+"""Share of reverts among mends, and of reverts that name the commit they revert."""
+NAMES_IT = REVERTS * NAMED
+SILENT_REVERT = REVERTS * (1 - NAMED)
+FIX = 1 - REVERTS
+REVERT_TOUCHES, FIX_TOUCHES = 0.9, 0.6
+"""P(touches the culprit's files): a revert, a fix."""
+OTHER_REVERT = 0.02
+"""P(a commit reverts something else)."""
+NAMES_OTHER = 0.002
+"""P(a mend of this incident names another commit)."""
+PART_NAMES_IT, PART_SILENT = 0.03, 0.04
+"""The same of a commit that mends a part: it is seldom a revert."""
+REMEMBERED = 20
+"""Commits over which a revert in name only is spread."""
+MOST_PAIRS = 4000
+"""Pairs of commits beyond which the two sets are too wide to tell anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitEvidence:
+    """What the commits of a line say of one another.
+
+    Attributes:
+        names: Place of a commit -> place of the commit that it says it reverts; -1 for a revert
+            of something else.
+        touches: Whether a commit (the first) touches files that another one touched.
+        foreign: Share of unrelated pairs of commits that overlap so, counted in the repository.
+        futile: Share of regressions that were reverted in name only.
+        same_code: By task: place of a commit -> the older place whose results it re-uses, since it
+            differs in nothing that the task reads.
+    """
+
+    names: Mapping[int, int]
+    touches: Callable[[int, int], bool]
+    foreign: float = 0.08
+    futile: float = 0.1
+    same_code: Mapping[tuple[str, str], Mapping[int, int]] = field(default_factory=dict)
+
+
+class MendRatios:
+    """P(what commits say | one of them mends an incident) / P(the same | none does)."""
+
+    def __init__(self, evidence: CommitEvidence | None) -> None:
+        self._evidence = evidence
+        self._cache: dict[tuple[tuple[int, int], tuple[int, int]], tuple[float, float]] = {}
+
+    def of(self, culprits: tuple[int, int], menders: tuple[int, int]) -> tuple[float, float]:
+        """Return the ratios of mending the whole and of mending a part.
+
+        Args:
+            culprits: First and last place of the incident's set.
+            menders: First and last place of the fall's set.
+        """
+        pairs = (culprits[1] - culprits[0] + 1) * (menders[1] - menders[0] + 1)
+        if self._evidence is None or pairs > MOST_PAIRS:
+            return 1.0, 1.0
+        if (culprits, menders) not in self._cache:
+            whole = part = 0.0
+            for mender in range(menders[0], menders[1] + 1):
+                for culprit in range(culprits[0], culprits[1] + 1):
+                    w, p = _ratios(self._evidence, mender, culprit)
+                    whole, part = whole + w, part + p
+            self._cache[culprits, menders] = whole / pairs, part / pairs
+        return self._cache[culprits, menders]
+
+    def undoing(
+        self,
+        culprits: tuple[int, int],
+        menders: tuple[int, int],
+        tasks: Iterable[tuple[str, str]],
+    ) -> int | None:
+        """Return the commit of a fall that has, for every task, the code of before the culprits:
+        whatever they did is undone."""
+        code = self._evidence.same_code if self._evidence is not None else {}
+        for mender in range(max(menders[0], culprits[1] + 1), menders[1] + 1) if code else ():
+            if all(0 <= code.get(t, {}).get(mender, -1) < culprits[0] for t in tasks):
+                return mender
+        return None
+
+    def naming(self, culprits: tuple[int, int], menders: tuple[int, int]) -> int | None:
+        """Return the newest commit of a fall that says it reverts one of the culprits."""
+        names = self._evidence.names if self._evidence is not None else {}
+        for mender in range(menders[1], menders[0] - 1, -1):
+            if culprits[0] <= names.get(mender, -1) <= culprits[1]:
+                return mender
+        return None
+
+
+def _ratios(evidence: CommitEvidence, mender: int, culprit: int) -> tuple[float, float]:
+    touches = evidence.touches(mender, culprit)
+
+    def chance(share: float) -> float:
+        return share if touches else 1 - share
+
+    unrelated = chance(min(max(evidence.foreign, 0.01), 0.9))
+    falsely = max(evidence.futile, 0.01) / REMEMBERED
+    named = evidence.names.get(mender)
+    if named == culprit:
+        reverts = chance(REVERT_TOUCHES) / (falsely * unrelated)
+        return NAMES_IT * reverts, PART_NAMES_IT * reverts
+    if named is not None:
+        other = NAMES_OTHER * chance(FIX_TOUCHES) / (OTHER_REVERT * unrelated)
+        return other, other
+    none = (1 - OTHER_REVERT - falsely) * unrelated
+    whole = SILENT_REVERT * chance(REVERT_TOUCHES) + FIX * chance(FIX_TOUCHES)
+    part_fix = 1 - PART_NAMES_IT - PART_SILENT
+    part = PART_SILENT * chance(REVERT_TOUCHES) + part_fix * chance(FIX_TOUCHES)
+    return whole / none, part / none
+
+
+SAME_LEVEL = 2.0
+"""Standard errors within which the level after a step and that before the next one are one."""
+SIDE_BY_SIDE = 0.9
+"""Share of the two levels' variance below which a size was measured side by side, in a session."""
+
+
+class MetricLevels:
+    """Mean and covariance of a metric's levels, and each step as a difference of two of them."""
+
+    def __init__(self, steps: Sequence[Step], contrasts: Sequence[Contrast] = ()) -> None:
+        self.unit = steps[-1].unit if steps else 1.0
+        self._ends: dict[Step, tuple[int, int]] = {}
+        mean: list[float] = []
+        variance: list[float] = []
+        previous: Step | None = None
+        for step in steps:
+            if previous is not None and _shares_level(previous, step):
+                before = self._ends[previous][1]
+                mean[before] = (previous.after + step.before) / 2
+                variance[before] = min(previous.after_error, step.before_error) ** 2
+            else:
+                before = len(mean)
+                mean.append(step.before)
+                variance.append(step.before_error**2)
+            mean.append(step.after)
+            variance.append(step.after_error**2)
+            self._ends[step] = (before, len(mean) - 1)
+            previous = step
+        self.mean: Floats = np.array(mean)
+        self.covariance: Floats = np.diag(np.array(variance)) if variance else np.zeros((0, 0))
+        for step in steps:
+            if step.error**2 < SIDE_BY_SIDE * (step.before_error**2 + step.after_error**2):
+                self._narrow(step)
+        for contrast in contrasts:
+            self._include(contrast, steps)
+
+    def sizes(self, steps: Sequence[Step | None]) -> tuple[Floats, Floats]:
+        """Return mean and covariance of the sizes of some steps; 0 for no step."""
+        mean, covariance = np.zeros(len(steps)), np.zeros((len(steps), len(steps)))
+        ends = [(i, *self._ends[step]) for i, step in enumerate(steps) if step is not None]
+        if ends:
+            at, before, after = np.array(ends).T
+            mean[at] = self.mean[after] - self.mean[before]
+            rows = self.covariance[after] - self.covariance[before]
+            covariance[at[:, None], at] = rows[:, after] - rows[:, before]
+        return mean, covariance
+
+    def _narrow(self, step: Step) -> None:
+        """Make the difference of two levels what was measured side by side."""
+        before, after = self._ends[step]
+        prior = self._variance_between(after, before)
+        if prior <= 0:
+            return
+        wanted = max(step.error**2, 1e-12 * prior)
+        if wanted < 0.95 * prior:
+            error = 1 / (1 / wanted - 1 / prior)
+            assumed = float(self.mean[after] - self.mean[before])
+            seen = assumed + (step.size - assumed) * (prior + error) / prior
+            self._observe(after, before, seen, error)
+
+    def _include(self, contrast: Contrast, steps: Sequence[Step]) -> None:
+        """Add what a control in one session tells of two stretches that are no neighbours."""
+        own = [s for s in steps if s.chain == contrast.chain]
+        later = [s for s in own if s.first > contrast.old]
+        earlier = [s for s in own if s.last <= contrast.new]
+        if not later or not earlier or later[0] is earlier[-1]:
+            return
+        before, after = self._ends[later[0]][0], self._ends[earlier[-1]][1]
+        if before != after and self._ends[later[0]][1] <= after:
+            self._observe(after, before, contrast.difference, contrast.error**2)
+
+    def _variance_between(self, a: int, b: int) -> float:
+        v = self.covariance
+        return float(v[a, a] + v[b, b] - 2 * v[a, b])
+
+    def _observe(self, a: int, b: int, seen: float, variance: float) -> None:
+        """Update by: level a - level b was seen as this."""
+        gain = self.covariance[:, a] - self.covariance[:, b]
+        total = float(gain[a] - gain[b]) + variance
+        if total <= 0:
+            return
+        self.mean = self.mean + gain * ((seen - self.mean[a] + self.mean[b]) / total)
+        self.covariance = self.covariance - np.outer(gain, gain) / total
+
+
+def _shares_level(earlier: Step, later: Step) -> bool:
+    apart = abs(earlier.after - later.before)
+    error = math.hypot(earlier.after_error, later.before_error)
+    return earlier.chain == later.chain and apart <= SAME_LEVEL * error
+
 
 KEPT = 0.5
 """Probability below which what was said is taken back: a step, a mend."""

@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from celedger.stats.controls import MOST, Contrast, RiseVerdict
 from celedger.stats.course import (
     IncidentState,
     MetricHistory,
@@ -24,6 +23,7 @@ from celedger.stats.incident_state import FEWEST_REPEATS
 from celedger.stats.incidents import Derived
 from celedger.stats.line_steps import DOUBT
 from celedger.stats.mends import CLOSED, KEPT, ONE_SIDED, OPEN
+from celedger.stats.sessions import MOST, Contrast, RiseVerdict
 
 EXACT_DOUBT = 0.01
 """P(step) from which a metric whose bits repeat is run again: bits seldom change by themselves.

@@ -17,10 +17,17 @@ import numpy as np
 
 from celedger.stats.arrays import Bools, Floats, Ints
 from celedger.stats.course import Measurements, Node, Step, TrialNoise
-from celedger.stats.seed_checkpoints import EVERY, Checkpoint, Checkpoints
-from celedger.stats.seed_histories import RELATIVE_SD, Beam, SeedTable, advanced, started
-from celedger.stats.seed_levels import Levels, levels
-from celedger.stats.value_resolution import resolution
+from celedger.stats.seed_histories import (
+    RELATIVE_SD,
+    Beam,
+    Levels,
+    SeedTable,
+    advanced,
+    levels,
+    started,
+)
+from celedger.stats.settled import EVERY, Checkpoint, Checkpoints
+from celedger.stats.trial_noise import resolution
 
 EXACT_SHARE = 1 - 1e-6
 """The seed's share of the variance where bits repeat: rounding leaves a thousandth of the sd."""

@@ -2,7 +2,9 @@
 
 Lives here: one item of bytes a metric. It holds the tables of noise, the lattice point of the
 noise, and for each chain the forward message before the newest nodes with what was found before
-it. Each part names by a digest what it rests on, so a stale one is never used. No file is opened.
+it; for the chains of `seed_histories.py` the likeliest histories some nodes ago, and the steps that
+were settled before. Each part names by a digest what it rests on, so a stale one is never used. No
+file is opened.
 """
 
 from __future__ import annotations
@@ -18,9 +20,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from celedger.stats.arrays import Floats
-from celedger.stats.commit_nodes import CommitNodes
-from celedger.stats.course import MetricHistory, MetricKey, Node, Step, StepKind, TrialNoise
+from celedger.stats.course import (
+    CommitNodes,
+    MetricHistory,
+    MetricKey,
+    Node,
+    Step,
+    StepKind,
+    TrialNoise,
+)
 from celedger.stats.metric_passes import NoisePoint
+from celedger.stats.seed_histories import Beam, SeedTable
 
 VERSION = 2
 """Of the model and the format: an item of another one is not read."""
@@ -57,9 +67,9 @@ class ChainResult:
     """What the passes say of all nodes of one metric in one chain.
 
     Attributes:
-        moments, level, variance: As in `level_steps.StepEvidence`.
+        moments, level, variance: As in `metric_passes.StepEvidence`.
         steps: Their nodes are counted from the chain's first one.
-        unit, origin: As in `level_steps.StepEvidence`.
+        unit, origin: As in `metric_passes.StepEvidence`.
     """
 
     moments: Floats
@@ -72,7 +82,7 @@ class ChainResult:
 
 @dataclass(slots=True)
 class Kept:
-    """One metric's item: `facts` are JSON; `tables` are of `repeat_tables`, by digest."""
+    """One metric's item: `facts` are JSON; `tables` are of `trial_noise`, by digest."""
 
     facts: dict[str, Any] = field(default_factory=dict)
     arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
@@ -328,3 +338,96 @@ def stretch(kept: Kept, chain: int, content: Callable[[int], str]) -> Stretch | 
         restored(facts["drifts"]),
         kept.arrays[f"{name} control"],
     )
+
+
+EVERY = 10
+"""Nodes from checkpoint to checkpoint, and the newest ones that none is behind."""
+_FLOATS = ("base", "square", "share", "draws", "moves", "commits", "log_evidence")
+_ARRAYS = ("mean", "covariance", "kinds", "drawn")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Checkpoint:
+    """The histories of the nodes up to one, and the steps before node `settled`."""
+
+    beam: Beam
+    steps: list[Step]
+    settled: int
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoints:
+    """Those of one metric, in its kept item."""
+
+    kept: Kept
+
+    def get(
+        self, table: SeedTable, places: Sequence[Node], content: tuple[object, ...]
+    ) -> Checkpoint | None:
+        """Return what was kept of a chain; None if that is stale, or if a later node has the bits
+        of one before it.
+
+        Args:
+            places: The table's nodes.
+            content: What it rests on beside the table.
+        """
+        name = _name(places)
+        facts = self.kept.facts.get(name)
+        if facts is None or facts["stop"] > len(table.nodes):
+            return None
+        stop = facts["stop"]
+        is_current = facts["content"] == _content(table, places, content, stop)
+        if not is_current or any(0 <= to < stop for to in table.returns[stop:]):
+            return None
+        arrays = self.kept.arrays
+        base, square, share, draws, moves, commits, log_evidence = arrays[f"{name} numbers"]
+        mean, covariance, kinds, drawn = (arrays[f"{name} {each}"] for each in _ARRAYS)
+        path = np.array(facts["path"], dtype=np.int64)
+        beam = Beam(
+            base, square, mean, covariance, share, path, drawn, draws, moves, commits,
+            log_evidence, kinds, facts["first"], list(map(tuple, facts["paths"])), stop,
+        )  # fmt: skip
+        return Checkpoint(beam, restored(facts["steps"]), facts["settled"])
+
+    def put(
+        self,
+        table: SeedTable,
+        places: Sequence[Node],
+        content: tuple[object, ...],
+        checkpoint: Checkpoint,
+    ) -> None:
+        """Keep a checkpoint of a chain."""
+        beam, name = checkpoint.beam, _name(places)
+        if beam.stop < EVERY:
+            return
+        live, path = np.unique(beam.path, return_inverse=True)
+        self.kept.facts[name] = {
+            "stop": beam.stop,
+            "content": _content(table, places, content, beam.stop),
+            "first": beam.first,
+            "settled": checkpoint.settled,
+            "steps": facts_of(checkpoint.steps),
+            "paths": [beam.paths[each] for each in live.tolist()],
+            "path": path.ravel().tolist(),
+        }
+        self.kept.arrays[f"{name} numbers"] = np.array([getattr(beam, x) for x in _FLOATS])
+        for each in _ARRAYS:
+            self.kept.arrays[f"{name} {each}"] = getattr(beam, each)
+
+
+def _name(places: Sequence[Node]) -> str:
+    return f"seeds {places[0].chain}"
+
+
+def _content(
+    table: SeedTable, places: Sequence[Node], content: tuple[object, ...], stop: int
+) -> str:
+    """Return the digest of what the histories of the nodes before one rest on."""
+    numbers = (table.width, table.passing, table.centre, table.level, table.rounding)
+    columns = (table.columns, table.values, table.counts)
+    nodes = (table.nodes[:stop], table.returns[:stop], list(map(len, table.columns[:stop])))
+    return digest(
+        *content, *numbers, *map(str, nodes), table.gaps[:stop], table.quiet[:stop],
+        [(node.first, node.last) for node in places[:stop]],
+        *(np.concatenate(column[:stop]) for column in columns),
+    )  # fmt: skip

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from celedger.stats import level_likelihood
+from celedger.stats import level_chain
 from celedger.stats.arrays import Floats, Ints
-from celedger.stats.commit_nodes import CommitNodes
-from celedger.stats.course import MetricHistory, Node, Step, StepKind
-from celedger.stats.level_likelihood import TABLE_REACH, TABLE_STEP
+from celedger.stats.course import CommitNodes, MetricHistory, Node, Step, StepKind
+from celedger.stats.level_chain import TABLE_REACH, TABLE_STEP
 from celedger.stats.metric_passes import Passed, Prepared
 
 FINDS_DRIFTS = True  # a test switches it off
@@ -132,13 +131,13 @@ def _session_terms(metric: Prepared, row: int, first: int) -> _SessionTerms | No
     kappa, trials = np.zeros(len(kept)), np.ones(len(kept), dtype=np.int64)
     i = cells.beside[kept]
     linked = np.flatnonzero((i >= 0) & np.isfinite(cells.effect[row, np.maximum(i, 0)]))
-    all_kappa, all_variance = level_likelihood.contrast_terms(cells, i[linked], kept[linked])
+    all_kappa, all_variance = level_chain.contrast_terms(cells, i[linked], kept[linked])
     kappa[linked], variance[linked] = all_kappa[row], all_variance[row]
     trials[linked] = np.minimum(cells.trials[i[linked]], cells.trials[kept[linked]])
     mean[linked] -= kappa[linked] * cells.mean[row, i[linked]]
     sd = np.sqrt(variance)
     distinct, at = np.unique(trials, return_inverse=True)
-    table = level_likelihood.density_table(metric.rows.outliers, tuple(distinct.tolist()))
+    table = level_chain.density_table(metric.rows.outliers, tuple(distinct.tolist()))
     return _SessionTerms(
         cells.node[kept] - first, mean, kappa, sd, at.ravel() * table.shape[1], table.ravel(),
         np.append(0.0, np.cumsum(np.log(sd))),

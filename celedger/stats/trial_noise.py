@@ -1,21 +1,299 @@
 """The noise of a task's metrics, from repeats of the same code only.
 
-Lives here: standard deviation, outliers, second mode, effect of a session and of a trial's place
-in it. Differences between commits never enter: they are what is in question.
+Lives here: the distribution of one trial around its level (a t core, far outliers, and a one-sided
+second mode for trainings that sometimes collapse; benchmarks/statistics.md, "The state", says what
+was measured); the likelihood of groups of repeats, their common level integrated out, as tables
+over standard deviations and shapes that add up; the noise itself, with the effect of a session and
+of a trial's place in it. Differences between commits never enter: they are what is in question.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
 
 import numpy as np
 
-from celedger.stats import repeat_tables, trial_density
 from celedger.stats.arrays import Bools, Floats, Ints
-from celedger.stats.commit_nodes import CommitNodes
-from celedger.stats.value_resolution import written_resolution
+from celedger.stats.course import CommitNodes
+from celedger.stats.tails import log_gamma
+
+CORE_FREEDOM = 8.0
+"""Of the core: noise of trainings has heavier tails than a normal distribution."""
+SESSION_FREEDOM = 5.0
+"""Of means of a session, which hold outliers of several trials."""
+OUTLIER_SCALE = 6.0
+"""Of the Cauchy distribution of outliers. A density that is uniform in standard deviations would
+grow without bound as the deviation falls to 0, and everything would be an outlier."""
+OUTLIER_SHARES = (0.005, 0.03, 0.10)
+OUTLIER_PRIOR = (0.0, -0.5, -1.0)  # logarithm
+MODE_RATES = (0.05, 0.12, 0.25)
+MODE_DISTANCES = (5.0, 8.5, 14.0, 24.0)
+MODE_WIDENING = 0.3  # a mode at distance d has the variance 1 + (.3 d)^2
+MODE_PRIOR = 1 / 3
+"""Prior probability that there is a second mode."""
+TABLE_REACH = 64.0  # beyond, a mode's density is nothing beside that of outliers
+TABLE_STEP = 0.02
+
+SHAPES: Floats = np.array(
+    [(share, 0.0, 0.0) for share in OUTLIER_SHARES]
+    + [(OUTLIER_SHARES[0], rate, d) for rate in MODE_RATES for d in MODE_DISTANCES]
+)
+"""A row a shape: share of outliers, rate of the second mode, its distance."""
+
+
+def shape_prior(has_modes: bool) -> Floats:
+    """Return the logarithm of the prior of each shape; without modes, of the first three."""
+    plain = np.array(OUTLIER_PRIOR)
+    if not has_modes:
+        return plain
+    plain = np.exp(plain) / np.exp(plain).sum() * (1 - MODE_PRIOR)
+    modes = len(SHAPES) - len(plain)
+    prior: Floats = np.log(np.concatenate([plain, np.full(modes, MODE_PRIOR / modes)]))
+    return prior
+
+
+def core(z: Floats) -> Floats:
+    """Return the density of Student's t with `CORE_FREEDOM`."""
+    constant = math.gamma(4.5) / math.gamma(4.0) / math.sqrt(8.0 * math.pi)
+    w = 1 + z * z / CORE_FREEDOM
+    square = w * w
+    result: Floats = constant / (square * square * np.sqrt(w))  # w ** 4.5
+    return result
+
+
+def session_core(z: Floats) -> Floats:
+    """Return the density of Student's t with `SESSION_FREEDOM`."""
+    constant = math.gamma(3.0) / math.gamma(2.5) / math.sqrt(5.0 * math.pi)
+    w = 1 + z * z / SESSION_FREEDOM
+    result: Floats = constant / (w * w * w)
+    return result
+
+
+def log_mean_core(z: Floats, trials: Ints) -> Floats:
+    """Return the log density of a mean of so many trials, or of the difference of two: Student's t
+    whose excess kurtosis, 6 / (freedom - 4), is a trial's divided by their number.
+
+    Args:
+        trials: One dimension less than `z` has, or a dimension of 1: broadcast against it.
+    """
+    freedom = SESSION_FREEDOM - 1.0 + trials
+    constant = log_gamma((freedom + 1) / 2) - log_gamma(freedom / 2) - np.log(freedom * math.pi) / 2
+    result: Floats = constant - (freedom + 1) / 2 * np.log1p(z * z / freedom)
+    return result
+
+
+def mean_outliers(share: float, trials: Ints) -> Floats:
+    """Return the probability that a mean of so many trials is an outlier. Of three and more, the
+    middle is one only if half of them are."""
+    half = np.ceil(trials / 2)
+    result: Floats = share / 2 * np.where(trials > 2, share ** (half - 1), 1.0)
+    return result
+
+
+def outlier(z: Floats) -> Floats:
+    result: Floats = 1 / (OUTLIER_SCALE * math.pi * (1 + (z / OUTLIER_SCALE) ** 2))
+    return result
+
+
+@cache
+def mode_tables() -> Floats:
+    """Return the density of each second mode on the table's points: a row a distance."""
+    z = np.arange(-TABLE_REACH, TABLE_REACH + TABLE_STEP / 2, TABLE_STEP)
+    rows = []
+    for distance in MODE_DISTANCES:
+        width = math.sqrt(1 + (MODE_WIDENING * distance) ** 2)
+        rows.append(np.exp(-0.5 * ((z - distance) / width) ** 2) / width / math.sqrt(2 * math.pi))
+    tables = np.array(rows)
+    tables[:, [0, -1]] = 0.0
+    return tables
+
+
+def table_index(z: Floats) -> Ints:
+    """Return the table's point nearest to each `z`; its ends stand for what lies beyond."""
+    last = mode_tables().shape[1] - 1
+    points = np.clip(z * (1 / TABLE_STEP) + (TABLE_REACH / TABLE_STEP + 0.5), 0, last)
+    return points.astype(np.int64)
+
+
+def modes_of(rates: Floats) -> Floats:
+    """Return, on the table's points, the density of the second modes together, given the rate of
+    each shape."""
+    total = np.zeros(mode_tables().shape[1])
+    for (_, _, distance), rate in zip(SHAPES, rates, strict=True):
+        if distance:
+            total += rate * mode_tables()[MODE_DISTANCES.index(distance)]
+    return total
+
+
+LOG_SD_STEP = 0.2
+LOG_SDS: Floats = np.arange(-16.0, 2.0 + LOG_SD_STEP / 2, LOG_SD_STEP)
+"""Logarithm of the standard deviation over the metric's scale. e^-16: a ten-millionth; less is
+exact for every purpose. e^2: metrics whose level is near 0."""
+PLAIN = len(OUTLIER_SHARES)  # the shapes without a second mode
+LARGEST_GROUP = 8
+"""Larger groups are split: the cost grows with the square, the loss is one freedom a part."""
+_AROUND: Floats = np.linspace(-4, 4, 21)  # levels around each value, in standard deviations
+_NEAR = 1.5  # width of the share that a value has of the levels around it
+_WINDOW_BELOW, _WINDOW = 25, 40
+"""Of the table's deviations: those around the group's own spread are integrated. Beyond, the
+logarithm is linear: all values are one (above), or all but one are outliers (below)."""
+_PAIR_STEP = 0.05
+_PAIR_LOW, _PAIR_HIGH = -6.0, 26.0  # log (difference / deviation); constant outside
+_CHUNK = 2_000_000  # floats in memory
+
+
+def _integral(values: Floats, sd: Floats, shapes: int) -> Floats:
+    """Return the log likelihood of groups, their level integrated out.
+
+    Args:
+        values: A row a group.
+        sd: For each group, deviations: [groups, deviations].
+    Returns: [groups, deviations, shapes].
+    """
+    level = values[:, :, None, None] + sd[:, None, :, None] * _AROUND  # [B, n, S, U]
+    z = (values[:, None, None, None, :] - level[..., None]) / sd[:, None, :, None, None]
+    share = np.exp(-0.5 * (_AROUND / _NEAR) ** 2)
+    weight = share / np.exp(-0.5 * (z / _NEAR) ** 2).sum(-1)  # of overlapping neighbourhoods
+    near, off = core(z), outlier(z)
+    if shapes > PLAIN:
+        index = table_index(z)
+        modes = [table[index] for table in mode_tables()]
+    result = np.empty((len(values), sd.shape[1], shapes))
+    for h, (far, rate, distance) in enumerate(SHAPES[:shapes]):
+        mixed = (1 - far - rate) * near + far * off
+        if rate:
+            mixed += rate * modes[MODE_DISTANCES.index(distance)]
+        result[..., h] = np.log((mixed.prod(-1) * weight).sum((1, 3)) + 1e-300)
+    spacing = _AROUND[1] - _AROUND[0]
+    likelihood: Floats = result + np.log(spacing * sd)[..., None] * 1.0
+    likelihood -= values.shape[1] * np.log(sd)[..., None]
+    return likelihood
+
+
+@cache
+def _pair_table(shapes: int) -> Floats:
+    """Return the log likelihood of two values by log (difference / deviation), deviation 1."""
+    differences = np.exp(np.arange(_PAIR_LOW, _PAIR_HIGH + _PAIR_STEP / 2, _PAIR_STEP))
+    values = np.stack([np.zeros_like(differences), differences], 1)
+    return _integral(values, np.ones((len(values), 1)), shapes)[:, 0]
+
+
+def _pairs(differences: Floats, shapes: int) -> Floats:
+    """Return the table of groups of two: it depends on |difference| / deviation only."""
+    with np.errstate(divide="ignore"):
+        logs = np.log(np.abs(differences))
+    low = LOG_SDS[0] + _PAIR_LOW
+    bins = np.rint((np.clip(logs, low, _PAIR_HIGH + LOG_SDS[0]) - low) / _PAIR_STEP)
+    counts = np.bincount(bins.astype(np.int64))
+    present = np.flatnonzero(counts)
+    table = _pair_table(shapes)
+    shift = np.rint((LOG_SDS - LOG_SDS[0]) / _PAIR_STEP).astype(np.int64)
+    index = np.clip(present[None, :] - shift[:, None], 0, len(table) - 1)
+    total: Floats = np.einsum("b,sbh->sh", counts[present].astype(np.float64), table[index])
+    return total - len(differences) * LOG_SDS[:, None]
+
+
+def _groups(values: Floats, shapes: int) -> Floats:
+    """Return the table of groups of one size, three or more: [groups, size] -> [S, shapes]."""
+    total = np.zeros((len(LOG_SDS), shapes))
+    count = values.shape[1]
+    chunk = max(1, _CHUNK // (_WINDOW * len(_AROUND) * count * count))
+    for at in range(0, len(values), chunk):
+        part = values[at : at + chunk]
+        spread = np.maximum(part.std(1), math.exp(LOG_SDS[0]))
+        middle = np.rint((np.log(spread) - LOG_SDS[0]) / LOG_SD_STEP).astype(np.int64)
+        begin = np.clip(middle - _WINDOW_BELOW, 0, len(LOG_SDS) - _WINDOW)
+        sd = np.exp(LOG_SDS[begin[:, None] + np.arange(_WINDOW)])
+        window = _integral(part, sd, shapes)
+        offset = np.arange(len(LOG_SDS)) - begin[:, None]
+        inside = np.clip(offset, 0, _WINDOW - 1)
+        full = np.take_along_axis(window, inside[..., None], axis=1)
+        below = np.minimum(offset, 0)[..., None] * (window[:, 1] - window[:, 0])[:, None]
+        above = np.maximum(offset - (_WINDOW - 1), 0) * -(count - 1) * LOG_SD_STEP
+        total += (full + below + above[..., None]).sum(0)
+    return total
+
+
+def repeat_table(values: Floats, group: Ints, has_modes: bool) -> Floats:
+    """Return the log likelihood of all groups by deviation and shape: [LOG_SDS, shapes].
+
+    Args:
+        values: Over the metric's scale.
+        group: Of each value; equal ones are neighbours.
+        has_modes: True to weigh the shapes with a second mode, too.
+    """
+    shapes = len(SHAPES) if has_modes else PLAIN
+    total = np.zeros((len(LOG_SDS), shapes))
+    if not len(values):
+        return total
+    starts = np.flatnonzero(np.append(True, np.diff(group) != 0))
+    sizes = np.diff(np.append(starts, len(group)))
+    parts = [
+        (start + at, min(LARGEST_GROUP, size - at))
+        for start, size in zip(starts.tolist(), sizes.tolist(), strict=True)
+        if size > 1
+        for at in range(0, size, LARGEST_GROUP)
+    ]
+    for count in sorted({n for _, n in parts} - {1}):
+        begins = np.array([start for start, n in parts if n == count])
+        members = values[begins[:, None] + np.arange(count)]
+        if count == 2:
+            total += _pairs(members[:, 1] - members[:, 0], shapes)
+        else:
+            total += _groups(members, shapes)
+    return total
+
+
+DIGITS = 6
+"""Significant digits that a rounded value, or a share of a data set, may have."""
+MOST_SAMPLES = 20_000
+"""Size of a data set up to which a share of it is recognised."""
+TIES = 0.75
+"""With fewer distinct values than this share of the draws, the smallest gap is their resolution."""
+
+
+def resolution(nodes: Sequence[Mapping[int, tuple[float, int]]]) -> float:
+    """Return the distance of possible values; 0 where they are as fine as floating point.
+
+    Where values are coarse (counts, shares of a small data set), two seeds move alike by chance.
+
+    Args:
+        nodes: Value of each seed at each node.
+    """
+    distinct = np.unique([value for node in nodes for value, _ in node.values()])
+    if written := written_resolution(distinct):
+        return written
+    seen: set[tuple[int, float]] = set()
+    drawn = 0  # a seed that returns to a value is no new draw, nor are seeds of no effect
+    for node in nodes:
+        new = {(seed, value) for seed, (value, _) in node.items()} - seen
+        drawn += len({value for _, value in new})
+        seen |= new
+    tied = 1 < len(distinct) <= TIES * drawn
+    return float(np.diff(distinct).min()) if tied else 0.0
+
+
+def written_resolution(distinct: Floats) -> float:
+    """Return the distance of possible values that the digits of some tell, or a small data set of
+    which they are shares; 0 where neither does."""
+    with np.errstate(over="ignore"):
+        is_single = bool(np.all(distinct == distinct.astype(np.float32)))
+    some = distinct[:: max(1, len(distinct) // 8)].tolist()
+    digits = [np.format_float_positional(np.float32(y) if is_single else y) for y in some]
+    if max(len(text.replace(".", "").strip("-0")) for text in digits) <= DIGITS:
+        return float(10.0 ** -max(len(text.partition(".")[2]) for text in digits))
+    shares = [Fraction(y).limit_denominator(MOST_SAMPLES) for y in some]
+    tolerance = 1e-7 if is_single else 1e-12
+    if all(abs(float(s) - y) <= tolerance * abs(y) for s, y in zip(shares, some, strict=True)):
+        samples = math.lcm(*(share.denominator for share in shares))
+        if samples <= MOST_SAMPLES:
+            return 1 / samples
+    return 0.0
+
 
 LEARNS_FROM_REPEATS = True  # the tests switch each part off, and see what it is for
 HAS_SECOND_MODE = True
@@ -124,16 +402,16 @@ def _posterior_of_sd(
     tables: Floats, log_level: Floats, has_repeats: Bools
 ) -> tuple[Floats, Floats, Floats]:
     """Return mean and error of log(sd / scale), and the weight of each shape, of each metric."""
-    prior = trial_density.shape_prior(tables.shape[2] > repeat_tables.PLAIN)
+    prior = shape_prior(tables.shape[2] > PLAIN)
     centre, spread = log_level + math.log(RELATIVE_SD), LOG_SD_PRIOR
     for _ in range(2):
-        z = (repeat_tables.LOG_SDS - centre[:, None]) / spread
+        z = (LOG_SDS - centre[:, None]) / spread
         log = tables - 0.5 * (z**2)[..., None] + prior
         weight = np.exp(log - log.max((1, 2), keepdims=True))
         weight /= weight.sum((1, 2), keepdims=True)
         by_sd = weight.sum(2)
-        mean = by_sd @ repeat_tables.LOG_SDS
-        variance = by_sd @ repeat_tables.LOG_SDS**2 - mean**2
+        mean = by_sd @ LOG_SDS
+        variance = by_sd @ LOG_SDS**2 - mean**2
         if has_repeats.sum() < METRICS_THAT_POOL:
             break
         relative = (mean - log_level)[has_repeats]
@@ -149,7 +427,7 @@ def _posterior_of_ratio(
     log = np.tile(-0.5 * (LOG_RATIOS / LOG_RATIO_PRIOR) ** 2, (len(sd), 1))
     for m, (difference, inverse) in enumerate(differences):
         scale = sd[m] * np.sqrt(inverse[:, None] + 2 * np.exp(2 * LOG_RATIOS))
-        log[m] += np.log(trial_density.session_core(difference[:, None] / scale) / scale).sum(0)
+        log[m] += np.log(session_core(difference[:, None] / scale) / scale).sum(0)
     own = np.exp(log - log.max(1, keepdims=True))
     own /= own.sum(1, keepdims=True)
     if len(sd) > 1:
@@ -171,7 +449,7 @@ def posterior(
     """Return the noise of metrics of one kind: a row or a value of each argument a metric.
 
     Args:
-        tables: Of `repeat_tables`, summed over the groups of each metric.
+        tables: Of `repeat_table`, summed over the groups of each metric.
         log_level: Of the metric's typical size over its scale.
         log_scale: Of the scale to which its table relates.
         least: Of `least_sd`.
@@ -188,7 +466,7 @@ def posterior(
         log_ratio, ratio_error = _posterior_of_ratio(np.exp(log_sd), differences)
         excess = np.maximum(log_ratio - math.log(LARGEST_RATIO), 0.0)
         log_sd, log_ratio = log_sd + excess, log_ratio - excess
-    known = trial_density.SHAPES[: shapes.shape[1]]
+    known = SHAPES[: shapes.shape[1]]
     return NoisePosterior(
         log_sd=log_sd,
         log_sd_error=error,

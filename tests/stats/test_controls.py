@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from celedger.stats.controls import RiseVerdict, contrasts
 from celedger.stats.course import Measurements
+from celedger.stats.sessions import RiseVerdict, contrasts
 from tests.stats.made_steps import LOSS, history
 
 HISTORY = history(commits=30, level=100.0)

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from celedger.stats.controls import Contrast
 from celedger.stats.course import (
     Acts,
     IncidentState,
@@ -18,6 +17,7 @@ from celedger.stats.course import (
     TrialNoise,
 )
 from celedger.stats.incidents import CommitEvidence, Derived, derive
+from celedger.stats.sessions import Contrast
 from tests.stats.made_steps import (
     LOSS,
     NO_FLOOR,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from celedger.stats.controls import Contrast
 from celedger.stats.course import MetricHistory, MetricKey, Step, ToldIncident
 from celedger.stats.incidents import derive
 from celedger.stats.next_trial import Job, Wanted, Why, needs_anchor, next_trial
+from celedger.stats.sessions import Contrast
 from tests.stats.made_steps import LOSS, NO_FLOOR, NOISE, TIME, history, open_at, step
 
 HEAD = 59

@@ -10,10 +10,9 @@ import pytest
 
 from celedger.stats import seed_pairs
 from celedger.stats.course import Measurements, Node, Step, TrialNoise
-from celedger.stats.seed_checkpoints import Checkpoints
 from celedger.stats.seed_histories import BEAM, advanced, started
 from celedger.stats.seed_pairs import paired_steps, seed_table
-from celedger.stats.settled import Kept, decode, encode
+from celedger.stats.settled import Checkpoints, Kept, decode, encode
 
 EXACT = TrialNoise(sd=1.0, log_sd_error=0.3, freedom=8, outliers=0.0, is_exact=True)
 NOISY = TrialNoise(sd=1.0, log_sd_error=0.3, freedom=8, outliers=0.0)
