@@ -40,8 +40,7 @@ from celedger.repo.checkouts import Checkouts
 from celedger.repo.differences import Differences
 from celedger.system import process
 from celedger.system.environment import package_folders
-from celedger.trial.reuse import NamedPaths, Reuse
-from celedger.trial.reuse.footprint import FootprintComparison
+from celedger.trial.reuse import FootprintComparison, NamedPaths, Reuse
 from celedger.trial.training_variables import child_copy, variables
 
 

@@ -20,10 +20,9 @@ from typing import Any
 from xml.etree import ElementTree
 
 import celedger
-from celedger.system import gpu, nvml
-from celedger.system.gpu import Device
-from celedger.system.nvml import GpuReader
-from celedger.system.process_tree import Usage
+from celedger.system import gpu
+from celedger.system.gpu import Device, GpuReader
+from celedger.system.process import Usage
 from celedger.system.telemetry import Sampler
 from celedger.views.format import measure, percent
 
@@ -169,7 +168,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "gpu-report.md")
     asked = parser.parse_args()
-    if not nvml.gpus():
+    if not gpu.gpus():
         sys.stdout.write("no GPU: NVML shows none, so nothing of CUDA ran; no page is written\n")
         return
     device = gpu.resolve("cuda:0")

@@ -28,7 +28,7 @@ from celedger.base import plugins
 from celedger.base.model import Commit, Environment, OutcomeKind
 from celedger.cli.app import run as run_program
 from celedger.system import environment, process
-from celedger.system.process_tree import Usage
+from celedger.system.process import Usage
 from celedger.trial.station import Station
 
 _sessions = count()

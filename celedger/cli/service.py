@@ -472,10 +472,10 @@ def queue_document(
     """Return the queue with the merges that are not in it yet."""
     from celedger.service.allow import held_back, queue_folder
     from celedger.service.worker import at_work
-    from celedger.trial import elsewhere
+    from celedger.trial import journal
     from celedger.views.status import QueueDocument
 
     notes = len(list(queue_folder(repository).glob("*.moved")))
     waits = held_back(repository, settings) if notes else ""
-    remote = elsewhere.trials(repository)
+    remote = journal.remote_trials(repository)
     return QueueDocument(jobs, notes, at_work(settings.ledger), waits, remote)

@@ -401,10 +401,10 @@ def _report_left_out(ledger: Ledger, options: Options) -> None:
 
 def _name_orders(repository: Repository) -> None:
     """Say which trials a killed command left on nodes, to one that does not ask them."""
-    from celedger.trial import elsewhere
+    from celedger.trial import journal
 
     for engine, number in Counter(
-        trial.engine for trial in elsewhere.trials(repository) if not trial.attended
+        trial.engine for trial in journal.remote_trials(repository) if not trial.attended
     ).items():
         trials = "1 trial runs" if number == 1 else f"{number} trials run"
         name = engine.split()[0]
@@ -414,12 +414,12 @@ def _name_orders(repository: Repository) -> None:
 
 def report_leftovers(repository: Repository, ledger: Ledger) -> None:
     from celedger.system.process import sweep
-    from celedger.trial import elsewhere
+    from celedger.trial import journal
     from celedger.trial.journal import recover
     from celedger.views.format import count
 
     for record in recover(
-        ledger, now=time.time(), sweep=sweep, elsewhere=elsewhere.ulids(repository)
+        ledger, now=time.time(), sweep=sweep, elsewhere=journal.remote_ulids(repository)
     ):
         epochs = count(record.epochs, "epoch")
         note(

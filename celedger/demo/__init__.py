@@ -10,7 +10,7 @@ from pathlib import Path
 
 from celedger.base import PACKAGE
 from celedger.base.errors import UsageError
-from celedger.repo.transfer import clone_bundle, refs_below
+from celedger.repo.object_store import clone_bundle, refs_below
 
 KINDS = ("quality", "speed", "memory", "crash")
 _TRUTH = "refs/planted/"  # the repository's own names of the planted commits, by kind

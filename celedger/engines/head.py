@@ -25,7 +25,7 @@ from celedger.engines.order import Order
 from celedger.engines.order_lines import Intake
 from celedger.ledger import schema
 from celedger.repo import Repository
-from celedger.repo.transfer import pack
+from celedger.repo.object_store import pack
 from celedger.trial import events
 from celedger.trial.engine import Need, Ordered
 from celedger.trial.runner import Bench

@@ -21,7 +21,7 @@ from celedger.engines import node_keeper, order
 from celedger.engines.cluster import OtherEnvironment
 from celedger.engines.order import Order
 from celedger.ledger import Ledger, opening
-from celedger.repo.transfer import unpack
+from celedger.repo.object_store import unpack
 from celedger.suite import Suite
 from celedger.suite.content import digests
 from celedger.trial import events, journal

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from celedger.base import VERSION, files
 from celedger.ledger import schema
 from celedger.repo import scrubbed
-from celedger.repo.transfer import commits_in
+from celedger.repo.object_store import commits_in
 from celedger.system import process
 from celedger.trial.ending import last_line, tail
 

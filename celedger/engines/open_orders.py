@@ -16,7 +16,7 @@ from celedger.engines.order import Order
 from celedger.ledger.archive import private_folder
 from celedger.repo import Repository
 from celedger.system.device_lock import Lock, try_flock
-from celedger.trial import elsewhere
+from celedger.trial import journal
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Notes:
 
     def write(self, order_out: Order) -> Note:
         """Note an order, before it goes out. Raises MachineError."""
-        path = elsewhere.folder(self.repository) / f"{order_out.ulid}.json"
+        path = journal.remote_folder(self.repository) / f"{order_out.ulid}.json"
         facts = {
             "engine": self.engine, "address": self.address, "ledger": str(self.ledger),
             "order": order_out,
@@ -60,7 +60,7 @@ class Notes:
     def left(self) -> Iterator[Note]:
         """Yield the notes of dead heads on orders of this engine and ledger, locked."""
         engine_name = [self.engine, self.address, str(self.ledger)]
-        for path in sorted(elsewhere.folder(self.repository).glob("*.json")):
+        for path in sorted(journal.remote_folder(self.repository).glob("*.json")):
             note_lock = try_flock(path)
             if note_lock is None:
                 continue

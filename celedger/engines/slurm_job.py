@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from celedger.engines.node_keeper import Keeper, clone
-from celedger.repo.transfer import commits_in
+from celedger.repo.object_store import commits_in
 
 LINES, ASKS = "lines.jsonl", "asks.jsonl"  # written by the job, and by the head
 PARTS = ("order.json", "suite.tar", "pack")

@@ -1,7 +1,8 @@
 """Reading the state, from the cache where nothing changed, and recording what is said.
 
-The cache lies in the repository's folder of state and may be deleted at any time. Reading verbs
-record nothing: they show what would be recorded.
+The cache lies in the repository's folder of state and may be deleted at any time; so may the files
+of settled stretches of histories beside it. Reading verbs record nothing: they show what would be
+recorded.
 """
 
 from __future__ import annotations
@@ -9,7 +10,15 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -17,7 +26,6 @@ from pathlib import Path
 from celedger.base import VERSION, files, serial
 from celedger.base.errors import CeledgerError
 from celedger.base.model import Commit, Task
-from celedger.judge.history_cache import HistoryCache
 from celedger.judge.incident import MetricStanding, Standing, State
 from celedger.judge.line import LONGEST, Line
 from celedger.ledger import Ledger
@@ -25,6 +33,37 @@ from celedger.repo import Repository, bisecting
 from celedger.system import device_lock
 
 __all__ = ["LONGEST", "RECENT", "cache_of", "line_of", "read", "record", "standings_at", "tip_of"]
+
+
+class HistoryCache(MutableMapping[str, bytes]):
+    """Items by name. One that cannot be read is absent, one that cannot be written is lost."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __getitem__(self, name: str) -> bytes:
+        try:
+            return self._file(name).read_bytes()
+        except OSError:
+            raise KeyError(name) from None
+
+    def __setitem__(self, name: str, item: bytes) -> None:
+        with suppress(OSError):
+            files.replace(self._file(name), item)
+
+    def __delitem__(self, name: str) -> None:
+        with suppress(OSError):
+            self._file(name).unlink()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())  # names are not kept
+
+    def __len__(self) -> int:
+        return 0
+
+    def _file(self, name: str) -> Path:
+        return self._folder / hashlib.sha256(name.encode()).hexdigest()[:32]
+
 
 RULES = 4
 """Version of the rules by which the state is derived: a cached one of another version is stale."""

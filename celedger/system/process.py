@@ -1,6 +1,9 @@
 """Every process celedger starts, starts here: trainings and builds under a supervisor that leaves
-nothing behind, helper commands, and the detached worker. Must not know what a trial, a suite or a
-ledger is; it reports how a command ended and never what that means.
+nothing behind, helper commands, and the detached worker. Also what a tree of processes uses, how to
+find processes that escaped one, and how many the kernel killed for lack of memory. Must not know
+what a trial, a suite or a ledger is; it reports how a command ended and never what that means.
+
+Processes end between being listed and being read; every reader here takes that for granted.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ import contextlib
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import threading
@@ -27,8 +31,105 @@ import psutil
 
 from celedger.base import files
 from celedger.base.errors import MachineError, explained
-from celedger.system import process_tree, supervisor
-from celedger.system.process_tree import Usage
+from celedger.system import supervisor
+from celedger.system.supervisor import descendants, memory
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """The use of the tree below the supervisor `root` at one moment. `rss` (bytes) counts a page
+    that two processes share twice; so does `own`, the part of it that is no page of a file, 0
+    where the kernel does not tell it. `cpu` (seconds, user + system) holds ended children too."""
+
+    root: int = 0
+    pids: tuple[int, ...] = ()
+    rss: int = 0
+    cpu: float = 0.0
+    own: int = 0
+
+
+def usage(supervisor: int) -> Usage:
+    """Return the usage of everything below `supervisor`, which itself does not count. Its
+    waited-for children do: they are orphans of the tree that it adopted."""
+    pids: list[int] = []
+    rss, cpu, private = 0, 0.0, 0
+    with suppress(psutil.Error):
+        times = psutil.Process(supervisor).cpu_times()
+        cpu = times.children_user + times.children_system
+    for pid in _descendants(supervisor):
+        with suppress(psutil.Error):
+            process = psutil.Process(pid)
+            with process.oneshot():
+                times, resident = process.cpu_times(), process.memory_info().rss
+            kinds = memory(pid)
+            pids.append(pid)
+            rss += resident
+            private += kinds.get("anonymous", 0) + kinds.get("shmem", 0)
+            cpu += times.user + times.system + times.children_user + times.children_system
+    return Usage(supervisor, tuple(pids), rss, cpu, private)
+
+
+def _descendants(supervisor: int) -> list[int]:
+    below: list[int] = []
+    if sys.platform == "linux":  # psutil would look at every process of the machine
+        below = descendants(supervisor)
+    else:
+        with suppress(psutil.Error):
+            below = [child.pid for child in psutil.Process(supervisor).children(recursive=True)]
+    return below
+
+
+def hunt(*, session: int | None = None, variable: tuple[str, str] | None = None) -> int:
+    """Kills every process of this user that is of the session or has the variable in its
+    environment, round after round until a round finds none (at most 2 s). Returns how many
+    were killed. This process and its ancestors are never killed. A session number must
+    belong to a process that was not waited for yet, or it may be somebody else's by now."""
+    spared = {os.getpid(), 1, *(p.pid for p in psutil.Process().parents())}
+    killed: set[int] = set()
+    deadline = time.monotonic() + 2.0
+    while True:
+        matching = [
+            process
+            for process in psutil.process_iter()
+            if process.pid not in spared and _matches(process, session, variable)
+        ]
+        for process in matching:
+            try:
+                process.send_signal(signal.SIGKILL)
+                killed.add(process.pid)
+            except psutil.Error:
+                continue
+        if not matching or time.monotonic() > deadline:
+            return len(killed)
+        time.sleep(0.005)
+
+
+def _matches(
+    process: psutil.Process, session: int | None, variable: tuple[str, str] | None
+) -> bool:
+    try:
+        if process.uids().effective != os.geteuid() or process.status() == psutil.STATUS_ZOMBIE:
+            return False
+        if session is not None and os.getsid(process.pid) == session:
+            return True
+        return variable is not None and process.environ().get(variable[0]) == variable[1]
+    except (psutil.Error, OSError):
+        return False
+
+
+def oom_kills() -> int:
+    """Return how many processes the kernel has killed for lack of memory: in our control group
+    where it counts them (v2), else on the machine. 0 where nothing is counted."""
+    counters = [Path("/proc/vmstat")]
+    with suppress(OSError, IndexError):
+        group = Path("/proc/self/cgroup").read_text().splitlines()[-1].removeprefix("0::/")
+        counters.insert(0, Path("/sys/fs/cgroup", group, "memory.events"))
+    for path in counters:
+        with suppress(OSError, ValueError, KeyError):
+            counts = dict(line.split(" ", 1) for line in path.read_text().splitlines())
+            return int(counts["oom_kill"])
+    return 0
+
 
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
 TRIAL_VARIABLE = "CELEDGER_TRIAL"  # in the environment of every process of a trial
@@ -111,7 +212,7 @@ class Running:
         self.pid = 0  # of the command; 0 when it was never started
         self.warm = False
         self._started = time.monotonic()
-        self._killed_before = process_tree.oom_kills()
+        self._killed_before = oom_kills()
         self._process: Supervisor | None = None
         self._control = -1
         self._status = -1
@@ -215,7 +316,7 @@ class Running:
         """Return what the tree uses now; nothing when it has ended."""
         if self._process is None or self._exit is not None:
             return Usage()
-        return process_tree.usage(self._process.pid)
+        return usage(self._process.pid)
 
     def memory(self) -> dict[str, int]:
         """Return the bytes of the command alone by kind, see `supervisor.memory`."""
@@ -282,7 +383,7 @@ class Running:
             # that of the session, cannot be anybody else's.
             process.kill()
             variable = (TRIAL_VARIABLE, self._token) if self._token else None
-            process_tree.hunt(session=process.pid, variable=variable)
+            hunt(session=process.pid, variable=variable)
         process.wait()
         self._exit = self._describe()
         self._close()
@@ -302,7 +403,7 @@ class Running:
             )
         code = int(facts.get("returncode", -SIGKILL))
         starved = self._end is None and code in (-SIGKILL, 128 + SIGKILL)
-        starved = starved and process_tree.oom_kills() > self._killed_before
+        starved = starved and oom_kills() > self._killed_before
         if self._end is not None:
             message = self._why or self._end.value
         elif starved:
@@ -423,7 +524,7 @@ def find_program(name: str, cwd: Path, env: Mapping[str, str]) -> tuple[str | No
 def sweep(ulid: str) -> int:
     """Kills what a trial of a dead runner left: every process of this user that carries its
     ulid. Returns how many there were."""
-    return process_tree.hunt(variable=(TRIAL_VARIABLE, ulid)) if ulid else 0
+    return hunt(variable=(TRIAL_VARIABLE, ulid)) if ulid else 0
 
 
 def _not_started(message: str) -> Exit:

@@ -12,9 +12,8 @@ from statistics import fmean
 
 from celedger.base.model import Mark
 from celedger.system import gpu as devices
-from celedger.system.gpu import GpuTenants
-from celedger.system.nvml import Gpu, GpuReader, GpuSample
-from celedger.system.process_tree import Usage
+from celedger.system.gpu import Gpu, GpuReader, GpuSample, GpuTenants
+from celedger.system.process import Usage
 
 PERIOD = 0.25  # seconds between two samples: 4 Hz
 

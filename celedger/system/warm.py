@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from celedger.base.errors import SuiteError
-from celedger.system import environment, process, process_tree
+from celedger.system import environment, process
 from celedger.system.process import SUPERVISOR, TRIAL_VARIABLE, Fork, Supervisor
 
 LAUNCHERS = "launchers"  # in a repository's state: the folder of those that are kept
@@ -285,7 +285,7 @@ class Launchers:
             fds = (order["control"], order["status"], log, *passed)
             forked = launcher.fork(order, fds)
             if forked is None:  # killed, perhaps after it forked
-                process_tree.hunt(variable=(TRIAL_VARIABLE, env[TRIAL_VARIABLE]))
+                process.hunt(variable=(TRIAL_VARIABLE, env[TRIAL_VARIABLE]))
             return forked
 
         return fork

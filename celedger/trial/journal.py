@@ -6,21 +6,29 @@ A runner holds a lock on the journal for as long as it lives, and the kernel rel
 runner dies. So whether a trial still has a runner never depends on a process number. The journal is
 beside the ledger's archive, where `git clean` cannot remove it. A link beside the ledger shows it
 to other repositories that share the ledger.
+
+A trial on another machine has a note in `.git/celedger/remote/` instead, named by its ULID. Its
+engine writes the note before the trial can start, and removes it when all of the trial is in the
+ledger. While the command that sent it lives, it holds a lock on the note.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Collection
 from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
-from celedger.base.errors import LedgerError, explained
+from celedger.base.errors import LedgerError, MachineError, explained
 from celedger.base.model import EpochReport, Mark, Outcome, OutcomeKind, Trial, TrialRecord
 from celedger.ledger import Ledger
 from celedger.ledger.archive import private_folder
+from celedger.repo import Repository
 from celedger.system import device_lock
+from celedger.system.device_lock import is_held
 from celedger.trial import protocol, report_sources
 
 CHUNK = 1 << 18  # bytes read at once
@@ -264,3 +272,38 @@ def _sweep_finished(ledger: Ledger, directory: Path, now: float) -> None:
         with suppress(FileNotFoundError):
             if now - path.stat().st_mtime > _ABANDONED and not path.with_suffix(".jsonl").exists():
                 path.unlink()
+
+
+class RemoteTrial(NamedTuple):
+    """A trial elsewhere, for a person: on which `engine`, with its address, and whether the command
+    that sent it lives."""
+
+    commit: str
+    task: str
+    seed: int
+    engine: str
+    attended: bool
+
+
+def remote_folder(repository: Repository) -> Path:
+    return repository.state_dir / "remote"
+
+
+def remote_ulids(repository: Repository) -> list[str]:
+    """Return the trials that run elsewhere."""
+    return [path.stem for path in remote_folder(repository).glob("*.json")]
+
+
+def remote_trials(repository: Repository) -> list[RemoteTrial]:
+    """Return the same with what their files say: `engine`, `address` and `order`."""
+    trials = []
+    for path in sorted(remote_folder(repository).glob("*.json")):
+        with suppress(OSError, ValueError, LookupError, TypeError, MachineError):
+            facts = json.loads(path.read_bytes())
+            order, engine = facts["order"], f"{facts['engine']} {facts['address']}".strip()
+            if order["commit"] is not None:
+                trials.append(RemoteTrial(
+                    str(order["commit"]["sha"]), str(order["tasks"][0]["name"]),
+                    int(order["seed"]), engine, is_held(path),
+                ))  # fmt: skip
+    return trials

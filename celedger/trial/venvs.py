@@ -4,7 +4,11 @@ something, its environment is made again for the next one.
 
 Of pip's "Requirements File Format" only options and paths of files are read here. Installed
 packages are part of a trial's environment, never of its code. A package in the repository itself is
-refused: it belongs on `pythonpath` or in `build`."""
+refused: it belongs on `pythonpath` or in `build`.
+
+Also: which packages the files of a commit want in another version than its training imported. That
+reads requirement files, `pyproject.toml` and lock files, and judges only what it can parse.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +19,17 @@ import posixpath
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+import tomllib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Protocol
 
 from celedger.base.errors import MachineError
 from celedger.base.model import Bytes, Environment, OutcomeKind, Task
+from celedger.base.pins import normal
 from celedger.ledger import Ledger
 from celedger.repo import Repository
 from celedger.repo.checkouts import Checkout
@@ -336,3 +343,73 @@ def _path(line: str) -> str:
     if "://" in text or text.startswith("git+"):
         return ""
     return text if text.startswith(".") or "/" in text or text.endswith(_ARCHIVES) else ""
+
+
+_FILES = ("requirements*.txt", "requirements/*.txt", "constraints*.txt", "pyproject.toml",
+          "uv.lock", "poetry.lock")  # fmt: skip
+_REQUIREMENT = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?\s*([^;#@]*)")
+_CLAUSE = re.compile(r"(==|!=|>=|<=|>|<|~=)\s*([0-9]+(?:\.[0-9]+)*)(\.\*)?(?:\+[\w.]+)?")
+
+
+def unmet(
+    repository: Repository, sha: str, installed: Mapping[str, str], imported: Collection[str]
+) -> list[str]:
+    """Return what a commit (a full hash) wants of these imported distributions and has not got,
+    each as "torch ==2.13.0, trained with 2.12.0". Raises RepositoryError."""
+    versions = {normal(name): installed[name] for name in imported if name in installed}
+    wanted: dict[str, str] = {}
+    for file in repository.matching(sha, _FILES):
+        text = repository.blob(sha, file).decode("utf-8", "replace")
+        for name, clauses in _requirements(file, text):
+            version = versions.get(normal(name))
+            if version is not None and not _satisfies(version, clauses):
+                wanted.setdefault(name, f"{name} {clauses}, trained with {version}")
+    return list(wanted.values())
+
+
+def _requirements(file: str, text: str) -> Iterator[tuple[str, str]]:
+    """Yield the names and clauses of a file; those that depend on a platform are left out."""
+    lines: list[str] = []
+    if file.endswith(".txt"):
+        lines = [line for line in text.splitlines() if not line.lstrip().startswith(("-", "#"))]
+    with suppress(tomllib.TOMLDecodeError, AttributeError, TypeError):
+        document = {} if file.endswith(".txt") else tomllib.loads(text)
+        if file.endswith(".lock"):
+            yield from ((p["name"], f"=={p['version']}") for p in document.get("package", ())
+                        if "version" in p)  # fmt: skip
+        lines += document.get("project", {}).get("dependencies", [])
+    for line in lines:
+        match = _REQUIREMENT.match(line)
+        if match is not None and ";" not in line and match[2].strip():
+            yield match[1], match[2].strip()
+
+
+def _satisfies(version: str, clauses: str) -> bool:
+    """Return False if a version surely violates a clause."""
+    release = re.match(r"[0-9]+(?:\.[0-9]+)*", version)
+    if release is None:
+        return True
+    own = _numbers(release[0])
+    for operator, text, star in _CLAUSE.findall(clauses):
+        other = _numbers(text)
+        order = _compare(own, other)
+        prefix = own[: len(other)] == other
+        met = {
+            "==": prefix if star else order == 0, "!=": not prefix if star else order != 0,
+            ">=": order >= 0, "<=": order <= 0, ">": order > 0, "<": order < 0,
+            "~=": order >= 0 and own[: len(other) - 1] == other[:-1],
+        }[operator]  # fmt: skip
+        if not met:
+            return False
+    return True
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(".")]
+
+
+def _compare(one: list[int], other: list[int]) -> int:
+    for a, b in zip_longest(one, other, fillvalue=0):
+        if a != b:
+            return 1 if a > b else -1
+    return 0

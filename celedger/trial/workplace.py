@@ -21,11 +21,11 @@ from celedger.repo.checkouts import Checkouts
 from celedger.suite.content import hash_of
 from celedger.system import device_lock, environment, gpu, sandbox
 from celedger.system.cache import Cache
-from celedger.trial import events, partial_run, permission_requests, protocol
+from celedger.trial import attempt, events, permission_requests, protocol
 from celedger.trial.builds import Builds
 from celedger.trial.engine import Need
 from celedger.trial.permissions import Gate, settings_request
-from celedger.trial.reuse.reusable_results import PACKAGE
+from celedger.trial.reuse import PACKAGE
 from celedger.trial.runner import Bench
 from celedger.trial.station import Setup, Station
 from celedger.trial.training_variables import child_copy, settings
@@ -63,7 +63,7 @@ def choose_tasks(
     absent = [name for name in only if name not in commands]
     if absent:
         raise UsageError(f"no task has a command {absent[0]!r}", f"there are {', '.join(commands)}")
-    return tuple(filter(None, (partial_run.part(task, only) for task in tasks)))
+    return tuple(filter(None, (attempt.part(task, only) for task in tasks)))
 
 
 def local_bench(

@@ -17,7 +17,7 @@ from celedger.judge.bisection import Agreement, Answer, GuiltyHunks, Plan, Repor
 from celedger.judge.bisection.bisect_report import record
 from celedger.judge.first_bad import last_answers
 from celedger.ledger.read import Reader
-from celedger.repo.commit_parts import CommitPart
+from celedger.repo.hunks import CommitPart
 from celedger.views.document import Document, pick
 from celedger.views.format import (
     Column,

@@ -17,8 +17,7 @@ from celedger.base.model import Footprint
 from celedger.repo import Repository
 from celedger.repo.differences import Differences
 from celedger.system import process
-from celedger.trial.reuse import NamedPaths
-from celedger.trial.reuse.footprint import FootprintComparison
+from celedger.trial.reuse import FootprintComparison, NamedPaths
 from tests.conftest import git, make_project
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="recording is Linux's")

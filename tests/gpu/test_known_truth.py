@@ -14,9 +14,8 @@ from gpu.conftest import GpuProcess
 
 from celedger.base.model import Mark
 from celedger.system import gpu
-from celedger.system.gpu import Device
-from celedger.system.nvml import GpuReader
-from celedger.system.process_tree import Usage
+from celedger.system.gpu import Device, GpuReader
+from celedger.system.process import Usage
 from celedger.system.telemetry import PERIOD, Sampler
 
 GIB = 1 << 30

@@ -17,7 +17,7 @@ from conftest import load_script, matrix_after
 import celedger
 from celedger.base.errors import LedgerDamaged, LedgerError
 from celedger.base.model import Commit, OutcomeKind
-from celedger.ledger import Ledger, opening, schema, untrusted, validation
+from celedger.ledger import Ledger, opening, schema, validation
 from celedger.ledger.archive import Archive, restore
 
 hostile = load_script(Path(__file__).resolve().parents[2] / "benchmarks" / "hostile.py")
@@ -161,9 +161,9 @@ def test_celedger_open_names_what_it_leaves_out(theirs: Path) -> None:
 def test_reading_takes_no_longer_than_the_size_explains(
     theirs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(untrusted, "SECONDS", -1.0)
-    monkeypatch.setattr(untrusted, "SECONDS_A_MIB", 0.0)
-    monkeypatch.setattr(untrusted, "_OPCODES", 100)
+    monkeypatch.setattr(opening, "SECONDS", -1.0)
+    monkeypatch.setattr(opening, "SECONDS_A_MIB", 0.0)
+    monkeypatch.setattr(opening, "_OPCODES", 100)
     with pytest.raises(LedgerError, match="takes longer to read than its size explains"):
         merge(theirs.with_name("own.db"), theirs)
     monkeypatch.undo()
@@ -173,7 +173,7 @@ def test_reading_takes_no_longer_than_the_size_explains(
 def test_a_signal_ends_the_reading_of_a_hostile_ledger(
     theirs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(untrusted, "_OPCODES", 100)
+    monkeypatch.setattr(opening, "_OPCODES", 100)
     times = iter([0.0])
 
     def rung() -> float:
@@ -182,7 +182,7 @@ def test_a_signal_ends_the_reading_of_a_hostile_ledger(
             return now
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(untrusted.time, "thread_time", rung)
+    monkeypatch.setattr(opening.time, "thread_time", rung)
     with pytest.raises(KeyboardInterrupt), Ledger.from_elsewhere(theirs):
         pass
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from celedger.repo import Repository
-from celedger.repo.commit_parts import CommitParts
+from celedger.repo.hunks import CommitParts
 
 Git = Callable[..., str]
 LINES = [f"line {n}\n" for n in range(30)]

@@ -20,7 +20,7 @@ from conftest import PEOPLE, SCRIPT, Done, Project, git, make_project, with_verb
 
 from celedger.base.model import JobState, QueuedJob
 from celedger.ledger import Ledger
-from celedger.ledger.jobs import Queue
+from celedger.ledger.write import Queue
 from celedger.repo import Repository
 from celedger.service import hooks
 from celedger.service.worker import MAX_ATTEMPTS, Worker, at_work

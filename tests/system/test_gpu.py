@@ -15,8 +15,8 @@ from nvml_double import GIB, HERE, HOST, LATER, NvmlDouble, NVMLError
 
 from celedger.base.errors import MachineError
 from celedger.base.model import Mark
-from celedger.system import gpu, nvml
-from celedger.system.process_tree import Usage
+from celedger.system import gpu
+from celedger.system.process import Usage
 from celedger.system.telemetry import POWER_CAPPED, Sampler
 
 Install = Callable[..., NvmlDouble]
@@ -29,7 +29,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Install:
     def installed(*devices: dict[str, Any], **system: Any) -> NvmlDouble:
         made = NvmlDouble(*(devices or (double.WHOLE, double.SECOND)), **system)
         monkeypatch.setitem(sys.modules, "pynvml", made)
-        monkeypatch.setattr(nvml, "_nvml", lambda: made)
+        monkeypatch.setattr(gpu, "_nvml", lambda: made)
         return made
 
     return installed
@@ -45,7 +45,7 @@ def key(name: str, visible: str | None = None, **more: str) -> str:
 
 def test_devices_are_described_with_what_an_administrator_set(install: Install) -> None:
     install()
-    first, second = nvml.gpus()
+    first, second = gpu.gpus()
     assert (first.uuid, second.uuid) == ("GPU-aaaa-0", "GPU-bbbb-1")
     assert (first.name, first.memory, first.fastest) == ("NVIDIA H200", 80 << 30, 1980)
     assert (first.driver, first.cuda, first.slices) == ("550.54", "12.4", None)
@@ -61,11 +61,11 @@ def test_without_a_driver_or_library_there_are_no_gpus(
 ) -> None:
     library = broken and NvmlDouble(double.WHOLE, nvmlInit=broken)
     monkeypatch.setitem(sys.modules, "pynvml", library)
-    monkeypatch.setattr(nvml, "_LIBRARY", "libc.so.6")
-    nvml._nvml.cache_clear()
-    assert nvml.gpus() == []
+    monkeypatch.setattr(gpu, "_LIBRARY", "libc.so.6")
+    gpu._nvml.cache_clear()
+    assert gpu.gpus() == []
     assert gpu.resolve("auto", {}) == gpu.CPU
-    nvml._nvml.cache_clear()
+    gpu._nvml.cache_clear()
 
 
 def test_devices_are_chosen_as_cuda_counts_them(install: Install) -> None:
@@ -152,7 +152,7 @@ def watched(
     for step in steps:
         shown |= step
         if sampler is None:
-            chosen = nvml.gpus()[0] if device == 0 else nvml.mig_slice("MIG-abc")
+            chosen = gpu.gpus()[0] if device == 0 else gpu.mig_slice("MIG-abc")
             sampler = Sampler(chosen, lambda: now[0])
             continue
         now[0] += period
@@ -208,7 +208,7 @@ def test_in_a_mig_slice_the_memory_is_the_slices_and_any_neighbour_disturbs(
     figures = sampler.take()  # the board's clock and heat, not its power and use
     assert (figures["gpu_clock"], figures["gpu_temperature"]) == (1980, 61)
     assert {"gpu_power", "gpu_energy", "gpu_utilisation"}.isdisjoint(figures)
-    slice_ = nvml.mig_slice("MIG-abc")
+    slice_ = gpu.mig_slice("MIG-abc")
     assert slice_ is not None and slice_.settings["power_limit"] == 700
     made = install(double.SPLIT)
     sampler = watched(made, monkeypatch, double.MIG_NEIGHBOUR, here=True, device=1)
@@ -217,18 +217,18 @@ def test_in_a_mig_slice_the_memory_is_the_slices_and_any_neighbour_disturbs(
 
 
 def test_use_before_the_trial_opened_the_gpu_is_anothers() -> None:
-    quiet = gpu.GpuTenants(nvml.GpuSample(), all_processes=False)
-    quiet.look(nvml.GpuSample(active=frozenset(), utilisation=30), (), 0, 0.5)
+    quiet = gpu.GpuTenants(gpu.GpuSample(), all_processes=False)
+    quiet.look(gpu.GpuSample(active=frozenset(), utilisation=30), (), 0, 0.5)
     assert not quiet.disturbed  # may be what ran before
-    quiet.look(nvml.GpuSample(active=frozenset(), utilisation=30), (), 0, 2.0)
+    quiet.look(gpu.GpuSample(active=frozenset(), utilisation=30), (), 0, 2.0)
     assert quiet.disturbed
 
 
 def test_a_process_that_nvml_lists_before_it_is_known_as_the_trials_is_no_stranger() -> None:
-    tenants = gpu.GpuTenants(nvml.GpuSample(), all_processes=True)
-    sample = nvml.GpuSample(processes={HERE: 5}, active=frozenset())
+    tenants = gpu.GpuTenants(gpu.GpuSample(), all_processes=True)
+    sample = gpu.GpuSample(processes={HERE: 5}, active=frozenset())
     tenants.look(sample, (), 0, 1.0)
-    sample = nvml.GpuSample(processes={HERE: 5}, active=frozenset({HERE}))
+    sample = gpu.GpuSample(processes={HERE: 5}, active=frozenset({HERE}))
     tenants.look(sample, (HERE,), 1, 2.0)
     assert (tenants.disturbed, tenants.memory(sample)) == (False, {"gpu_memory": 5})
 
@@ -276,7 +276,7 @@ def test_what_is_not_supported_is_left_out_and_never_raises(
 ) -> None:
     broken: dict[str, Any] = dict.fromkeys(double.WHOLE, NVMLError(double.NOT_SUPPORTED))
     made = install(broken | {"nvmlDeviceGetUUID": "GPU-1"}, nvmlSystemGetCudaDriverVersion_v2=None)
-    assert (nvml.gpus()[0].memory, nvml.gpus()[0].cuda) == (None, "")
+    assert (gpu.gpus()[0].memory, gpu.gpus()[0].cuda) == (None, "")
     sampler = watched(made, monkeypatch, [{}, {}], here=True)
     assert set(sampler.take()) == {"rss", "cpu_share"}
     assert sampler.marks == set()
@@ -287,7 +287,7 @@ def test_the_figures_of_an_interval_and_of_the_trial(
 ) -> None:
     made, now = install(), [0.0]
     monkeypatch.setattr(gpu, "sees_all_processes", lambda: True)
-    sampler = Sampler(nvml.gpus()[0], lambda: now[0])
+    sampler = Sampler(gpu.gpus()[0], lambda: now[0])
     here, shown = os.getpid(), made.devices[0]
     usage = Usage(99, (here,), 1000, 0.0)
     for gib, watts, joules in ((10, 100, 5010), (30, 200, 5030), (20, 300, 5060)):
@@ -336,8 +336,8 @@ def test_a_forked_worker_counts_as_its_parent(tmp_path: Path) -> None:
 
 def test_the_real_library_is_read_without_an_error_whatever_the_machine_has() -> None:
     code = (
-        "from celedger.system import gpu, nvml; import sys; assert 'pynvml' not in sys.modules\n"
-        "for one in nvml.gpus(): print(one, nvml.GpuReader(one).sample())\n"
+        "from celedger.system import gpu; import sys; assert 'pynvml' not in sys.modules\n"
+        "for one in gpu.gpus(): print(one, gpu.GpuReader(one).sample())\n"
         "try: print(gpu.resolve('auto').name)\n"
         "except gpu.MachineError as error: print(error)"
     )

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from celedger.base.errors import MachineError
-from celedger.system import process, process_tree
+from celedger.system import process
 from celedger.system.process import End, Exit, Running, capture, run, sweep
 
 PATH = os.environ["PATH"]
@@ -227,7 +227,7 @@ def test_a_kill_by_the_kernel_for_memory_is_told_from_any_other(
     execute: Callable[..., Exit], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kills = iter([4, 5, 5, 6])
-    monkeypatch.setattr(process_tree, "oom_kills", lambda: next(kills))
+    monkeypatch.setattr(process, "oom_kills", lambda: next(kills))
     killed = execute("sh", "-c", "kill -KILL $$")
     assert killed.oom_killed
     assert "memory ran out" in killed.message

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from celedger.system import process_tree
-from celedger.system.process import Running, run
-from celedger.system.process_tree import Usage
+from celedger.system import process
+from celedger.system.process import Running, Usage, run
 from celedger.system.telemetry import Sampler
 
 ENV = {"PATH": os.environ["PATH"]}
@@ -108,7 +107,7 @@ def test_a_process_that_is_about_to_end_counts_with_what_it_held() -> None:
 
 
 def test_nothing_is_known_of_a_process_that_is_gone() -> None:
-    assert process_tree.usage(2**22 + 1) == Usage(2**22 + 1)
+    assert process.usage(2**22 + 1) == Usage(2**22 + 1)
     sampler = Sampler(None)
     assert sampler.take() == {}
     assert sampler.totals() == {}

@@ -19,7 +19,7 @@ from conftest import matrix_after
 
 import celedger
 from celedger.base.errors import SuiteError
-from celedger.system import process, process_tree
+from celedger.system import process
 from celedger.system.process import End, Exit
 from celedger.system.warm import Launchers, end_kept, kept, startable
 
@@ -303,7 +303,7 @@ time.sleep(600)
     ):
         done = place.run(deaf, **limits)  # type: ignore[arg-type]
         assert done.end is end and done.warm
-        assert process_tree.hunt(variable=("CELEDGER_TRIAL", place.token)) == 0
+        assert process.hunt(variable=("CELEDGER_TRIAL", place.token)) == 0
 
 
 def test_a_forked_trial_is_found_by_its_id(place: Place) -> None:
@@ -314,7 +314,7 @@ def test_a_forked_trial_is_found_by_its_id(place: Place) -> None:
         argv, cwd=place.tree, env=env, log=place.log, fork=place.fork(argv, env)
     ) as running:
         assert psutil.pid_exists(running.pid)
-        assert process_tree.hunt(variable=("CELEDGER_TRIAL", place.token)) >= 1
+        assert process.hunt(variable=("CELEDGER_TRIAL", place.token)) >= 1
         end = running.wait(10)
         while end is None:
             end = running.wait(1)
@@ -327,7 +327,7 @@ def test_a_killed_supervisor_takes_its_trial_along(place: Place) -> None:
 
     done = place.run("import time; time.sleep(600)", on_tick=kill)
     assert done.message == "killed together with its supervisor"
-    assert process_tree.hunt(variable=("CELEDGER_TRIAL", place.token)) == 0
+    assert process.hunt(variable=("CELEDGER_TRIAL", place.token)) == 0
 
 
 def test_a_killed_launcher_costs_nothing_but_itself(tmp_path: Path) -> None:
@@ -376,7 +376,7 @@ def test_what_a_launcher_forked_before_it_was_killed_is_ended(tmp_path: Path) ->
         place = Place(tmp_path, launchers)
         done = place.run("print('cold')")
         assert done.ok and not done.warm
-        assert process_tree.hunt(variable=("CELEDGER_TRIAL", place.token)) == 0
+        assert process.hunt(variable=("CELEDGER_TRIAL", place.token)) == 0
     finally:
         launchers.close()
 

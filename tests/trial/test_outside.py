@@ -17,7 +17,7 @@ from celedger.base.model import Command, Task
 from celedger.ledger import Ledger
 from celedger.repo import Repository
 from celedger.system import process
-from celedger.trial.reuse.footprint import TICK, NamedPaths, Outside, judge_outside, outside_folders
+from celedger.trial.reuse import TICK, NamedPaths, Outside, judge_outside, outside_folders
 from celedger.trial.training_variables import variables
 from tests.conftest import SUITE, Project, git, make_project
 from tests.trial.test_reuse import trained

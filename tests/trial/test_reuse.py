@@ -27,8 +27,7 @@ from celedger.system import path_recorder, process
 from celedger.system.cache import Cache
 from celedger.trial.engine import Need
 from celedger.trial.permissions import Gate
-from celedger.trial.reuse import NamedPaths, Reuse
-from celedger.trial.reuse.footprint import FootprintComparison
+from celedger.trial.reuse import FootprintComparison, NamedPaths, Reuse
 from celedger.trial.runner import Bench
 from celedger.trial.training_variables import fingerprint
 from celedger.trial.venvs import Installation, Venvs

@@ -9,7 +9,7 @@ import pytest
 from conftest import SUITE, Project, make_project
 
 from celedger.repo import Repository
-from celedger.trial.wanted_packages import unmet
+from celedger.trial.venvs import unmet
 
 INSTALLED = {"torch": "2.12.0+cpu", "Aug.Kit": "0.1.0", "unused": "1.0"}
 

@@ -15,7 +15,7 @@ from celedger.judge.bisection.bisect_report import Report
 from celedger.judge.bisection.rehearsal import apart
 from celedger.judge.edit import values_by_seed
 from celedger.judge.incident import MetricNoise
-from celedger.repo.commit_parts import CommitPart, CommitParts
+from celedger.repo.hunks import CommitPart, CommitParts
 from celedger.stats.smallest_set import smallest_set
 from celedger.trial.engine import Need
 from celedger.trial.runner import Bench
