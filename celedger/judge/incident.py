@@ -8,10 +8,11 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Any
 
 from celedger.base import plugins
 from celedger.base.errors import Status, command
-from celedger.base.model import Kind
+from celedger.base.model import FindingRecord, Kind
 from celedger.stats.incident_state import FEWEST_REPEATS, IncidentState
 
 TYPED = 12
@@ -22,6 +23,8 @@ PER_STEP = "a step"  # the unit of the counts of a signature
 WORK = "work"  # the kind of one that only signatures show: a step does more, at any speed
 TWO_SIDED_95 = 1.959964
 """Standard errors at each side of a 95 % interval of a normal distribution."""
+_EXPLAINING = ("explain", "profile")
+_DIFFERENT = ("difference", "slower", "larger")  # verdicts of these verbs
 FAILURES = ("crash", "timeout", "missing", "not-finite")
 
 
@@ -80,6 +83,8 @@ class Incident:
         who: The author of `likeliest`, where the set is that one commit.
         why: What a person wrote who accepted or dismissed it.
         also: Its other names, which another ledger gave it; it answers to all.
+        work: The counts of a step that rose by the same cause, as signatures show them.
+        is_explained: True if a diagnosis of the named commit says why.
     """
 
     id: str
@@ -101,6 +106,8 @@ class Incident:
     was_sure: bool = False
     why: str = ""
     also: tuple[str, ...] = ()
+    work: tuple[IncidentMetric, ...] = ()
+    is_explained: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -157,6 +164,8 @@ class Incident:
             names = {"suite": main.suite, "task": main.task, "metric": main.name}
             words = ["plot"] * ("plot" in plugins.installed(plugins.VERBS))
             return command(*words, "drift", **names).strip("`")
+        if self.is_explained:
+            return command("status", self.id).strip("`")
         if self.is_failing:
             return command("show", self.likeliest[:TYPED]).strip("`")
         if self.kind == WORK and not self.is_named:  # signs those in between
@@ -174,18 +183,39 @@ class Incident:
     def json(self) -> dict[str, object]:
         """Return the row of `status --json`, schema 2."""
         names = "suite task name before after change low high"
+        metrics, work = (
+            [{name: getattr(m, name) for name in names.split()} for m in own]
+            for own in (self.metrics, self.work)
+        )
         return {
             "id": self.id, "kind": self.kind, "state": self.state,
-            "suite": self.main.suite, "task": self.main.task,
-            "metrics": [
-                {name: getattr(m, name) for name in names.split()} for m in self.metrics
-            ],
+            "suite": self.main.suite, "task": self.main.task, "metrics": metrics, "work": work,
             "first_bad": list(self.first_bad), "likeliest": self.likeliest,
             "probability": self.probability, "bisect": self.bisect or None,
             "seen_at": self.seen_at, "closed_at": self.closed_at or None,
             "message": self.message or None, "declared": self.declared,
             "next": self.next() or None,
         }  # fmt: skip
+
+
+def explanation(incident: Incident, findings: Sequence[FindingRecord]) -> FindingRecord | None:
+    """Return the newest finding that says what the named commit did, None without one."""
+    tasks = {metric.task for metric in incident.metrics}
+    for finding in reversed(findings) if incident.is_named else ():
+        if (
+            finding.verb in _EXPLAINING and finding.before and finding.task in tasks
+            and finding.commit == incident.likeliest
+            and explained(finding.document).get("verdict") in _DIFFERENT
+        ):  # fmt: skip
+            return finding
+    return None
+
+
+def explained(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the first explanation of a diagnosis's document."""
+    explanations = document.get("explanations")
+    first = next(iter(explanations), None) if isinstance(explanations, list) else None
+    return first if isinstance(first, Mapping) else document
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from celedger.base.model import BY_ID, BaselineAct, BisectRecord, Kind
+from celedger.base.model import BY_ID, CLOCKED, BaselineAct, BisectRecord, Kind
 from celedger.judge.derivation import Derivation
 from celedger.judge.failures import Failure, worst_first
 from celedger.judge.incident import (
@@ -19,6 +19,7 @@ from celedger.judge.incident import (
     WORK,
     Incident,
     IncidentMetric,
+    explanation,
     interval,
 )
 from celedger.judge.told import Told, Whereabouts, identity
@@ -85,6 +86,10 @@ def build(derivation: Derivation) -> ListedIncidents:
     names = {part.id for part in parts} - {""}
     for part in parts:
         incident = _named(derivation, part, names)
+        if incident.in_force and incident.is_named:
+            findings = derivation.ledger.findings(incident.likeliest)
+            explained = explanation(incident, findings) is not None
+            incident = replace(incident, is_explained=explained)
         names.add(incident.id)
         incidents.append(incident)
         sizes[incident.id] = part.sizes
@@ -94,13 +99,35 @@ def build(derivation: Derivation) -> ListedIncidents:
         for each in derivation.told
         if each.where is Whereabouts.GONE and each.id not in listed
     )
-    return ListedIncidents(tuple(sorted(incidents, key=_order)), gone, sizes)
+    return ListedIncidents(tuple(sorted(with_work(incidents), key=_order)), gone, sizes)
 
 
 def _order(incident: Incident) -> tuple[object, ...]:
     floors = max((m.floors for m in incident.metrics if m.declared), default=0.0)
     return (not incident.in_force, incident.kind == WORK, not incident.is_measured,
             not incident.is_failure, not incident.declared, -floors, incident.id)  # fmt: skip
+
+
+def with_work(incidents: Sequence[Incident]) -> list[Incident]:
+    """Return the incidents with each undeclared rise of work at what shares its cause: one that
+    slowed the task or took its memory at one of the same commits, or that has this one commit."""
+    rises = [i for i in incidents if i.kind == WORK and not i.declared]
+    others = [i for i in incidents if i not in rises]
+    for rise in rises:
+        for place, host in enumerate(others):
+            own = [m for m in host.metrics if m.key[:2] == rise.main.key[:2] and m.name]
+            costs = any(Kind(m.kind) in CLOCKED for m in own)
+            if (
+                own and host.in_force == rise.in_force and host.kind != WORK
+                and not set(rise.first_bad).isdisjoint(
+                    host.first_bad if costs or host.is_named else ()
+                )
+            ):  # fmt: skip
+                others[place] = replace(host, work=(*host.work, *rise.metrics))
+                break
+        else:
+            others.append(rise)
+    return others
 
 
 def _by_cause(rises: Sequence[WorkRise]) -> list[list[WorkRise]]:

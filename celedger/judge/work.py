@@ -21,6 +21,7 @@ _UNTOLD = "items"  # how much data a step takes is no work of the code's
 _GROWTH = "growth of "  # begins the name of how much a count grows with each step
 
 ORDER = (*STEP_COUNTS, *(f"{_GROWTH}{name}" for name in STEP_COUNTS))  # the most telling first
+_CURRENT = ("recipe", "environment")  # of a key: what makes a rise one of the training as it is
 _Floor = Callable[[float], float]  # by how much a count may rise from a level
 _Sequence = Sequence[tuple[int, SignatureRow]]  # with places, in their order
 
@@ -98,19 +99,37 @@ class SignedLine:
         """Return the counts that rose, the oldest first. `metrics` are those of a recipe."""
         rises: list[WorkRise] = []
         for sequences in self.sequences.values():
-            now = _recipe_and_environment(sequences[-1])
-            declared = {m.name: m.floor.at for m in metrics(now[0]) if m.is_signed}
+            now = _key(sequences[-1])
+            declared = {m.name: m.floor.at for m in metrics(str(now.get("recipe"))) if m.is_signed}
             for sequence in reversed(sequences):
-                is_current = _recipe_and_environment(sequence) == now
+                key = _key(sequence)
+                is_current = all(key.get(name) == now.get(name) for name in _CURRENT)
+                alike = [s for s in sequences if {**_key(s), "scheme": ""} == {**key, "scheme": ""}]
                 for rise in _rises(sequence, declared, is_current=is_current):
                     if not any(_is_same(rise, other) for other in rises):
-                        rises.append(rise)
+                        own = [sequence] if rise.count.startswith(_GROWTH) else alike
+                        rises.append(replace(rise, closed=_back(rise, own)))
         return sorted(rises, key=lambda rise: (rise.last, rise.key))
 
 
-def _recipe_and_environment(sequence: _Sequence) -> tuple[str, str]:
-    key = json.loads(sequence[-1][1].key)
-    return str(key.get("recipe")), str(key.get("environment"))
+def _key(sequence: _Sequence) -> dict[str, object]:
+    key: dict[str, object] = json.loads(sequence[-1][1].key)
+    return key
+
+
+def _back(rise: WorkRise, sequences: Iterable[_Sequence]) -> int | None:
+    """Return the first place after a rise where its count is back. What a step does is the same
+    however many steps a scheme takes: a commit that makes steps slow has fewer of them signed from
+    then on."""
+    return min(
+        (
+            place
+            for sequence in sequences
+            for place, row in sequence
+            if place > rise.last and _counts(row).get(rise.count, 0.0) < rise.before + rise.floor
+        ),
+        default=None,
+    )
 
 
 def _is_same(rise: WorkRise, other: WorkRise) -> bool:
@@ -122,23 +141,15 @@ def _rises(
     sequence: _Sequence, declared: Mapping[str, _Floor], *, is_current: bool
 ) -> Iterator[WorkRise]:
     """Yield the rises of all counts among comparable signatures."""
-    own: list[WorkRise] = []
     for (at, old), (place, new) in pairwise(sequence):
         before, after = _counts(old), _counts(new)
-        own = [
-            replace(rise, closed=place)
-            if rise.closed is None and after.get(rise.count, 0.0) < rise.before + rise.floor
-            else rise
-            for rise in own
-        ]
         for name in after.keys() & before.keys():
             floor = declared.get(name, _floor_of(name))(before[name])
             if after[name] >= before[name] + floor:
-                own.append(WorkRise(
+                yield WorkRise(
                     new.suite, new.task, name, at + 1, place, before[name], after[name], floor,
                     is_current, name in declared,
-                ))  # fmt: skip
-    yield from own
+                )  # fmt: skip
 
 
 def _counts(row: SignatureRow) -> dict[str, float]:

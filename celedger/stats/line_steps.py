@@ -249,7 +249,18 @@ class LineSteps:
     def suspects(self, key: MetricKey, step: Step) -> bool:
         """Return True if a rise that opens nothing is worth a line."""
         large = step.size > max(self.floor(key, step.before), 0.0)
-        return step.probability >= DOUBT and large and not self.opens(key, step)
+        doubted = step.probability >= DOUBT and large and not self.opens(key, step)
+        return doubted and not self._is_back(key, step)
+
+    def _is_back(self, key: MetricKey, step: Step) -> bool:
+        """Return True if a later fall ends no floor above the level before a rise."""
+        limit = step.before + self.floor(key, step.before)
+        return any(
+            fall.size < 0 and fall.first > step.last and fall.probability >= KEPT
+            and fall.chain == step.chain
+            and fall.after + ONE_SIDED * math.hypot(fall.after_error, step.before_error) < limit
+            for fall in self.steps[key]
+        )  # fmt: skip
 
     def noise_is_known(self, key: MetricKey) -> bool:
         history = self.histories[key]

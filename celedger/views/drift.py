@@ -114,7 +114,7 @@ class DriftDocument(Document):
         places = {commit.sha: position for position, commit in enumerate(self.commits)}
         rows = []
         for incident in self.state.incidents:
-            for metric in incident.metrics:
+            for metric in (*incident.metrics, *incident.work):
                 seen = self._commit(incident.seen_at)
                 cells = self._incident_cells(incident, metric, seen)
                 size = abs(metric.relative or math.inf)
@@ -197,7 +197,8 @@ def narrowed(
             if fits(*m.key) or (not m.name and fits(m.suite, m.task, metric or ""))
         )  # fmt: skip
         if metrics:
-            incidents.append(replace(incident, metrics=metrics))
+            work = tuple(m for m in incident.work if fits(*m.key))
+            incidents.append(replace(incident, metrics=metrics, work=work))
     return replace(
         state, incidents=tuple(incidents),
         changes=tuple(c for c in state.changes if fits(c.suite, c.task, c.metric)),

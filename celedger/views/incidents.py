@@ -9,7 +9,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from celedger.base.model import Commit, FindingRecord
-from celedger.judge.incident import PER_STEP, Incident, IncidentMetric, Standing, State
+from celedger.judge.incident import (
+    PER_STEP,
+    Incident,
+    IncidentMetric,
+    Standing,
+    State,
+    explained,
+    explanation,
+)
 from celedger.views.format import (
     amount,
     measure,
@@ -26,8 +34,6 @@ KINDS = {
     "not-finite": "is not finite",
     "drift": "drifts",
 }
-_EXPLAINING = ("explain", "profile")
-_DIFFERENT = ("difference", "slower", "larger")  # verdicts of these verbs
 _TOUCHES = 1  # closeness of a hunk: it changes the line or the function of the place
 _HUNK_LINES = 6
 FINEST = 1e-3
@@ -42,7 +48,8 @@ def what(incident: Incident) -> str:
 def also(incident: Incident) -> list[str]:
     """Return `also train_loss` and `also tasks cnn, rnn`: what moved beside the first metric."""
     main = incident.main
-    names = dict.fromkeys(m.name for m in incident.metrics if m.task == main.task)
+    moved = (*incident.metrics, *incident.work)
+    names = dict.fromkeys(m.name for m in moved if m.task == main.task)
     metrics = [name for name in names if name not in ("", main.name)]
     tasks = [name for name in dict.fromkeys(m.task for m in incident.metrics) if name != main.task]
     plural = "s" * (len(tasks) > 1)
@@ -140,17 +147,10 @@ def state(incident: Incident) -> str:
 def cause(incident: Incident, findings: Sequence[FindingRecord]) -> list[str]:
     """Return what a diagnosis says of the named commit: a sentence, then where its first hunk is
     and the lines of it; nothing where no finding of that commit names a difference."""
-    tasks = {metric.task for metric in incident.metrics}
-    for finding in reversed(findings) if incident.is_named else ():
-        if (
-            finding.verb in _EXPLAINING and finding.before and finding.task in tasks
-            and finding.commit == incident.likeliest
-        ):  # fmt: skip
-            document = finding.document
-            explained = next(iter(_list(document.get("explanations"))), document)
-            if explained.get("verdict") in _DIFFERENT:
-                return [plain(finding.headline), *_hunk(explained)]
-    return []
+    finding = explanation(incident, findings)
+    if finding is None:
+        return []
+    return [plain(finding.headline), *_hunk(explained(finding.document))]
 
 
 def _hunk(explained: Mapping[str, Any]) -> list[str]:
@@ -212,7 +212,7 @@ def at_commit(
     phrases = []
     for incident in state.incidents:
         metrics = [
-            m for m in incident.metrics
+            m for m in (*incident.metrics, *incident.work)
             if (m.suite, m.task) == (suite, task) and metric in (None, m.name)
         ]  # fmt: skip
         if not metrics or incident.state == "withdrawn":

@@ -18,7 +18,7 @@ from celedger.base.model import (
     TrialRecord,
 )
 from celedger.judge.first_bad import FirstBad, first_bad_commits
-from celedger.judge.incident import WORK, State
+from celedger.judge.incident import PER_STEP, State
 from celedger.judge.two_commits import smallest_change
 from celedger.ledger.read import Reader
 from celedger.views import incidents as words
@@ -166,7 +166,8 @@ class CommitRows(Document):
 
 
 def _of_task(state: State, sha: str, suite: str, task: str) -> list[str]:
-    counts = dict.fromkeys(m.name for i in state.incidents if i.kind == WORK for m in i.metrics)
+    moved = (m for i in state.incidents for m in (*i.metrics, *i.work) if m.unit == PER_STEP)
+    counts = dict.fromkeys(m.name for m in moved)
     return [
         *words.at_commit(state, sha, suite, task, ""),
         *(

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from celedger.base.errors import command
 from celedger.base.model import Commit, JobState, QueuedJob, TrialRecord
 from celedger.judge.incident import Doubt, Incident, State
 from celedger.views import incidents as words
@@ -181,7 +182,7 @@ class IncidentDocument(Document):
                 f"{m.suite}/{m.task} {m.name}".rstrip(), words.levels(m), words.moved(m),
                 words.interval(m), m.state,
             )
-            for m in incident.metrics
+            for m in (*incident.metrics, *incident.work)
             if math.isfinite(m.change)
         ]  # fmt: skip
         if rows:
@@ -189,8 +190,11 @@ class IncidentDocument(Document):
         if len(incident.first_bad) > 1:
             lines += ["", "the first bad commit is one of:"]
             lines += [f"  {self._commit(sha)}" for sha in incident.first_bad]
-        if command := incident.next():
-            lines += ["", f"`{command}`"]
+        if incident.is_explained and incident.in_force:
+            accept = command("baseline", "accept", incident.id, why="TEXT")
+            lines += ["", f"{accept} where it is wanted"]
+        elif typed := incident.next():
+            lines += ["", f"`{typed}`"]
         return "\n".join(lines)
 
     def _commit(self, sha: str) -> str:

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 import pytest
 
 from celedger.base.model import Commit, Direction, Floor, Kind, Metric, SignatureRow
+from celedger.judge.incident import WORK, Incident, IncidentMetric
+from celedger.judge.incident_list import with_work
 from celedger.judge.work import SignedLine, WorkRise, repeating
 
 COMMITS = [Commit(f"{n:040d}", f"tree {n}", (), "Ada", n, n, f"number {n}") for n in range(8)]
@@ -16,9 +18,15 @@ PLACES = {commit.sha: place for place, commit in enumerate(COMMITS)}
 
 
 def row(
-    place: int, numerics: str = "a", seed: int = 0, recipe: str = "r", **work: float
+    place: int,
+    numerics: str = "a",
+    seed: int = 0,
+    recipe: str = "r",
+    scheme: str = "short",
+    **work: float,
 ) -> SignatureRow:
-    key = json.dumps({"environment": "e", "recipe": recipe, "seed": seed}, sort_keys=True)
+    names = {"environment": "e", "recipe": recipe, "scheme": scheme, "seed": seed}
+    key = json.dumps(names, sort_keys=True)
     commit = COMMITS[place]
     growth = {"lines": work.pop("growth")} if "growth" in work else {}
     return SignatureRow(
@@ -73,6 +81,14 @@ def test_a_rise_is_over_when_the_count_is_back_and_not_before() -> None:
     assert rise.closed is None
 
 
+def test_a_rise_that_made_signatures_shorter_is_over_by_a_short_one() -> None:
+    slow = {"operators": 2000.0}
+    rows = [row(0), row(1, **slow), row(2, scheme="steps", **slow), row(4, scheme="steps")]
+    assert [(r.first, r.last, r.closed) for r in rises(rows)] == [(1, 1, 4)]
+    growing = [row(0), row(1, growth=2.0), row(2, scheme="steps")]  # too few steps to see it
+    assert [(r.count, r.closed) for r in rises(growing)] == [("growth of lines", None)]
+
+
 def test_a_second_rise_on_an_open_one_is_another() -> None:
     found = rises([row(0), row(1, operators=600.0), row(2, operators=900.0), row(3)])
     assert [(r.before, r.after, r.closed) for r in found] == [
@@ -107,3 +123,27 @@ def test_a_signature_of_an_equal_tree_has_the_place_of_the_line() -> None:
     })  # fmt: skip
     signed = list(SignedLine.of([row(0), moved], COMMITS, PLACES).commits())
     assert [s.is_new for s in signed] == [None, True]
+
+
+def incident(key: str, name: str, kind: str, first_bad: str, state: str = "open") -> Incident:
+    metric = IncidentMetric("tiny", "fit", name, 1, 2, 1, 1, 1, kind=kind, declared=kind != WORK)
+    of = WORK if kind == WORK else "metric"
+    return Incident(key, of, state, (metric,), tuple(first_bad), first_bad[-1], 0.9, first_bad[-1])
+
+
+@pytest.mark.parametrize(
+    ("host", "together"),
+    [
+        (incident("h", "step_time", "speed", "bcd"), True),  # slower by one of the same commits
+        (incident("h", "step_time", "speed", "de"), False),
+        (incident("h", "step_time", "speed", "bcd", "recovered"), False),  # the work is not back
+        (incident("h", "val_loss", "quality", "bcd"), False),  # one of three: perhaps another
+        (incident("h", "val_loss", "quality", "c"), True),
+    ],
+)
+def test_a_rise_of_work_stands_beside_what_shares_its_cause(host: Incident, together: bool) -> None:
+    rise = incident("r", "operators", WORK, "c")
+    listed = with_work([host, rise])
+    assert [i.id for i in listed] == (["h"] if together else ["h", "r"])
+    assert listed[0].work == (rise.metrics if together else ())
+    assert listed[0].metrics == host.metrics

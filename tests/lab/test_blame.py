@@ -7,7 +7,7 @@ from pathlib import Path
 from conftest import make_project
 from lab.made_traces import Writer
 
-from celedger.lab.diagnose.blame import blame
+from celedger.lab.diagnose.blame import blame, blame_functions
 from celedger.lab.diagnose.code_change import CodeChange
 from celedger.lab.diagnose.explain import code_change
 from celedger.lab.diagnose.finding import (
@@ -68,6 +68,17 @@ def test_the_line_that_ran_is_blamed_first_and_comments_last(tmp_path: Path) -> 
     assert judged.sureness == "likely"
     apart = [h for h in changed(tmp_path / "more").hunks if h.new == "new.py"]
     assert blame(finding, CodeChange(apart), tree, [])[0].sureness == "unsure"
+
+
+def test_what_slowed_functions_have_to_do_with_comes_in_their_order(tmp_path: Path) -> None:
+    change = changed(tmp_path)
+    slowed = [("<genexpr>", "elsewhere.py"), ("mask", "net.py")]
+    blamed = blame_functions(slowed, change)
+    assert [(one.hunk.new_start, one.closeness) for one in blamed] == [(5, 1)]
+    assert not blame_functions([("read", "loader.py")], change)
+    (alone,) = [h for h in change.hunks if "tril(1)" in "".join(h.lines)]
+    found = blame_functions([("<genexpr>", "net.py")], CodeChange([alone]))
+    assert [one.closeness for one in found] == [1]  # nothing else changed
 
 
 def test_a_shift_over_seeds_is_found_at_its_place_and_noise_is_not(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from celedger.lab.diagnose.slower import compare
 from celedger.lab.diagnose.stalls import CodeLine, Document, line_fields
-from celedger.lab.views.profile import largest, verdict
+from celedger.lab.views.profile import difference_headline, largest, verdict
 
 MS = 1e-3
 
@@ -64,6 +64,9 @@ def test_an_operator_more_is_slower_and_named_first() -> None:
         "added",
     )
     assert found["phases"][0]["name"] == "forward"
+    assert difference_headline(found).endswith(
+        ", most of it in `forward` (net.py); added: 1 × aten::bmm a step"
+    )
 
 
 def test_equal_runs_give_no_difference_beyond_noise() -> None:

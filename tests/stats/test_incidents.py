@@ -103,6 +103,15 @@ def test_a_doubt_above_the_floor_is_suspected_and_improvements_are_changes() -> 
     assert not derived.incidents
 
 
+@pytest.mark.parametrize(("fall", "told"), [(-2, [20]), (-12, [])])
+def test_a_doubt_is_over_where_the_metric_fell_below_its_beginning(
+    fall: float, told: list[int]
+) -> None:
+    doubt = step(20, size=8, probability=0.04)
+    derived = of((LOSS, history(doubt, step(30, size=fall, before=108))), floor=1)
+    assert [s.first for _, s in derived.suspected] == told
+
+
 def test_a_doubt_about_the_commits_of_an_incident_is_no_line_of_its_own() -> None:
     doubted = history(step(10, size=8, probability=0.4), step(30, size=8, probability=0.4))
     derived = of((LOSS, history(step(10, size=8))), (TIME, doubted))

@@ -4,7 +4,7 @@ finding and the change in, hunks in their order out."""
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -86,6 +86,24 @@ def blame(
     elif sure is Sureness.UNSURE and blamed and blamed[0].closeness == 0:
         sure = Sureness.LIKELY
     return replace(finding, sureness=sure), blamed
+
+
+def blame_functions(places: Sequence[tuple[str, str]], change: CodeChange) -> list[Blamed]:
+    """Return the hunks that change functions, given by name and path in the tree, the costliest
+    first; of a hunk that is alone in what it changes, closeness 1."""
+    changed = [hunk for hunk in change.hunks if not change.same(hunk)]
+    ranked = []
+    for hunk in changed:
+        for rank, (name, path) in enumerate(places):
+            if path not in (hunk.old, hunk.new):
+                continue
+            lines = change.source("b", path).lines_of(name)
+            inside = bool(lines & change.changed_lines(hunk, "b"))
+            close = 1 if inside or len(changed) == 1 else 2
+            ranked.append((rank, close, Blamed(hunk, close)))
+            break
+    ranked.sort(key=lambda row: row[:2])
+    return [one for _, _, one in ranked]
 
 
 def _frames(finding: ExplainFinding, tree: Path) -> Iterator[_Reached]:

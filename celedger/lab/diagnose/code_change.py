@@ -88,6 +88,11 @@ class SourceText:
         body = self.tree.body
         return {node.name: span(node) for node in body if isinstance(node, ast.FunctionDef)}
 
+    def lines_of(self, name: str) -> set[int]:
+        """Return the lines of the functions of this name, of methods and inner ones too."""
+        named = (n for n in self.nodes if isinstance(n, _Function) and n.name == name)
+        return {line for node in named for line in span(node)}
+
     def function_at(self, line: int) -> range:
         """Return the lines of the innermost function there; none outside of all."""
         around = _around(self.tree, line)

@@ -25,6 +25,7 @@ CONFIDENCE = 0.999
 ASSUMED_SPREAD, ASSUMED_FREEDOM = 0.05, 4
 FLOOR = 0.03  # of a step: the suites' own floor for step times
 ROW_FLOOR = 0.01  # of a step: of one row
+_ROUNDING = 1e-12  # of a step
 UNDECIDED = 0.1  # of a step: a larger difference within the noise is not called the same
 TURNS = "ABBA"  # drift of the machine that is linear in time cancels
 
@@ -58,7 +59,10 @@ def compare(before: Sequence[Document], after: Sequence[Document]) -> Document:
     added["beyond_noise"] = abs(added["difference"]) > limit_of_added
     for rows in tables.values():  # the last row makes them add up
         rest = total("", rows)
-        before_rest, after_rest = (whole[side] - rest[side] for side in ("before", "after"))
+        before_rest, after_rest = (
+            left if abs(left := whole[side] - rest[side]) > _ROUNDING * step else 0.0
+            for side in ("before", "after")
+        )
         rows.append(_cells("remainder", "", before_rest, after_rest, whole["noise"]))
     decisive = whole if whole["beyond_noise"] else added
     word = "slower" if decisive["difference"] > 0 else "faster"
@@ -76,6 +80,12 @@ def compare(before: Sequence[Document], after: Sequence[Document]) -> Document:
             lambda wait: (wait["method"], wait["file"], wait["function"]),
         ),
     }  # fmt: skip
+
+
+def slowed(difference: Document) -> list[tuple[str, str]]:
+    """Return the functions that got slower beyond noise, by name and file, the costliest first."""
+    rows = [r for r in difference["functions"] if r["beyond_noise"] and r["difference"] > 0]
+    return [(row["name"], row["where"]) for row in rows]
 
 
 def _ratio(wholes: Sequence[Sequence[float]]) -> tuple[float, float]:

@@ -14,6 +14,7 @@ from celedger.cli.session import TYPED, command_line, diagnosing, keep, note
 if TYPE_CHECKING:
     from celedger.cli.session import Looking
     from celedger.lab.views.profile import ProfileTarget
+    from celedger.repo import Repository
 
 
 def profile(
@@ -65,7 +66,7 @@ def profile(
         sides = _measure(looking, target, probe, turns if two and not memory else 0)
         if timeline is not None:
             _save_timeline(looking.folder, timeline)
-        kind, measured, headline, text, status = _answer(target, sides, memory=memory)
+        kind, measured, headline, text, status = _answer(repository, target, sides, memory=memory)
         answer = document(kind=kind, **target.fields(), **measured)
         line = command_line(context, revision="..".join(commit.sha[:TYPED] for commit in commits))
         keep(looking, chosen, commits, line, headline, answer, started=looking.started)
@@ -124,13 +125,20 @@ def _measure(
 
 
 def _answer(
-    target: ProfileTarget, sides: list[list[dict[str, Any]]], *, memory: bool
+    repository: Repository,
+    target: ProfileTarget,
+    sides: list[list[dict[str, Any]]],
+    *,
+    memory: bool,
 ) -> tuple[str, dict[str, Any], str, str, Status]:
     """Return the kind of the document, the document, its headline and text, and the exit status."""
     from celedger.lab.diagnose import memory_growth as memories
     from celedger.lab.diagnose import slower
+    from celedger.lab.diagnose.blame import blame_functions
+    from celedger.lab.diagnose.explain import code_change
     from celedger.lab.views import memory as of_memory
     from celedger.lab.views import profile as of_time
+    from celedger.lab.views.explain import hunk_record
 
     width = options.width()
     if len(sides) == 1:
@@ -147,7 +155,14 @@ def _answer(
         headline = of_memory.difference_headline
     else:
         measured = slower.compare(*sides)
-        kind, text, headline = "profile-difference", of_time.slower_text, of_time.verdict
+        change = code_change(repository, *(commit.sha for commit in target.commits))
+        blamed = blame_functions(slower.slowed(measured), change)
+        measured["hunks"] = [hunk_record(one) for one in blamed]
+        kind, text, headline = (
+            "profile-difference",
+            of_time.slower_text,
+            of_time.difference_headline,
+        )
     statuses = {"slower": Status.BAD, "larger": Status.BAD, "undecided": Status.CANNOT_JUDGE}
     status = statuses.get(measured["verdict"], Status.GOOD)
     return kind, measured, headline(measured), text(target, measured, width=width), status

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from celedger.lab.diagnose.blame import Blamed, path_in_tree
 from celedger.lab.diagnose.difference import Growth
@@ -59,7 +60,7 @@ def explanation_text(answer: Explanation, tree: Path, width: int = 100) -> str:
     rows += [("note", note) for note in answer.notes]
     lines = [head, *(f"  {name:<12}{text}" for name, text in rows)]
     for blamed in answer.blamed[:_HUNKS]:
-        lines += ["", *_hunk_lines(blamed)]
+        lines += ["", *hunk_lines(hunk_record(blamed))]
     if len(answer.blamed) > _HUNKS:
         lines.append(f"and {count(len(answer.blamed) - _HUNKS, 'more hunk')} of the change")
     return "\n".join(lines)
@@ -166,13 +167,20 @@ def _places(finding: ExplainFinding, tree: Path) -> list[tuple[str, str, Frame]]
     return list(rows.values())
 
 
-def _hunk_lines(blamed: Blamed) -> list[str]:
-    hunk = blamed.hunk
-    name = hunk.new or hunk.old
-    title = f"{name}:{hunk.new_start}" + (f"  {plain(hunk.around)}" if hunk.around else "")
-    lines = [f"    {plain(line[:1])} {line[1:].rstrip()}" for line in hunk.lines[:_LINES]]
-    more = len(hunk.lines) - _LINES
+def hunk_lines(hunk: Mapping[str, Any]) -> list[str]:
+    """Return the text of a hunk, as documents have it."""
+    title = f"{hunk['new'] or hunk['old']}:{hunk['new_start']}"
+    title += f"  {plain(hunk['around'])}" if hunk["around"] else ""
+    lines = [f"    {plain(line[:1])} {line[1:].rstrip()}" for line in hunk["lines"][:_LINES]]
+    more = len(hunk["lines"]) - _LINES
     return [f"  {title}", *lines, *([f"    … {more} more lines"] if more > 0 else [])]
+
+
+def hunk_record(blamed: Blamed) -> dict[str, Any]:
+    return {
+        **document.pick(blamed.hunk, "old new old_start new_start around"),
+        "closeness": blamed.closeness, "lines": blamed.hunk.lines,
+    }  # fmt: skip
 
 
 def explanations_json(answers: Sequence[Explanation], tree: Path) -> dict[str, document.Json]:
@@ -190,13 +198,7 @@ def _record(answer: Explanation, tree: Path) -> dict[str, object]:
         "loss_differs": [] if growth is None else list(growth.loss),
         "loss_not_finite_at": None if growth is None else growth.diverged,
         "finding": None if finding is None else _finding_record(finding, tree),
-        "hunks": [
-            {
-                **document.pick(one.hunk, "old new old_start new_start"),
-                "closeness": one.closeness, "lines": one.hunk.lines,
-            }
-            for one in answer.blamed
-        ],
+        "hunks": [hunk_record(one) for one in answer.blamed],
         "layers": [
             {"module": x.path, "class": x.kind, "step": x.step,
              "forward": x.forward, "backward": x.backward}

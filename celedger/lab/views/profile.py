@@ -11,6 +11,7 @@ from celedger.base.model import Commit
 from celedger.lab.diagnose.slower import total
 from celedger.lab.diagnose.speed_advice import MEANING, largest_operators, module, stolen, waiter
 from celedger.lab.diagnose.stalls import NEIGHBOURS, Document
+from celedger.lab.views.explain import hunk_lines
 from celedger.views.format import (
     PLUS_MINUS,
     Column,
@@ -242,6 +243,24 @@ def verdict(document: Document) -> str:
     )
 
 
+_MOST_OF_IT = 0.3  # share of a difference from which a function is named for it
+_ADDED = 2  # operators
+
+
+def difference_headline(document: Document) -> str:
+    """Return the verdict, with what most of the difference is spent in and what was added."""
+    whole = abs(document["whole"]["difference"])
+    rows = [row for row in document["functions"] if row["beyond_noise"]]
+    most = max(rows, key=lambda row: abs(row["difference"]), default=None)
+    text = verdict(document)
+    if most is not None and abs(most["difference"]) >= _MOST_OF_IT * whole:
+        text += f", most of it in `{plain(most['name'])}` ({plain(most['where'])})"
+    added = [row for row in document["operators"] if row["change"] == "added"]
+    added.sort(key=lambda row: -row["difference"])
+    names = ", ".join(f"{row['calls'][1]:.3g} × {plain(row['name'])}" for row in added[:_ADDED])
+    return f"{text}; added: {names} a step" if names else text
+
+
 def slower_sentence(document: Document) -> str:
     """Return the verdict with the difference of a whole step and its noise."""
     whole = document["whole"]
@@ -276,6 +295,9 @@ def slower_text(target: ProfileTarget, document: Document, *, width: int = 100) 
         ]  # fmt: skip
         heads = columns(part[:-1], where, ">before", ">after", ">difference", ">noise", "")
         lines += ["", table(heads, rows, width=width)]
+    for hunk in document.get("hunks", ())[:1]:
+        if hunk["closeness"] <= 1:
+            lines += ["", *hunk_lines(hunk)]
     return "\n".join(lines)
 
 
