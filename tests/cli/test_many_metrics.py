@@ -154,3 +154,10 @@ def test_telemetry_is_searched_only_where_nothing_declared_is_worse(
     done = project.run("bisect", f"{shas[0]}..{shas[-1]}")
     culprit = shas[1] if sought == "val_loss" else shas[2]
     assert f"first bad commit of fit {sought}: {culprit}" in done.out, done.out + done.err
+
+
+def test_a_declared_metric_that_no_trial_has_is_told(tmp_path: Path) -> None:
+    suite = SUITE.replace("[[task]]", '[metrics.step_time]\ndirection = "lower"\n[[task]]')
+    project = scripted(tmp_path / "project", suite, descend)
+    project.commit("one", {"model.py": "LEVEL = 1.0\nSCORE = 0.9\n"})
+    assert "warning: fit step_time: no trial had a value" in project.run("run", "HEAD").err
