@@ -61,7 +61,7 @@ class Progress:
         self._total = len(needs)
         self._done = self._reused = 0
         self._trials: dict[_Key, str] = {}  # that run: what is said of each
-        self._announced: set[str] = set()  # holders that were waited for, tasks that strayed
+        self._announced: set[str] = set()  # holders that were waited for, what remarks are about
         self._bar: Any = None
         self._row: Any = None
         self._clock = clock
@@ -123,34 +123,11 @@ class Progress:
                 self._said[key] = self._clock()
                 self._trials[key] = _name(key)
                 self._show()
-            case events.StartedCold(task, reason):
-                self.say(f"celedger: {task.name} starts cold: {reason}")
             case events.EpochReported(commit, task, seed, number):
                 self._epoch((task.name, commit.sha, seed), number)
-            case events.Strayed(_, task, _, file) if task.name not in self._announced:
-                self._announced.add(task.name)
-                self.say(
-                    f"celedger: warning: {task.name} read {file} of your work tree, not of the "
-                    "commit: what it measures depends on what you have checked out (is the "
-                    "package installed in editable form, or is a path absolute?)"
-                )
-            case events.ReadNothing(task) if task.name not in self._announced:
-                self._announced.add(task.name)
-                self.say(
-                    f"celedger: warning: {task.name} read nothing of your repository, so no commit "
-                    "can change its numbers: let its command run your code (docs/suites.md)"
-                )
-            case events.Unsatisfied(commit, _, wanted) if not self._announced.issuperset(wanted):
-                self._announced.update(wanted)
-                self.say(
-                    f"celedger: warning: {commit.sha[:SHORT]} wants {'; '.join(wanted)}: `venv` in "
-                    "the suite trains each commit with its own packages (docs/suites.md)"
-                )
-            case events.Unreachable(commit, problem):
-                self.say(f"celedger: {commit.sha[:SHORT]} is skipped: {problem}")
-            case events.Restarted(commit, task, reason):
-                again = f"{task.name} {commit.sha[:SHORT]} runs again on another node"
-                self.say(f"celedger: {again}: {reason}")
+            case events.Remark(text, about) if not about or not self._announced.issuperset(about):
+                self._announced.update(about)
+                self.say(f"celedger: {text}")
             case events.Finished(commit, record, seconds):
                 self._end(commit.sha, record, seconds)
             case events.Reused(commit, record):

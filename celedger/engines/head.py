@@ -310,7 +310,8 @@ class Head:
             self._avoided.add(job.node)
         else:
             job.lost += 1
-        self._bench.station.listen(events.Restarted(order.commit, order.tasks[0], str(error)))
+        again = f"{order.tasks[0].name} {order.commit.sha[:10]} runs again on another node"
+        self._bench.station.listen(events.Remark(f"{again}: {error}"))
         order = replace(order, ulid=self._bench.new_ulid())
         note, intake = self._notes.write(order), Intake(order, self._ledger)
         self._start(_OpenOrder(note, intake, job.answer, lost=job.lost))

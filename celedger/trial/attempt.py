@@ -302,18 +302,31 @@ class Attempt:
                 self.commit, self.task, ulid, self.named, self.station.checkout
             )
             if strayed:
-                root = self.station.setup.repository.root
-                self.station.listen(events.Strayed(self.commit, self.task, root, strayed))
+                self._warn(
+                    f"{self.task.name} read {strayed} of your work tree, not of the commit: what "
+                    "it measures depends on what you have checked out (is the package installed "
+                    "in editable form, or is a path absolute?)"
+                )
             if wanted := self._unmet():
-                self.station.listen(events.Unsatisfied(self.commit, self.task, wanted))
+                self._warn(
+                    f"{self.commit.sha[:10]} wants {'; '.join(wanted)}: `venv` in the suite trains "
+                    "each commit with its own packages (docs/suites.md)", *wanted,
+                )  # fmt: skip
             if outcome.kind is OutcomeKind.OK and self._read_nothing():
-                self.station.listen(events.ReadNothing(self.task))
+                self._warn(
+                    f"{self.task.name} read nothing of your repository, so no commit can change "
+                    "its numbers: let its command run your code (docs/suites.md)"
+                )
         journal.remove(ledger, self.journal_path)
         if self.out.is_dir() and not any(self.out.iterdir()):
             self.out.rmdir()
         record = ledger.trial(ulid)
         assert record is not None
         return record
+
+    def _warn(self, text: str, *about: str) -> None:
+        remark = events.Remark(f"warning: {text}", about or (self.task.name,))
+        self.station.listen(remark)
 
     def _unmet(self) -> tuple[str, ...]:
         """Return what the commit wants of the packages that it imported and did not get. A virtual

@@ -4,7 +4,6 @@ records them; the worker ignores them."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 from celedger.base.model import Commit, Seconds, Task, TrialRecord
@@ -36,13 +35,6 @@ class Started(NamedTuple):
     seed: int
 
 
-class StartedCold(NamedTuple):
-    """The suite preloads modules, and this training starts cold."""
-
-    task: Task
-    reason: str
-
-
 class EpochReported(NamedTuple):
     commit: Commit
     task: Task
@@ -50,43 +42,11 @@ class EpochReported(NamedTuple):
     number: int
 
 
-class Strayed(NamedTuple):
-    """A trial opened `file` (at that path) of the user's work tree, which git tracks: it measured
-    that file and not its commit. `root` is the repository's."""
+class Remark(NamedTuple):
+    """A line for a person. One about what others were about is said once, for each of `about`."""
 
-    commit: Commit
-    task: Task
-    root: Path
-    file: str
-
-
-class ReadNothing(NamedTuple):
-    """A trial ended well, and opened no file of its commit: no commit can change its numbers."""
-
-    task: Task
-
-
-class Unsatisfied(NamedTuple):
-    """A trial ran with other versions of packages than its commit wants: `wanted` says which."""
-
-    commit: Commit
-    task: Task
-    wanted: tuple[str, ...]
-
-
-class Unreachable(NamedTuple):
-    """Git cannot check this commit out; a search continues without it."""
-
-    commit: Commit
-    problem: str
-
-
-class Restarted(NamedTuple):
-    """A trial runs again on another node, for a reason."""
-
-    commit: Commit
-    task: Task
-    reason: str
+    text: str
+    about: tuple[str, ...] = ()
 
 
 class Finished(NamedTuple):
@@ -103,8 +63,7 @@ class Reused(NamedTuple):
 
 
 Event = (
-    Waiting | Building | Installing | Started | StartedCold | EpochReported | Strayed
-    | ReadNothing | Unsatisfied | Unreachable | Restarted | Finished | Reused
+    Waiting | Building | Installing | Started | EpochReported | Remark | Finished | Reused
 )  # fmt: skip
 Listener = Callable[[Event], None]
 Until = Callable[[str], str]

@@ -315,7 +315,7 @@ class Station:
             return fork
         if fork not in self._cold:
             self._cold.add(fork)
-            self.listen(events.StartedCold(task, fork))
+            self.listen(events.Remark(f"{task.name} starts cold: {fork}"))
         return None
 
     def preloaded_heap(self, task: Task, python: str, env: Mapping[str, str]) -> int:

@@ -261,7 +261,8 @@ class _Search:
             self._unreachable.add(at)
             if at in (GOOD, len(self._history.commits) - 1) or len(self._unreachable) > UNREACHABLE:
                 raise
-            self._bench.station.listen(events.Unreachable(commit, str(error)))
+            remark = events.Remark(f"{commit.sha[:10]} is skipped: {error}")
+            self._bench.station.listen(remark)
             self._update()
             return None
         if proposal.aim is Aim.NAMED and record.derived:
