@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from celedger.base.model import IncidentState
 from celedger.stats import history, incidents, mends, next_trial, trial_noise
 from celedger.stats.course import (
     Acts,
-    IncidentState,
     Measurements,
     MetricHistory,
     MetricKey,

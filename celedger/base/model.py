@@ -537,6 +537,21 @@ class SaidRecord:
     details: Mapping[str, object] = field(default_factory=dict)
 
 
+FEWEST_REPEATS = 4
+"""Degrees of freedom of repeats below which nothing opens: log sd is known to .35, the prior's
+weight is 5 %. Without it one seed a commit gave 5 false incidents in 12,480 commits, with it 0."""
+
+
+class IncidentState(StrEnum):
+    """What became of an incident."""
+
+    OPEN = "open"
+    PARTLY = "partly"
+    RECOVERED = "recovered"
+    ACCEPTED = "accepted"
+    WITHDRAWN = "withdrawn"
+
+
 @dataclass(frozen=True, slots=True)
 class SaidMetric:
     """A metric of an incident: its state, and how much worse it got, in its own unit."""

@@ -172,7 +172,7 @@ def _beside(
     from celedger.base.model import Purpose
     from celedger.cli.progress import Progress
     from celedger.judge import edit
-    from celedger.trial.workers import run_all
+    from celedger.trial.runner import run_all
     from celedger.trial.workplace import lacking
 
     commit, base = synthetic.commit, synthetic.base

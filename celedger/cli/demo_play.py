@@ -18,8 +18,7 @@ from celedger.ledger import Ledger
 from celedger.repo import Repository, spread
 from celedger.trial import events
 from celedger.trial.permissions import Gate
-from celedger.trial.runner import Bench
-from celedger.trial.workers import run_all
+from celedger.trial.runner import Bench, run_all
 from celedger.trial.workplace import choose_tasks, lacking, local_bench, suite_of
 from celedger.views.demo import DemoAnswer
 

@@ -216,7 +216,7 @@ def _train(
         note(f"celedger: the ledger holds every trial asked for{hint}")
         return []
     from celedger.cli.progress import Progress
-    from celedger.trial.workers import run_all
+    from celedger.trial.runner import run_all
 
     with Progress(bench, needs):
         return run_all(bench, needs) if budget is None else run_all(bench, needs, leaves_out=budget)

@@ -7,12 +7,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-from celedger.base.model import CLOCKED, Metric, Task, TrialRecord
+from celedger.base.model import CLOCKED, FEWEST_REPEATS, Metric, Task, TrialRecord
 from celedger.judge.incident import TWO_SIDED_95, MetricStanding, Standing, State, interval
 from celedger.judge.standings import ONE_SIDED_95, PAIRED, WITHOUT_FLOOR
 from celedger.ledger.read import Reader
 from celedger.repo.synthetic import AUTHOR
-from celedger.stats.incident_state import FEWEST_REPEATS
 from celedger.stats.tries import evidence, needed
 
 

@@ -10,13 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from celedger.base.model import Commit, Task, TrialRecord
+from celedger.base.model import FEWEST_REPEATS, Commit, Task, TrialRecord
 from celedger.judge.derivation import Derivation, derive
 from celedger.judge.line import Line
 from celedger.judge.measured import Chain
 from celedger.judge.memory import cache_of
 from celedger.stats.course import MetricHistory, MetricKey, Step
-from celedger.stats.incident_state import FEWEST_REPEATS
 from celedger.stats.next_trial import Job, Wanted, Why, needs_anchor, next_trial
 from celedger.trial.engine import Need
 from celedger.trial.runner import Bench, next_seed

@@ -12,8 +12,7 @@ from typing import Any
 
 from celedger.base import plugins
 from celedger.base.errors import Status, command
-from celedger.base.model import FindingRecord, Kind
-from celedger.stats.incident_state import FEWEST_REPEATS, IncidentState
+from celedger.base.model import FEWEST_REPEATS, FindingRecord, IncidentState, Kind
 
 TYPED = 12
 """Digits of a hash in a command: enough for a large repository."""

@@ -143,8 +143,7 @@ def record(
         if known is not None and known[1]:
             return known[0]
         from celedger.judge.derivation import derive
-        from celedger.judge.incident_list import build
-        from celedger.judge.state import state_of
+        from celedger.judge.state import build, state_of
         from celedger.judge.told import new_rows
 
         line = line_of(repository, ledger, tip)

@@ -9,12 +9,11 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from celedger.base.model import Metric
+from celedger.base.model import FEWEST_REPEATS, Metric
 from celedger.judge.derivation import Derivation
 from celedger.judge.incident import Incident, MetricStanding, Standing, interval
 from celedger.stats.arrays import Floats
 from celedger.stats.course import Measurements, MetricHistory, MetricKey, Node
-from celedger.stats.incident_state import FEWEST_REPEATS
 from celedger.stats.mends import KEPT
 from celedger.trial.protocol import TELEMETRY
 

@@ -1,5 +1,9 @@
 """The one memory: what is worse on a line, since which commit, and whether it is over.
 
+Lives here: the list of incidents (steps of numbers and failures that have one cause, named and
+sorted: two parts join if a commit may have made both, and what a bisect named is the first bad
+commit), and the state that has it.
+
 Derived anew from trials, bisects and people's acts whenever they change (docs/statistics.md).
 Stored are only rows of what was said, on which identity and hysteresis rest, and a cache that may
 be deleted at any time. Every view prints rows of this state; none judges.
@@ -9,24 +13,391 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import Any
 
-from celedger.base.model import BaselineAct
-from celedger.judge import incident_list, standings
+from celedger.base.model import BY_ID, CLOCKED, BaselineAct, BisectRecord, IncidentState, Kind
+from celedger.judge import standings
 from celedger.judge.derivation import Derivation
+from celedger.judge.failures import Failure, worst_first
 from celedger.judge.incident import (
+    IN_FORCE,
+    PER_STEP,
+    WORK,
     Doubt,
+    Incident,
+    IncidentMetric,
     LevelChange,
     MetricNoise,
     PinnedDistance,
     State,
+    explanation,
     interval,
 )
-from celedger.judge.incident_list import ListedIncidents
-from celedger.stats.course import MetricHistory, MetricKey, Node
+from celedger.judge.told import Told, Whereabouts, identity
+from celedger.judge.work import ORDER, WorkRise
+from celedger.stats.course import Acts, MetricHistory, MetricKey, Node, StepIncident, StepKind
 from celedger.stats.slow_drift import level_at
 from celedger.trial.protocol import TELEMETRY
+
+_NOWHERE = math.nan
+
+
+@dataclass(frozen=True, slots=True)
+class ListedIncidents:
+    """All incidents of a line, sorted; `gone` are the ids of those whose commits left it; `sizes`
+    of the steps of each, by its id, as `told` stores them."""
+
+    incidents: tuple[Incident, ...]
+    gone: tuple[str, ...]
+    sizes: dict[str, list[list[object]]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What has one cause so far: a set of places, and what moved there."""
+
+    first: int
+    last: int
+    likeliest: int
+    probability: float
+    state: IncidentState
+    kind: str
+    metrics: tuple[IncidentMetric, ...]
+    id: str = ""
+    seen: int = -1
+    known: int = -1
+    closed: int | None = None
+    failures: tuple[Failure, ...] = ()
+    was_sure: bool = False
+    why: str = ""
+    sizes: list[list[object]] = field(default_factory=list)
+    also: tuple[str, ...] = ()
+    is_measured: bool | None = None  # None: as its tasks are
+
+
+def build(derivation: Derivation) -> ListedIncidents:
+    """Return the list."""
+    elsewhere = {t.id for t in derivation.told if t.where is Whereabouts.MERGED}
+    dismissed = derivation.acts_by_place.dismissed_ids
+    parts = [
+        _of_steps(derivation, each)
+        for each in derivation.derived.incidents
+        # What a branch mended before it was merged never was on the line.
+        if each.state is not IncidentState.WITHDRAWN or each.id not in elsewhere - dismissed
+    ]
+    age = {each.id: (each.steps.since, each.id) for each in derivation.told}
+    taken: set[str] = set()
+    for failure in derivation.failures:
+        told = [each for each in derivation.told_failures(failure) if each.id not in taken]
+        taken |= {each.id for each in told}
+        parts = _joined(parts, _of_failure(derivation, failure, told), age)
+    parts += [_as_recorded(derivation, each) for each in derivation.rebased()]
+    rises = derivation.signed.rises(derivation.ledger.metrics)
+    parts += [_of_rises(derivation, each) for each in _by_cause(rises)]
+    incidents, sizes = [], {}
+    names = {part.id for part in parts} - {""}
+    for part in parts:
+        incident = _named(derivation, part, names)
+        if incident.in_force and incident.is_named:
+            findings = derivation.ledger.findings(incident.likeliest)
+            explained = explanation(incident, findings) is not None
+            incident = replace(incident, is_explained=explained)
+        names.add(incident.id)
+        incidents.append(incident)
+        sizes[incident.id] = part.sizes
+    listed = {incident.id for incident in incidents}
+    gone = tuple(
+        each.id
+        for each in derivation.told
+        if each.where is Whereabouts.GONE and each.id not in listed
+    )
+    return ListedIncidents(tuple(sorted(with_work(incidents), key=_order)), gone, sizes)
+
+
+def _order(incident: Incident) -> tuple[object, ...]:
+    floors = max((m.floors for m in incident.metrics if m.declared), default=0.0)
+    return (not incident.in_force, incident.kind == WORK, not incident.is_measured,
+            not incident.is_failure, not incident.declared, -floors, incident.id)  # fmt: skip
+
+
+def with_work(incidents: Sequence[Incident]) -> list[Incident]:
+    """Return the incidents with each undeclared rise of work at what shares its cause: one that
+    slowed the task or took its memory at one of the same commits, or that has this one commit."""
+    rises = [i for i in incidents if i.kind == WORK and not i.declared]
+    others = [i for i in incidents if i not in rises]
+    for rise in rises:
+        for place, host in enumerate(others):
+            own = [m for m in host.metrics if m.key[:2] == rise.main.key[:2] and m.name]
+            costs = any(Kind(m.kind) in CLOCKED for m in own)
+            if (
+                own and host.in_force == rise.in_force and host.kind != WORK
+                and not set(rise.first_bad).isdisjoint(
+                    host.first_bad if costs or host.is_named else ()
+                )
+            ):  # fmt: skip
+                others[place] = replace(host, work=(*host.work, *rise.metrics))
+                break
+        else:
+            others.append(rise)
+    return others
+
+
+def _by_cause(rises: Sequence[WorkRise]) -> list[list[WorkRise]]:
+    """Group the rises of work whose sets share a commit."""
+    causes: list[list[WorkRise]] = []
+    for rise in rises:
+        for cause in causes:
+            first, last = max(r.first for r in cause), min(r.last for r in cause)
+            if rise.first <= last and first <= rise.last and all(r.key != rise.key for r in cause):
+                cause.append(rise)
+                break
+        else:
+            causes.append([rise])
+    return causes
+
+
+def _of_rises(derivation: Derivation, rises: Sequence[WorkRise]) -> _Part:
+    first, last = max(r.first for r in rises), min(r.last for r in rises)
+    rises = sorted(rises, key=lambda r: (not r.is_declared, r.task, ORDER.index(r.count)))
+    told = [
+        each for each in derivation.told_work
+        if each.is_here and each.steps.first <= last and first <= each.steps.last
+        and any(rise.key in each.steps.states for rise in rises)
+    ]  # fmt: skip
+    names = [name for each in told for name in (each.id, *each.steps.also)]
+    names = names or [identity(*rises[0].key, WORK, derivation.among(first, last)[0])]
+    acts = derivation.acts_by_place
+    metrics = []
+    for rise in rises:
+        change = rise.after - rise.before
+        metrics.append(IncidentMetric(
+            *rise.key, rise.before, rise.after, change, change, change, PER_STEP, WORK,
+            _state_of_rise(rise, acts, names).value, rise.is_declared, change / rise.floor,
+        ))  # fmt: skip
+    states = {IncidentState(metric.state) for metric in metrics}
+    return _Part(
+        first, last, last, 1 / (last - first + 1),
+        next(iter(states)) if len(states) == 1 else IncidentState.PARTLY, WORK, tuple(metrics),
+        names[0], last, first - 1,
+        max((rise.closed for rise in rises if rise.closed is not None), default=None),
+        was_sure=True, also=tuple(names[1:]), is_measured=any(rise.is_current for rise in rises),
+    )  # fmt: skip
+
+
+def _state_of_rise(rise: WorkRise, acts: Acts, names: Sequence[str]) -> IncidentState:
+    if rise.closed is not None:
+        return IncidentState.RECOVERED
+    if acts.dismissed_ids.intersection(names):
+        return IncidentState.WITHDRAWN
+    is_accepted = any(
+        suite == rise.suite and task in ("", rise.task) and count in ("", rise.count)
+        and any(rise.first <= place <= rise.last for place in places)
+        for (suite, task, count), places in acts.accepted.items()
+    )  # fmt: skip
+    is_accepted |= bool(acts.accepted_ids.intersection(names))
+    return IncidentState.ACCEPTED if is_accepted else IncidentState.OPEN
+
+
+def _of_steps(derivation: Derivation, incident: StepIncident) -> _Part:
+    rows, sizes = [], []
+    for key, share in incident.shares.items():
+        metric = derivation.metric(key)
+        sign, step = metric.direction.sign, share.step
+        low, high = interval(sign, step.size, step.error)
+        floor = metric.floor.at(step.before)
+        row = IncidentMetric(
+            *key,
+            sign * step.before,
+            sign * (step.before + step.size),
+            sign * step.size,
+            low,
+            high,
+            metric.unit,
+            metric.kind.value,
+            share.state.value,
+            metric not in TELEMETRY,
+            abs(step.size) / floor if floor else abs(step.size) / step.unit,
+        )
+        rows.append(row)
+        sizes.append([*key, step.size, step.error, step.before])
+    rows.sort(key=lambda row: (not row.declared, -row.floors))
+    steps = [share.step for share in incident.shares.values()]
+    return _Part(
+        incident.first, incident.last, incident.likeliest, incident.probability, incident.state,
+        "drift" if incident.kind is StepKind.DRIFT else "metric", tuple(rows), incident.id,
+        min((step.likeliest for step in steps), default=incident.last),
+        min((step.known for step in steps), default=-1), incident.closed, (), incident.was_sure,
+        f"a part of {incident.joined}" if incident.joined else "", sizes, incident.also,
+    )  # fmt: skip
+
+
+def _as_recorded(derivation: Derivation, told: Told) -> _Part:
+    """Return an incident whose commits a rebase moved, as long as nothing is measured there."""
+    details: Mapping[str, Any] = told.record.details
+    state = IncidentState(told.record.state)
+    recorded: list[list[Any]] = details.get("sizes", [])
+    sizes = {tuple(row[:3]): row[3:] for row in recorded}
+    rows = []
+    for suite, task, name, own in details["metrics"]:
+        key = (suite, task, name)
+        metric = derivation.find_metric(key)
+        size, error, before = sizes.get(key, (_NOWHERE,) * 3)
+        sign = metric.direction.sign if metric is not None else 1
+        low, high = interval(sign, size, error)
+        rows.append(
+            IncidentMetric(
+                *key, sign * before, sign * (before + size), sign * size, low, high,
+                metric.unit if metric is not None else "",
+                metric.kind.value if metric is not None else Kind.QUALITY.value, own,
+                metric not in TELEMETRY,
+            )
+        )  # fmt: skip
+    first, last = told.steps.first, told.steps.last
+    return _Part(
+        first, last, last, 1 / (last - first + 1), state, told.kind, tuple(rows), told.id, last,
+        first - 1, None, (), told.steps.was_sure, "", recorded,
+    )  # fmt: skip
+
+
+def _of_failure(derivation: Derivation, failure: Failure, told: Sequence[Told]) -> _Part:
+    """Return a failure, of which something was said before, the oldest first."""
+    first, last, likeliest = failure.first, failure.last, failure.last
+    probability = 1 / (last - first + 1)
+    named = derivation.acts_by_place.named.get(failure.key, {})
+    at = [place for place in named if first <= place <= last]
+    if at:
+        first = last = likeliest = at[-1]
+        probability = named[likeliest]
+    state = IncidentState.OPEN if failure.closed is None else IncidentState.RECOVERED
+    key = failure.key
+    accepted = derivation.acts_by_place.accepted
+    wanted = any(
+        places and any(first <= p <= last for p in places)
+        for (suite, task, metric), places in accepted.items()
+        if suite == key[0] and task in ("", key[1]) and metric in ("", key[2])
+    )
+    names = tuple(dict.fromkeys(name for t in told for name in (t.id, *t.steps.also)))
+    if wanted or derivation.acts_by_place.accepted_ids.intersection(names):
+        state = IncidentState.ACCEPTED
+    elif derivation.acts_by_place.dismissed_ids.intersection(names):
+        state = IncidentState.WITHDRAWN
+    kind = Kind.QUALITY.value
+    row = IncidentMetric(
+        *key, _NOWHERE, _NOWHERE, _NOWHERE, _NOWHERE, _NOWHERE, "", kind, state.value, True
+    )
+    return _Part(
+        first, last, likeliest, probability, state, failure.kind, (row,), "".join(names[:1]),
+        failure.last, failure.first - 1, failure.closed, (failure,), True, also=names[1:],
+    )  # fmt: skip
+
+
+def _joined(
+    parts: Sequence[_Part], new: _Part, age: Mapping[str, tuple[float, str]]
+) -> list[_Part]:
+    """Return the parts with one more, joined to one with which it shares a commit. A task that
+    fails has no numbers: what is worse once it runs again is another cause, the mend's perhaps. Of
+    two names the older one stays; `age` sorts them."""
+    mates = [
+        part for part in parts
+        if part.first <= new.last and new.first <= part.last
+        and part.state is not IncidentState.WITHDRAWN
+        and new.state is not IncidentState.WITHDRAWN
+        and not (part.last > new.last and any(_is_hidden(m, new) for m in part.metrics))
+    ]  # fmt: skip
+    if not mates:
+        return [*parts, new]
+    mate = min(mates, key=lambda part: (part.last - part.first, part.first))
+    first, last = max(mate.first, new.first), min(mate.last, new.last)
+    surest = mate if first <= mate.likeliest <= last and not new.known < mate.known else new
+    likeliest = min(max(surest.likeliest, first), last)
+    states = {mate.state, new.state}
+    state = next(iter(states))
+    if len(states) > 1:
+        over = IncidentState.RECOVERED in states or IncidentState.PARTLY in states
+        state = IncidentState.PARTLY if over else IncidentState.OPEN
+    failures = (*mate.failures, *new.failures)
+    closed = None if mate.closed is None or new.closed is None else max(mate.closed, new.closed)
+    ids = sorted(filter(None, (mate.id, new.id)), key=age.__getitem__)
+    joined = replace(
+        mate, first=first, last=last, likeliest=likeliest,
+        probability=max(mate.probability, new.probability, 1 / (last - first + 1)),
+        state=state, kind=worst_first([each.kind for each in failures]),
+        metrics=(*new.metrics, *mate.metrics) if not mate.failures
+        else (*mate.metrics, *new.metrics),
+        id="".join(ids[:1]), also=(*mate.also, *new.also, *ids[1:]),
+        seen=min(mate.seen, new.seen), known=max(mate.known, new.known),
+        closed=closed, failures=failures, was_sure=True,
+    )  # fmt: skip
+    return [joined if part is mate else part for part in parts]
+
+
+def _is_hidden(metric: IncidentMetric, failure: _Part) -> bool:
+    """Return True if a metric that moved has no value where this fails."""
+    return math.isfinite(metric.change) and any(
+        metric.key[:2] == each.key[:2] and each.key[2] in ("", metric.name)
+        for each in failure.failures
+    )
+
+
+def _named(derivation: Derivation, part: _Part, taken: Collection[str]) -> Incident:
+    """Return a part as an incident. A new one gets a name that is not `taken`: of two that parted,
+    one keeps the name, and the other may begin at the same commit."""
+    main = part.metrics[0]
+    metrics = tuple(sorted(part.metrics, key=lambda m: m.state not in IN_FORCE))
+    among = derivation.among(part.first, part.last)
+    oldest = among[0]
+    likeliest, probability = derivation.sha(part.likeliest), part.probability
+    bisect = _bisect(derivation, part)
+    if bisect is not None:
+        likeliest, probability = bisect.culprits[0], bisect.probability
+        inside = [
+            sha for sha in bisect.culprits if part.first <= derivation.place(sha) <= part.last
+        ]
+        among = tuple(sorted(inside, key=derivation.place)) or (likeliest,)
+    name = part.id
+    while not name or (name in taken and not part.id):
+        name = identity(main.suite, main.task, main.name, part.kind, oldest + name)
+    failure = part.failures[0] if part.failures else None
+    return Incident(
+        name, part.kind, part.state.value, metrics, among, likeliest, probability,
+        derivation.sha(part.seen), derivation.sha(part.known) if part.known >= 0 else "",
+        derivation.line.parent(likeliest),
+        derivation.sha(part.closed) if part.closed is not None else "",
+        bisect.ulid if bisect is not None else "",
+        failure.message if failure else "", failure.ulid if failure else "",
+        failure.log if failure else "",
+        any(derivation.is_measured(m.suite, m.task) for m in part.metrics)
+        if part.is_measured is None else part.is_measured, part.was_sure,
+        part.why or _reason(derivation, (name, *part.also), part), part.also,
+    )  # fmt: skip
+
+
+def _bisect(derivation: Derivation, part: _Part) -> BisectRecord | None:
+    """Return the newest bisect of one of the metrics that named a commit of the set."""
+    keys = {m.key for m in part.metrics}
+    own = [
+        bisect for bisect in derivation.bisects
+        if (bisect.suite, bisect.task, bisect.metric) in keys
+        and part.first <= derivation.place(bisect.culprits[0]) <= part.last
+    ]  # fmt: skip
+    return own[-1] if own else None
+
+
+def _reason(derivation: Derivation, names: Sequence[str], part: _Part) -> str:
+    """Return what a person wrote who accepted or dismissed it."""
+    if part.state not in (IncidentState.ACCEPTED, IncidentState.WITHDRAWN):
+        return ""
+    keys = [m.key for m in part.metrics]
+    for act in reversed(derivation.acts):
+        by_place = part.first <= derivation.place(act.commit) <= part.last and any(
+            act.suite == suite and act.covers(task, metric) for suite, task, metric in keys
+        )
+        if act.metric.removeprefix(BY_ID) in names or (act.act is BaselineAct.ACCEPT and by_place):
+            return f"{act.act.value}ed by {act.who}: {act.why}"
+    return ""
 
 
 def state_of(
@@ -35,7 +406,7 @@ def state_of(
     """Return the state; with `at`, how the metrics stand at that commit instead of the tip.
     `listed` is the list of its incidents, where that is built already."""
     place = len(derivation.line.commits) - 1 if at is None else derivation.place(at)
-    listed = listed or incident_list.build(derivation)
+    listed = listed or build(derivation)
     measured = {p for task in derivation.tasks.values() for p in task.ended_well[1].tolist()}
     everywhere = set(derivation.ledger.commits_with_trials())
     return State(

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from celedger.base.model import SaidRecord
+from celedger.base.model import IncidentState, SaidRecord
 from celedger.judge.incident import IN_FORCE, Incident
 from celedger.judge.line import Line
 from celedger.ledger import Ledger
-from celedger.stats.course import IncidentState, MetricKey, StepKind, ToldIncident
+from celedger.stats.course import MetricKey, StepKind, ToldIncident
 
 _RECORDED = "state"
 _ID_DIGITS = 8

@@ -9,9 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from celedger.base.model import Metric
+from celedger.base.model import FEWEST_REPEATS, Metric
 from celedger.judge.incident import TWO_SIDED_95, Incident, MetricNoise, State
-from celedger.stats.incident_state import FEWEST_REPEATS
 
 _FOUR_IN_FIVE = 0.841621
 """Standard errors more, so that four cases of five are detected."""

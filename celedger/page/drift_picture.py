@@ -14,14 +14,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from celedger.base.errors import CeledgerError, command
-from celedger.base.model import Commit, Environment, Metric, OutcomeKind
+from celedger.base.model import FEWEST_REPEATS, Commit, Environment, Metric, OutcomeKind
 from celedger.judge.derivation import Derivation
 from celedger.judge.incident import Incident, LevelChange, State
 from celedger.page import marks
 from celedger.page.marks import STATES
 from celedger.page.metric_values import ChainValues, TaskOnLine
 from celedger.stats.history import UNMEASURED
-from celedger.stats.incident_state import FEWEST_REPEATS
 from celedger.views import incidents as words
 from celedger.views import picture, samples
 from celedger.views.drift import environment_text, narrowed, offset

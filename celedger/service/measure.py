@@ -57,7 +57,7 @@ def measure(
     """Measure tasks at a commit, which is judged on the line of `tip`. At most `most` extra trials
     run; `say` gets a line that says why for each. `record` records the state and returns it.
     Return the state, the line, and the commit's own trials that ran."""
-    from celedger.trial.workers import run_all
+    from celedger.trial.runner import run_all
     from celedger.trial.workplace import lacking
 
     repository, ledger = bench.repository, bench.ledger

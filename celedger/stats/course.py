@@ -15,8 +15,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from celedger.base.model import IncidentState
 from celedger.stats.arrays import Bools, Floats, Ints
-from celedger.stats.incident_state import IncidentState as IncidentState
 
 MetricKey = tuple[str, str, str]
 """Suite, task, metric."""

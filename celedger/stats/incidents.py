@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from celedger.base.model import IncidentState
 from celedger.stats.course import (
     Acts,
-    IncidentState,
     MetricHistory,
     MetricKey,
     Share,

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from celedger.base.model import FEWEST_REPEATS
 from celedger.stats.arrays import Floats
 from celedger.stats.course import Acts, MetricHistory, MetricKey, Node, Step, StepKind
-from celedger.stats.incident_state import FEWEST_REPEATS
 from celedger.stats.mends import KEPT, ONE_SIDED, OPEN, Fall
 from celedger.stats.sessions import Contrast, RiseVerdict
 

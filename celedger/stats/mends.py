@@ -14,8 +14,9 @@ from functools import lru_cache
 
 import numpy as np
 
+from celedger.base.model import IncidentState
 from celedger.stats.arrays import Floats, Ints
-from celedger.stats.course import IncidentState, MetricKey, Step
+from celedger.stats.course import MetricKey, Step
 from celedger.stats.sessions import MORE_GONE_THAN_LEFT, Contrast
 
 REVERTS, NAMED = 0.6, 0.7

@@ -10,16 +10,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from celedger.stats.course import (
-    IncidentState,
-    MetricHistory,
-    MetricKey,
-    Node,
-    Step,
-    StepIncident,
-    StepKind,
-)
-from celedger.stats.incident_state import FEWEST_REPEATS
+from celedger.base.model import FEWEST_REPEATS, IncidentState
+from celedger.stats.course import MetricHistory, MetricKey, Node, Step, StepIncident, StepKind
 from celedger.stats.incidents import Derived
 from celedger.stats.line_steps import DOUBT
 from celedger.stats.mends import CLOSED, KEPT, ONE_SIDED, OPEN

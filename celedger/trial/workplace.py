@@ -26,11 +26,10 @@ from celedger.trial.builds import Builds
 from celedger.trial.engine import Need
 from celedger.trial.permissions import Gate, settings_request
 from celedger.trial.reuse import PACKAGE
-from celedger.trial.runner import Bench
+from celedger.trial.runner import Bench, share_out, start_workers
 from celedger.trial.station import Setup, Station
 from celedger.trial.training_variables import child_copy, settings
 from celedger.trial.venvs import Installation, Requirements, Venvs
-from celedger.trial.workers import share_out, start_workers
 
 CACHES = ("builds", "venvs")  # folders of `Repository.state_dir`
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+from celedger.base.model import IncidentState
 from celedger.judge.incident import IncidentMetric
-from celedger.judge.incident_list import _named, _Part
-from celedger.stats.course import IncidentState
+from celedger.judge.state import _named, _Part
 
 
 def test_what_parts_from_an_incident_gets_another_name() -> None:

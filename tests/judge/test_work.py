@@ -10,7 +10,7 @@ import pytest
 
 from celedger.base.model import Commit, Direction, Floor, Kind, Metric, SignatureRow
 from celedger.judge.incident import WORK, Incident, IncidentMetric
-from celedger.judge.incident_list import with_work
+from celedger.judge.state import with_work
 from celedger.judge.work import SignedLine, WorkRise, repeating
 
 COMMITS = [Commit(f"{n:040d}", f"tree {n}", (), "Ada", n, n, f"number {n}") for n in range(8)]

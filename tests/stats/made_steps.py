@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from celedger.base.model import IncidentState
 from celedger.stats.course import (
-    IncidentState,
     MetricHistory,
     MetricKey,
     Node,

@@ -7,15 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from celedger.stats.course import (
-    Acts,
-    IncidentState,
-    MetricHistory,
-    MetricKey,
-    StepKind,
-    ToldIncident,
-    TrialNoise,
-)
+from celedger.base.model import IncidentState
+from celedger.stats.course import Acts, MetricHistory, MetricKey, StepKind, ToldIncident, TrialNoise
 from celedger.stats.incidents import CommitEvidence, Derived, derive
 from celedger.stats.sessions import Contrast
 from tests.stats.made_steps import (

@@ -19,7 +19,7 @@ from celedger.base.model import Kind, TrialRecord
 from celedger.system.device_lock import DeviceLock
 from celedger.system.gpu import CPU
 from celedger.trial.engine import Need
-from celedger.trial.workers import Slot, run_all, share_out
+from celedger.trial.runner import Slot, run_all, share_out
 
 # Waits for as many trials as the commit asks for, then reports which cores it may use.
 MEETING = """

@@ -18,8 +18,7 @@ from celedger.judge.incident import MetricNoise
 from celedger.repo.hunks import CommitPart, CommitParts
 from celedger.stats.smallest_set import smallest_set
 from celedger.trial.engine import Need
-from celedger.trial.runner import Bench
-from celedger.trial.workers import run_all
+from celedger.trial.runner import Bench, run_all
 
 _SURE = 2.33
 """Standard errors between a value and the middle of the two levels: one in a hundred is wrong."""

@@ -22,8 +22,7 @@ from celedger.repo import synthetic
 from celedger.repo.object_store import ObjectStore
 from celedger.stats.tails import t_quantile
 from celedger.trial.engine import Need
-from celedger.trial.runner import Bench
-from celedger.trial.workers import run_all
+from celedger.trial.runner import Bench, run_all
 from celedger.trial.workplace import local_bench
 
 _FEWEST_SEEDS = 3  # for an interval by Student's t; two have a factor of 12.7
