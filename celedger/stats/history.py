@@ -29,9 +29,9 @@ from celedger.stats.course import (
     TrialNoise,
     commit_nodes,
 )
-from celedger.stats.metric_passes import NoisePoint, Passed, Prepared, StepEvidence, steps_of
+from celedger.stats.metric_passes import ChainResult, NoisePoint, Passed, Prepared, steps_of
 from celedger.stats.seed_pairs import paired_steps
-from celedger.stats.settled import ChainResult, Checkpoints, Kept, Stretch
+from celedger.stats.settled import Checkpoints, Kept, Stretch
 from celedger.stats.slow_drift import replaced, with_drifts
 from celedger.stats.trial_noise import NoisePosterior
 
@@ -231,17 +231,14 @@ def _result(job: _Job, passed: Passed, budget: float) -> ChainResult:
         moments = np.concatenate([old.moments[: stretch.first], moments])
         level = np.concatenate([old.level[: stretch.first], level])
         variance = np.concatenate([old.variance[: stretch.first], variance])
-    contrast = precision = np.zeros(len(level))
+    contrasts = np.zeros(len(level)), np.zeros(len(level))
     if metric.cells is not None:
-        contrast, precision = level_chain.contrasts(metric.cells, len(level), metric.rows.weight)
-    evidence = StepEvidence(
-        moments, level, variance, contrast, precision, metric.unit, metric.origin
-    )
-    steps = steps_of(evidence, metric.nodes)
+        contrasts = level_chain.contrasts(metric.cells, len(level), metric.rows.weight)
+    result = ChainResult(moments, level, variance, metric.unit, metric.origin)
+    steps = steps_of(result, contrasts, metric.nodes)
     for drift in stretch.drifts if stretch is not None else ():
         steps = replaced(steps, drift)
-    steps = with_drifts(steps, metric, passed, job.told, budget)
-    return ChainResult(moments, level, variance, steps, metric.unit, metric.origin)
+    return replace(result, steps=with_drifts(steps, metric, passed, job.told, budget))
 
 
 def _keep(job: _Job, passed: Passed, result: ChainResult) -> None:

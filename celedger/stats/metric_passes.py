@@ -40,27 +40,30 @@ LEAST_LEVEL_ERROR = 0.05  # in deviations: a quarter of the grid's spacing
 LEAST_SIZE_ERROR = 0.07
 
 
+Contrasts = tuple[Floats, Floats]
+"""Of each node: the difference to the node before, measured side by side in a session, and its
+precision, 0 where there is none."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class StepEvidence:
-    """What the passes say about one metric, in deviations of a trial.
+class ChainResult:
+    """What the passes say of all nodes of one metric in one chain, in deviations of a trial.
 
     Attributes:
         moments: Of `level_chain.step_moments`, averaged over rows: [nodes, 2, 6]. 0 where no step
             is likely.
         level, variance: Of each node's level.
-        contrast, contrast_precision: Difference to the node before that was measured side by side
-            in a session; a precision of 0 where there is none.
         unit: A deviation, in the metric's unit.
         origin: The metric's value at level 0.
+        steps: In the metric's unit. Their nodes are counted from the chain's first one.
     """
 
     moments: Floats
     level: Floats
     variance: Floats
-    contrast: Floats
-    contrast_precision: Floats
     unit: float
     origin: float
+    steps: Sequence[Step] = ()
 
 
 def _clusters(mass: Floats) -> Iterator[tuple[int, int]]:
@@ -94,8 +97,9 @@ def _parts(mass: Floats) -> list[Floats]:
 
 
 def _step(
-    evidence: StepEvidence, nodes: CommitNodes, begin: int, own: Floats, moments: Floats
-) -> Step:
+    result: ChainResult, contrasts: Contrasts, nodes: CommitNodes, begin: int, own: Floats,
+    moments: Floats,
+) -> Step:  # fmt: skip
     """Return one step. `own` and `moments` are of the places from node `begin` on."""
     order = np.argsort(-own, kind="stable")
     inside = order[: int(np.searchsorted(np.cumsum(own[order]), SET * own.sum())) + 1]
@@ -105,14 +109,13 @@ def _step(
     before, before2, after, after2, product = scaled.sum(0).tolist()
     size = after - before
     variance = max(before2 + after2 - 2 * product - size * size, LEAST_SIZE_ERROR**2)
-    marginal = float(evidence.variance[first - 1] + evidence.variance[last])
+    marginal = float(result.variance[first - 1] + result.variance[last])
     variance = max(variance, min(marginal, MOST_WIDENING * variance))
-    precision = float(evidence.contrast_precision[first])
-    if first == last and precision > 0 and SIDE_BY_SIDE / precision < variance:
-        contrast = float(evidence.contrast[first])
-        if (contrast > 0) == (size > 0):
-            size, variance = contrast, SIDE_BY_SIDE / precision
-    unit, origin = evidence.unit, evidence.origin
+    contrast, precision = (float(of_nodes[first]) for of_nodes in contrasts)
+    is_clearer = precision > 0 and SIDE_BY_SIDE / precision < variance
+    if first == last and is_clearer and (contrast > 0) == (size > 0):
+        size, variance = contrast, SIDE_BY_SIDE / precision
+    unit, origin = result.unit, result.origin
     return Step(
         first=int(nodes.last[first - 1]) + 1,
         last=int(nodes.first[last]),
@@ -147,15 +150,15 @@ def _by_commit(
     return tuple(result)
 
 
-def _signed(evidence: StepEvidence) -> Floats:
+def _signed(moments: Floats, contrasts: Contrasts) -> Floats:
     """Return the moments, the direction of a step that was measured side by side being certain.
 
     Levels are known to the deviation of a session only; a difference within one is known to that of
     a trial. Its direction is the step's.
     """
-    moments = evidence.moments.copy()
+    moments = moments.copy()
     moments[moments[:, :, 0] <= 0] = 0.0  # a rounding error, by which nothing can be divided
-    z = evidence.contrast * np.sqrt(evidence.contrast_precision)
+    z = contrasts[0] * np.sqrt(contrasts[1])
     for k in np.flatnonzero((np.abs(z) >= CERTAIN_DIRECTION) & moments[:, :, 0].any(1)).tolist():
         way, other = (0, 1) if z[k] > 0 else (1, 0)
         mass = moments[k, way, 0]
@@ -165,15 +168,15 @@ def _signed(evidence: StepEvidence) -> Floats:
     return moments
 
 
-def steps_of(evidence: StepEvidence, nodes: CommitNodes) -> list[Step]:
+def steps_of(result: ChainResult, contrasts: Contrasts, nodes: CommitNodes) -> list[Step]:
     """Return the steps of some probability, rises and falls apart, in the order of nodes."""
-    steps, signed = [], _signed(evidence)
+    steps, signed = [], _signed(result.moments, contrasts)
     for way in (0, 1):
         moments = signed[:, way]
         for begin, end in _clusters(moments[:, 0]):
             place = slice(begin, end + 1)
             steps += [
-                _step(evidence, nodes, begin, own, moments[place])
+                _step(result, contrasts, nodes, begin, own, moments[place])
                 for own in _parts(moments[place, 0])
                 if own.sum() >= LEAST_PROBABILITY
             ]
@@ -229,7 +232,7 @@ class Passed:
 
     Attributes:
         first: Index of its first node.
-        moments, level, variance: As in `StepEvidence`, of the nodes from `first` on.
+        moments, level, variance: As in `ChainResult`, of the nodes from `first` on.
         messages: Of the metric's rows: [nodes, rows, points].
         likelihood: [rows, nodes, points].
     """

@@ -29,7 +29,7 @@ from celedger.stats.course import (
     StepKind,
     TrialNoise,
 )
-from celedger.stats.metric_passes import NoisePoint
+from celedger.stats.metric_passes import ChainResult, NoisePoint
 from celedger.stats.seed_histories import Beam, SeedTable
 
 VERSION = 2
@@ -60,24 +60,6 @@ class Stretch:
     message: Floats
     drifts: Sequence[Step]
     control: Floats
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ChainResult:
-    """What the passes say of all nodes of one metric in one chain.
-
-    Attributes:
-        moments, level, variance: As in `metric_passes.StepEvidence`.
-        steps: Their nodes are counted from the chain's first one.
-        unit, origin: As in `metric_passes.StepEvidence`.
-    """
-
-    moments: Floats
-    level: Floats
-    variance: Floats
-    steps: Sequence[Step]
-    unit: float
-    origin: float
 
 
 @dataclass(slots=True)
@@ -311,7 +293,7 @@ def result(kept: Kept, chain: int) -> ChainResult | None:
     moments[kept.arrays[f"{name} places"]] = kept.arrays[f"{name} moments"]
     variance = kept.arrays[f"{name} variance"]
     return ChainResult(
-        moments, level, variance, restored(facts["steps"]), facts["unit"], facts["origin"]
+        moments, level, variance, facts["unit"], facts["origin"], restored(facts["steps"])
     )
 
 
