@@ -375,14 +375,11 @@ def _drain(command: Options, engine: str | None, *, from_hook: bool) -> None:
         return stack.enter_context(settled(repository, command, engine=engine))[0]
 
     def publish(repository: Repository, settings: Config) -> None:
-        if settings.report is not None and verbs.is_installed("report"):
-            report_options = Options(repository.worktree, settings.ledger)
-            inside = (repository.root, repository.worktree)
-            verbs.answer_of(
-                "report", ["--output", str(settings.report)], report_options, not_in=inside
-            )
+        if settings.report is not None:
+            diagnose(repository, settings, ["report", "--output", str(settings.report)])
 
     def diagnose(repository: Repository, settings: Config, words: Sequence[str]) -> str:
+        """Return the answer of an installed verb, "" where it is not installed."""
         if not verbs.is_installed(words[0]):
             return ""
         given = Options(repository.worktree, settings.ledger, attended=not from_hook)
