@@ -8,6 +8,7 @@ touches, as likelihood ratios from counted shares. Pure; knows steps and places,
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -94,10 +95,16 @@ class MendRatios:
         """Return the commit of a fall that has, for every task, the code of before the culprits:
         whatever they did is undone."""
         code = self._evidence.same_code if self._evidence is not None else {}
-        for mender in range(max(menders[0], culprits[1] + 1), menders[1] + 1) if code else ():
-            if all(0 <= code.get(t, {}).get(mender, -1) < culprits[0] for t in tasks):
-                return mender
-        return None
+        own = [code.get(task, {}) for task in tasks]
+        return next(
+            (
+                mender
+                for mender in sorted(set(own[0]).intersection(*own[1:]) if own else ())
+                if max(menders[0], culprits[1] + 1) <= mender <= menders[1]
+                and all(0 <= places[mender] < culprits[0] for places in own)
+            ),
+            None,
+        )
 
     def naming(self, culprits: tuple[int, int], menders: tuple[int, int]) -> int | None:
         """Return the newest commit of a fall that says it reverts one of the culprits."""
@@ -338,6 +345,9 @@ def follow(
     return mends, falls
 
 
+_RISE, _FALL, _UNDOING = range(3)  # events of one place, in their order
+
+
 def _together(
     rises: Sequence[Rise],
     steps: Mapping[MetricKey, Sequence[Step]],
@@ -351,12 +361,22 @@ def _together(
     filtered = _Filter(levels)
     mends = [Mend() for _ in rises]
     events = sorted(
-        [(r.last, 0, i) for i, r in enumerate(rises)]
-        + [(f.last, 1, i) for i, f in enumerate(falls)]
+        [(r.last, _RISE, i) for i, r in enumerate(rises)]
+        + [(f.last, _FALL, i) for i, f in enumerate(falls)]
+        + [
+            (place, _UNDOING, i)
+            for i, r in enumerate(rises)
+            if (place := ratios.undoing((r.first, r.last), (0, sys.maxsize), r.tasks)) is not None
+        ]
     )
-    for _, is_fall, i in events:
-        if not is_fall:
+    for place, event, i in events:
+        if event == _RISE:
             filtered.add(i)
+            continue
+        if event == _UNDOING:  # whatever the metric did there: perhaps an improvement went, too
+            if mends[i].state is not IncidentState.RECOVERED:
+                mends[i] = Mend(IncidentState.RECOVERED, 1.0, place, mends[i].fallen)
+                filtered.drop_settled(mends)
             continue
         if not filtered.live:
             continue

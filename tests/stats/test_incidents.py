@@ -327,6 +327,15 @@ def test_the_code_of_before_an_incident_undoes_it_though_the_fall_is_not_sure() 
     assert [i.state for i in of((LOSS, lives), evidence=bad).incidents] == [OPEN, OPEN]
 
 
+def test_the_code_of_before_an_incident_undoes_it_where_an_improvement_goes_too() -> None:
+    lives = history(step(10, size=8), step(20, size=-12, before=108), step(30, size=4, before=96))
+    assert states(of((LOSS, lives)))[0][2] is not RECOVERED
+    same = CommitEvidence({}, lambda c, d: False, same_code={LOSS[:2]: {30: 5}})
+    first, second = of((LOSS, lives), evidence=same).incidents
+    assert (first.state, first.closed) == (RECOVERED, 30)
+    assert (second.first, second.state) == (30, OPEN)  # what the improvement had gained
+
+
 def test_the_files_that_a_mend_touches_count() -> None:
     lives = history(step(10, size=8), step(20, size=8, before=108), step(30, size=-8, before=116))
     touching = CommitEvidence({}, lambda c, d: d == 10)
