@@ -390,7 +390,7 @@ class State:
 
     def as_measured(self, suite: str, tasks: Collection[str]) -> State:
         """Return the state with the incidents of tasks that a suite no longer has as no longer
-        measured."""
+        measured, and without what is suspected of these tasks: no search can settle it."""
         return replace(
             self,
             incidents=tuple(
@@ -398,6 +398,7 @@ class State:
                 else replace(i, is_measured=False)
                 for i in self.incidents
             ),
+            doubts=tuple(d for d in self.doubts if d.suite != suite or d.task in tasks),
         )  # fmt: skip
 
     def signed_at(self, suite: str, task: str, commit: str) -> SignedCommit | None:

@@ -102,11 +102,9 @@ class Line:
             shas.append(commit.sha)
         return tuple(shas)
 
-    def rebased(self, sha: str) -> int | None:
-        """Return the place of the commit that makes the same change as one that no branch has any
-        more. None where there is none, or where a branch has it still."""
-        if not self.has_lost(sha):
-            return None
+    def remade(self, sha: str) -> int | None:
+        """Return the place of the commit that makes the same change as one that is not on the line,
+        None where there is none."""
         equal = self.repository.equal_patches(sha, self.tip.sha)
         return next((self.places[other] for other in equal if other in self.places), None)
 

@@ -85,7 +85,7 @@ def told(ledger: Ledger, line: Line) -> list[Told]:
 def _told(row: SaidRecord, line: Line, since: float, also: tuple[str, ...]) -> Told:
     details: Mapping[str, Any] = row.details
     ends = [str(details.get(end, "")) for end in ("first", "last")]
-    first, last, where = _whereabouts(line, ends, IncidentState(row.state))
+    first, last, where = _whereabouts(line, ends, IncidentState(row.state), row.revision)
     if where is Whereabouts.MERGED and (details.get("bisect") or ends[-1] in line.places):
         where = Whereabouts.LINE  # said of this line, which has the merge
     states, failing = {}, []
@@ -107,21 +107,23 @@ def _told(row: SaidRecord, line: Line, since: float, also: tuple[str, ...]) -> T
 
 
 def _whereabouts(
-    line: Line, ends: Sequence[str], state: IncidentState
+    line: Line, ends: Sequence[str], state: IncidentState, revision: str
 ) -> tuple[int, int, Whereabouts]:
     """Return the places of the oldest and the newest commit of an incident's set, -1 where the line
-    has none, and where these commits are."""
+    has none, and where these commits are. It was said at `revision`: where a rebase took that away,
+    the line may have such commits anew that a branch has still."""
     here = [line.places.get(sha, -1) for sha in ends]
     if min(here) >= 0:
         return here[0], here[1], Whereabouts.LINE
     if state not in IN_FORCE:  # over where it was: no matter of this line
         return -1, -1, Whereabouts.BRANCH
-    if any(line.has_lost(sha) for sha in ends):
-        moved = [p if p >= 0 else line.rebased(sha) for p, sha in zip(here, ends, strict=True)]
-        if moved[0] is None or moved[1] is None:
-            return -1, -1, Whereabouts.GONE
-        return min(moved[0], moved[1]), max(moved[0], moved[1]), Whereabouts.REBASED
     merged = [line.holding(sha) for sha in ends]
+    gone = any(line.has_lost(sha) for sha in ends)
+    if gone or (None in merged and line.has_lost(revision)):
+        moved = [p if p >= 0 else line.remade(sha) for p, sha in zip(here, ends, strict=True)]
+        if moved[0] is not None and moved[1] is not None:
+            return min(moved[0], moved[1]), max(moved[0], moved[1]), Whereabouts.REBASED
+        return -1, -1, Whereabouts.GONE if gone else Whereabouts.BRANCH
     if merged[0] is None or merged[1] is None:
         return -1, -1, Whereabouts.BRANCH
     return merged[0], merged[1], Whereabouts.MERGED

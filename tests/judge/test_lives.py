@@ -507,6 +507,30 @@ def test_a_rebase_onto_other_work_keeps_the_incident_open(live: Live) -> None:
     assert life.only()["first_bad"][-1] == life.head()  # the commit before was not measured
 
 
+def test_a_rebase_that_flattens_a_merge_keeps_the_incident_though_its_branch_stays(
+    live: Live,
+) -> None:
+    life = live(exact=True)
+    life.begin()
+    root = life.project.root
+    git(root, "checkout", "-q", "-b", "feature")
+    life.commit(1.4)
+    git(root, "checkout", "-q", "main")
+    git(root, "merge", "-q", "--no-ff", "-m", "merge feature", "feature")
+    assert life.check() == 1
+    name = life.only()["id"]
+    assert life.say("bisect", name).status == 0
+    git(root, "checkout", "-q", "-b", "upstream", "HEAD~1")
+    life.project.commit("beside", {"notes.txt": "one\n"})
+    git(root, "checkout", "-q", "main")
+    git(root, "rebase", "-q", "upstream")
+    assert life.only()["id"] == name
+    assert life.check() == 1
+    row = life.only()
+    assert (row["id"], row["first_bad"][-1]) == (name, life.head())
+    assert life.alerts.keys() == {name}
+
+
 def test_a_bisect_searches_inside_a_merge_and_diff_tells_what_it_found(live: Live) -> None:
     life = live(exact=True)
     life.begin()
