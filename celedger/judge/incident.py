@@ -37,7 +37,8 @@ def interval(sign: int, size: float, error: float) -> tuple[float, float]:
 @dataclass(frozen=True, slots=True)
 class IncidentMetric:
     """What an incident did to one metric: `change` is after - before, between `low` and `high` at
-    95 %. All NaN for a failure, whose `name` is "" where the task as a whole fails."""
+    95 %; `left` of it where it is partly mended, else None. All NaN for a failure, whose `name` is
+    "" where the task as a whole fails."""
 
     suite: str
     task: str
@@ -52,6 +53,7 @@ class IncidentMetric:
     state: str = IncidentState.OPEN.value
     declared: bool = True
     floors: float = 0.0  # |change| over the metric's floor there; 0 for a metric without one
+    left: float | None = None
 
     @property
     def key(self) -> tuple[str, str, str]:

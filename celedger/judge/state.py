@@ -220,6 +220,7 @@ def _of_steps(derivation: Derivation, incident: StepIncident) -> _Part:
             share.state.value,
             metric not in TELEMETRY,
             abs(step.size) / floor if floor else abs(step.size) / step.unit,
+            None if share.left is None else sign * share.left,
         )
         rows.append(row)
         sizes.append([*key, step.size, step.error, step.before])

@@ -160,11 +160,13 @@ class MetricHistory:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What an incident did to one metric: the step, as the newest derivation has it, and the state
-    of the metric within the incident."""
+    """What an incident did to one metric: the step, as the newest derivation has it, the state of
+    the metric within the incident, and how much of its size is `left` where that is partly mended,
+    by all that fell since."""
 
     step: Step
     state: IncidentState
+    left: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

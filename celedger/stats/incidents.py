@@ -113,6 +113,12 @@ def derive(
     )
 
 
+def _left(key: MetricKey, step: Step, mend: Mend | None) -> float | None:
+    if mend is None or mend.state is not IncidentState.PARTLY or key not in mend.fallen:
+        return None
+    return step.size - mend.fallen[key][0]
+
+
 class _Assembly:
     """The causes of a line while they are put together of steps."""
 
@@ -244,7 +250,7 @@ class _Assembly:
             likeliest,
             probability,
             {
-                k: Share(s, IncidentState.ACCEPTED if k in accepted else state)
+                k: Share(s, IncidentState.ACCEPTED if k in accepted else state, _left(k, s, mend))
                 for k, s in sorted(cause.members.items())
             },
             closed=closed,

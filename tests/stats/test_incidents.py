@@ -271,7 +271,9 @@ def test_a_fall_to_the_level_of_before_is_recovered() -> None:
 @pytest.mark.parametrize("share", [0.5, 0.75])
 def test_what_is_half_mended_is_not_recovered(share: float) -> None:
     lives = history(step(10, size=16, error=0.2), step(30, size=-16 * share, before=116, error=0.2))
-    assert states(of((LOSS, lives))) == [(10, 10, PARTLY)]
+    derived = of((LOSS, lives))
+    assert states(derived) == [(10, 10, PARTLY)]
+    assert derived.incidents[0].shares[LOSS].left == pytest.approx(16 * (1 - share))
 
 
 def test_a_fall_that_is_not_sure_makes_nothing_good() -> None:
