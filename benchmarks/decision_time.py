@@ -14,9 +14,9 @@ import time
 import numpy as np
 
 from celedger.stats import choice, equal_bits
+from celedger.stats.choice import UnderWay
 from celedger.stats.firstbad import Evidence, Question, Reading
 from celedger.stats.lineage import GOOD, Lineage
-from celedger.stats.parallel import UnderWay
 
 SHIFT = 4.0
 WORKERS = 16

@@ -111,7 +111,7 @@ def bisect(
     from celedger.base.model import Purpose
     from celedger.cli.progress import Progress
     from celedger.judge import bisection, memory
-    from celedger.judge.incident_tasks import most_telling
+    from celedger.judge.bisection.symptom import most_telling
     from celedger.service.notify import announce
     from celedger.views.bisect import BisectAnswer, BisectPlans, Typed
     from celedger.views.picture import check_suffix

@@ -381,7 +381,7 @@ def _bisect(
 ) -> tuple[str, Report | None]:
     """Search the first bad commit of an incident; the answer in a line, and the report."""
     from celedger.judge import bisection
-    from celedger.judge.incident_tasks import most_telling
+    from celedger.judge.bisection.symptom import most_telling
 
     moved = most_telling(bench, incident.metrics, tasks)
     if not moved:

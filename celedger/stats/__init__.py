@@ -4,5 +4,5 @@ The state of a line: `course` (its nouns), `history` (noise, levels and steps of
 `incidents` (what is open, since which commit, whether it is over), `next_trial`. Bisect:
 `range_ends` (is the bad end worse?), `noise`, `lineage` (which commit a first bad commit makes
 bad), `likelihood` and `levels` (two unknown levels in unknown noise), `firstbad` (the posterior),
-`worlds`, `pairing` and `exact_bits` (what equal seeds say), `choice` (what to measure next).
+`worlds` and `equal_seeds` (what equal seeds say), `choice` (what to measure next).
 """

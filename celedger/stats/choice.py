@@ -2,19 +2,24 @@
 second of cost. Pure: reads a question, its evidence and their posterior; measures nothing.
 
 The gain of a trial is the mutual information, in bits, between its value and the answer (which
-group of commits, or that nothing changed), with levels and noise integrated out.
+group of commits, or that nothing changed), with levels and noise integrated out. Only positions
+that divide the posterior differently are compared.
+
+Trials under way, whose values nobody knows yet, cut the candidates into cells. What they will tell
+together is estimated by how far each pair of cells is apart: - sum_i w_i ln sum_j w_j r^d(i, j),
+where d counts the trials on which two cells differ and r is what a trial leaves of the likeness of
+two levels (docs/statistics.md, "Bisects").
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from celedger.stats import seed_choice
-from celedger.stats.arrays import Bools, Floats
-from celedger.stats.candidate_divisions import cells, quantiles, shares, worth_comparing
+from celedger.stats.arrays import Bools, Floats, Ints
 from celedger.stats.firstbad import (
     FEWEST_BAD,
     FEWEST_GOOD,
@@ -26,10 +31,206 @@ from celedger.stats.firstbad import (
     unconfirmed,
     unsettled_pairs,
 )
-from celedger.stats.lineage import GOOD, Lineage
-from celedger.stats.parallel import NOTHING, UnderWay, beyond, likeness, told
+from celedger.stats.lineage import GOOD, Lineage, unpack
 from celedger.stats.seed_choice import entropy
 from celedger.stats.worlds import EXACT, FREE
+
+SAMPLES = 1024
+"""On a history with merges at most so many candidates, spread evenly over the posterior, stand
+for all when positions are compared."""
+SPLIT_GROUPS = 12
+"""Groups, heaviest first, in which untested positions are considered."""
+_ROUNDING = 1e-9
+
+
+def worth_comparing(
+    lineage: Lineage,
+    posterior: Posterior,
+    tested: set[int],
+    shut: frozenset[int],
+    built: Collection[int],
+) -> list[int]:
+    """Positions worth comparing: what is `tested` and may tell more, what is built, and in every
+    heavy group the commits (not `shut`) that split it most evenly."""
+    belief = posterior.belief
+    assert belief is not None
+    n = len(lineage)
+    wanted = set(tested) | {p for p in built if p < n and p not in shut}
+    heavy = np.argsort(-belief.group, kind="stable")[:SPLIT_GROUPS]
+    heavy = heavy[belief.group[heavy] > 1e-4]
+    closed = np.zeros(n, dtype=bool)
+    closed[[p for p in shut if p != GOOD]] = True
+    if lineage.linear:
+        for group in heavy:
+            members = np.flatnonzero(belief.split.group == group)
+            wanted.update(_evenest(members, np.cumsum(posterior.probability[members]), closed))
+        return sorted(wanted)
+    members, masks = _sampled(lineage, posterior)
+    group_of = belief.split.group[members]
+    for group in heavy:
+        inside = np.flatnonzero(group_of == group)
+        if len(set(members[inside].tolist())) < 2:
+            wanted.update(int(m) for m in members[inside] if not closed[m])
+            continue
+        below, total = _reached(posterior, members, masks, inside)
+        useful = np.flatnonzero(~closed & (below > 0) & (below < total * (1 - _ROUNDING)))
+        order = np.argsort(np.abs(below[useful] - total / 2), kind="stable")
+        wanted.update(int(p) for p in useful[order[:8]])
+    return sorted(wanted)
+
+
+def _reached(
+    posterior: Posterior, members: Ints, masks: Sequence[int], inside: Ints
+) -> tuple[Floats, float]:
+    """Return (n,) how much of the members at the places `inside` makes each position bad, and how
+    much they are together: probability, or the number of samples where there are samples."""
+    if len(masks) <= SAMPLES:
+        weight = posterior.probability[members[inside]]
+        return unpack(masks, len(members))[:, inside] @ weight, float(weight.sum())
+    bits = sum(1 << int(place) for place in inside)
+    return np.array([(mask & bits).bit_count() for mask in masks], dtype=float), float(len(inside))
+
+
+def _evenest(members: Ints, cumulated: Floats, closed: Bools) -> list[int]:
+    """Of one stretch of a line: the open commits nearest its middle, ever further apart."""
+    total = cumulated[-1]
+    middle = int(np.searchsorted(cumulated, total / 2))
+    nearest = []
+    for start, step in ((middle, 1), (middle - 1, -1)):
+        at, jump = start, 1
+        while 0 <= at < len(members):
+            if not closed[members[at]]:
+                nearest.append(int(members[at]))
+                jump *= 2
+                at += step * jump
+            else:
+                at += step
+            if len(nearest) > 40:
+                break
+    return nearest
+
+
+def _sampled(lineage: Lineage, posterior: Posterior) -> tuple[Ints, list[int]]:
+    """Return candidates standing for all, and for every position which of them make it bad."""
+    n = len(lineage)
+    if n <= SAMPLES:
+        members = np.flatnonzero(posterior.probability > 0)
+    else:
+        cumulated = np.cumsum(posterior.probability)
+        marks = (np.arange(SAMPLES) + 0.5) / SAMPLES * cumulated[-1]
+        members = np.searchsorted(cumulated, marks)  # a likely candidate has many samples
+    return members, lineage.reach([int(m) for m in members])
+
+
+def shares(
+    lineage: Lineage,
+    posterior: Posterior,
+    positions: list[int],
+    group_of: Ints | None = None,
+    groups: int = 0,
+) -> Floats:
+    """(P, G) how much of each group's probability makes each position bad; of the posterior's own
+    groups if none are given."""
+    if group_of is None:
+        belief = posterior.belief
+        assert belief is not None
+        group_of, groups = belief.split.group, len(belief.group)
+    if lineage.linear:
+        cumulated = np.concatenate(([0.0], np.cumsum(posterior.probability)))
+        sizes = np.bincount(group_of, minlength=groups)
+        last = np.cumsum(sizes)
+        first = last - sizes
+        upto = np.array(positions)[:, None] + 1
+        part = cumulated[np.clip(upto, first, last)] - cumulated[first]
+        whole = cumulated[last] - cumulated[first]
+    else:
+        members, masks = _sampled(lineage, posterior)
+        weight = posterior.probability[members]
+        if len(lineage) > SAMPLES:
+            weight = np.ones(len(members))
+        bits = unpack([0 if p == GOOD else masks[p] for p in positions], len(members))
+        part = np.zeros((len(positions), groups))
+        for row, reached in enumerate(bits):
+            part[row] = np.bincount(group_of[members], weights=weight * reached, minlength=groups)
+        whole = np.bincount(group_of[members], weights=weight, minlength=groups)
+    return np.where(whole > 0, part / np.where(whole > 0, whole, 1.0), 0.0)
+
+
+def quantiles(
+    lineage: Lineage, posterior: Posterior, marks: Sequence[float] | Floats, shut: set[int]
+) -> list[int]:
+    """Return the open positions that divide the posterior most nearly at the marks."""
+    if lineage.linear:
+        chance = np.cumsum(posterior.probability)
+    else:
+        members, masks = _sampled(lineage, posterior)
+        reached, total = _reached(posterior, members, masks, np.arange(len(members)))
+        chance = reached / total
+    shut = shut | {lineage.bad}
+    chance[[p for p in shut if p != GOOD]] = np.inf
+    if not np.isfinite(chance).any():
+        return []
+    return sorted({int(np.argmin(np.abs(chance - mark))) for mark in marks})
+
+
+def cells(
+    lineage: Lineage, posterior: Posterior, positions: Sequence[int]
+) -> tuple[Ints, Floats, Bools]:
+    """Return the cell of each candidate, the cells' weights, and which of the trials at these
+    positions, repeats among them, each makes bad: as `beyond` wants it."""
+    distinct = sorted(set(positions))
+    split = lineage.split(distinct)
+    weight: Floats = np.bincount(
+        split.group, weights=posterior.probability, minlength=len(split.bad)
+    ).astype(float)
+    return split.group, weight, split.bad[:, [distinct.index(p) for p in positions]]
+
+
+NOTHING = 1e-9
+"""Nats of the estimate that are rounding."""
+
+
+@dataclass(frozen=True)
+class UnderWay:
+    """The trials that run beside the next one."""
+
+    positions: tuple[int, ...] = ()
+    """One for each trial."""
+    workers: int = 1
+    """So many run at once."""
+
+
+def likeness(bits: float) -> float:
+    """Return r where one trial between equal halves of the candidates tells so many bits."""
+    return float(2 ** (1 - np.clip(bits, 0.0, 1.0)) - 1)
+
+
+def told(weight: Floats, bad: Bools, r: float) -> float:
+    """Return what trials tell together, in nats: `weight` (C,) of the cells, `bad` (C, trials)
+    whether the first bad commit in a cell makes a trial's commit bad."""
+    return float(-weight @ _log(_kernel(bad, r) @ weight))
+
+
+def beyond(weight: Floats, bad: Bools, share: Floats, r: float) -> tuple[Floats, Floats]:
+    """(P,) what one more trial tells beyond those, and what it tells alone. `share` (P, C) is how
+    much of each cell makes the position bad."""
+    kernel, on_bad = _kernel(bad, r), share * weight
+    on_good = weight - on_bad
+    near_bad, near_good = on_bad @ kernel, on_good @ kernel
+    all_bad, all_good = on_bad.sum(axis=1), on_good.sum(axis=1)
+    together = on_bad * _log(near_bad + r * near_good) + on_good * _log(near_good + r * near_bad)
+    alone = all_bad * _log(all_bad + r * all_good) + all_good * _log(all_good + r * all_bad)
+    return np.maximum(-together.sum(axis=1) - told(weight, bad, r), 0.0), np.maximum(-alone, 0.0)
+
+
+def _kernel(bad: Bools, r: float) -> Floats:
+    differ: Ints = (bad[:, None, :] != bad[None, :, :]).sum(axis=-1)
+    return np.asarray(np.float64(r) ** differ)
+
+
+def _log(x: Floats) -> Floats:
+    return np.asarray(np.log(np.maximum(x, 1e-300)))
+
 
 DOUBTED = 0.3
 """Probability of "nothing changed" beyond which a trial is chosen for what it tells of that alone:

@@ -14,10 +14,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from celedger.stats.arrays import Bools
-from celedger.stats.choice import ALONE, Choice, Cost, choose
+from celedger.stats.choice import ALONE, Choice, Cost, UnderWay, choose
 from celedger.stats.firstbad import Evidence, Posterior, Question, Reading, State, posterior
 from celedger.stats.lineage import Lineage
-from celedger.stats.parallel import UnderWay
 
 DOUBT = 0.05
 """Prior probability that equal bits so far do not mean one side: the change acts later."""

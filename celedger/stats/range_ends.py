@@ -17,8 +17,7 @@ import numpy as np
 
 from celedger.base.model import Floor
 from celedger.stats.arrays import Bools, Floats
-from celedger.stats.grouped_values import Grouped, Layout
-from celedger.stats.noise import Noise, collapse, fine, pool, smallest_change
+from celedger.stats.noise import Grouped, Layout, Noise, collapse, fine, pool, smallest_change
 from celedger.stats.tails import t_quantile, t_test
 
 ALPHA = 0.05

@@ -7,10 +7,9 @@ from __future__ import annotations
 import numpy as np
 
 from celedger.stats.arrays import Floats
-from celedger.stats.exact_bits import Bits
+from celedger.stats.equal_seeds import Bits, Pairs
 from celedger.stats.firstbad import Belief, Posterior
 from celedger.stats.lineage import GOOD
-from celedger.stats.pairing import Pairs
 from celedger.stats.worlds import EXACT, FREE, PAIRED
 
 MOST_SEEDS = 12

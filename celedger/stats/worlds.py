@@ -15,14 +15,13 @@ from math import isfinite
 
 import numpy as np
 
-from celedger.stats import exact_bits, pairing
+from celedger.stats import equal_seeds
 from celedger.stats.arrays import Bools, Floats, Ints
-from celedger.stats.exact_bits import Bits, Exact
+from celedger.stats.equal_seeds import Bits, Exact, Pairs
 from celedger.stats.levels import Fit
 from celedger.stats.likelihood import Sites, middle, standardised
 from celedger.stats.lineage import GOOD
 from celedger.stats.noise import fine
-from celedger.stats.pairing import Pairs
 
 FREE, PAIRED, EXACT = range(3)
 PRIOR = np.log((0.5, 0.3, 0.2))
@@ -143,7 +142,7 @@ def tabulate(readings: Sequence[Reading], bad: int, *, exact: bool | None) -> Ta
     if alone or len({*zip(site.tolist(), seed_of.tolist(), strict=True)}) > len(codes):
         number = {key: at for at, key in enumerate(dict.fromkeys(keys))}
         of_key = {keys[i]: float(x) for i, x in zip(counted, sites.values, strict=True)}
-        step = exact_bits.FINE * float(np.abs(raw).max()) / unit if is_fine else distance
+        step = equal_seeds.FINE * float(np.abs(raw).max()) / unit if is_fine else distance
         bits = Bits(
             site, seed_of, np.array([number[key] for key in keys]),
             np.array([of_key[key] for key in keys]), -math.log(max(step, 1e-300)), alone,
@@ -207,7 +206,7 @@ class Worlds:
         priors = np.full(3, none_prior)
         if self.exact is not None:
             change[EXACT], none[EXACT] = self.exact.log_change, self.exact.log_none
-            odds = none_prior / (1 - none_prior) * exact_bits.NONE_ODDS
+            odds = none_prior / (1 - none_prior) * equal_seeds.NONE_ODDS
             priors[EXACT] = odds / (1 + odds)
         prior = self.prior[:, None]
         return change + prior + np.log1p(-priors)[:, None], none + prior + np.log(priors)[:, None]
@@ -223,11 +222,11 @@ def weigh(
         return Worlds(fitted, None, None, np.array((0.0, never, never)))
     pairs = None
     prior = PRIOR.copy()
-    readings = pairing.Readings.of(table.sites.values, table.seeds, table.gap, table.resolution)
+    readings = equal_seeds.Readings.of(table.sites.values, table.seeds, table.gap, table.resolution)
     if not table.alone:
         rows = np.repeat(splits[:, table.counts > 0], table.sites.counts, axis=1)
         # A value that is not finite is no draw of a normal distribution: the fit has it as outlier.
-        pairs = pairing.compare(readings, rows, table.finite, selected)
+        pairs = equal_seeds.compare(readings, rows, table.finite, selected)
         weight = log_prior + fitted.log_evidence
         share = np.exp(weight - max(weight.max(), -1e300))
         modes = [not np.isnan(noise.offset) for noise in fitted.noises]
@@ -237,7 +236,7 @@ def weigh(
             prior[PAIRED] *= 2
     bits, exact = table.bits, None
     if not (bits.present @ bits.of_seed > 1).any():
-        exact = exact_bits.weigh(bits, splits, readings.finest, floor, selected)
+        exact = equal_seeds.weigh(bits, splits, readings.finest, floor, selected)
         if not table.alone and fitted.background is not None:
             # The fit counts densities in its background's scale.
             unit = len(table.sites.values) * math.log(fitted.background.scale)
@@ -245,7 +244,7 @@ def weigh(
                 exact, log_change=exact.log_change + unit, log_none=exact.log_none + unit
             )
         if not exact.possible and linear:
-            exact = exact_bits.weigh_many(
+            exact = equal_seeds.weigh_many(
                 bits, splits, log_prior, fitted.log_evidence, fitted.log_none, pairs
             )
     if exact is not None and exact.possible:

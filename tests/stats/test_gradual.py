@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from celedger.stats.choice import choose
-from celedger.stats.firstbad import Evidence, Posterior, Question, Reading, State, posterior
-from celedger.stats.gradual import slope
+from celedger.stats.firstbad import Evidence, Posterior, Question, Reading, State, posterior, slope
 from celedger.stats.lineage import GOOD, Lineage
 
 AT = np.repeat(np.array([-1, 5, 10, 15, 18, 20, 22, 24, 26, 28, 30, 35, 45, 63]), 3)

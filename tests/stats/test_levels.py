@@ -9,7 +9,7 @@ import pytest
 from conftest import matrix_after
 from scipy import special
 
-from celedger.stats import likelihood, shifts
+from celedger.stats import levels, likelihood
 from celedger.stats.firstbad import NONE_PRIOR, Evidence, Question, Reading, posterior
 from celedger.stats.likelihood import Background, NoiseKind, Sites, core_density, tail_density
 from celedger.stats.lineage import GOOD, Lineage
@@ -31,12 +31,12 @@ def plainly(
     positions = [p for p, some in values.items() for _ in some]
     sites = Sites(np.array(flat), np.array([len(v) for v in values.values()]), 0, len(values) - 1)
     back = Background(sites.values, s0)
-    ratio = np.exp(-0.5 * (np.log(scale[None] / scale[:, None]) / shifts.SCALE_SPREAD) ** 2)
-    scales = shifts.SAME * np.eye(len(scale)) + (1 - shifts.SAME) * ratio / ratio.sum(
+    ratio = np.exp(-0.5 * (np.log(scale[None] / scale[:, None]) / levels.SCALE_SPREAD) ** 2)
+    scales = levels.SAME * np.eye(len(scale)) + (1 - levels.SAME) * ratio / ratio.sum(
         axis=1, keepdims=True
     )
     weights = np.asarray(likelihood.OUTLYING_PRIOR)
-    shares = shifts.SAME * np.diag(weights) + (1 - shifts.SAME) * np.outer(weights, weights)
+    shares = levels.SAME * np.diag(weights) + (1 - levels.SAME) * np.outer(weights, weights)
     evidence, none = np.zeros(n), 0.0
     for noise in noises:
         core = core_density(np.array(flat), mu, sd)
@@ -59,10 +59,10 @@ def plainly(
                     np.where(
                         shift > 0,
                         sum(
-                            w * np.exp(-0.5 * ((log_shift - np.log(m)) / shifts.SHIFT_SPREAD) ** 2)
-                            for w, m in shifts.SHIFTS
+                            w * np.exp(-0.5 * ((log_shift - np.log(m)) / levels.SHIFT_SPREAD) ** 2)
+                            for w, m in levels.SHIFTS
                         )
-                        / (np.maximum(shift, 1e-9) * shifts.SHIFT_SPREAD * np.sqrt(2 * np.pi)),
+                        / (np.maximum(shift, 1e-9) * levels.SHIFT_SPREAD * np.sqrt(2 * np.pi)),
                         0.0,
                     )
                     / scale[i]
@@ -106,7 +106,7 @@ def test_the_moving_grids_agree_with_a_plain_sum(values: Readings) -> None:
 def test_ends_that_made_somebody_ask_count_given_that_they_did(stored: int) -> None:
     """Readings that had to differ by t > 2 to be noticed say less of a change: the odds of none
     rise, by no more than it was improbable that equal ends look so."""
-    tail = float(special.stdtr(2 * stored - 2, -shifts.SELECTING_T))
+    tail = float(special.stdtr(2 * stored - 2, -levels.SELECTING_T))
     for gap in (1.6, 8.0):
         ends = [Reading(GOOD, 0.3 * (-1) ** i, i) for i in range(stored)]
         ends += [Reading(9, gap + 0.3 * (-1) ** i, stored + i) for i in range(stored)]

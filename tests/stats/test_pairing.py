@@ -8,11 +8,11 @@ from itertools import count
 import numpy as np
 import pytest
 
-from celedger.stats import pairing
+from celedger.stats import equal_seeds
 from celedger.stats.choice import choose
+from celedger.stats.equal_seeds import KAPPA, RHO, Readings
 from celedger.stats.firstbad import Evidence, Question, Reading, State, posterior
 from celedger.stats.lineage import GOOD, Lineage
-from celedger.stats.pairing import KAPPA, RHO, Readings
 
 
 @pytest.mark.parametrize("model", [0, 1, 5, 9, 13, 20])
@@ -24,14 +24,14 @@ def test_a_density_is_that_of_a_plain_sum(model: int) -> None:
     values = 0.2 * random.standard_normal(8) + 0.4 * bad + np.array([0, 0.3, -0.3, 0.1])[seeds]
     values = (values - values.mean()) / np.ptp(values)
     readings = Readings(values, seeds, 0.001)
-    log = pairing.densities(readings, 1 - bad[None], bad[None], (0, 0))
+    log = equal_seeds.densities(readings, 1 - bad[None], bad[None], (0, 0))
     same = seeds[:, None] == seeds
     shared = RHO[model] + KAPPA[model] * np.outer(bad, bad)
     covariance = same * shared + (1 - RHO[model]) * np.eye(8)
     precision, one = np.linalg.inv(covariance), np.ones(8)
     weight = one @ precision @ one
     scales, shifts = np.linspace(np.log(0.02), np.log(5), 150), np.linspace(-7, 7, 400)
-    prior = pairing._prior(shifts[None, None], np.array([1 - RHO[model]]))[0, 0]
+    prior = equal_seeds._prior(shifts[None, None], np.array([1 - RHO[model]]))[0, 0]
     total = 0.0
     for s in np.exp(scales):
         rest = values - np.exp(shifts)[:, None] * s * bad
@@ -57,14 +57,14 @@ def table(rho: float, number: int) -> tuple[Readings, np.ndarray, np.ndarray]:
 
 def test_the_factor_tells_shared_noise_from_free_noise() -> None:
     for number in range(5):
-        assert pairing.compare(*table(0.0, number), (0, 0)).log_factor[0] < 0
-        assert pairing.compare(*table(0.9, number), (0, 0)).log_factor[0] > 5
+        assert equal_seeds.compare(*table(0.0, number), (0, 0)).log_factor[0] < 0
+        assert equal_seeds.compare(*table(0.9, number), (0, 0)).log_factor[0] > 5
 
 
 def test_seeds_without_a_partner_tell_nothing_of_pairs() -> None:
     readings, bad, every = table(0.9, 0)
     alone = Readings(readings.values, np.arange(40), readings.finest)
-    assert abs(pairing.compare(alone, bad, every, (0, 0)).log_factor[0]) < 1.5
+    assert abs(equal_seeds.compare(alone, bad, every, (0, 0)).log_factor[0]) < 1.5
 
 
 def test_a_value_that_is_not_finite_tells_nothing_of_pairs() -> None:
@@ -85,7 +85,7 @@ def test_a_value_that_is_not_finite_tells_nothing_of_pairs() -> None:
 
 def test_a_seed_is_predicted_by_its_other_readings() -> None:
     readings, bad, every = table(0.9, 2)
-    pairs = pairing.compare(readings, bad, every, (0, 0))
+    pairs = equal_seeds.compare(readings, bad, every, (0, 0))
     mean, sd = pairs.predict(np.ones(1), range(10))
     assert (sd[:, 0, :10] < 0.6 * sd[:, 0, 10:]).all()
     for side in (0, 1):

@@ -7,10 +7,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from celedger.stats.choice import Cost, choose, useless
+from celedger.stats.choice import Cost, UnderWay, beyond, choose, likeness, told, useless
 from celedger.stats.firstbad import Evidence, Posterior, Question, Reading, posterior
 from celedger.stats.lineage import GOOD, Lineage
-from celedger.stats.parallel import UnderWay, beyond, likeness, told
 
 LINE = Question(Lineage.line(256))
 

@@ -15,9 +15,9 @@ from celedger.judge.bisection.bisect import (
     proved,
 )
 from celedger.judge.bisection.bisect_report import Report
-from celedger.judge.bisection.guilty_hunks import GuiltyHunks
 from celedger.judge.bisection.other_tasks import Agreement
 from celedger.judge.bisection.planner import Limits, SearchStep, search
+from celedger.judge.bisection.rehearsal import GuiltyHunks
 from celedger.judge.bisection.symptom import Symptom, find_symptom
 
 __all__ = [

@@ -15,15 +15,15 @@ from celedger.base.model import Commit, Kind, Metric, Task, TrialRecord
 from celedger.judge.bisection.bisect_loop import Aim, Proposal, drive
 from celedger.judge.bisection.bisect_report import Report, rehearsed
 from celedger.judge.bisection.equal_commits import classify
-from celedger.judge.bisection.guilty_hunks import (
-    GuiltyHunks,
-    explained_places,
-    guilty_hunks,
-)
 from celedger.judge.bisection.one_metric import Track
 from celedger.judge.bisection.other_steps import NO_STEP_PRIOR, part, worse_between
 from celedger.judge.bisection.planner import Limits, SearchStep, search
-from celedger.judge.bisection.rehearsal import rehearse
+from celedger.judge.bisection.rehearsal import (
+    GuiltyHunks,
+    explained_places,
+    guilty_hunks,
+    rehearse,
+)
 from celedger.judge.bisection.symptom import (
     CHOOSING,
     NotWorse,

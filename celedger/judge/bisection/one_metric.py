@@ -12,15 +12,14 @@ from math import isfinite
 import numpy as np
 
 from celedger.base.model import SPOILT, Commit, OutcomeKind, TrialRecord
-from celedger.judge.bisection import usable_rows
 from celedger.judge.bisection.equal_commits import Classes
 from celedger.judge.bisection.identical_trials import Traces
-from celedger.judge.bisection.symptom import Symptom
+from celedger.judge.bisection.symptom import Symptom, noise_of, usable_rows
 from celedger.repo import History
-from celedger.stats import choice, equal_bits, firstbad, shifts
+from celedger.stats import choice, equal_bits, firstbad, levels
 from celedger.stats.arrays import Floats
+from celedger.stats.choice import UnderWay
 from celedger.stats.lineage import GOOD, Lineage
-from celedger.stats.parallel import UnderWay
 from celedger.trial import events
 from celedger.trial.runner import Bench
 
@@ -248,7 +247,7 @@ class Track:
             value = self.symptom.reads(record) if position in ends else None
             if value is not None and isfinite(value) and record.trial.ulid in self.symptom.seen:
                 ends[position].append(value)
-        return shifts.selected(np.array(ends[GOOD]), np.array(ends[self._lineage.bad]))
+        return levels.selected(np.array(ends[GOOD]), np.array(ends[self._lineage.bad]))
 
     def _noise(self) -> firstbad.NoisePrior | None:
         """Return what the ledger knows of this metric's noise. The trials of this range are
@@ -258,13 +257,13 @@ class Track:
             return None
         rows = self._ledger.summaries(task.name, metric.name, recipe=task.recipe)
         rows = [r for r in rows if r.environment == self._environment]
-        rows = usable_rows.usable_rows(rows, metric)
-        noise = usable_rows.noise(rows, self.classes.positions)
+        rows = usable_rows(rows, metric)
+        noise = noise_of(rows, self.classes.positions)
         # Not `between`: by how much commits of the ledger differ, those of this range among them,
         # is what is searched. Taken for jitter, no change would ever be beyond it.
         if not noise.exact:
             beside = [row for row in rows if row.commit not in self.classes.positions]
-            noise = usable_rows.noise(beside, {})
+            noise = noise_of(beside, {})
         return firstbad.NoisePrior(noise.sd, noise.dof) if noise.known else None
 
 

@@ -28,8 +28,8 @@ from celedger.judge.bisection.other_tasks import Others
 from celedger.judge.bisection.symptom import Symptom
 from celedger.repo import History
 from celedger.stats import choice, firstbad
+from celedger.stats.choice import UnderWay
 from celedger.stats.lineage import GOOD
-from celedger.stats.parallel import UnderWay
 from celedger.trial import events
 from celedger.trial.engine import Engine, Need
 from celedger.trial.runner import Bench, next_seed

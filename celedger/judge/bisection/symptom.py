@@ -1,30 +1,86 @@
 """What is bisected: a metric that got worse between the two ends, or a crash that one of them
-has. Reads trials into numbers for the statistics, larger being worse; runs nothing."""
+has; of an incident, the task whose trial tells most per second. Reads trials into numbers for the
+statistics, larger being worse, and learns their noise; runs nothing.
+
+Only bisects learn noise so: the state learns its own from repeats of the same code
+(`stats.history`).
+"""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from celedger.base.errors import CannotJudge, UsageError, command
 from celedger.base.model import (
+    SPOILT,
     Commit,
     Direction,
     Kind,
+    Mark,
     Metric,
     OutcomeKind,
     Purpose,
+    SummaryRow,
     Task,
     TrialRecord,
 )
-from celedger.judge.bisection import usable_rows
-from celedger.judge.bisection.usable_rows import usable
+from celedger.judge.incident import IncidentMetric
 from celedger.ledger import Ledger
+from celedger.stats import choice
+from celedger.stats import noise as noises
+from celedger.stats.noise import Grouped
 from celedger.stats.range_ends import EndsAnswer, EndsQuestion, EndVerdict, compare_ends
 from celedger.trial.protocol import TELEMETRY
 from celedger.trial.runner import Bench, trials_of
+
+Rows = Sequence[SummaryRow]
+
+
+def usable(kind: OutcomeKind, marks: Collection[Mark], rule: str, metric: Metric) -> bool:
+    """Return True if a value that a trial was summarised to by a rule may be judged: the trial ran
+    to its end, and, for speed, undisturbed."""
+    if kind is not OutcomeKind.OK or rule != metric.summary or Mark.EARLY_STOPPED in marks:
+        return False
+    return metric.kind is not Kind.SPEED or not SPOILT.intersection(marks)
+
+
+def usable_rows(rows: Rows, metric: Metric) -> list[SummaryRow]:
+    """Return the rows that may be judged."""
+    return [r for r in rows if usable(r.outcome, r.marks, r.summary, metric)]
+
+
+def by_commit(rows: Rows) -> dict[str, list[SummaryRow]]:
+    """Return the rows of each commit, in their order."""
+    groups: dict[str, list[SummaryRow]] = defaultdict(list)
+    for row in rows:
+        groups[row.commit].append(row)
+    return groups
+
+
+def noise_of(rows: Rows, order: Mapping[str, int]) -> noises.Noise:
+    """Return the noise of one metric × task × environment, pooled over the commits given. `order`
+    places commits in the history: neighbours there, and not in the order of measuring, may be
+    compared. Commits it does not name come last."""
+    return noises.pool_newest(_grouped(rows, order)[1])
+
+
+def noise_beside(rows: Rows, commit: str, order: Mapping[str, int], trials: int) -> noises.Noise:
+    """Return the noise that a commit with so many trials is tested against."""
+    line, grouped = _grouped(rows, order)
+    return noises.pool_beside(grouped, line.index(commit) if commit in line else -1, trials)
+
+
+def _grouped(rows: Rows, order: Mapping[str, int]) -> tuple[list[str], Grouped]:
+    """Return the commits that have values of their own, the oldest first, and those values."""
+    groups = by_commit([row for row in rows if not row.derived])
+    line = sorted(groups, key=lambda sha: order.get(sha, len(order)))
+    values = [[row.value for row in groups[sha]] for sha in line]
+    return line, Grouped.of(values, [[row.seed for row in groups[sha]] for sha in line])
+
 
 # Trials of each end from which a symptom is chosen: what a t-test can begin to work with.
 CHOOSING = 3
@@ -290,7 +346,7 @@ def _question(
     """Return BAD against GOOD in one metric; None where an end has no value of it. The noise is
     what was known of it when the ends had been measured, BAD's own step left out."""
     rows = ledger.summaries(task.name, metric.name, recipe=task.recipe)
-    rows = usable_rows.usable_rows(rows, metric)
+    rows = usable_rows(rows, metric)
     ends = [{r.trial.ulid for r in records} for records in (at_good, at_bad)]
     good, bad = ([row for row in rows if row.ulid in ulids] for ulids in ends)
     if not good or not bad:
@@ -298,7 +354,7 @@ def _question(
     environment = at_good[0].trial.environment
     then = max(r.trial.started for r in (*at_good, *at_bad))
     before = [r for r in rows if r.environment == environment and r.started <= then]
-    noise = usable_rows.noise_beside(before, at_bad[0].trial.commit, {}, len(bad))
+    noise = noise_beside(before, at_bad[0].trial.commit, {}, len(bad))
     return EndsQuestion(
         [row.value for row in bad], [row.value for row in good], metric.direction.sign,
         metric.floor, noise if noise.known else None, [row.seed for row in bad],
@@ -343,3 +399,34 @@ def _list(names: Sequence[str]) -> str:
     if not names:
         return "anything that both ends reported"
     return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+
+
+def most_telling(
+    bench: Bench, metrics: Sequence[IncidentMetric], tasks: Sequence[Task]
+) -> list[tuple[Task, str]]:
+    """Return the tasks that an incident moved, each with the metric that tells most ("" for a
+    crash): first the one whose trial tells most bits a second. Empty if none is among `tasks`."""
+    best: dict[str, tuple[float, Task, str]] = {}
+    for metric in metrics:
+        task = next((task for task in tasks if task.name == metric.task), None)
+        if task is None:
+            continue
+        rate = _bits(bench, task, metric) / (bench.ledger.usual_seconds(task) or 1.0)
+        if task.name not in best or rate > best[task.name][0]:
+            best[task.name] = rate, task, metric.name
+    return [(task, name) for _, task, name in sorted(best.values(), key=lambda row: -row[0])]
+
+
+def _bits(bench: Bench, task: Task, moved: IncidentMetric) -> float:
+    """Return what one trial at the middle of the range tells."""
+    metric = task.metric(moved.name)
+    if metric is None or not math.isfinite(moved.change):
+        return choice.capacity(choice.SURE_SHIFT)
+    environment = bench.environments[task.name].fingerprint
+    rows = bench.ledger.summaries(task.name, metric.name, recipe=task.recipe)
+    rows = [r for r in usable_rows(rows, metric) if r.environment == environment]
+    noise = noise_of(rows, {})
+    shift = choice.ASSUMED_SHIFT
+    if noise.known:
+        shift = abs(moved.change) / noise.sd if noise.sd else choice.SURE_SHIFT
+    return choice.capacity(min(shift, choice.SURE_SHIFT))

@@ -1,0 +1,458 @@
+"""What equal seeds say: how much likelier readings are if they share part of their noise, and which
+splits are possible, and how likely, if a value is a function of code and seed, bit by bit. Arrays
+in, arrays out; knows neither commits nor what is done with the factors. How bits are compared is
+the caller's matter.
+
+Shared noise: a reading is level + shift (on the bad side) + u + v (on the bad side) + e, normal,
+with variances of rho s² (u, the seed's), kappa s² (v, by how much the change differs from seed to
+seed) and (1 - rho) s² (e, the trial's own). Only the ratio to rho = kappa = 0 is used: the bare
+normal would win against noise with tails wherever tails are not needed. Derivation:
+docs/statistics.md, "Equal seeds".
+
+Equal bits of a seed locate a change; that it moved the level is for further seeds to tell. Where
+the bits of a seed have more than two values along a line, the question becomes where the largest
+step is (docs/statistics.md, "Equal bits").
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from celedger.stats.arrays import Bools, Floats, Ints
+from celedger.stats.integration_grid import FINEST, log_sum
+from celedger.stats.levels import SHIFT_SPREAD, SHIFTS, chance_to_differ
+from celedger.stats.likelihood import ROUNDED
+from celedger.stats.tails import normal_cumulative
+
+SHARES = np.array((0.3, 0.6, 0.8, 0.92, 0.98, 0.9995))
+SHARE_PRIOR = np.array((0.17, 0.22, 0.22, 0.17, 0.14, 0.08))
+"""Nodes and prior of rho."""
+INTERACTION_PRIOR = np.array((0.4, 0.25, 0.2, 0.15))
+"""Of kappa = 0, 0.05 (1 - rho), 0.3 and 1."""
+RHO = np.concatenate(([0.0], np.repeat(SHARES, len(INTERACTION_PRIOR))))
+KAPPA = np.concatenate(([0.0], *((0.0, 0.05 * (1 - rho), 0.3, 1.0) for rho in SHARES)))
+LOG_PRIOR = np.log(np.outer(SHARE_PRIOR, INTERACTION_PRIOR)).ravel()
+SCALE_NODES, SHIFT_NODES, REACH = 12, 13, 4.5
+LEAST_LIKELY = 15.0
+"""Models that are less likely than the best one by so many nats, before the shift is integrated,
+are left out."""
+
+
+@dataclass(frozen=True)
+class Readings:
+    """Readings with their seeds as numbers from 0, in units of their range."""
+
+    values: Floats
+    seeds: Ints
+    finest: float
+    """The smallest sd that is believed, in the same unit."""
+    resolution: float = 0.0
+    """Distance of possible values, 0 for fine ones."""
+
+    @classmethod
+    def of(cls, values: Floats, seeds: Ints, gap: float, resolution: float) -> Readings:
+        return cls(values, seeds, max(abs(gap), 1e-3) / FINEST, resolution)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """What equal seeds say. M models, those of RHO and KAPPA; the first has no pairs."""
+
+    log_factor: Floats
+    """(G,) log evidence of pairs over that of none, for each split"""
+    log_none: float
+    """The same where nothing changed"""
+    model: Floats
+    """(G, M - 1) belief in each model with pairs given the split; each sums to one"""
+    level: Floats
+    """(G, M - 1) the level of the good side that each expects"""
+    shift: Floats
+    scale: Floats
+    """(G, M - 1) its s"""
+    means: tuple[Floats, Floats, Floats, Floats]
+    """(G, S) numbers of readings of each seed on the good and the bad side, and their means"""
+
+    def predict(self, weight: Floats, seeds: Sequence[int]) -> tuple[Floats, Floats]:
+        """(2, G, S + 1) mean and sd of the next reading of each of these seeds, last of a new one,
+        on the good and on the bad side; under the likeliest model, splits mixed by `weight`."""
+        best = int(np.argmax(weight @ self.model))
+        rho, kappa = float(RHO[best + 1]), float(KAPPA[best + 1])
+        n0, n1, m0, m1 = (
+            np.concatenate([part[:, seeds], np.zeros((len(part), 1))], axis=1)
+            for part in self.means
+        )
+        _, p00, p01, p11 = _precision(n0, n1, rho, kappa)
+        level, scale = self.level[:, best, None], self.scale[:, best, None]
+        bad = level + np.maximum(self.shift[:, best, None], 0.0)
+        off0, off1, own = m0 - level, m1 - bad, rho + kappa
+        mean = np.stack([
+            level + rho * ((p00 + p01) * off0 + (p01 + p11) * off1),
+            bad + (rho * p00 + own * p01) * off0 + (rho * p01 + own * p11) * off1,
+        ])  # fmt: skip
+        variance = np.stack([
+            1 - rho**2 * (p00 + 2 * p01 + p11),
+            1 + kappa - (rho**2 * p00 + 2 * rho * own * p01 + own**2 * p11),
+        ])  # fmt: skip
+        return mean, scale * np.sqrt(np.maximum(variance, 1e-9))
+
+
+def compare(readings: Readings, bad: Bools, used: Bools, selected: tuple[int, int]) -> Pairs:
+    """Return how pairs explain those readings that are `used` (R,), for every row of `bad`
+    (G, R)."""
+    sides = (~bad & used).astype(float), (bad & used).astype(float)
+    log, level, shift, scale = _fits(readings, *sides, selected)
+    every = used[None].astype(float)
+    none = densities(readings, every, 0 * every, (0, 0))
+    paired = log[:, 1:] + LOG_PRIOR
+    top = log_sum(paired.T)
+    return Pairs(
+        top - log[:, 0],
+        float(log_sum(none[0, 1:] + LOG_PRIOR) - none[0, 0]),
+        np.exp(paired - top[:, None]),
+        level[:, 1:],
+        shift[:, 1:],
+        scale[:, 1:],
+        _means(readings, *sides),
+    )
+
+
+def densities(readings: Readings, good: Floats, bad: Floats, selected: tuple[int, int]) -> Floats:
+    """(G, M) log densities of the readings that are 1 in a row of `good` or `bad` (G, R), under
+    flat priors of the level and of log s."""
+    return _fits(readings, good, bad, selected)[0]
+
+
+def _means(readings: Readings, good: Floats, bad: Floats) -> tuple[Floats, Floats, Floats, Floats]:
+    own = np.zeros((len(readings.values), int(readings.seeds.max()) + 1))
+    own[np.arange(len(own)), readings.seeds] = 1.0
+    x = own * readings.values[:, None]
+    n0, n1 = good @ own, bad @ own
+    return n0, n1, (good @ x) / np.maximum(n0, 1), (bad @ x) / np.maximum(n1, 1)
+
+
+def _fits(
+    readings: Readings, good: Floats, bad: Floats, selected: tuple[int, int]
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """(G, M) log densities, and the likeliest level, shift and s."""
+    n0, n1, m0, m1 = _means(readings, good, bad)
+    squares = (good + bad) @ readings.values**2
+    within = np.maximum(squares - (n0 * m0**2 + n1 * m1**2).sum(axis=1), 0.0)
+    n = (good + bad).sum(axis=1)
+    rest = 1 - RHO
+    columns = [_sums(n0, n1, m0, m1, rho, kappa) for rho, kappa in zip(RHO, KAPPA, strict=True)]
+    log_volume, a00, a01, a11, b0, b1, square = np.moveaxis(np.array(columns), 0, 2)  # (G, M)
+    weight = a00 + 2 * a01 + a11
+    curvature = np.maximum((a00 * a11 - a01**2) / weight, 0.0)
+    shift = (b1 - (b0 + b1) * (a01 + a11) / weight) / np.maximum(curvature, 1e-12)
+    square -= (b0 + b1) ** 2 / weight + curvature * shift**2
+    square = np.maximum(square, 0.0) + within[:, None] / rest
+    constant = -0.5 * (log_volume + np.log(weight) + n[:, None] * np.log(rest))
+    constant -= 0.5 * (n[:, None] - 1) * np.log(2 * np.pi)
+    floor = np.maximum(readings.finest, ROUNDED * readings.resolution / np.sqrt(rest))
+    freedom = np.maximum(n - 1, 1)[:, None]
+    below = np.where(shift < 0, curvature * shift**2, 0.0)
+    scale = np.maximum(np.sqrt((square + below) / freedom), floor)
+    rough = constant - freedom * np.log(scale) - (square + below) / (2 * scale**2)
+    likely = rough > rough.max(axis=1, keepdims=True) - LEAST_LIKELY
+    likely[:, 0] = True
+    row, model = np.nonzero(likely)
+    log = np.full(rough.shape, -np.inf)
+    log[likely] = constant[likely] + _integrated(
+        square[likely], curvature[likely], shift[likely], freedom[row, 0], scale[likely],
+        floor[model], rest[model], selected,
+    )  # fmt: skip
+    return log, (b0 + b1 - (a01 + a11) * shift) / weight, shift, scale
+
+
+def _precision(n0: Floats, n1: Floats, rho: float, kappa: float) -> tuple[Floats, ...]:
+    """(G, S) log volume of the two means of each seed, and the entries 00, 01 and 11 of the inverse
+    of their covariance over s²."""
+    rest = 1 - rho
+    of_good, of_bad = rho * n0 + rest, (rho + kappa) * n1 + rest
+    volume = of_good * of_bad - rho**2 * n0 * n1
+    return (
+        np.log(volume / rest**2), n0 * of_bad / volume, -rho * n0 * n1 / volume,
+        n1 * of_good / volume,
+    )  # fmt: skip
+
+
+def _sums(n0: Floats, n1: Floats, m0: Floats, m1: Floats, rho: float, kappa: float) -> Floats:
+    """(7, G) sums over seeds of log volumes, of precisions P, of P m and of m P m."""
+    log_volume, p00, p01, p11 = _precision(n0, n1, rho, kappa)
+    parts = (
+        log_volume, p00, p01, p11, p00 * m0 + p01 * m1, p01 * m0 + p11 * m1,
+        p00 * m0**2 + 2 * p01 * m0 * m1 + p11 * m1**2,
+    )  # fmt: skip
+    return np.array([part.sum(axis=1) for part in parts])
+
+
+def _integrated(
+    square: Floats,
+    curvature: Floats,
+    shift: Floats,
+    freedom: Floats,
+    scale: Floats,
+    floor: Floats,
+    rest: Floats,
+    selected: tuple[int, int],
+) -> Floats:
+    """(K,) log of the integral over log s and a positive shift."""
+    reach = REACH / np.sqrt(2 * freedom) + 0.3
+    low = np.maximum(np.log(scale) - reach, np.log(floor))
+    high = np.maximum(np.log(scale) + reach, low + reach)
+    log_s = low[:, None] + (high - low)[:, None] * np.linspace(0, 1, SCALE_NODES)
+    s = np.exp(log_s)
+    log = -freedom[:, None] * log_s - square[:, None] / (2 * s**2)
+    log += np.log((high - low) / (SCALE_NODES - 1))[:, None]
+    some = curvature > 0
+    if some.any():  # the shift, spaced evenly in its logarithm
+        error = s[some] / np.sqrt(curvature[some, None])
+        middle = shift[some, None]
+        top = np.maximum(middle, 0) + REACH * error
+        first = np.log(np.maximum(middle - REACH * error, 1e-3 * top))
+        step = (np.log(top) - first) / (SHIFT_NODES - 1)
+        log_shift = first[..., None] + step[..., None] * np.arange(SHIFT_NODES)
+        off = (np.exp(log_shift) - middle[..., None]) / error[..., None]
+        log_z = log_shift - log_s[some][..., None]
+        mass = np.exp(-0.5 * off**2) * _prior(log_z, rest[some])
+        if any(selected):
+            mass /= chance_to_differ(np.exp(log_z), *selected)
+        log[some] += np.log(np.maximum(mass.sum(axis=-1) * step, 1e-300))
+    return log_sum(log.T)
+
+
+def _prior(log_z: Floats, rest: Floats) -> Floats:
+    """Density of the log of the shift: in s or, as likely, in sd of the trial's own noise."""
+    units = 0.0, 0.5 * np.log(rest)[:, None, None]
+    total = sum(
+        weight * np.exp(-0.5 * ((log_z - np.log(median) - unit) / SHIFT_SPREAD) ** 2)
+        for weight, median in SHIFTS
+        for unit in units
+    )
+    return np.asarray(total / (2 * SHIFT_SPREAD * np.sqrt(2 * np.pi)))
+
+
+FINE = 2.0**-50
+"""Resolution of a value in floating point, over the largest one."""
+NONE_ODDS = 0.26
+"""The prior odds that nothing changed are so many times those of noisy values: .1 for .3. Bits did
+change; that the level stayed is left."""
+UNTOUCHED = 0.3
+"""Of t seeds that a change touches and z that it spares: the ratio B(t + 1, z + .3) / B(1, .3)."""
+SPARED = 0.01
+"""Chance that bits that are drawn anew come out as before for one seed."""
+FURTHER = 0.05
+"""Prior odds of each level beyond two."""
+SEVERAL = 0.1
+"""Prior odds that these moved the level, where no pairs are seen; else their bits are new draws."""
+MARKS = 201
+
+
+@dataclass(frozen=True)
+class Bits:
+    """All readings, each a row: repeats of equal bits, too."""
+
+    site: Ints
+    """(R,) index of the position; the positions are sorted, the good end first"""
+    seed: Ints
+    """(R,) from 0"""
+    key: Ints
+    """(R,) equal for equal bits of one seed, and only then"""
+    value: Floats
+    """(R,) in units of their range"""
+    repeat: float
+    """Log odds of one repeat: 1 over the resolution"""
+    alone: bool
+    """The metric does not depend on the seed."""
+
+    @cached_property
+    def first(self) -> Ints:
+        """(C,) the first reading with each key."""
+        return np.unique(self.key, return_index=True)[1]
+
+    @cached_property
+    def of_seed(self) -> Floats:
+        """(C, S) which seed has which key."""
+        table = np.zeros((len(self.first), int(self.seed.max()) + 1))
+        table[np.arange(len(table)), self.seed[self.first]] = 1.0
+        return table
+
+    @cached_property
+    def present(self) -> Bools:
+        """(T, C) which position has which key."""
+        table = np.zeros((int(self.site.max()) + 1, len(self.first)), dtype=bool)
+        table[self.site, self.key] = True
+        return table
+
+    @cached_property
+    def stretches(self) -> Ints:
+        """(T,) the stretch of each position of a line: cut only where the bits of a seed differ."""
+        number, here, result = 0, np.zeros(len(self.first), dtype=bool), []
+        for row in self.present:
+            if ((here | row) @ self.of_seed > 1).any():
+                number, here = number + 1, np.zeros_like(here)
+            here = here | row
+            result.append(number)
+        return np.array(result)
+
+    @property
+    def ends(self) -> tuple[dict[int, float], dict[int, float]]:
+        """Return the value of each seed at the good and at the bad end."""
+        return self.by_seed(self.site == 0), self.by_seed(self.site == self.site.max())
+
+    def by_seed(self, rows: Bools) -> dict[int, float]:
+        return dict(zip(self.seed[rows].tolist(), self.value[rows].tolist(), strict=True))
+
+
+def differences(before: dict[int, float], after: dict[int, float]) -> Floats:
+    """Return by how much the values of the seeds that both sides have differ."""
+    return np.array([after[seed] - before[seed] for seed in after.keys() & before.keys()])
+
+
+@dataclass(frozen=True)
+class Exact:
+    """The evidence of the exact world, priors of the candidates left out."""
+
+    log_change: Floats
+    """(G,) of a change; -inf where the bits rule it out"""
+    log_none: Floats
+    """(G,) that the bits were drawn anew there, and the level stayed"""
+    touched: bool
+    """Some seed's bits differ between the ends, or no seed is known at both."""
+    largest: Floats | None = None
+    """(G,) where there are more than two levels: P(the group holds the largest step)"""
+
+    @property
+    def possible(self) -> bool:
+        return bool((np.maximum(self.log_change, self.log_none) > -np.inf).any())
+
+    def beyond(self, floor: float, bits: Bits) -> Exact:
+        """Return the same where a change below the floor counts as none: by the mean difference of
+        the seeds that both ends have."""
+        ends = differences(*bits.ends)
+        if not floor or bits.alone or len(ends) < 2:
+            return self
+        error = max(float(ends.std(ddof=1)) / math.sqrt(len(ends)), 1e-12)
+        off = np.clip((float(ends.mean()) - floor) / error, -8.0, 8.0) / math.sqrt(2)
+        above, below = math.erfc(-off) / 2, math.erfc(off) / 2
+        none = np.logaddexp(self.log_none, self.log_change + math.log(below))
+        return replace(self, log_change=self.log_change + math.log(above), log_none=none)
+
+
+def weigh(
+    bits: Bits, splits: Bools, finest: float, floor: float, selected: tuple[int, int]
+) -> Exact:
+    """Return how well one change explains the bits, for every row of `splits` (G, T)."""
+    on_bad = splits.astype(float) @ bits.present > 0
+    on_good = (~splits).astype(float) @ bits.present > 0
+    seeds_good, seeds_bad = on_good @ bits.of_seed, on_bad @ bits.of_seed
+    possible = (seeds_good <= 1).all(axis=1) & (seeds_bad <= 1).all(axis=1)
+    spared = (on_good & on_bad).sum(axis=1)
+    touched = np.maximum(((seeds_good > 0) & (seeds_bad > 0)).sum(axis=1) - spared, 0)
+    repeats = len(bits.site) - on_good.sum(axis=1) - on_bad.sum(axis=1) + spared
+    log = np.where(possible, repeats * bits.repeat, -np.inf)
+    apart = ~((spared > 0) & (touched == 0))
+    log_touched = np.array([_log_touched(*pair) for pair in zip(touched, spared, strict=True)])
+    anew = np.where(touched > 0, spared * np.log(SPARED), 0.0)
+    change, none = np.zeros(len(log)), np.zeros(len(log))
+    if bits.alone:  # its values differ, whatever noise in general does
+        ends = bits.value[bits.site == 0], bits.value[bits.site == splits.shape[1] - 1]
+        worse = ends[1][0] - ends[0][0] >= max(floor, np.finfo(float).tiny)
+        apart &= worse
+        none = none if not worse else np.full(len(log), -np.inf)
+    else:
+        rows = bits.first
+        readings = Readings(bits.value[rows], bits.seed[rows], finest)
+        again = on_bad & ~(on_good & on_bad)
+        density = _density(readings, on_good.astype(float), again.astype(float), selected)
+        both = _density(readings, (on_good | again).astype(float), np.zeros(again.shape), (0, 0))
+        change, none = density, both
+    with np.errstate(invalid="ignore"):
+        return Exact(
+            np.where(apart & possible, log + log_touched + change, -np.inf),
+            np.where(possible, log + anew + none, -np.inf),
+            bool((apart & possible).any()),
+        )
+
+
+def _log_touched(touched: int, spared: int) -> float:
+    gamma = math.lgamma
+    log = gamma(touched + 1) + gamma(spared + UNTOUCHED) - gamma(touched + 1 + spared + UNTOUCHED)
+    return log + math.log(UNTOUCHED)
+
+
+def _density(readings: Readings, good: Floats, bad: Floats, selected: tuple[int, int]) -> Floats:
+    """(G,) log density, seeds paired or not with equal odds."""
+    log = densities(readings, good, bad, selected)
+    paired = log_sum((log[:, 1:] + LOG_PRIOR).T)
+    return np.asarray(np.logaddexp(log[:, 0], paired) - np.log(2))
+
+
+def weigh_many(
+    bits: Bits, splits: Bools, log_prior: Floats, log_free: Floats, log_none: float,
+    pairs: Pairs | None,
+) -> Exact:  # fmt: skip
+    """Return the same on a line where bits take more than two values.
+
+    Either one change moved the level and others only drew the bits anew, which `log_free` (G,)
+    and `log_none` weigh; or there are several steps, and the largest is asked. Seeds that stay
+    paired speak for the latter."""
+    stretch = bits.stretches
+    count = int(stretch[-1]) + 1
+    after = splits.argmax(axis=1)  # the first bad position of each group
+    boundary = stretch[after] - stretch[after - 1]
+    log = (count - 2) * np.log(FURTHER)
+    log += (len(bits.site) - len(bits.first)) * bits.repeat
+    free = np.where(boundary > 0, log_free, -np.inf)
+    total = np.logaddexp.reduce(log_prior + free)
+    paired, none = 1.0, -np.inf
+    if not bits.alone:
+        factor = pairs.log_factor if pairs is not None else np.zeros(len(free))
+        mean = np.logaddexp.reduce(log_prior + free + factor) - max(total, -1e300)
+        paired = float(1 / (1 + np.exp(-np.clip(mean + np.log(SEVERAL), -30, 30))))
+        of_none = pairs.log_none if pairs is not None else 0.0
+        none = log_none + float(np.logaddexp(np.log1p(-paired), np.log(paired) + of_none))
+    share = _largest(bits, count)
+    inner = np.where(boundary > 0, np.exp(log_prior), 0.0)
+    mass = np.bincount(np.maximum(stretch[after] - 1, 0), weights=inner, minlength=count - 1)
+    inside = np.where(boundary > 0, stretch[after] - 1, 0)
+    share = np.where(mass > 0, share, 0.0)
+    share = share / share.sum() if share.sum() > 0 else share
+    with np.errstate(divide="ignore"):
+        largest = np.where(boundary > 0, share[inside] / np.maximum(mass[inside], 1e-300), 0.0)
+        one = np.log1p(-paired) + free if paired < 1 else np.full(len(free), -np.inf)
+        change = np.logaddexp(one, np.log(paired) + total + np.log(largest))
+    return Exact(
+        log + change, np.where(boundary > 0, log + none, -np.inf), True, largest * np.exp(log_prior)
+    )
+
+
+def _largest(bits: Bits, count: int) -> Floats:
+    """(count - 1,) probability that each boundary of stretches holds the largest step up."""
+    ends, stretch = differences(*bits.ends), bits.stretches[bits.site]
+    error = 0.0
+    if not bits.alone:
+        error = float(ends.std(ddof=1)) if len(ends) > 1 else 0.5
+    steps, errors = [], []
+    for k in range(count - 1):
+        rows = stretch == k, stretch == k + 1
+        apart = differences(*map(bits.by_seed, rows))
+        if len(apart):
+            steps.append(float(apart.mean()))
+            errors.append(error / np.sqrt(len(apart)))
+        else:
+            steps.append(float(bits.value[rows[1]].mean() - bits.value[rows[0]].mean()))
+            errors.append(float(np.hypot(error, 0.5)))
+    step, sd = np.array(steps), np.maximum(np.array(errors), 1e-9)
+    x = np.linspace((step - 5 * sd).min(), (step + 5 * sd).max(), MARKS)
+    x = np.unique(np.concatenate([x, *(step + u * sd for u in np.linspace(-5, 5, 21))]))
+    off = (x[:, None] - step) / sd
+    below = np.log(normal_cumulative(off))
+    density = np.exp(-0.5 * off**2) / sd * np.exp(below.sum(axis=1, keepdims=True) - below)
+    share = np.trapezoid(density, x, axis=0)
+    return np.asarray(share / share.sum())
