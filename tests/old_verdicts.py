@@ -21,7 +21,13 @@ def record_verdicts(ledger: Ledger, verdicts: Iterable[Verdict]) -> None:
             row["baseline"] = _trial_set(ledger, verdict.baseline)
             revision = ledger._id("commits", "sha", row.pop("commit"))
             subject = {"revision": revision, **{name: row.pop(name) for name in _SUBJECT}}
-            ledger._record_change("verdicts", subject, row)
+            latest = ledger._rows(
+                f"SELECT {', '.join(row)} FROM verdicts "
+                f"WHERE ({', '.join(subject)}) = (?, ?, ?, ?) ORDER BY id DESC LIMIT 1",
+                tuple(subject.values()),
+            )
+            if latest != [tuple(row.values())]:
+                ledger._record("verdicts", **subject, **row)
 
 
 def _trial_set(ledger: Ledger, ulids: Sequence[str]) -> int:

@@ -442,26 +442,19 @@ class Ledger(Reader):
             self._seal(table, key)
         return key
 
-    def _record_change(
-        self, table: str, subject: Mapping[str, object], row: Mapping[str, object]
-    ) -> None:
-        """Insert a row on a subject unless the latest one on it is equal."""
-        latest = self._rows(
-            f"SELECT {', '.join(row)} FROM {table} "
-            f"WHERE ({', '.join(subject)}) = ({', '.join('?' * len(subject))}) "
-            "ORDER BY id DESC LIMIT 1",
-            tuple(subject.values()),
-        )
-        if latest != [tuple(row.values())]:
-            self._record(table, **subject, **row)
-
     def _define(self, task: int, metric: Metric) -> None:
-        """Record how a metric is judged in a task."""
+        """Record how a metric is judged in a task, unless it was judged so last."""
         row = columns_of(metric)
-        subject = {"metric": self._metric_id(row.pop("name")), "task": task}
+        key = self._metric_id(row.pop("name"))
         row["floor"] = metric.floor.amount
         row["floor_is_relative"] = int(metric.floor.relative)
-        self._record_change("definitions", subject, row)
+        latest = self._rows(
+            f"SELECT {', '.join(row)} FROM definitions WHERE (metric, task) = (?, ?) "
+            "ORDER BY id DESC LIMIT 1",
+            (key, task),
+        )
+        if latest != [tuple(row.values())]:
+            self._record("definitions", metric=key, task=task, **row)
 
     def _id(self, table: str, column: str, value: object) -> int:
         """Return the key of a row that must be there."""

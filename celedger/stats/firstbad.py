@@ -180,7 +180,7 @@ class Question:
     unproven: int = 0
     """So many failures more of the leader would prove that a bad commit always fails."""
     selected: tuple[int, int] = (0, 0)
-    """So many readings of GOOD and BAD were seen to differ (shifts.selected) before anybody
+    """So many readings of GOOD and BAD were seen to differ (levels.selected) before anybody
     asked; those that fresh seeds confirmed since do not count."""
     none_prior: float = NONE_PRIOR
     """Prior probability that nothing changed."""

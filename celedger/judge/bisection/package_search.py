@@ -18,7 +18,6 @@ from celedger.ledger import Ledger
 from celedger.repo import Repository, synthetic
 from celedger.repo.object_store import FILE, Entry, ObjectStore
 from celedger.suite import Suite
-from celedger.trial import events
 from celedger.trial.permissions import Gate
 from celedger.trial.runner import Bench
 from celedger.trial.venvs import PINS
@@ -36,7 +35,6 @@ def package_bench(
     base: Commit,
     lock_files: tuple[tuple[str, str], tuple[str, str]],
     gate: Gate,
-    listen: events.Listener = events.ignore,
 ) -> Iterator[tuple[Bench, list[Task], list[Commit]]]:
     """Yield a bench, the tasks as they run there, and a commit for each prefix of the upgrades, the
     one with none first.
@@ -60,7 +58,7 @@ def package_bench(
     own_tasks = [replace(task, venv=(PINS,)) for task in tasks]
     with Ledger.open(store.folder / synthetic.LEDGER, create=True) as ledger, local_bench(
         store.repository, ledger, config, suite, own_tasks, gate=gate, why=Purpose.BISECT,
-        label="celedger bisect", listen=listen,
+        label="celedger bisect",
     ) as bench:  # fmt: skip
         last = _commit(store, base, "".join(f"{new[n]}\n" for n in sorted(new)), "the upgrade")
         place = bench.place(last.sha, own_tasks[0])

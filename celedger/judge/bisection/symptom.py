@@ -68,9 +68,9 @@ def noise_of(rows: Rows, order: Mapping[str, int]) -> noises.Noise:
     return noises.pool_newest(_grouped(rows, order)[1])
 
 
-def noise_beside(rows: Rows, commit: str, order: Mapping[str, int], trials: int) -> noises.Noise:
+def noise_beside(rows: Rows, commit: str, trials: int) -> noises.Noise:
     """Return the noise that a commit with so many trials is tested against."""
-    line, grouped = _grouped(rows, order)
+    line, grouped = _grouped(rows, {})
     return noises.pool_beside(grouped, line.index(commit) if commit in line else -1, trials)
 
 
@@ -354,7 +354,7 @@ def _question(
     environment = at_good[0].trial.environment
     then = max(r.trial.started for r in (*at_good, *at_bad))
     before = [r for r in rows if r.environment == environment and r.started <= then]
-    noise = noise_beside(before, at_bad[0].trial.commit, {}, len(bad))
+    noise = noise_beside(before, at_bad[0].trial.commit, len(bad))
     return EndsQuestion(
         [row.value for row in bad], [row.value for row in good], metric.direction.sign,
         metric.floor, noise if noise.known else None, [row.seed for row in bad],
