@@ -136,6 +136,8 @@ def foreign_triggers(connection: sqlite3.Connection) -> list[str]:
     return [name for name, sql in triggers if not schema.APPEND_ONLY.fullmatch(sql)]
 
 
+# --- our own files
+
 BUSY_TIMEOUT = 60.0  # seconds that a writer waits for the others
 CACHE_KIB = 16_384
 CHECKPOINT_PAGES = 10_240  # of -wal; SQLite's default of 1000 doubles the mean cost of an epoch

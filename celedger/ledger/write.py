@@ -105,6 +105,8 @@ class Queue:
             )
 
 
+# --- facts
+
 _LARGEST = 2**63 - 1  # SQLite's integers
 LONGEST_HEADLINE = 500  # letters; a message in it may have any length
 LARGEST_DOCUMENT = 2**20  # letters of JSON; a profile of 8,000 steps has about as many

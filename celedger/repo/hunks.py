@@ -94,6 +94,8 @@ def _of_file(change: Diff) -> Iterator[Hunk]:
             head = None
 
 
+# --- the parts of a commit
+
 _SHORT = 10  # digits of a hash in the subject of a synthetic commit
 
 

@@ -158,6 +158,8 @@ def _entries(content: bytes, width: int) -> dict[bytes, Entry]:
     return entries
 
 
+# --- commits on their way to another machine
+
 _REFS = "refs/celedger/"
 
 

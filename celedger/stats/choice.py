@@ -186,6 +186,8 @@ def cells(
     return split.group, weight, split.bad[:, [distinct.index(p) for p in positions]]
 
 
+# --- trials under way
+
 NOTHING = 1e-9
 """Nats of the estimate that are rounding."""
 
@@ -231,6 +233,8 @@ def _kernel(bad: Bools, r: float) -> Floats:
 def _log(x: Floats) -> Floats:
     return np.asarray(np.log(np.maximum(x, 1e-300)))
 
+
+# --- the choice
 
 DOUBTED = 0.3
 """Probability of "nothing changed" beyond which a trial is chosen for what it tells of that alone:

@@ -237,6 +237,8 @@ def _prior(log_z: Floats, rest: Floats) -> Floats:
     return np.asarray(total / (2 * SHIFT_SPREAD * np.sqrt(2 * np.pi)))
 
 
+# --- values that are a function of code and seed
+
 FINE = 2.0**-50
 """Resolution of a value in floating point, over the largest one."""
 NONE_ODDS = 0.26

@@ -136,6 +136,8 @@ def _quantile(at: Ints, share: Floats, part: float) -> int:
     return int(at[order][np.searchsorted(np.cumsum(share[order]), part)])
 
 
+# --- the posterior
+
 CONTRADICTING = 1e-4
 """p-value of the ends' own difference below which "nothing changed" is not said: of ends that are
 alike one pair in ten thousand then costs a few more trials."""

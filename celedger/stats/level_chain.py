@@ -72,6 +72,8 @@ def level_grid(means: Floats, has_sessions: bool) -> LevelGrid:
     return LevelGrid(points, SPACINGS[-1], prior, True)
 
 
+# --- the likelihood of a node's trials
+
 SEES_SAME_SESSION = True  # a test switches it off
 CLIP = 2.0
 """Trials further than two deviations from their session's middle count as at that distance."""
@@ -268,6 +270,8 @@ def contrasts(cells: SessionMeans, count: int, weight: Floats) -> tuple[Floats, 
     difference: Floats = np.bincount(k, each * apart, count) / np.maximum(precision, 1e-300)
     return difference, precision
 
+
+# --- the passes
 
 _TINY = 1e-300
 _TAPS = ((1, 0.24), (2, 0.06))

@@ -168,6 +168,8 @@ def _log_shift(shift: Floats) -> Floats:
     )
 
 
+# --- how well the levels fit
+
 PREDICTION_NODES = 32, 120
 NEGLIGIBLE = 1e-4
 """Nodes with less belief than this share of the best one predict nothing."""

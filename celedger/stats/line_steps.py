@@ -197,6 +197,8 @@ def _best_pairs(gain: Floats) -> list[int]:
     return [column_of[i] for i in range(rows)]
 
 
+# --- which steps open an incident
+
 DOUBT = 0.03
 """P(step) from which it is worth another trial: a Bayes factor of 12 over one place's prior."""
 STILL_LARGE = 2.5

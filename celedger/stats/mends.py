@@ -137,6 +137,8 @@ def _ratios(evidence: CommitEvidence, mender: int, culprit: int) -> tuple[float,
     return whole / none, part / none
 
 
+# --- levels between steps
+
 SAME_LEVEL = 2.0
 """Standard errors within which the level after a step and that before the next one are one."""
 SIDE_BY_SIDE = 0.9
@@ -227,6 +229,8 @@ def _shares_level(earlier: Step, later: Step) -> bool:
     error = math.hypot(earlier.after_error, later.before_error)
     return earlier.chain == later.chain and apart <= SAME_LEVEL * error
 
+
+# --- the filter
 
 KEPT = 0.5
 """Probability below which what was said is taken back: a step, a mend."""

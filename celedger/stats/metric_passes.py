@@ -183,6 +183,8 @@ def steps_of(result: ChainResult, contrasts: Contrasts, nodes: CommitNodes) -> l
     return sorted(steps, key=lambda step: step.node)
 
 
+# --- the passes
+
 MACHINE_DRIFT = 0.2
 """A level of speed or memory drifts from node to node by this share of the session's deviation,
 so that a slow machine is no step."""

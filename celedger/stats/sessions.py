@@ -207,6 +207,8 @@ def _log_t5(z: float) -> float:
     return -3 * math.log1p(z * z / 5)
 
 
+# --- the state of the machine, from a pinned commit
+
 MEMORY = 0.98
 """Correlation of the machine's slow state between neighbouring sessions. Its deviation is that of
 sessions; each session has an effect of its own beside it, of the same deviation."""

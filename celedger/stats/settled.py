@@ -322,6 +322,8 @@ def stretch(kept: Kept, chain: int, content: Callable[[int], str]) -> Stretch | 
     )
 
 
+# --- the histories of chains whose seeds repeat
+
 EVERY = 10
 """Nodes from checkpoint to checkpoint, and the newest ones that none is behind."""
 _FLOATS = ("base", "square", "share", "draws", "moves", "commits", "log_evidence")

@@ -129,6 +129,8 @@ def modes_of(rates: Floats) -> Floats:
     return total
 
 
+# --- what repeats say: tables over deviations and shapes
+
 LOG_SD_STEP = 0.2
 LOG_SDS: Floats = np.arange(-16.0, 2.0 + LOG_SD_STEP / 2, LOG_SD_STEP)
 """Logarithm of the standard deviation over the metric's scale. e^-16: a ten-millionth; less is
@@ -248,6 +250,8 @@ def repeat_table(values: Floats, group: Ints, has_modes: bool) -> Floats:
     return total
 
 
+# --- how fine values are: counts and shares of a small data set are coarse
+
 DIGITS = 6
 """Significant digits that a rounded value, or a share of a data set, may have."""
 MOST_SAMPLES = 20_000
@@ -294,6 +298,8 @@ def written_resolution(distinct: Floats) -> float:
             return 1 / samples
     return 0.0
 
+
+# --- the noise of a task's metrics
 
 LEARNS_FROM_REPEATS = True  # the tests switch each part off, and see what it is for
 HAS_SECOND_MODE = True

@@ -206,6 +206,8 @@ class GpuReader:
         return frozenset(int(row.pid) for row in rows if row.smUtil)
 
 
+# --- the choice of a device
+
 _AMD = Path("/dev/kfd")  # the driver that ROCm needs
 
 

@@ -131,6 +131,8 @@ def oom_kills() -> int:
     return 0
 
 
+# --- commands under a supervisor
+
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
 TRIAL_VARIABLE = "CELEDGER_TRIAL"  # in the environment of every process of a trial
 

@@ -73,6 +73,8 @@ def inherit(ledger: Ledger, task: Task, trial: Trial, out: Path) -> None:
     shutil.copytree(existing[-1], out, dirs_exist_ok=True, symlinks=True)
 
 
+# --- the running trial
+
 # A build must not report.
 _CHANNEL = ("CELEDGER_FD", "CELEDGER_JOURNAL", "CELEDGER_INODE")
 

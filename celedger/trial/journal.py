@@ -274,6 +274,9 @@ def _sweep_finished(ledger: Ledger, directory: Path, now: float) -> None:
                 path.unlink()
 
 
+# --- trials on other machines
+
+
 class RemoteTrial(NamedTuple):
     """A trial elsewhere, for a person: on which `engine`, with its address, and whether the command
     that sent it lives."""

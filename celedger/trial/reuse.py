@@ -328,6 +328,8 @@ def _digest(source: bytes) -> bytes:
     return hashlib.sha256(source).digest()
 
 
+# --- results that may be re-used
+
 # Raise it whenever a footprint may lack a path that it should name: those of other rules are not
 # used.
 RULES = "10"

@@ -253,6 +253,9 @@ def next_seed(
     return next(s for s in itertools.chain(preferred, task.seeds, later) if s not in tried)
 
 
+# --- several at once
+
+
 class Workers:
     """A pool of threads on this machine. Each of `benches` makes the bench of one of them, in its
     thread, with the listener it is given; that of the command's `bench` hears of all events."""

@@ -345,6 +345,8 @@ def _path(line: str) -> str:
     return text if text.startswith(".") or "/" in text or text.endswith(_ARCHIVES) else ""
 
 
+# --- packages that a commit wants in another version
+
 _FILES = ("requirements*.txt", "requirements/*.txt", "constraints*.txt", "pyproject.toml",
           "uv.lock", "poetry.lock")  # fmt: skip
 _REQUIREMENT = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?\s*([^;#@]*)")

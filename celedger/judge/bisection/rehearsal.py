@@ -135,6 +135,8 @@ def _untold(records: Sequence[TrialRecord]) -> str:
     return "too few seeds tell how much of it comes back"
 
 
+# --- the smallest set of hunks
+
 _SURE = 2.33
 """Standard errors between a value and the middle of the two levels: one in a hundred is wrong."""
 _MOST_SEEDS = 5

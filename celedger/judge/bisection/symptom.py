@@ -82,6 +82,8 @@ def _grouped(rows: Rows, order: Mapping[str, int]) -> tuple[list[str], Grouped]:
     return line, Grouped.of(values, [[row.seed for row in groups[sha]] for sha in line])
 
 
+# --- the symptom
+
 # Trials of each end from which a symptom is chosen: what a t-test can begin to work with.
 CHOOSING = 3
 _ERROR = re.compile(r"\b([A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Fault))\b")
@@ -399,6 +401,9 @@ def _list(names: Sequence[str]) -> str:
     if not names:
         return "anything that both ends reported"
     return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+
+
+# --- the task of an incident that is searched
 
 
 def most_telling(
