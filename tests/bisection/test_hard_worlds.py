@@ -66,9 +66,9 @@ def test_a_search_from_an_empty_ledger_ends_where_a_change_spares_seeds(
 
 
 PARTS = {  # world, module, constant, what switches the part off, cases
-    "a side's own noise": ("bad-noisier-2", "shifts", "SAME", 1 - 1e-9, 3),
+    "a side's own noise": ("bad-noisier-2", "levels", "SAME", 1 - 1e-9, 3),
     "the second mode": ("collapse-30-4", "likelihood", "COLLAPSE_PRIOR", 1e-9, 3),
-    "selected ends": ("null-selected", "shifts", "SELECTING_T", 1e9, 4),
+    "selected ends": ("null-selected", "levels", "SELECTING_T", 1e9, 4),
     "the second step": ("steps-2+4", "other_steps", "OPEN", 2.0, 3),
 }
 
