@@ -6,12 +6,14 @@ tells most is decided in `stats.next_trial`; only metrics that the suite declare
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from celedger.base.model import FEWEST_REPEATS, Commit, Task, TrialRecord
 from celedger.judge.derivation import Derivation, derive
+from celedger.judge.failures import NOT_FINITE
 from celedger.judge.line import Line
 from celedger.judge.measured import Chain
 from celedger.judge.memory import cache_of
@@ -22,6 +24,8 @@ from celedger.trial.runner import Bench, next_seed
 
 MOST = 6
 """Extra trials of a job where nobody set `max_reruns`."""
+_MAY_PASS = ("crash", "missing", NOT_FINITE)
+"""Kinds of failure that are tried again: a network or a full memory may be behind them."""
 _WORDS = {
     Why.AGAIN: "again",
     Why.BESIDE: "beside it",
@@ -64,6 +68,7 @@ class ExtraTrials:
         ]
         for each in settling if most else ():
             each.clock()
+            each.repeat_failed(most)
         settled = [each.run(most) for each in settling]
         self.is_settled = all(settled)
 
@@ -100,6 +105,53 @@ class _Settling:
             reused = values is not None and values.has_sessions and (values.place == head).any()
             if reused and not now.histories[key].nodes_at(head):
                 self.ran.append(self._run(now, Wanted(head, key, Why.CLOCK)))
+                return
+
+    def repeat_failed(self, most: int) -> None:
+        """Run each seed that failed once more where the task begins to fail here: what the same
+        seed does not repeat is no doing of the commit. Not where every seed fails, nor what runs
+        into its time-out."""
+        job, ledger = self.job, self.job.bench.ledger
+        now = job._derive(self.task)
+        job._before.setdefault(self.task.name, now)
+        head = now.line.places.get(job.commit.sha, -1)
+        metrics = [f.key[2] for f in now.failures if f.last == head and f.kind in _MAY_PASS]
+        if not metrics:
+            return
+        own = ledger.trials(
+            commit=job.commit.sha, suite=self.task.suite, task=self.task.name,
+            recipe=self.task.recipe,
+        )  # fmt: skip
+        own = [r for r in own if r.outcome is not None and r.outcome.kind.final]
+        crashed = {r.trial.ulid for r in own if not r.ok}
+        infinite = {
+            row.ulid
+            for name in metrics if name
+            for row in ledger.summaries(
+                self.task.name, name, suite=self.task.suite, recipe=self.task.recipe
+            )
+            if row.commit == job.commit.sha and not math.isfinite(row.value)
+        }  # fmt: skip
+        if len(own) > 1 and len(own) in (len(crashed), len(infinite)):
+            return
+        tried = Counter(r.trial.seed for r in own)
+        seeds = [
+            r.trial.seed for r in own
+            if r.trial.ulid in crashed | infinite and tried[r.trial.seed] == 1
+        ]  # fmt: skip
+        for seed in seeds:
+            if job._spent >= most:
+                return
+            again = f"again {self.task.name} at {job.commit.sha[:7]}, seed {seed}"
+            job.tell(f"{again}: does it fail again?")
+            need = Need(
+                job.commit, self.task, seed, None, reuse=False, role=Why.AGAIN.value,
+                asked=metrics[0],
+            )  # fmt: skip
+            record = job.bench.run(need)
+            job._spent += 1
+            self.ran.append(record)
+            if not record.ok:
                 return
 
     def run(self, most: int) -> bool:

@@ -160,7 +160,8 @@ def _of_metric(
     parts: Sequence[_Definition], chains: Sequence[Chain], metric: Metric
 ) -> tuple[Measurements | None, frozenset[int], frozenset[tuple[int, int]]]:
     """Return a metric's usable values in the order of recording, the places of those that are not
-    finite, and place and session of those that were run for a rise in doubt."""
+    finite in the newest trial of their seed, and place and session of those that were run for a
+    rise in doubt."""
     numbers = {chain: number for number, chain in enumerate(chains)}
     table: list[Floats] = []
     for part in parts:
@@ -188,7 +189,11 @@ def _of_metric(
     joined = np.concatenate(table, axis=1)
     joined = joined[:, np.argsort(joined[0], kind="stable")]
     finite = np.abs(joined[9]) <= _LARGEST  # False for NaN
-    broken = frozenset(joined[1, ~finite & (joined[6] == 1)].astype(np.int64).tolist())
+    broken = frozenset(
+        int(joined[1, row])
+        for row in np.flatnonzero(~finite & (joined[6] == 1)).tolist()
+        if not _is_repeated(joined, row)
+    )
     if not finite.any():
         return None, broken, frozenset()
     _, place, chain, session, rank, seed, own, bits, risen, value = joined[:, finite]
@@ -200,6 +205,13 @@ def _of_metric(
     )  # fmt: skip
     asked = zip(whole[0][risen == 1].tolist(), sessions[risen == 1].tolist(), strict=True)
     return measurements_of, broken, frozenset(asked)
+
+
+def _is_repeated(joined: Floats, row: int) -> bool:
+    """Return True if a later trial had the place, the chain and the seed of a row."""
+    place, chain, seed = joined[[1, 2, 5], row]
+    later = joined[:, row + 1 :]
+    return bool(((later[1] == place) & (later[2] == chain) & (later[5] == seed)).any())
 
 
 def _in_order_of_time(session: Ints) -> Ints:
