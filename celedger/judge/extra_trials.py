@@ -29,7 +29,7 @@ _MAY_PASS = ("crash", "missing", NOT_FINITE)
 _WORDS = {
     Why.AGAIN: "again",
     Why.BESIDE: "beside it",
-    Why.ANCHOR: "anchor of a new environment",
+    Why.ANCHOR: "anchor across the new environment or suite:",
     Why.CONTROL: "control",
     Why.REPEAT: "to know the noise, again",
     Why.CLOCK: "beside the re-used results,",
