@@ -90,7 +90,7 @@ def test_the_constants_of_the_figures_are_those_of_the_code() -> None:
         n for row in re.findall(r"^\| `.*?\|", rows, re.M) for n in re.findall("[A-Z_]{3,}", row)
     }
     assert len(names) > 40
-    code = "\n".join(p.read_text() for p in (ROOT / "celedger" / "stats").glob("*.py"))
+    code = "\n".join(p.read_text() for p in (ROOT / "celedger").rglob("*.py"))
     assert sorted(n for n in names if not re.search(rf"^[A-Z_, ]*\b{n}\b.*=", code, re.M)) == []
 
 
