@@ -16,7 +16,7 @@ from celedger.cli.synthetic import apart, find, is_unchanged, suite_at
 from celedger.cli.synthetic import status as status_of
 
 if TYPE_CHECKING:
-    from celedger.base.model import Task, TrialRecord
+    from celedger.base.model import TrialRecord
     from celedger.repo.synthetic import Synthetic
     from celedger.trial.engine import Need
     from celedger.trial.runner import Bench
@@ -102,8 +102,9 @@ def run(
         standings = memory.standings_at(
             repository, ledger, state, newest.sha, tasks, bench.suite.judged
         )
-        options.answer(CommitRows.of(ledger, newest.sha, state), json=False)
-        for name, silent in _never_measured(bench, tasks, records).items():
+        rows = CommitRows.of(ledger, newest.sha, state)
+        options.answer(rows, json=False)
+        for name, silent in rows.without_value(bench.suite.judged).items():
             note(
                 f"celedger: warning: {name} {', '.join(silent)}: no trial had a value; a training "
                 "of very few or short steps has none (docs/suites.md)"
@@ -116,22 +117,6 @@ def run(
         if record.trial.commit == newest.sha or (record.outcome and not record.outcome.kind.final)
     ]
     return status(standings, gate=False, complete=all(r.ok for r in head_records))
-
-
-def _never_measured(
-    bench: Bench, tasks: Sequence[Task], records: Sequence[TrialRecord]
-) -> dict[str, list[str]]:
-    """Return the declared metrics of tasks that ran without ever having one of their values."""
-    ran = {record.task for record in records if record.ok}
-    silent = {
-        task.name: [
-            m.name for m in task.metrics
-            if (task.name, m.name) in bench.suite.judged and not m.is_signed
-            and not bench.ledger.summaries(task.name, m.name, recipe=task.recipe)
-        ]
-        for task in tasks if task.name in ran
-    }  # fmt: skip
-    return {name: metrics for name, metrics in silent.items() if metrics}
 
 
 def _run_apart(

@@ -5,11 +5,12 @@ metrics, with what the state says of the commit and how small a change its trial
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from celedger.base.model import (
+    STEP_COUNTS,
     Commit,
     Direction,
     Environment,
@@ -130,6 +131,21 @@ class CommitRows(Document):
             rows.append(BatchRows(batch, environment, metrics, tuple(told)))
         first_bad = tuple(bad for bad in first_bad_commits(ledger) if bad.commit == sha)
         return cls(commit, tuple(rows), first_bad, tuple(findings))
+
+    def without_value(self, judged: Collection[tuple[str, str]]) -> dict[str, list[str]]:
+        """Return which of these metrics, by task, no trial had that ended well. Signatures have the
+        counts of a step, and re-used results may lack what was measured elsewhere."""
+        seen: dict[str, set[str]] = {}
+        for rows in self.batches:
+            if any(record.ok and not record.derived for record in rows.batch.records):
+                seen.setdefault(rows.batch.task, set(STEP_COUNTS)).update(
+                    row.sample.metric.name for row in rows.metrics
+                )
+        silent = {
+            task: sorted(name for of, name in judged if of == task and name not in names)
+            for task, names in seen.items()
+        }
+        return {task: names for task, names in silent.items() if names}
 
     def text(self, width: int = 100) -> str:
         commit = self.commit
