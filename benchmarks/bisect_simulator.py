@@ -40,8 +40,11 @@ from celedger.stats.firstbad import (
     posterior,
 )
 from celedger.stats.lineage import GOOD, Lineage
+from celedger.stats.signed_prior import SignedRange, shows
 
 MOST_TRIALS = 4000
+SIGNING = 3.0
+"""Seconds of a signature."""
 NULL_TRIALS = 400
 """The same where nothing changed: a median needs no more."""
 
@@ -73,6 +76,12 @@ class Cell:
     bits: bool = True
     """whether equal bits are looked at"""
     confidence: float = 0.95
+    signed: float | None = None
+    """share of commits that change what the first steps compute. None: nothing is signed"""
+    shown: float = 1.0
+    """chance that the first bad commit is one of them"""
+    cost: float = 100.0
+    """seconds of a trial; a signature takes SIGNING"""
 
 
 @dataclass
@@ -88,6 +97,8 @@ class Case:
     """(n + 1,) which commits have equal bits, GOOD last"""
     drawn: dict[tuple[int, int], float] = field(default_factory=dict)
     trials: int = 0
+    digests: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=int))
+    """(n + 1,) what the first steps of each commit compute, GOOD last"""
 
     def draw(self) -> float:
         kind = self.cell.noise
@@ -136,7 +147,11 @@ def make(cell: Cell, number: int) -> Case:
         changes = (random.random(n) < cell.redraw).astype(int)
         changes[first_bad] = 1 if cell.shift else changes[first_bad]
     classes = np.append(np.cumsum(changes), 0)
-    return Case(cell, first_bad, levels, broken - {n - 1}, random, classes)
+    own = np.random.default_rng([number, n, 31])
+    moved = own.random(n) < (cell.signed or 0.0)
+    moved[first_bad] = own.random() < cell.shown
+    digests = np.append(np.cumsum(moved), 0)
+    return Case(cell, first_bad, levels, broken - {n - 1}, random, classes, digests=digests)
 
 
 @dataclass(frozen=True)
@@ -147,6 +162,7 @@ class Answer:
     size: int = 1
     seconds: float = 0.0
     sure: float = 1.0
+    signatures: int = 0
 
 
 class Trials:
@@ -198,16 +214,25 @@ def ours_at(case: Case, confidences: Sequence[float]) -> list[Answer]:
     trials, spent, decisions = 0, 0.0, 0
     answers: list[Answer] = []
     lineage = Lineage.line(n)
+    digests: dict[int, str] = {}
     while len(answers) < len(confidences):
         asked = max(cell.stored, 1)
         confidence = confidences[len(answers)]
-        question = Question(lineage, confidence, noise, binary=binary, asked=asked)
+        signing = SignedRange(lineage, digests, np.ones(n), shows(0, 0))
+        prior = signing.prior().tolist() if digests else None
+        question = Question(lineage, confidence, noise, prior, binary=binary, asked=asked)
         evidence = Evidence(tuple(done.readings), frozenset(broken))
         start = time.process_time()
         belief = posterior(question, evidence)
         choice = choose(question, evidence, belief)
+        sign = None
+        if cell.signed is not None and choice is not None and choice.gain:
+            sign = signing.next(belief.probability)
         spent += time.process_time() - start
         decisions += 1
+        if sign is not None and choice and sign[1] / SIGNING > choice.gain / cell.cost:
+            digests[sign[0]] = str(case.digests[sign[0]])
+            continue
         if choice is None or trials >= (MOST_TRIALS if cell.shift else NULL_TRIALS):
             right = (
                 belief.state is not State.NOTHING_CHANGED and case.first_bad in belief.candidates
@@ -216,7 +241,8 @@ def ours_at(case: Case, confidences: Sequence[float]) -> list[Answer]:
                 right = belief.state is State.NOTHING_CHANGED
             leader = float(belief.probability[belief.leader])
             state, size = belief.state.value, len(belief.candidates)
-            answers.append(Answer(trials, right, state, size, spent / decisions, leader))
+            mean = spent / decisions
+            answers.append(Answer(trials, right, state, size, mean, leader, len(digests)))
             continue
         trials += 1
         if choice.position in case.broken:
@@ -387,6 +413,15 @@ CELLS: dict[str, list[Cell]] = {
         for stored in (1, 3)
         for rate, sound in ((1.0, 0.0), (0.9, 0.0), (0.7, 0.0), (0.5, 0.0), (0.3, 0.0), (1.0, 0.05))
     ],
+    "signed": [
+        Cell(64, d, signed=share, shown=shown)
+        for d in (4.0, 2.0)
+        for share, shown in (
+            *((None, 1.0), (0.02, 0.9), (0.1, 0.9), (0.4, 0.9)),
+            *((0.1, 0.7), (0.1, 0.0)),
+        )
+    ],
+    "signed-cheap": [Cell(64, 4.0, signed=share, shown=0.9, cost=20.0) for share in (None, 0.1)],
     "ends": [Cell(n, d) for n, d in product((16, 256), (8.0, 0.5))],
     "exact": [Cell(n, 4.0, stored=2, noise="exact") for n in (64, 1024)],
 }
@@ -418,6 +453,12 @@ def describe(cell: Cell, name: str, answers: list[Answer]) -> dict[str, object]:
         limit = np.log2(cell.n) / capacity(cell.shift)
         row["x limit"] = round(float(trials.mean() / limit), 2)
     if name == "ours":
+        signatures = np.array([a.signatures for a in answers], dtype=float)
+        if signatures.any() or cell.signed is not None:
+            seconds = trials * cell.cost + signatures * SIGNING
+            row |= {"signed": cell.signed, "shown": cell.shown, "cost": cell.cost}
+            row["signatures"] = round(float(signatures.mean()), 1)
+            row["seconds"] = round(float(seconds.mean()))
         row["ms"] = round(1e3 * float(np.mean([a.seconds for a in answers])), 1)
         row["size"] = round(float(np.mean([a.size for a in answers])), 2)
         for state in ("nothing changed", "searching"):

@@ -39,7 +39,7 @@ def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
             shutil.copy2(ROOT / name, copy / name)
     text = (copy / "pyproject.toml").read_text()
     own, tables = re.subn(r'(?s)\[project\.entry-points\."celedger\.\w+"\].*?\n(?=\[|#)', "", text)
-    assert tables == 3
+    assert tables == 4
     (copy / "pyproject.toml").write_text(own)
     return copy
 

@@ -1,4 +1,4 @@
-"""The verbs, engines and probes of installed packages, named by their entry points
+"""The verbs, engines, probes and signers of installed packages, named by their entry points
 (https://packaging.python.org/specifications/entry-points/). The three wings of celedger are listed
 in the same way, in its pyproject.toml, and no other part of it knows them.
 
@@ -24,6 +24,7 @@ from celedger.base import PACKAGE
 from celedger.base.errors import MachineError
 
 VERBS, ENGINES, PROBES = "celedger.verbs", "celedger.engines", "celedger.probes"
+SIGNERS = "celedger.signers"
 _CHECKOUT = PACKAGE.parent / "pyproject.toml"
 _OWN = "celedger-"  # how the folder with celedger's own metadata begins
 

@@ -89,6 +89,9 @@ def bisect(
             help="Search the upgrade between two lock files, at one commit instead of a range.",
         ),
     ] = None,
+    no_signature: Annotated[
+        bool, typer.Option("--no-signature", help="Choose trials without looking at first steps.")
+    ] = False,
     explain: Annotated[
         bool, typer.Option("--explain", help="Then find the first difference from its parent.")
     ] = False,
@@ -135,6 +138,8 @@ def bisect(
                 context.obj, session, commits, packages, task, metric or (), limits,
                 improved=find is Find.IMPROVED, json=json,
             )  # fmt: skip
+        sign = not no_signature and session.config.engine == "local"
+        limits = replace(limits, sign=sign)
         incident = _incident(session, commits)
         if incident is not None:
             task = task or list(dict.fromkeys(m.task for m in incident.metrics))

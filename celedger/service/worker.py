@@ -390,7 +390,7 @@ def _bisect(
     good = repository.commit(incident.known_good)
     try:
         history = repository.history(good.sha, incident.first_bad[-1])
-        limits = bisection.Limits(budget=budget)
+        limits = bisection.Limits(budget=budget, sign=settings.engine == "local")
         metrics = [name] if name else []
         answer = bisection.bisect_many(bench, history, good, [task], metrics, limits, others=others)
         report = bisection.proved(bench, settings, answer, state).reports[0]

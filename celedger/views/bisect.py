@@ -120,6 +120,8 @@ class BisectAnswer(Document):
         spent = f"{count(report.trials, 'trial')}, {count(report.epochs, 'epoch')}"
         spent += f", {duration(report.seconds)}; {report.stored} were in the ledger"
         spent += f"; {report.stopped} stopped early" if report.stopped else ""
+        if report.signed:
+            spent += f"; the first steps of {count(report.signed, 'commit')} chose them"
         lines += [f"  searched    {ends}, {searched}", f"  spent       {spent}"]
         untestable = [report.commits[i].sha for i in report.untestable[:_LISTED] if i >= 0]
         if untestable:

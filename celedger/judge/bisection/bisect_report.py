@@ -138,6 +138,7 @@ class Report:
     ran: str  # the commit that ran for the named one
     agreements: tuple[Agreement, ...] = ()  # of the other tasks of an incident with the named one
     rehearsal: Rehearsal | None = None  # of the revert of the named commit
+    signed: int = 0  # commits whose first steps were looked at, to choose the trials
 
     @property
     def named(self) -> bool:
@@ -193,10 +194,13 @@ def conclude(
     ulid: str,
     now: float,
     others: Others,
+    signed: int = 0,
 ) -> Report:
     """Make the report of one metric and write it to the ledger. `spent` are the trials that this
-    command ran; `stored` how many told something before; `others` what was asked about it."""
+    command ran; `stored` how many told something before; `others` what was asked about it;
+    `signed` how many commits were signed."""
     report = _report(history, good, track, spent, stored, ulid, now, others)
+    report = replace(report, signed=signed)
     if report.named:
         report = _as_rehearsed(ledger, report)
     fresh = record(report)

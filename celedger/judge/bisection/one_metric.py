@@ -56,6 +56,7 @@ class Track:
         self.records: Sequence[TrialRecord]
         self.classes: Classes
         self.others: Floats = np.ones(len(history.commits))  # likelihoods by other tasks' trials
+        self.signed: Floats = np.ones(len(history.commits))  # what signatures say beforehand
         self._ledger, self._history, self._good = bench.ledger, history, good
         self._environment = bench.environments[symptom.task.name].fingerprint
         self._confidence, self._none_prior = confidence, none_prior
@@ -95,7 +96,7 @@ class Track:
             unproven=unproven,
             none_prior=self._none_prior,
             floor=metric.floor.at(statistics.median(at_good)) if metric and at_good else 0.0,
-            prior=(np.asarray(classes.weights) * self.others).tolist(),
+            prior=(np.asarray(classes.weights) * self.others * self.signed).tolist(),
             place=classes.place,
         )
         self._alike = self._traces.alike(placed) if self.symptom.bits_decide else ()

@@ -25,6 +25,7 @@ from celedger.judge.bisection.bisect_report import Report, conclude
 from celedger.judge.bisection.equal_commits import classify
 from celedger.judge.bisection.one_metric import Track
 from celedger.judge.bisection.other_tasks import Others
+from celedger.judge.bisection.signing import Signing, signer_of
 from celedger.judge.bisection.symptom import Symptom
 from celedger.repo import History
 from celedger.stats import choice, firstbad
@@ -45,11 +46,12 @@ UNREACHABLE = 3
 @dataclass(frozen=True, slots=True)
 class Limits:
     """`budget` bounds the trials that are run; stored ones are free. With `every_cause` what an
-    answer leaves unexplained is searched as well."""
+    answer leaves unexplained is searched as well. `sign`: commits may be signed, too."""
 
     confidence: float = 0.95
     budget: int = BUDGET
     every_cause: bool = False
+    sign: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,7 @@ def search(
         conclude(
             bench.ledger, history, good, track, seeking.spent, stored=number,
             ulid=bench.new_ulid(), now=bench.setup.now(), others=beside,
+            signed=seeking.sign_named(track),
         )
         for track, number in zip(seeking.tracks, stored, strict=True)
     )  # fmt: skip
@@ -149,15 +152,23 @@ class _Search:
         self._answers: set[tuple[int, ...]] = set()  # that other tasks were asked about
         self._classes = classify(bench, history, good, self._task)
         self.records = self._classes.stored(bench, self._task)
+        self._signing: Signing | None = None
+        told = any(track.symptom.bits_decide for track in self.tracks)
+        signer = signer_of(bench, self._task) if limits.sign and told else None
+        if signer is not None:
+            self._signing = Signing(
+                signer, bench.ledger, history, good,
+                lambda text: bench.station.listen(events.Remark(text)),
+            )  # fmt: skip
         self._update()
 
     def next(self, under_way: Sequence[Proposal] = ()) -> Proposal | None:
         """Return the trial to run next, beside those under way; None when all metrics are answered,
-        or no trial would tell them more."""
+        or no trial would tell them more. Commits are signed first while that tells more."""
         cost, beside = self._cost(), self._beside(under_way)
-        picks = [
-            (pick, track) for track in self.tracks if (pick := track.pick(cost, beside)) is not None
-        ]
+        picks = self._picks(cost, beside)
+        while self._sign(picks, cost):
+            picks = self._picks(cost, beside)
         wanting = [track for _, track in picks]
         for pick, _ in picks:
             if pick.whole:  # some metric cannot do without it
@@ -186,6 +197,32 @@ class _Search:
             if (middle := track.unseen_middle()) is not None and middle not in running:
                 return self._proposal(choice.Choice(middle), Aim.LOOK, [track], under_way)
         return None
+
+    def _picks(self, cost: choice.Cost, beside: UnderWay) -> list[tuple[choice.Choice, Track]]:
+        """Return the trial that each metric would run next, of those that want one."""
+        picks = ((track.pick(cost, beside), track) for track in self.tracks)
+        return [(pick, track) for pick, track in picks if pick is not None]
+
+    def _sign(self, picks: Sequence[tuple[choice.Choice, Track]], cost: choice.Cost) -> bool:
+        """Sign a commit if that tells a metric more bits a second than each of these trials. Return
+        True if one was."""
+        told = [track for _, track in picks if track.symptom.bits_decide]
+        if self._signing is None or not told or any(pick.whole for pick, _ in picks):
+            return False
+        rate = max(pick.gain / cost.at(pick.position) for pick, _ in picks)
+        if not self._signing.sign(told[0].posterior.probability, rate, cost.build):
+            return False
+        for track in self.tracks:
+            track.narrowing.pop()  # it is told by trial
+        self._update()
+        return True
+
+    def sign_named(self, track: Track) -> int:
+        """Return how many commits were signed; those that an answer is about are, where any was."""
+        if self._signing is None:
+            return 0
+        self._signing.sign_named(track.named())
+        return self._signing.signed
 
     def spare(self, under_way: Sequence[Proposal]) -> list[Proposal]:
         """Return which trials under way are no longer worth their end to any metric."""
@@ -278,6 +315,8 @@ class _Search:
 
     def _update(self) -> None:
         for track in self.tracks:
+            if self._signing is not None and track.symptom.bits_decide:
+                track.signed = self._signing.prior(self._classes.weights)
             track.hear(self.records, self._classes, self._unreachable)
 
     def _reuse(self, wanting: Sequence[Track]) -> bool:

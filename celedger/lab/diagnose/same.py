@@ -6,16 +6,18 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 
 from celedger.base import files
-from celedger.base.errors import CannotJudge, LedgerError, Status
+from celedger.base.errors import CannotJudge, LedgerError, RepositoryError, Status
 from celedger.base.model import SIGNATURE, STEP_COUNTS, Commit, FindingRecord, Task
 from celedger.judge.work import repeating
 from celedger.lab.diagnose.signature import (
@@ -39,6 +41,7 @@ from celedger.trial.runner import Bench
 from celedger.trial.training_variables import child_copy
 
 _NO_TORCH = "no training step of torch was seen"
+_NO_REPEAT = "does not repeat its own bits"
 QUICK = 3.0
 """Seconds of processor time of a short signature beyond which five steps are looked at instead:
 nobody waits longer for an answer while editing."""
@@ -176,7 +179,7 @@ class Signatures:
         """Return the snapshot of the suite that is used at a commit; it is named by its content."""
         return self.suite_files.get(commit.sha, self.bench.setup.suite_files)
 
-    def _key(self, commit: Commit, scheme: str) -> str:
+    def key(self, commit: Commit, scheme: str) -> str:
         """Return what a signature belongs to, beside the tree."""
         environment = self.bench.place(commit.sha, self.task).environment.fingerprint
         probe = child_copy(self.bench.setup.child.parent, folder_of("signature")).name
@@ -190,12 +193,12 @@ class Signatures:
     def no_torch_mark(self, commit: Commit) -> Path:
         """Return the file that says that this training has no step of torch: it would run to its
         end to say so again. May be deleted at any time."""
-        name = hashlib.sha256(self._key(commit, "").encode()).hexdigest()[:16]
+        name = hashlib.sha256(self.key(commit, "").encode()).hexdigest()[:16]
         return self.bench.repository.state_dir / "no-torch" / name
 
     def stored(self, commit: Commit, scheme: Scheme) -> Signature | None:
         """Return the signature that the ledger has; None for none, and for two that differ."""
-        key, task = self._key(commit, str(scheme)), self.task
+        key, task = self.key(commit, str(scheme)), self.task
         for row in repeating(self.ledger.signatures(commit.tree, suite=task.suite, task=task.name)):
             if row.key == key:
                 for record in self.ledger.findings(row.commit):
@@ -211,7 +214,7 @@ class Signatures:
         record = FindingRecord(
             ulid.new(started, Random()), SIGNATURE, self.task.suite, self.task.name, commit.sha, "",
             f"same {self.task.name}", started, f"a step: {counts}",
-            {"key": json.loads(self._key(commit, signature.scheme)), **signature.document()},
+            {"key": json.loads(self.key(commit, signature.scheme)), **signature.document()},
         )  # fmt: skip
         with suppress(LedgerError):
             self.ledger.record_commits([commit])
@@ -229,10 +232,11 @@ class LoggedCommit:
     work: Mapping[str, float] = field(default_factory=dict)
     changes: Mapping[str, float] = field(default_factory=dict)
     problem: str = ""
+    numerics: str = ""  # a digest of all that decides
 
 
 def log(
-    signatures: Signatures, commits: Sequence[Commit], scheme: Scheme
+    signatures: Signatures, commits: Iterable[Commit], scheme: Scheme
 ) -> Iterator[LoggedCommit]:
     """Yield the signatures of successive commits, the oldest first; each is stored. Only the first
     is yielded where that does not repeat its own bits."""
@@ -249,11 +253,11 @@ def log(
                     scheme, signature = signed(partial(signatures.sign, commit), scheme)
                     again = signatures.sign(commit, scheme)
                     if first_difference(signature, again) is not None:
-                        yield LoggedCommit(commit, problem="does not repeat its own bits")
+                        yield LoggedCommit(commit, problem=_NO_REPEAT)
                         return
                 else:
                     signature = signatures.sign(commit, scheme)
-            except CannotJudge as error:
+            except (CannotJudge, RepositoryError) as error:
                 yield LoggedCommit(commit, problem=str(error))
                 continue
             if signature.problem or not signature.count:
@@ -267,8 +271,38 @@ def log(
         old = work(before) if before is not None else {}
         now = work(signature)
         changes = {name: now[name] - old[name] for name in now.keys() & old.keys()}
-        yield LoggedCommit(commit, difference, now, {k: v for k, v in changes.items() if v})
+        changes = {k: v for k, v in changes.items() if v}
+        yield LoggedCommit(commit, difference, now, changes, "", signature.numerics())
         before = signature
+
+
+class Signer:
+    """Signs commits for a bisect, each when it is asked for (celedger.judge.bisection.signing)."""
+
+    def __init__(self, bench: Bench, task: Task) -> None:
+        self._signatures = Signatures(bench, bench.ledger, task, task.seeds[0], Path())
+        self._asked: deque[Commit] = deque()
+        self._scheme = self._signatures.scheme()
+        self._rows = log(self._signatures, iter(self._asked.popleft, None), self._scheme)
+
+    def stored(self, commit: Commit) -> dict[str, str]:
+        """Return the digests that the ledger holds by tree, which compare with this commit's."""
+        task, key = self._signatures.task, self._signatures.key(commit, str(self._scheme))
+        rows = self._signatures.ledger.signatures(suite=task.suite, task=task.name)
+        return {row.tree: row.numerics for row in repeating(rows) if row.key == key}
+
+    def sign(self, commit: Commit) -> str:
+        """Return the digest of what the first steps compute, "" where they cannot be signed. Raises
+        CannotJudge where no commit can: without a step of torch, or without bits that repeat."""
+        self._asked.append(commit)
+        bench = self._signatures.bench
+        held = nullcontext() if bench.setup.gate.attended else bench.station.device_held()
+        with TemporaryDirectory(prefix="celedger-sign-") as folder, held:
+            self._signatures.folder = Path(folder)
+            row = next(self._rows)
+        if row.problem in (_NO_TORCH, _NO_REPEAT):
+            raise CannotJudge(f"{self._signatures.task.name}: {row.problem}")
+        return row.numerics
 
 
 def answers(

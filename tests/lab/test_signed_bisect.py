@@ -1,0 +1,136 @@
+"""A bisect signs commits where that tells more a second than a training. Real trainings; only how
+long they are said to take is not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import UNCOMPILED, Project, make_project
+from scripted import typed
+
+from celedger.judge.bisection.signing import shown
+from celedger.ledger import Ledger
+
+SUITE = """\
+[suite]
+name = "tiny"
+seeds = [0, 1]
+[metrics.val_loss]
+direction = "lower"
+kind = "quality"
+floor = "1%"
+[[task]]
+name = "fit"
+command = "{python} fit.py {seed}"
+"""
+FIT = (
+    UNCOMPILED
+    + """\
+import torch
+import torch.nn.functional as F
+from celedger.child import log
+torch.manual_seed(int(sys.argv[1]))
+torch.set_num_threads(1)
+rows = torch.randn(128, 4)
+labels = (rows[:, 0] > 0).long()
+net = torch.nn.Linear(4, 2)
+optimiser = torch.optim.SGD(net.parameters(), lr=0.5)
+for epoch in range(3):
+    for at in range(0, 128, 32):
+        optimiser.zero_grad()
+        F.cross_entropy(net(rows[at:at + 32]), labels[at:at + 32]).backward()
+        optimiser.step()
+    with torch.no_grad():
+        log(epoch=epoch, val_loss=F.cross_entropy(net(rows), labels).item())
+"""
+)
+COMMITS, BAD = 12, 8
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return make_project(tmp_path / "project", SUITE, {"none.py": ""})
+
+
+def history(project: Project, fit: str = FIT, bad: str = "lr=0.5)|lr=0.01)") -> list[str]:
+    """Commit edits that no bit shows, and one that makes it worse."""
+    shas = []
+    for number in range(COMMITS + 1):
+        unused = "".join(f"def unused_{i}():\n    return {i}\n\n\n" for i in range(number))
+        text = fit.replace(*bad.split("|")) if number >= BAD else fit
+        head, begin, rest = text.partition("torch.manual_seed")
+        shas.append(project.commit(f"edit {number}", {"fit.py": head + unused + begin + rest}))
+    return shas
+
+
+def bisected(project: Project, shas: list[str], *words: str) -> dict[str, Any]:
+    ends = f"{shas[0]}..{shas[-1]}"
+    done = typed(["bisect", ends, "--metric", "val_loss", "--json", *words], project.root)
+    assert done.status == 0, done.out + done.err
+    report: dict[str, Any] = json.loads(done.out)["bisect"]
+    assert report["culprits"] == [shas[BAD]]
+    return report
+
+
+def whole(report: dict[str, Any]) -> int:
+    """Return how many trials were not stopped early."""
+    return int(report["trials"] - report["stopped"])
+
+
+def test_signatures_take_the_place_of_trainings(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shas = history(project)
+    for end in (shas[0], shas[-1]):
+        project.run("run", end)
+    monkeypatch.setattr(Ledger, "usual_seconds", lambda *_: 3600.0)
+    report = bisected(project, shas)
+    assert report["signed"]
+    assert whole(report) == 2  # of the commit and of its parent
+    assert report["trials"] <= 4
+    with Ledger.open(project.root / "ledger.db", readonly=True) as ledger:
+        signed = {row.commit for row in ledger.signatures()}
+        assert {shas[BAD - 1], shas[BAD]} <= signed
+        assert shown(ledger) == (1, 0)
+    again = bisected(project, shas)
+    assert (again["signed"], again["trials"]) == (0, 0)
+
+
+def test_stored_signatures_count_and_nothing_is_signed_where_trainings_are_short(
+    project: Project,
+) -> None:
+    shas = history(project)
+    for end in (shas[0], shas[-1]):
+        project.run("run", end)
+    done = project.run("same", f"{shas[0]}..{shas[-1]}")
+    assert done.status == 0, done.err
+    report = bisected(project, shas)
+    assert (report["signed"], whole(report)) == (0, 2)
+    assert report["trials"] <= 4
+
+
+def test_without_them_as_ever(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    shas = history(project)
+    for end in (shas[0], shas[-1]):
+        project.run("run", end)
+    monkeypatch.setattr(Ledger, "usual_seconds", lambda *_: 3600.0)
+    report = bisected(project, shas, "--no-signature")
+    assert report["signed"] == 0
+    assert report["trials"] > 4
+
+
+def test_a_training_that_does_not_repeat_its_bits_is_searched_as_ever(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import_time = FIT.replace(
+        "net = torch", "import time\nrows += 1e-4 * (time.time() % 1)\nnet = torch"
+    )
+    shas = history(project, import_time)
+    for end in (shas[0], shas[-1]):
+        project.run("run", end)
+    monkeypatch.setattr(Ledger, "usual_seconds", lambda *_: 3600.0)
+    report = bisected(project, shas)
+    assert report["signed"] == 0
