@@ -174,6 +174,7 @@ _OF_SUITE = {
 }
 _OF_TASK = {
     "steps": toml_table.truth,
+    "stop_after": toml_table.integer(1, 10**9),
     "pattern": toml_table.patterns,
     "tensorboard": toml_table.event_folder,
     **_LIMITS,

@@ -27,10 +27,14 @@ _HIGHER = frozenset({
     "recall", "precision",
 })  # fmt: skip
 _VALIDATION = frozenset({"val", "valid", "validation", "test", "eval", "dev"})
+_LATE = _VALIDATION | {"final", "best", "top"}
 _MOST_METRICS = 3
+_STEPS = 300
 _SMALL = {  # options that say how long to train, and what a small training takes
     **dict.fromkeys(("epochs", "num_epochs", "n_epochs", "max_epochs", "num_train_epochs"), 5),
-    **dict.fromkeys(("steps", "max_steps", "num_steps", "iters", "max_iters", "iterations"), 300),
+    **dict.fromkeys(
+        ("steps", "max_steps", "num_steps", "iters", "max_iters", "iterations"), _STEPS
+    ),
 }
 _DOWNLOADS = frozenset({"load_dataset", "from_pretrained", "hf_hub_download", "urlretrieve"})
 _ELSEWHERE = re.compile(
@@ -55,6 +59,7 @@ class Proposal:
     patterns: tuple[str, ...]
     metrics: dict[str, str]  # name -> direction
     imports_torch: bool
+    stops: bool  # nothing makes it short, so it is stopped
     pythonpath: str
 
     @property
@@ -72,6 +77,8 @@ class Proposal:
         if self.params:
             params = ", ".join(f"{name} = {value}" for name, value in self.params.items())
             lines += [f"params = {{ {params} }}"]
+        if self.stops:
+            lines += [f"stop_after = {_STEPS}   # steps of its optimiser; no option makes it short"]
         if self.patterns:
             lines += ["pattern = [   # of what it prints; each named group is a metric"]
             lines += [*(f"  '{pattern}'," for pattern in self.patterns), "]"]
@@ -101,11 +108,15 @@ def propose(root: Path, names: Iterable[str]) -> Proposal | None:
     logged = [n for s in (sources if adapter else [best]) for n in s.logged]
     printed = {} if logged else best.printed()
     metrics = _judged([*logged, *printed])
+    torch = bool(adapter) or any("torch" in source.imports for source in sources)
+    stops = torch and not adapter and not options
+    if stops:  # what its end alone reports would be missing
+        early = [n for n in (*logged, *printed) if not _LATE.intersection(_words(n))]
+        metrics = _judged(early) or metrics
     return Proposal(
         best.name, best.library or "a training loop", " ".join(words), options,
         tuple(text for name, text in printed.items() if name in (*metrics, "epoch")), metrics,
-        bool(adapter) or any("torch" in source.imports for source in sources),
-        "src" if any(match[1] for match in packages) else ".",
+        torch, stops, "src" if any(match[1] for match in packages) else ".",
     )  # fmt: skip
 
 
@@ -113,11 +124,15 @@ def _judged(names: Sequence[str]) -> dict[str, str]:
     """Return which of these metrics are worth watching, with the direction that is better."""
     metrics = {}
     for name in filter(_METRIC.fullmatch, dict.fromkeys(names)):
-        words = set(re.split(r"[^a-z0-9]+", name.lower()))
+        words = _words(name)
         if words & (_LOWER | _HIGHER):
             metrics[name] = "lower" if words & _LOWER else "higher"
-    of_validation = [n for n in metrics if _VALIDATION & set(re.split(r"[^a-z]+", n.lower()))]
+    of_validation = [n for n in metrics if _VALIDATION & _words(n)]
     return {name: metrics[name] for name in (of_validation or [*metrics])[:_MOST_METRICS]}
+
+
+def _words(name: str) -> set[str]:
+    return set(re.split(r"[^a-z0-9]+", name.lower()))
 
 
 def _counts(name: str) -> bool:

@@ -135,6 +135,7 @@ class Attempt:
             "CELEDGER_JOURNAL": str(self.journal_path),
             "CELEDGER_INODE": journal.inode(self.channel),
             **({"CELEDGER_STEPS": "1"} if task.steps else {}),
+            **({"CELEDGER_STOP_AFTER": str(task.stop_after)} if task.stop_after else {}),
         }
         env = station.variables(task, extra)
         build_env = {k: v for k, v in env.items() if k not in _CHANNEL}

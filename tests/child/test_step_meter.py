@@ -86,6 +86,19 @@ def test_a_leak_shows_and_the_bits_are_those_without_celedger(tmp_path: Path, pr
     assert f'"loss": {clean["loss"]!r}}}' in alone.stdout.splitlines()[-1]
 
 
+@pytest.mark.parametrize("preload", ["", 'preload = ["torch", "torch._dynamo"]\n'])
+def test_a_training_ends_well_after_the_steps_that_it_is_given(
+    tmp_path: Path, preload: str
+) -> None:
+    suite = SUITE.replace("@preload@\n", preload) + "stop_after = 160\n"
+    project = make_project(tmp_path / "project", suite, {"fit.py": TRAINING})
+    project.commit("clean", {"model.py": "def after(loss): pass\n"})
+    done = project.run("run", "HEAD")
+    record = newest(project.root)
+    assert record.ok and record.epochs == 1, done.err  # the second has ten steps, and no report
+    assert record.summaries["optimiser_steps"] == 160
+
+
 def test_the_time_of_a_step_is_the_median_and_memory_grows_from_the_middle_on() -> None:
     meter = step_meter.StepMeter()
     now = 0.0

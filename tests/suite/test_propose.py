@@ -61,6 +61,14 @@ def test_a_loop_is_run_small_and_what_it_prints_is_read(tmp_path: Path) -> None:
     assert not any(re.search(p, "best Val Acc = 0.7") for p in found.patterns if "acc" in p)
 
 
+def test_a_loop_that_no_option_makes_short_is_stopped(tmp_path: Path) -> None:
+    text = LOOP.replace("args.max_epochs", "90").replace('"--max-epochs"', '"--patience"')
+    found = proposed(tmp_path, {"ours/__init__.py": OURS, "train.py": text})
+    assert found is not None
+    assert found.metrics == {"train_loss": "lower"}  # what comes later may come too late
+    assert "stop_after = 300 " in found.task
+
+
 REPORTS = """\
 import sys, torch
 from celedger.child import log
