@@ -66,7 +66,7 @@ class TrainingServer:
         from celedger.lab.diagnose.causes import judge
         from celedger.lab.diagnose.code_change import CodeChange
         from celedger.lab.diagnose.difference import TraceComparison
-        from celedger.lab.diagnose.harmless import harmless_hunks
+        from celedger.lab.diagnose.harmless import acquitted
         from celedger.lab.diagnose.trace import processes, read
 
         options = {"full": list(full), "steps": 30, **options}
@@ -84,8 +84,8 @@ class TrainingServer:
             return None, (), comparison
         tree = Path("/tree")
         change = CodeChange(hunks(old, new), ({"fit.py": old}, {"fit.py": new}))
-        harmless = harmless_hunks(comparison, front, change, tree)
-        finding, blamed = blame(judge(comparison, front), change, tree, ["/tree/fit.py"], harmless)
+        spared = acquitted(comparison, front, change, tree)
+        finding, blamed = blame(judge(comparison, front), change, tree, ["/tree/fit.py"], spared)
         return finding, blamed, comparison
 
 

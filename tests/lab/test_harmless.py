@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from lab.made_traces import Writer
 
 from celedger.lab.diagnose.code_change import CodeChange
 from celedger.lab.diagnose.difference import Front, TraceComparison
-from celedger.lab.diagnose.harmless import harmless_hunks
+from celedger.lab.diagnose.harmless import acquitted
 from celedger.lab.diagnose.trace import Trace
 from celedger.repo.hunks import Hunk
 
@@ -61,18 +62,53 @@ def change(old: str = OLD, new: str = NEW, *hunks: Hunk) -> CodeChange:
 
 def test_equal_results_acquit_and_other_results_do_not(tmp_path: Path) -> None:
     comparison, front, tree = compared(tmp_path, (0.5, 0.5))
-    assert harmless_hunks(comparison, front, change(), tree) == {GATE}
+    assert acquitted(comparison, front, change(), tree).equal == {GATE}
 
 
 def test_results_that_differ_acquit_nothing(tmp_path: Path) -> None:
     comparison, front, tree = compared(tmp_path, (0.5, 0.6))
-    assert harmless_hunks(comparison, front, change(), tree) == set()
+    assert acquitted(comparison, front, change(), tree).equal == set()
 
 
-def test_a_gradient_that_differs_first_acquits_nothing(tmp_path: Path) -> None:
+def test_before_a_gradient_only_equal_calls_acquit(tmp_path: Path) -> None:
     comparison, front, tree = compared(tmp_path, (0.5, 0.5))
     for kind in ("grad", "pgrad", "missing"):
-        assert not harmless_hunks(comparison, front._replace(kind=kind), change(), tree)
+        assert acquitted(comparison, front._replace(kind=kind), change(), tree).equal == {GATE}
+    b = trace(tmp_path / "c", tree, 0.5, 4.0, ("detach", "add"))
+    other = TraceComparison(comparison.a, b)
+    assert not acquitted(other, front._replace(kind="grad"), change(), tree).equal
+
+
+@pytest.mark.parametrize(
+    ("early", "later"),
+    [([], True), ([3], False), (None, False)],
+    ids=["after", "before", "unknown"],
+)
+def test_what_ran_only_after_the_difference_is_later(
+    early: list[int] | None, later: bool, tmp_path: Path
+) -> None:
+    old = OLD.replace("return", "x =") + "    return x.mean(0)\n"
+    new = old.replace("mean(0)", "mean(dim=0)").replace("x * gate", "x + gate")
+    hunk = Hunk("net.py", "net.py", 5, 1, 5, 1, "", (
+        "-    return x.mean(0)", "+    return x.mean(dim=0)",
+    ))  # fmt: skip
+    tree, traces = tmp_path / "tree", []
+    for side, product in (("a", 3.0), ("b", 4.0)):
+        read = trace(tmp_path / side, tree, 0.5, product, ("sigmoid", "mul"))
+        told = Writer(tmp_path / f"{side}-more")
+        told.site(3, (str(tree / "net.py"), 5, "forward"))
+        told.add("early", s=early)
+        told.call("mean", None, [product], site=3)
+        more = told.done()
+        at = len(read.events)
+        events = [replace(event, order=at + n) for n, event in enumerate(more.events)]
+        sites = {**read.sites, **more.sites}
+        traces.append(replace(read, events=(*read.events, *events), sites=sites))
+    comparison = TraceComparison(*traces)
+    front = comparison.front()
+    assert front is not None
+    spared = acquitted(comparison, front, change(old, new, hunk, PRODUCT), tree)
+    assert spared.later == ({hunk} if later else set())
 
 
 @pytest.mark.parametrize(
@@ -84,4 +120,4 @@ def test_a_statement_that_called_nothing_is_not_acquitted(line: str, tmp_path: P
     count = line.count("\n") + 1
     added = tuple(f"+{text}" for text in line.splitlines())
     hunk = Hunk("net.py", "net.py", 2, 1, 2, count, "", ("-    gate = torch.sigmoid(x)", *added))
-    assert harmless_hunks(comparison, front, change(OLD, new, hunk), tree) == set()
+    assert acquitted(comparison, front, change(OLD, new, hunk), tree).equal == set()

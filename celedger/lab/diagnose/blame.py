@@ -4,13 +4,14 @@ finding and the change in, hunks in their order out."""
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from celedger.lab.diagnose.code_change import CodeChange, backward_slice, setting_slice
+from celedger.lab.diagnose.code_change import CodeChange, setting_slice, users
 from celedger.lab.diagnose.finding import ExplainFinding, FindingPhase, Sureness
+from celedger.lab.diagnose.harmless import Acquitted, path_in_tree
 from celedger.lab.diagnose.trace import Frame
 from celedger.repo.hunks import Hunk
 
@@ -23,12 +24,17 @@ _COST = {"line": 0.0, "near": 1.0, "function": 1.5, "file": 100.0}
 # What a call is given was made elsewhere: its own line is a later guess, unless it is that of the
 # first call whose result differs.
 _GIVEN = 1.0
+# Places whose own line is as likely as what makes their arguments.
+_MAKERS = ("call", "computed", "optimiser made", "constructed")
 _BINDING = 0.25  # for each binding between a line and the call that is given its result
-_SETTINGS = ("schedule", "settings")  # causes: a setting of the optimiser, named as the tensor
+_REWRITE = 0.5  # a line that became another is often tidied; one that is new or gone seldom
+# Causes: a setting that the training's own code may write; empty: the one named as the tensor.
+_SETTINGS = {"schedule": "", "settings": "", "parameters": "requires_grad"}
 _LOADED = 200.0  # of a hunk in a file without frames
 _CLOSENESS = {"line": 0, "near": 1, "function": 1, "file": 2}
 
 
+_NOTHING = Acquitted()
 _Reached = tuple[str, str, Frame, float, tuple[str, ...]]
 
 
@@ -41,22 +47,14 @@ class Blamed(NamedTuple):
     closeness: int
 
 
-def path_in_tree(tree: Path, file: str) -> str | None:
-    """Return a file's path as git names it, None outside of the tree."""
-    try:
-        return Path(file).relative_to(tree).as_posix()
-    except ValueError:
-        return None
-
-
 def blame(
     finding: ExplainFinding,
     change: CodeChange,
     tree: Path,
     loaded: Iterable[str],
-    harmless: Collection[Hunk] = (),
+    acquitted: Acquitted = _NOTHING,
 ) -> tuple[ExplainFinding, tuple[Blamed, ...]]:
-    """Return the hunks that have to do with it, the likeliest first and the `harmless` last, and
+    """Return the hunks that have to do with it, the likeliest first and the acquitted last, and
     the finding with its sureness in their light: a place that the change does not touch is no
     proof."""
     files = {path_in_tree(tree, name) for name in loaded}
@@ -69,16 +67,19 @@ def blame(
             if (at := _reach(change, hunk, side, path, frame)) is not None
         ]  # fmt: skip
         if finding.given:
-            reached += _sources(change, hunk, frames)
+            reached += _sources(finding, change, hunk, tree)
         if finding.cause in _SETTINGS:
-            reached += _written(change, hunk, finding.tensor)
+            reached += _written(change, hunk, _SETTINGS[finding.cause] or finding.tensor)
+        if finding.cause == "schedule":
+            reached += _schedulers(finding, change, hunk, tree)
         cost, at = min(reached, default=(_LOADED, ""))
         closeness = _CLOSENESS.get(at, 3)
         if closeness < 3 or files & {hunk.new, hunk.old}:
-            same = hunk in harmless or change.same(hunk)
-            ranked.append((same, cost, Blamed(hunk, 4 if same else closeness)))
-    ranked.sort(key=lambda row: row[:2])
-    blamed = tuple(one for _, _, one in ranked)
+            same = hunk in acquitted.equal or change.same(hunk)
+            late = hunk in acquitted.later
+            ranked.append((same, late, cost, Blamed(hunk, 4 if same else closeness)))
+    ranked.sort(key=lambda row: row[:3])
+    blamed = tuple(row[-1] for row in ranked)
     sure = finding.sureness
     close = bool(blamed) and blamed[0].closeness <= 1
     if sure is Sureness.LIKELY and not close and finding.phase is not FindingPhase.CRASH:
@@ -115,21 +116,30 @@ def _frames(finding: ExplainFinding, tree: Path) -> Iterator[_Reached]:
         inside = [(path_in_tree(tree, frame.file), frame) for frame in place.frames]
         frames_in_tree = [(path, frame) for path, frame in inside if path is not None]
         for depth, (path, frame) in enumerate(frames_in_tree):
-            beside = ("near", "function") if place.what == "call" else ("line", "near", "function")
+            beside = ("near", "function") if place.what in _MAKERS else ("line", "near", "function")
             yield place.side, path, frame, later + _CALLER * depth, beside
 
 
 def _sources(
-    change: CodeChange, hunk: Hunk, frames: Iterable[_Reached]
+    finding: ExplainFinding, change: CodeChange, hunk: Hunk, tree: Path
 ) -> Iterator[tuple[float, str]]:
-    """Yield the costs of a hunk that may have made what the calls in these frames are given."""
-    for side, path, frame, start, _ in frames:
-        if path not in (hunk.old, hunk.new):
+    """Yield the costs of a hunk that may have made what the calls at the finding's places are
+    given. Where that is an argument of the function there, its caller's line comes next."""
+    rewrite = _REWRITE * all(change.changed_lines(hunk, side) for side in "ab")
+    kinds = list(dict.fromkeys(location.what for location in finding.places))
+    for place in finding.places:
+        side, cost = place.side, _LATER * kinds.index(place.what)
+        at = hunk.old if side == "a" else hunk.new
+        if not (lines := change.changed_lines(hunk, side)):
             continue
-        lines = change.changed_lines(hunk, side)
-        sources = backward_slice(change.source(side, path).tree, frame.line)
-        if distances := [sources[line] for line in lines if line in sources]:
-            yield start + _BINDING * min(distances), "near"
+        for frame in place.frames:
+            if (path := path_in_tree(tree, frame.file)) is None:
+                continue
+            sources = change.sources(side, path, frame.line)
+            if distances := [sources[at, line] for line in lines if (at, line) in sources]:
+                yield cost + _BINDING * min(distances) + rewrite, "near"
+            given = change.from_caller(side, path, frame.line)
+            cost += _CALLER if given is None else _BINDING * given
 
 
 def _written(change: CodeChange, hunk: Hunk, setting: str) -> Iterator[tuple[float, str]]:
@@ -139,6 +149,24 @@ def _written(change: CodeChange, hunk: Hunk, setting: str) -> Iterator[tuple[flo
         sources = setting_slice(change.source(side, path).tree, setting) if lines else {}
         if distances := [sources[line] for line in lines if line in sources]:
             yield _BINDING * min(distances), "near"
+
+
+def _schedulers(
+    finding: ExplainFinding, change: CodeChange, hunk: Hunk, tree: Path
+) -> Iterator[tuple[float, str]]:
+    """Yield the costs of a hunk that may have made what is given the optimiser: a scheduler."""
+    rewrite = _REWRITE * all(change.changed_lines(hunk, side) for side in "ab")
+    for place in finding.places:
+        at = hunk.old if place.side == "a" else hunk.new
+        lines = change.changed_lines(hunk, place.side)
+        inside = ((path_in_tree(tree, frame.file), frame.line) for frame in place.frames[:1])
+        for path, line in inside if lines else ():
+            if path is None or not place.what.startswith("optimiser"):
+                continue
+            for user in users(change.source(place.side, path).tree, line):
+                sources = {**change.sources(place.side, path, user), (path, user): 0}
+                if distances := [sources[at, line] for line in lines if (at, line) in sources]:
+                    yield _BINDING * min(distances) + rewrite, "near"
 
 
 def _reach(change: CodeChange, hunk: Hunk, side: str, path: str, frame: Frame) -> str | None:

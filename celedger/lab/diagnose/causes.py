@@ -7,8 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from celedger.lab.diagnose import start_rules as start
 from celedger.lab.diagnose import step_rules as step
 from celedger.lab.diagnose.difference import Front, TraceComparison
@@ -127,9 +125,7 @@ CAUSES = (
     Cause("data", "data", LIKELY, start.other_rows),
     Cause("scale", "data", SURE, lambda s: s.far is not None and s.far.ratio == s.far.ratio
         and f"{s.input} is {figure(s.far.ratio)} times what it was"),
-    Cause("axes", "data", SURE, lambda s: len(s.tensor_a.values) == s.tensor_a.size
-        and np.array_equal(np.sort(s.tensor_a.values), np.sort(s.tensor_b.values))
-        and f"{s.input} has the same values in other places: an axis is swapped or flipped"),
+    Cause("axes", "data", SURE, lambda s: (axes := start.moved_axes(s)) and f"{s.input} {axes}"),
     Cause("scale", "data", SURE, start.scaled_input),
     Cause("data", "data", LIKELY, lambda s: f"{s.input} differs in "
         f"{share(s.far.share if s.far else 0.0)} of its elements{s.more}"),
@@ -155,6 +151,9 @@ CAUSES = (
         and f"`{s.first_calls[1].name}` in {s.place} is given {step.other_operands(s)}"),
     Cause("result", "forward", UNSURE, lambda s: s.same_function
         and f"`{s.call}` in {s.place} gives another result for the same arguments"),
+    Cause("not-cleared", "forward", SURE, step.held_within_a_step),
+    Cause("given", "forward", LIKELY, lambda s: s.front.kind == "enter" and not any(s.first_calls)
+        and f"{named(s.event_b.path)} is given another {s.input.removeprefix('the ')}"),
     Cause("code", "forward", LIKELY, lambda s: f"the code of {s.place} computes something else"),
 
     Cause("labels", "loss", SURE, step.labels),
@@ -187,6 +186,7 @@ CAUSES = (
     Cause("scaled", "gradients", SURE, lambda s: (factor := step.gradient_factor(s))
         and step.optimiser_given(s, f"all gradients are {figure(factor)} times what they were: "
                                  "clipped or scaled", by_loop=True)),
+    Cause("settings", "gradients", SURE, lambda s: not s.every_gradient and step.owner_settings(s)),
     Cause("gradient", "gradients", LIKELY, lambda s: step.optimiser_given(
         s, f"the gradient of {step.changed_names(s)} differs, though the backward pass agrees",
         by_loop=s.every_gradient)),
@@ -206,6 +206,6 @@ CAUSES = (
     Cause("weights", "late", LIKELY, lambda s:
         f"{step.changed_names(s)} differ when first used, in step {s.step}{s.more}"),
 
-    Cause("metric", "report", SURE, lambda s: (s.gone or s.fresh) and step.report(s)),
+    Cause("metric", "report", SURE, lambda s: any(s.first_calls) and step.report(s)),
     Cause("metric", "report", LIKELY, step.report),
 )  # fmt: skip

@@ -3,7 +3,7 @@ causes (celedger.lab.diagnose.causes) can read."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -21,6 +21,7 @@ from celedger.lab.diagnose.finding import (
 from celedger.lab.diagnose.tensor_distance import first_distance
 from celedger.lab.diagnose.trace import Event, Module, Tensor, Trace
 
+_UNWRITTEN = {"empty", "empty_like", "new_empty", "empty_strided"}  # whose results are any memory
 # Calls that seldom are the cause if other calls are new, too.
 _VIEWS = {
     "detach", "view", "reshape", "flatten", "contiguous", "to", "clone", "unsqueeze", "__getitem__",
@@ -61,6 +62,11 @@ class DifferenceContext:
             self.new = c.b.modules.get(c.paths_in_b.get(self.owner, "no module"))
         self.calls = self._calls(c.a), self._calls(c.b)
         self.gone, self.fresh = _only_on_one_side(*self.calls)
+        if self.part not in ("backward", "gradients"):  # there, equal values may be detached
+            self.gone, self.fresh = (
+                [e for e in some if e.drew or e.order in {one.order for one in live}]
+                for some, live in zip((self.gone, self.fresh), self._novel, strict=True)
+            )
         # On each side, the first call with a result that the other side never has.
         self.first_calls = self._first_calls()
         x, y = self.first_calls
@@ -72,10 +78,11 @@ class DifferenceContext:
         a = self.event_a
         if self.front.kind == "init" and self.step:
             return "late"
-        if self.front.kind != "enter" or a.raw.get("u") is not None or a.evaluation:
+        if self.front.kind != "enter" or a.raw.get("u") is not None:
             return _PARTS.get(self.front.kind, "update")
         # A module's input from the training loop: a batch, or computed from other outputs.
-        leaves = (e for e in self.comparison.a.of("leave") if e.step == a.step and not e.evaluation)
+        at = (a.step, a.evaluation)
+        leaves = (e for e in self.comparison.a.of("leave") if (e.step, e.evaluation) == at)
         if not any(e.order < a.order for e in leaves):
             return "data"
         pairs = zip(a.tensors, self.event_b.tensors, strict=False)
@@ -101,7 +108,8 @@ class DifferenceContext:
         """Return the module's input that differs first, by its name where it has several."""
         names = self.event_b.raw.get("of", ())
         several = len(names) > 1 and self.differing
-        return f"the input `{names[self.differing[0]]}`" if several else "the input"
+        named_input = f"the input `{names[self.differing[0]]}`" if several else "the input"
+        return named_input + (" of an evaluation" if self.event_b.evaluation else "")
 
     @property
     def tensor_a(self) -> Tensor:
@@ -125,7 +133,12 @@ class DifferenceContext:
     def _calls(self, trace: Trace) -> list[Event]:
         """Return a side's calls that are compared."""
         if self.part == "report":
-            return [e for e in trace.of("call") if e.evaluation and e.path is None]
+            report = self.event_a if trace is self.comparison.a else self.event_b
+            return [
+                e for e in trace.of("call")
+                if e.path is None and (e.evaluation or e.step == report.step)
+                and e.order < report.order
+            ]  # fmt: skip
         if self.part in ("backward", "gradients"):
             calls = _calls_of_step(trace, self.step)
             loop = self.part == "gradients" and self.every_gradient
@@ -141,10 +154,13 @@ class DifferenceContext:
     def _data_calls(self, trace: Trace) -> list[Event]:
         # What makes batches, outside of modules. The calls for step 0 were made before the trace
         # began, those for step 1 are like them.
-        step = max(self.step, 1)
-        enters = (e.order for e in trace.of("enter") if e.step == step and not e.evaluation)
+        evaluation = self.event_a.evaluation if self.part == "data" else 0
+        step = self.step if evaluation else max(self.step, 1)
+        at = (step, evaluation)
+        enters = (e.order for e in trace.of("enter") if (e.step, e.evaluation) == at)
         end = next(enters, len(trace.events))
-        return [e for e in _calls_of_step(trace, step) if e.path is None and e.order < end]
+        calls = (e for e in trace.of("call") if (e.step, e.evaluation) == at and e.order < end)
+        return [e for e in calls if e.path is None]
 
     def _first_calls(self) -> tuple[Event | None, Event | None]:
         if self.part in ("backward", "gradients"):
@@ -153,6 +169,11 @@ class DifferenceContext:
         if all(self.parting):
             return self.parting
         return sources if any(sources) else novel(*self.calls)
+
+    @cached_property
+    def _novel(self) -> tuple[list[Event], list[Event]]:
+        a, b = self.calls
+        return novel_calls(a, b), novel_calls(b, a)
 
     def _origins(self) -> tuple[Origin, Origin]:
         """Follow the difference back on both sides, where calls have computed it."""
@@ -355,14 +376,32 @@ def _calls_of_step(trace: Trace, step: int) -> list[Event]:
 
 
 def novel(a: Sequence[Event], b: Sequence[Event]) -> tuple[Event | None, Event | None]:
-    """Return for each side the first call with a result that the other side never has."""
+    """Return for each side the first of its novel calls."""
+    return next(iter(novel_calls(a, b)), None), next(iter(novel_calls(b, a)), None)
 
-    def first(calls: Sequence[Event], other_calls: Sequence[Event]) -> Event | None:
-        hashes = {tensor.hash for event in other_calls for tensor in event.tensors}
-        fresh = (e for e in calls if any(tensor.hash not in hashes for tensor in e.tensors))
-        return next(fresh, None)
 
-    return first(a, b), first(b, a)
+def novel_calls(calls: Sequence[Event], other_calls: Sequence[Event]) -> list[Event]:
+    """Return the calls with a result that the other side never has, and that does not end in
+    results which it has, too; if all do, those that go on to another such result."""
+    results = {_result(tensor) for event in other_calls for tensor in event.tensors}
+    readers: dict[str, list[Event]] = defaultdict(list)
+    fresh: dict[int, Event] = {}
+    live: dict[int, Event] = {}
+    near: dict[int, Event] = {}
+    for event in reversed([event for event in calls if event.name not in _UNWRITTEN]):
+        reading = [e.order for tensor in event.tensors for e in readers[tensor.hash]]
+        if any(_result(tensor) not in results for tensor in event.tensors):
+            fresh[event.order] = event
+            for kept, among in ((live, live), (near, fresh)):
+                if not reading or any(order in among for order in reading):
+                    kept[event.order] = event
+        for mark in filter(None, event.raw["i"]):
+            readers[mark].append(event)
+    return [*reversed((live or near).values())]
+
+
+def _result(tensor: Tensor) -> tuple[object, ...]:
+    return tensor.hash, tensor.shape, tensor.dtype
 
 
 def _only_on_one_side(a: Sequence[Event], b: Sequence[Event]) -> tuple[list[Event], list[Event]]:

@@ -20,7 +20,7 @@ from celedger.lab.diagnose.causes import judge
 from celedger.lab.diagnose.code_change import CodeChange
 from celedger.lab.diagnose.difference import Front, Growth, Layer, TraceComparison, depth
 from celedger.lab.diagnose.finding import CodePlace, ExplainFinding, FindingPhase, Sureness, named
-from celedger.lab.diagnose.harmless import harmless_hunks
+from celedger.lab.diagnose.harmless import Acquitted, acquitted
 from celedger.lab.diagnose.inexact_trainings import (
     first_operator,
     first_shift,
@@ -210,9 +210,9 @@ def explain(runner: SideRunner, a: Side, b: Side) -> Explanation:
     notes = (f"compared is {c.a.rank}",) if c is not None and c.a.rank else ()
     whole = Explanation(runner.task.name, a, b, runner.seed, steps, "equal", notes=notes)
     if runs.crash:
-        crash, blamed = blame(
-            _crash(right, runs.crash), change, runner.bench.station.tree, runs.files
-        )
+        tree = runner.bench.station.tree
+        acquittals = _acquitted_before(c, change, tree) if c is not None else Acquitted()
+        crash, blamed = blame(_crash(right, runs.crash), change, tree, runs.files, acquittals)
         steps = min((trace.steps for trace in right), default=0)
         return replace(whole, verdict="difference", finding=crash, blamed=blamed, steps=steps)
     if c is None:
@@ -232,15 +232,14 @@ def code_change(repository: Repository, old: str, new: str) -> CodeChange:
     """Return what changed from one commit (a hash) to another, with the texts of its files."""
     changes = hunks(repository, old, new)
 
-    def texts(sha: str, names: set[str]) -> dict[str, str]:
-        read = {}
-        for name in names - {""}:
-            with contextlib.suppress(RepositoryError):  # a name that git quotes
-                read[name] = repository.blob(sha, name).decode(errors="replace")
-        return read
+    def text(sha: str, name: str) -> str:
+        with contextlib.suppress(RepositoryError):  # a name that git quotes, or not in git
+            return repository.blob(sha, name).decode(errors="replace")
+        return ""
 
-    before, after = {one.old for one in changes}, {one.new for one in changes}
-    return CodeChange(changes, (texts(old, before), texts(new, after)))
+    before, after = {one.old for one in changes} - {""}, {one.new for one in changes} - {""}
+    texts = ({name: text(old, name) for name in before}, {name: text(new, name) for name in after})
+    return CodeChange(changes, texts, lambda side, path: text({"a": old, "b": new}[side], path))
 
 
 class TracedRuns(NamedTuple):
@@ -309,8 +308,8 @@ def _bit_by_bit(
     if runner.limits.operators and (operator := first_operator(c, front)):
         finding = replace(finding, operator=operator)
     tree = runner.bench.station.tree
-    harmless = harmless_hunks(c, front, change, tree)
-    finding, blamed = blame(finding, change, tree, runs.files, harmless)
+    acquittals = acquitted(c, front, change, tree)
+    finding, blamed = blame(finding, change, tree, runs.files, acquittals)
     whole = replace(whole, finding=finding, blamed=blamed, vanished=len(front.vanished))
     far = finding.distance
     if finding.cause not in _LITERAL and far is not None and far.rounding:
@@ -425,6 +424,15 @@ def _crash(traces: Sequence[Trace], message: str) -> ExplainFinding:
         FindingPhase.CRASH, step, path, kind, "", "crash", f"it fails at step {step}: {message}",
         places=places, sureness=Sureness.SURE,
     )  # fmt: skip
+
+
+def _acquitted_before(c: TraceComparison, change: CodeChange, tree: Path) -> Acquitted:
+    """Acquit hunks of a crash of side b by what both sides computed before it."""
+    both = [pair for pair in c.pairs if pair.a and pair.b and pair.one.kind != "report"]
+    if not both:
+        return Acquitted()
+    last = max(both, key=lambda pair: pair.b.order if pair.b else 0)
+    return acquitted(c, Front(last, "crash", ()), change, tree)
 
 
 def rounding_ratio(growth: Growth, amplified: Growth) -> float:

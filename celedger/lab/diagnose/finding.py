@@ -12,6 +12,11 @@ from typing import Any, NamedTuple
 from celedger.lab.diagnose.tensor_distance import Distance
 from celedger.lab.diagnose.trace import Event, Frame, Module, Trace
 
+_GIVEN = (  # causes
+    "loss", "operands", "given", "initialisation", "metric", "crash", "gradient", "parameters",
+    "settings",
+)  # fmt: skip
+
 
 class FindingPhase(StrEnum):
     INIT = "initialisation"
@@ -57,7 +62,7 @@ class ExplainFinding:
     @property
     def given(self) -> bool:
         """True where the place was given something else: what made it is the cause."""
-        return self.phase is FindingPhase.DATA or self.cause in ("loss", "operands")
+        return self.phase is FindingPhase.DATA or self.cause in _GIVEN
 
 
 # --- phrases
@@ -91,7 +96,10 @@ def share(value: float) -> str:
 
 def became(changes: Iterable[tuple[str, Any, Any]]) -> str:
     """Return `eps 1e-05 → 0.001`."""
-    return ", ".join(f"{name} {_text(old)} → {_text(new)}" for name, old, new in changes)
+    return ", ".join(
+        f"{name} {_text(old)} → {_text(new)}" if _text(old) != _text(new)
+        else f"{name} {old!r} → {new!r}" for name, old, new in changes
+    )  # fmt: skip
 
 
 def _text(value: Any) -> str:
@@ -105,10 +113,11 @@ def _text(value: Any) -> str:
 
 def places_of(trace: Trace, event: Event | None, what: str, key: str = "w") -> list[CodePlace]:
     """Return the place of an event. `key`: of its raw fields, the one with the site."""
-    return _place_of_site(trace, event.raw.get(key, -1), what) if event is not None else []
+    return places_of_site(trace, event.raw.get(key, -1), what) if event is not None else []
 
 
-def _place_of_site(trace: Trace, site: int, what: str) -> list[CodePlace]:
+def places_of_site(trace: Trace, site: int, what: str) -> list[CodePlace]:
+    """Return the place of a site; none of one that was not seen."""
     frames = trace.frames(site)
     return [CodePlace(trace.side, what, frames)] if frames else []
 
@@ -117,7 +126,7 @@ def code_of(trace: Trace, module: Module | None) -> list[CodePlace]:
     """Return where a module is constructed, and where its forward method is defined."""
     if module is None:
         return []
-    places = _place_of_site(trace, module.created, "constructed")
+    places = places_of_site(trace, module.created, "constructed")
     if module.code is not None and not module.of_torch:
         places.append(function_place(trace, "forward", module.code))
     return places

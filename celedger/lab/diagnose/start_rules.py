@@ -11,7 +11,7 @@ import numpy as np
 
 from celedger.lab.diagnose.difference import Pair
 from celedger.lab.diagnose.difference_context import DifferenceContext
-from celedger.lab.diagnose.finding import code_of, figure, named, share, some
+from celedger.lab.diagnose.finding import figure, named, places_of_site, share, some
 from celedger.lab.diagnose.tensor_distance import distance, same_distribution, spread
 from celedger.lab.diagnose.trace import Digests, Tensor
 
@@ -70,11 +70,13 @@ def wrong_weights(s: DifferenceContext) -> dict[str, Any] | None:
     if old and old != new:
         sentence += f"; `{old}` wrote it, now {f'`{new}`' if new else 'nothing'} does"
     places = s.both_places(a, b, "initialised")
+    places += s.both_places(a, b, "computed", "c")
     places += s.both_places(a, b, "made a parameter", "v")
     rest = [str(p.one.path) for p in pairs if p not in wrong]
+    created = owner.created if (owner := s.module(module)) is not None else -1
     return {
         "sentence": sentence, "module": module, "tensor": f"`{b.path}`", "operator": new,
-        "places": [*places, *code_of(s.comparison.b, s.module(module))],
+        "places": [*places, *places_of_site(s.comparison.b, created, "constructed")],
         "facts": [f"drawn anew, with the same distribution: {some(rest)}"] if rest else [],
         "distance": distance(a.tensors[0], b.tensors[0]),
     }  # fmt: skip
@@ -195,6 +197,22 @@ def _drew_before(s: DifferenceContext) -> bool:
         return bool(one != other)
     before = [t.pulses[s.step - 1].random for t in traces if len(t.pulses) >= s.step]
     return len(before) == 2 and before[0] != before[1]
+
+
+def moved_axes(s: DifferenceContext) -> str:
+    """Say which axes of an input are swapped, or which is flipped; empty if none is, or if not all
+    values were kept."""
+    one, other = s.tensor_a, s.tensor_b
+    if len(one.values) != one.size or len(other.values) != other.size or one.shape != other.shape:
+        return ""
+    x, y = one.values.reshape(one.shape), other.values.reshape(other.shape)
+    for axis in range(x.ndim):
+        if np.array_equal(np.flip(x, axis), y):
+            return f"is flipped along axis {axis}"
+        for last in range(axis + 1, x.ndim):
+            if np.array_equal(np.swapaxes(x, axis, last), y):
+                return f"has the axes {axis} and {last} swapped"
+    return ""
 
 
 def scaled_input(s: DifferenceContext) -> str | None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from celedger.lab.diagnose.difference import changed
-from celedger.lab.diagnose.difference_context import DifferenceContext, new_or_gone
+from celedger.lab.diagnose.difference_context import DifferenceContext, new_or_gone, replaced
 from celedger.lab.diagnose.finding import (
     CodePlace,
     FindingPhase,
@@ -25,7 +25,7 @@ from celedger.lab.diagnose.finding import (
     some,
 )
 from celedger.lab.diagnose.tensor_distance import distance
-from celedger.lab.diagnose.trace import Event, Trace, owner_of
+from celedger.lab.diagnose.trace import Event, Module, Trace, owner_of
 
 _LONG = 120  # characters of two calls that are shown whole
 _CASTS = {"half", "float", "double", "bfloat16", "to", "type", "type_as"}
@@ -288,6 +288,21 @@ def not_cleared(s: DifferenceContext) -> bool:
     return uncleared[1] > uncleared[0] or bool(sums and all(sums))
 
 
+def held_within_a_step(s: DifferenceContext) -> dict[str, Any] | None:
+    """Describe passes of one step, as of a closure, that do not begin with cleared gradients."""
+    held = [
+        [int(e.raw.get("held", 0)) > 0 for e in t.of("loss") if e.step == s.step and e.order < at]
+        for t, at in (
+            (s.comparison.a, s.event_a.order), (s.comparison.b, s.event_b.order),
+        )
+    ]  # fmt: skip
+    if held[0] == held[1] or sum(held[1]) <= sum(held[0]):
+        return None
+    sentence = "gradients are not cleared between the passes of a step: they add up"
+    places = s.stepping(s.comparison.b, by_loop=True)
+    return {"sentence": sentence, "places": places, "module": "", "phase": FindingPhase.UPDATE}
+
+
 def gradient_factor(s: DifferenceContext) -> float | None:
     """Return the one factor between all gradients of both sides, None if there is none."""
     ratios = [
@@ -369,14 +384,31 @@ def _group(s: DifferenceContext, names: Sequence[str]) -> str:
     return f"{len(names)} parameters ({some(names)})"
 
 
+def _owner_settings(
+    s: DifferenceContext,
+) -> tuple[str, Module | None, Module | None, list[tuple[str, Any, Any]]]:
+    """Return the module that owns the tensor that differs (its path, and itself on both sides), and
+    its settings that do."""
+    path = owner_of(s.pair.one.path or "")
+    new = s.module(path)
+    old = s.comparison.a.modules.get(s.comparison.alignment.modules.get(path, path))
+    return path, old, new, changed(old.settings, new.settings) if old and new else []
+
+
+def owner_settings(s: DifferenceContext) -> dict[str, Any] | None:
+    """Describe other settings of the module whose parameters get another gradient."""
+    path, old, new, changes = _owner_settings(s)
+    if not changes or new is None:
+        return None
+    sentence = f"settings of {named(path)} ({new.short}) changed: {became(changes)}"
+    return {"sentence": sentence, "module": path, "places": s.both_codes(old, new)}
+
+
 # --- results of a step
 
 
 def buffer(s: DifferenceContext, *, by_settings: bool) -> dict[str, Any] | None:
-    path = owner_of(s.event_b.path or "")
-    new = s.module(path)
-    old = s.comparison.a.modules.get(s.comparison.alignment.modules.get(path, path))
-    changes = changed(old.settings, new.settings) if old and new else []
+    path, old, new, changes = _owner_settings(s)
     if bool(changes) is not by_settings:
         return None
     sentence = f"statistics {changed_names(s)} differ after equal forward passes"
@@ -407,7 +439,10 @@ def report(s: DifferenceContext) -> dict[str, Any]:
     changes = s.comparison.reported(s.event_a, s.event_b)
     sentence = f"the training agrees and the reported {became(changes[:3])} differs"
     phase = FindingPhase.REPORT
-    if s.new_or_gone:
-        sentence += f": {s.new_or_gone} in the evaluation"
+    old, new = s.first_calls
+    if old is not None or new is not None:
+        same = old is not None and new is not None and old.call == new.call
+        what = f"`{old.call}` has another result" if same and old else replaced(old, new)
+        sentence += f": {what} in the evaluation"
         phase = FindingPhase.EVALUATION
     return {"sentence": sentence, "tensor": changes[0][0], "phase": phase}

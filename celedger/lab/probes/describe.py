@@ -204,6 +204,7 @@ def generators() -> dict[str, str]:
     return states
 
 
+_EARLY = 20_000  # calls before the first step whose lines are kept
 _DRAWS = 5000  # calls that are kept: enough for the weights of a thousand layers
 _DRAWING = ("rand", "normal", "uniform", "multinomial", "bernoulli")
 
@@ -218,6 +219,9 @@ class Origins:
         self.modes = IdentityMap()  # where a module was last told to train or to evaluate
         self._probe = probe
         self._writers: dict[int, dict[str, Any]] = {}  # by address: the last call that wrote there
+        self._makers: dict[int, int] = {}  # by address: the site of the last call that returned it
+        self._sites: set[int] = set()
+        self._calls = 0
         self._adopters: dict[int, int] = {}  # by address: the site that assigned the parameter
         self._random = ""
         self._draws = 0
@@ -229,9 +233,15 @@ class Origins:
         )
 
     def of(self, tensor: Tensor) -> dict[str, Any]:
-        """Return `v`, where a parameter was made; `o`, `l` and `w`, the last call that wrote it."""
+        """Return `v`, where a parameter was made; `c`, where its values were computed; `o`, `l` and
+        `w`, the last call that wrote it."""
         at = address(tensor)
-        return {"v": self._adopters.get(at, -1), **self._writers.get(at, {})}
+        made = {"v": self._adopters.get(at, -1), "c": self._makers.get(at, -1)}
+        return {**made, **self._writers.get(at, {})}
+
+    def callers(self) -> list[int] | None:
+        """Return the sites of the calls so far; None where there were too many to look at each."""
+        return sorted(self._sites) if self._calls < _EARLY else None
 
     def _construct(self, obj: Any, *_: Any, **__: Any) -> None:
         self.constructed[obj] = self._probe.sites.here(without=obj)
@@ -243,8 +253,16 @@ class Origins:
         if parameter is not None and not self._probe.started:
             self._adopters[address(parameter)] = self._probe.sites.here()
 
-    def called(self, name: str, args: Args, kwargs: Kwargs) -> None:
-        """Record a call of a torch function that draws, or writes a tensor in place."""
+    def called(self, name: str, args: Args, kwargs: Kwargs, result: Any) -> None:
+        """Record where a torch function is called, and a call that draws, or writes in place."""
+        self._calls += 1
+        if self._calls < _EARLY:
+            site = self._probe.sites.here()
+            self._sites.add(site)
+            given = {address(tensor) for _, tensor in tensors([args, kwargs])}
+            for _, tensor in tensors(result):
+                if (at := address(tensor)) not in given:
+                    self._makers[at] = site
         in_place = name.endswith("_") and not name.startswith(("__", "requires_grad"))
         writes = name == "__setitem__" or in_place
         drawing = any(word in name for word in _DRAWING)

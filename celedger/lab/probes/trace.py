@@ -37,7 +37,15 @@ from .tensors import TensorStore, data_hash, has_shape, perturb, tensors, whole
 _CALLS_OF_EVALUATION = 2  # of a root: the first batches suffice
 _EARLY_CALLS = 2000  # with a gradient, before a first module or backward pass: of functional code
 _ROWS = 20_000  # inputs whose rows are hashed: about an epoch of a small training
-_TIMELESS = ("site", "start", "rank", "module", "init", "draw")  # events that belong to no step
+_TIMELESS = (
+    "site",
+    "early",
+    "start",
+    "rank",
+    "module",
+    "init",
+    "draw",
+)  # events that belong to no step
 _PROPERTIES = ("__get__", "__set__", "is_", "requires_grad")  # names of calls that compute nothing
 _LOSSES = {
     "cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss",
@@ -88,7 +96,7 @@ class TraceProbe(observe.Probe):
             return
         if k not in _TIMELESS:
             event["t"] = self.step
-            if self._evaluating:
+            if self._inside_evaluation():
                 event["e"] = self._evaluations
         super().write(k, **event)
 
@@ -102,6 +110,7 @@ class TraceProbe(observe.Probe):
         self.store.open(self.out)
         version = str(torch.__version__)
         self.write("start", argv=sys.argv, full=sorted(self.full), torch=version)
+        self.write("early", s=self.origins.callers())
         for event in self._early:
             self.write(**event)
         self._random = describe.torch_generators()
@@ -162,7 +171,7 @@ class TraceProbe(observe.Probe):
             return
         name = describe.function_name(function)
         if not self.started:
-            self.origins.called(name, args, kwargs)
+            self.origins.called(name, args, kwargs, result)
             functional = describe.functional(name, [args, kwargs], result)
             if not functional or observe.recorded() or len(self._early) > _EARLY_CALLS:
                 return
@@ -197,7 +206,8 @@ class TraceProbe(observe.Probe):
         drawn = self._drawn() if kind == "call" else {}
         self.write(
             kind, o=name, p=module, n=number, l=describe.literals(args, kwargs), i=inputs,
-            x=outputs, w=self.sites.here(), **drawn, **more,
+            g=[int(tensor.requires_grad) for tensor in arguments], x=outputs,
+            w=self.sites.here(), **drawn, **more,
         )  # fmt: skip
 
     def _write_rows(self, role: str, path: str, position: int, tensor: Any) -> None:
@@ -280,7 +290,12 @@ class TraceProbe(observe.Probe):
         self._looking = few and self._calls <= _CALLS_OF_EVALUATION
 
     def _recording(self) -> bool:
-        return self._looking if self._evaluating else self.step in self.full
+        return self._looking if self._inside_evaluation() else self.step in self.full
+
+    def _inside_evaluation(self) -> bool:
+        """Return True for what an evaluation computes; not for a loss that takes its outputs, as of
+        a teacher or a target network, where gradients are on again."""
+        return self._evaluating and not (torch.is_grad_enabled() and not self._stack)
 
     def _write_batch(self, path: str, args: Sequence[Any]) -> None:
         """Write the rows of what reaches a root."""

@@ -1,0 +1,147 @@
+"""The first hunk is the planted one, beside a hunk that means the same in code which ran, too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from lab.edited import START, TrainingServer, edited
+from lab.made_traces import Writer
+
+from celedger.lab.diagnose.difference_context import novel_calls
+
+pytest.importorskip("torch")
+
+pytestmark = pytest.mark.matrix
+
+NET = (
+    START
+    + """\
+import numpy as np
+from celedger.child import log
+
+def grid(size):
+    at = torch.arange(size).float()
+    y, x = torch.meshgrid(at, at, indexing="ij")
+    both = torch.stack([x, y], dim=-1)
+    return both.reshape(-1, 2)
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 8), nn.Linear(8, 2)
+        self.register_buffer("grid", grid(2).flatten() / 4)
+
+    def forward(self, x):
+        h = self.body(x + self.grid[:4])
+        h = torch.relu(h)
+        return self.head(h)
+
+def freeze(net):
+    for name, p in net.named_parameters():
+        p.requires_grad = name != "body.bias"
+
+def table(rng):
+    x = rng.normal(size=(64, 4))
+    y = np.where(x[:, 0] > 0, 1, 0)
+    return torch.from_numpy(x).float(), torch.from_numpy(y)
+
+def ramp(optimiser):
+    return torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: (step + 1) / 8)
+
+def evaluate(net, rows):
+    net.eval()
+    with torch.no_grad():
+        out = net(rows)
+        a, b = out.unbind(1)
+        score = (a - 2 * b).abs().mean()
+    net.train()
+    return score.item()
+
+net = Net()
+freeze(net)
+x, y = table(np.random.default_rng(0))
+x_val, _ = table(np.random.default_rng(1))
+optimiser = torch.optim.SGD([p for p in net.parameters() if p.requires_grad], lr=0.1)
+plan = ramp(optimiser)
+kept = torch.zeros(8)
+for step in range(8):
+    rows = slice(8 * step, 8 * step + 8)
+    weight = torch.linspace(0.5, 1.0, 8)
+    kept[step] = weight[step]
+    losses = F.cross_entropy(net(x[rows]), y[rows], reduction="none") * (kept.mean() + weight)
+    optimiser.zero_grad()
+    losses.mean().backward()
+    optimiser.step()
+    plan.step()
+log(epoch=0, score=evaluate(net, x_val))
+"""
+)
+# What is planted, and what means the same.
+CASES = {
+    "buffer": (("torch.stack([x, y], dim=-1)", "torch.stack([y, x], dim=-1)"),
+               ("h = torch.relu(h)", "h = h.relu()")),
+    "array": (("size=(64, 4))\n", "size=(64, 4)) + 1\n"), ("h = torch.relu(h)", "h = h.relu()")),
+    "frozen": (('name != "body.bias"', 'name != "body.weight"'),
+               ("h = torch.relu(h)", "h = h.relu()")),
+    "ramp": (("(step + 1) / 8)", "step / 8)"),
+             ("weight = torch.linspace(0.5, 1.0, 8)", "weight = torch.linspace(0.5, 1, 8)")),
+    "store": (("kept[step] = weight[step]", "kept[step] = weight[0]"),
+              ("h = torch.relu(h)", "h = h.relu()")),
+    "validation": (("x_val, _ = table(np.random.default_rng(1))",
+                    "x_val, _ = table(np.random.default_rng(2))"),
+                   ("a, b = out.unbind(1)", "a, b = out[:, 0], out[:, 1]")),
+}  # fmt: skip
+SENTENCES = {"validation": "of an evaluation differs", "frozen": "body.weight"}
+CLOSURE = (
+    START
+    + """\
+net = nn.Linear(4, 2)
+x, y = torch.randn(32, 4), torch.randn(32, 2)
+optimiser = torch.optim.LBFGS(net.parameters(), lr=0.5, max_iter=3)
+calls = 0
+
+def closure():
+    global calls
+    if calls >= 0:
+        optimiser.zero_grad()
+    loss = F.mse_loss(net(x), y)
+    loss.backward()
+    calls += 1
+    return loss
+
+for step in range(3):
+    optimiser.step(closure)
+"""
+)
+
+
+def test_the_planted_hunk_is_first(server: TrainingServer) -> None:
+    for name, (planted, harmless) in CASES.items():
+        finding, blamed, _ = server.explain(NET, edited(NET, planted, harmless))
+        assert finding is not None, name
+        assert planted[1].strip() in blamed[0].hunk.lines[-1], (name, finding.sentence)
+        assert SENTENCES.get(name, "") in finding.sentence
+
+
+def test_a_closure_that_clears_once_is_named(server: TrainingServer) -> None:
+    finding, blamed, _ = server.explain(CLOSURE, edited(CLOSURE, ("calls >= 0", "calls == 0")))
+    assert finding is not None
+    assert finding.cause == "not-cleared"
+    assert "between the passes of a step" in finding.sentence
+    assert "calls == 0" in blamed[0].hunk.lines[-1]
+
+
+def test_a_result_that_only_leads_to_equal_ones_is_not_novel(tmp_path: Path) -> None:
+    sides = []
+    for side in "ab":
+        told = Writer(tmp_path / side)
+        x, width, area = (told.tensor([value])["h"] for value in (1.0, 2.0, 3.0))
+        if side == "a":
+            told.call("__getitem__", None, [2.0], i=[x])
+            told.call("mul", None, [3.0], i=[x, width])
+        else:
+            told.call("prod", None, [3.0], i=[x])
+        told.call("add", None, [4.0 if side == "a" else 5.0], i=[area])
+        sides.append([*told.done().of("call")])
+    assert [[e.name for e in novel_calls(a, b)] for a, b in (sides, sides[::-1])] == [["add"]] * 2
