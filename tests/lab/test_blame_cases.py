@@ -30,10 +30,13 @@ class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.body, self.head = nn.Linear(4, 8), nn.Linear(8, 2)
-        self.register_buffer("grid", grid(2).flatten() / 4)
+        corners = grid(2).flatten() / 4
+        self.register_buffer("grid", corners)
+        self.register_buffer("average", corners.clone())
 
     def forward(self, x):
         h = self.body(x + self.grid[:4])
+        self.average.lerp_(self.average + 1, 0.1)
         h = torch.relu(h)
         return self.head(h)
 
@@ -81,6 +84,7 @@ log(epoch=0, score=evaluate(net, x_val))
 CASES = {
     "buffer": (("torch.stack([x, y], dim=-1)", "torch.stack([y, x], dim=-1)"),
                ("h = torch.relu(h)", "h = h.relu()")),
+    "shared": (("corners.clone())", "corners)"), ("h = torch.relu(h)", "h = h.relu()")),
     "array": (("size=(64, 4))\n", "size=(64, 4)) + 1\n"), ("h = torch.relu(h)", "h = h.relu()")),
     "frozen": (('name != "body.bias"', 'name != "body.weight"'),
                ("h = torch.relu(h)", "h = h.relu()")),
@@ -92,7 +96,11 @@ CASES = {
                     "x_val, _ = table(np.random.default_rng(2))"),
                    ("a, b = out.unbind(1)", "a, b = out[:, 0], out[:, 1]")),
 }  # fmt: skip
-SENTENCES = {"validation": "of an evaluation differs", "frozen": "body.weight"}
+SENTENCES = {
+    "validation": "of an evaluation differs",
+    "frozen": "body.weight",
+    "shared": "`average` is now in the memory of `grid`",
+}
 CLOSURE = (
     START
     + """\

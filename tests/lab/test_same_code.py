@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from conftest import make_project
 
-from celedger.lab.diagnose.code_change import SourceText
+from celedger.lab.diagnose.code_change import CodeChange, SourceText
 from celedger.lab.diagnose.explain import code_change
 from celedger.repo import Repository
+from celedger.repo.hunks import Hunk
 
 BEFORE = """\
 import torch
@@ -100,3 +101,25 @@ def test_only_a_variable_that_is_read_once_and_next_is_written_out(
     texts = [f"def f(x, y):\n{textwrap.indent(body, '    ')}\n" for body in (old, new)]
     left, right = ({dump for dump, _ in SourceText(text).units} for text in texts)
     assert (left == right) is same
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "tidied"),
+    [
+        ("x = torch.sum(x, 1)", "x = x.sum(1)", True),
+        ("h = self.f(x)\nh = h.squeeze(0)", "h = self.f(x).squeeze(0)", True),
+        ("x, y = float(x), float(y)", "x, y = (float(one) for one in (x, y))", True),
+        ("z = a - b", "z = b - a", False),
+        ("z = amp * np.sin(x - 1)", "z = amp * np.sin(x + 1)", False),
+        ("z = x.sum(1)", "z = x.sum(0)", False),
+        ("z = f(query)", "z = f(support)", False),
+        ("z = f(x)", "z = f(x.detach())", False),
+    ],
+)
+def test_a_hunk_that_says_the_same_things_is_tidied(old: str, new: str, *, tidied: bool) -> None:
+    texts = [f"import torch\nimport numpy as np\n{line}\n" for line in (old, new)]
+    lines = (*(f"-{line}" for line in old.splitlines()), *(f"+{line}" for line in new.splitlines()))
+    before, after = len(old.splitlines()), len(new.splitlines())
+    hunk = Hunk("net.py", "net.py", 3, before, 3, after, "", lines)
+    change = CodeChange([hunk], ({"net.py": texts[0]}, {"net.py": texts[1]}))
+    assert change.tidied(hunk) is tidied

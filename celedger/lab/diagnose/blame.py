@@ -27,6 +27,7 @@ _GIVEN = 1.0
 # Places whose own line is as likely as what makes their arguments.
 _MAKERS = ("call", "computed", "optimiser made", "constructed")
 _BINDING = 0.25  # for each binding between a line and the call that is given its result
+_TIDIED = 0.5  # a hunk that says the same things in another way
 _REWRITE = 0.5  # a line that became another is often tidied; one that is new or gone seldom
 # Causes: a setting that the training's own code may write; empty: the one named as the tensor.
 _SETTINGS = {"schedule": "", "settings": "", "parameters": "requires_grad"}
@@ -77,6 +78,7 @@ def blame(
         if closeness < 3 or files & {hunk.new, hunk.old}:
             same = hunk in acquitted.equal or change.same(hunk)
             late = hunk in acquitted.later
+            cost += _TIDIED * change.tidied(hunk)
             ranked.append((same, late, cost, Blamed(hunk, 4 if same else closeness)))
     ranked.sort(key=lambda row: row[:3])
     blamed = tuple(row[-1] for row in ranked)

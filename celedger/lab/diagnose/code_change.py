@@ -20,6 +20,7 @@ from celedger.repo.hunks import Hunk
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _Definition = _Function | ast.ClassDef
+_Operator = ast.operator | ast.unaryop | ast.cmpop | ast.boolop
 _PLAIN = ast.Constant | ast.Name | ast.Attribute  # whose order of evaluation means nothing
 
 
@@ -209,6 +210,42 @@ class CodeChange:
     def same(self, hunk: Hunk) -> bool:
         """Return True if a hunk means the same on both sides."""
         return not self.changed_lines(hunk, "a") and not self.changed_lines(hunk, "b")
+
+    def tidied(self, hunk: Hunk) -> bool:
+        """Return True if a hunk says the same things in another way: the same numbers, operators
+        and names on both sides, imported modules and its own variables apart. The same nodes with
+        names in another order are no tidying."""
+        sides = []
+        for side, path in (("a", hunk.old), ("b", hunk.new)):
+            lines = self.changed_lines(hunk, side)
+            nodes = [
+                part for node in self.source(side, path).nodes
+                if isinstance(node, ast.stmt) and lines & {*header(node)} for part in _own(node)
+            ]  # fmt: skip
+            own = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+            things = Counter(repr(n.value) for n in nodes if isinstance(n, ast.Constant))
+            things += Counter(type(n).__name__ for n in nodes if isinstance(n, _Operator))
+            sides.append((nodes, own, things, {*_loaded(nodes)}))
+        (left, own_a, things_a, names_a), (right, own_b, things_b, names_b) = sides
+        other = (names_a ^ names_b) - own_a - own_b - self._modules
+        shapes = [[type(node) for node in nodes] for nodes in (left, right)]
+        return (
+            bool(left and right)
+            and things_a == things_b
+            and not other
+            and len({*map(tuple, shapes)}) > 1
+        )
+
+    @cached_property
+    def _modules(self) -> set[str]:
+        """Return the names of the modules that the changed files import."""
+        return {
+            (alias.asname or alias.name).split(".")[0]
+            for sources in self._sides.values() for source in sources.values()
+            for node in source.nodes if isinstance(node, ast.Import | ast.ImportFrom)
+            for alias in node.names
+            if isinstance(node, ast.Import) or (alias.asname or alias.name) == "F"
+        }  # fmt: skip
 
     @cached_property
     def _names(self) -> tuple[Counter[str], Counter[str]]:

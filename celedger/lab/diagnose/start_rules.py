@@ -35,7 +35,7 @@ def _is_redrawn(pair: Pair) -> bool:
 
 
 def other_tie(s: DifferenceContext) -> dict[str, Any] | None:
-    """Describe a parameter that is the same as another on one side only."""
+    """Describe a parameter or buffer that is the same as another on one side only."""
     ties = (
         (pair, tie) for pair in s.comparison.differing("init") if (tie := s.comparison.ties(pair))
     )
@@ -44,7 +44,8 @@ def other_tie(s: DifferenceContext) -> dict[str, Any] | None:
         return None
     path = str(pair.b.path)
     verb = "is no longer" if old and not new else "is now"
-    sentence = f"`{path}` {verb} tied to `{new or old}`" + (f", not `{old}`" if old and new else "")
+    tied = "tied to" if pair.b.name == "parameter" else "in the memory of"
+    sentence = f"`{path}` {verb} {tied} `{new or old}`" + (f", not `{old}`" if old and new else "")
     places = s.both_places(pair.a, pair.b, "made a parameter", "v")
     return {
         "sentence": sentence, "module": s.comparison.b.owner(path), "tensor": f"`{path}`",

@@ -32,7 +32,7 @@ from .describe import Origins
 from .names import IdentityMap
 from .observe import Args, Kwargs
 from .stack import CallSites
-from .tensors import TensorStore, data_hash, has_shape, perturb, tensors, whole
+from .tensors import TensorStore, address, data_hash, has_shape, perturb, tensors, whole
 
 _CALLS_OF_EVALUATION = 2  # of a root: the first batches suffice
 _EARLY_CALLS = 2000  # with a gradient, before a first module or backward pass: of functional code
@@ -139,15 +139,17 @@ class TraceProbe(observe.Probe):
         prefix += "." if prefix and not prefix.endswith(":") else ""  # it is called on its own
         if "perturb" in self.options and self.step == 0:
             perturb(filter(has_shape, root.parameters()), int(self.options["perturb"]))
-        first: dict[int, str] = {}  # names of what has several: tied weights, shared modules
+        # Names of what has several: tied weights, shared modules, a buffer that shares memory.
+        first: dict[tuple[int, ...], str] = {}
         for role in ("parameter", "buffer"):
             for path, module in root.named_modules(remove_duplicate=False):
                 owned: Any = getattr(module, f"named_{role}s")
-                for parameters, tensor in owned(recurse=False):
+                for parameters, tensor in owned(recurse=False, remove_duplicate=False):
                     name = prefix + (f"{path}.{parameters}" if path else parameters)
-                    first.setdefault(id(tensor), name)
                     if has_shape(tensor):
-                        tied = {"tied": first[id(tensor)]} if first[id(tensor)] != name else {}
+                        memory = (address(tensor), *tensor.shape)
+                        key = memory if memory[0] > 0 else (id(tensor),)
+                        tied = {"tied": first[key]} if first.setdefault(key, name) != name else {}
                         self._write_initial(name, role, tensor, **tied, **late)
         self.store.forget()
 
