@@ -457,8 +457,9 @@ def setting_slice(tree: ast.Module, key: str) -> Mapping[int, int]:
     bindings on the way."""
     distances: dict[int, int] = {}
     for node in ast.walk(tree):
-        plain = isinstance(node, ast.stmt) and not isinstance(node, _Definition)
-        if plain and any(_writes(one, key) for one in _own(node)):
+        if not isinstance(node, ast.stmt) or isinstance(node, _Definition):
+            continue
+        if any(_writes(one, key) for one in _own(node)):
             sources = backward_slice(tree, node.lineno, called=True).lines
             for line, far in {**sources, **dict.fromkeys(header(node), 0)}.items():
                 distances[line] = min(far, distances.get(line, far))
