@@ -124,6 +124,37 @@ for step in range(3):
 )
 
 
+SPARSE = (
+    START
+    + """\
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(20, 4, sparse=True)
+        nn.init.zeros_(self.words.weight)
+
+    def forward(self, ids, weight):
+        return (self.words(ids) * weight).sum()
+
+net = Net()
+optimiser = torch.optim.SparseAdam(list(net.parameters()), lr=0.1)
+for step in range(4):
+    ids = torch.arange(8) + step
+    loss = net(ids, torch.ones(4))
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()
+"""
+)
+
+
+def test_sparse_gradients_are_compared(server: TrainingServer) -> None:
+    finding, blamed, _ = server.explain(SPARSE, edited(SPARSE, ("arange(8) + step", "arange(8)")))
+    assert finding is not None
+    assert (finding.step, finding.phase) == (1, "data")
+    assert "arange(8)" in blamed[0].hunk.lines[-1]
+
+
 def test_the_planted_hunk_is_first(server: TrainingServer) -> None:
     for name, (planted, harmless) in CASES.items():
         finding, blamed, _ = server.explain(NET, edited(NET, planted, harmless))

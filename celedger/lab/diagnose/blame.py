@@ -25,7 +25,7 @@ _COST = {"line": 0.0, "near": 1.0, "function": 1.5, "file": 100.0}
 # first call whose result differs.
 _GIVEN = 1.0
 # Places whose own line is as likely as what makes their arguments.
-_MAKERS = ("call", "computed", "optimiser made", "constructed")
+_MAKERS = ("call", "caller", "computed", "optimiser made", "constructed")
 _BINDING = 0.25  # for each binding between a line and the call that is given its result
 _TIDIED = 0.5  # a hunk that says the same things in another way
 _REWRITE = 0.5  # a line that became another is often tidied; one that is new or gone seldom

@@ -153,7 +153,8 @@ CAUSES = (
         and f"`{s.call}` in {s.place} gives another result for the same arguments"),
     Cause("not-cleared", "forward", SURE, step.held_within_a_step),
     Cause("given", "forward", LIKELY, lambda s: s.front.kind == "enter" and not any(s.first_calls)
-        and f"{named(s.event_b.path)} is given another {s.input.removeprefix('the ')}"),
+        and {"sentence": f"{named(s.event_b.path)} is given another {s.input.removeprefix('the ')}",
+             "places": s.both_places(s.event_a, s.event_b, "caller")}),
     Cause("code", "forward", LIKELY, lambda s: f"the code of {s.place} computes something else"),
 
     Cause("labels", "loss", SURE, step.labels),

@@ -21,6 +21,7 @@ from celedger.child.torch_steps import dense
 
 KEPT = 1024  # elements: 8 kB a tensor, some MB a step of a network of a hundred modules
 MOST_NODES = 100_000  # of autograd's graph that are followed
+_DENSE = 1 << 22  # elements of a sparse tensor that is compared, as a gradient of an embedding
 ROW_DIGEST = 8  # bytes a row: two of 20,000 rows agree by chance once in 10^11 batches
 
 _GOLDEN = 0.6180339887498949
@@ -147,7 +148,7 @@ class TensorStore:
     def describe(self, tensor: Tensor) -> dict[str, Any]:
         """Return `d` dtype, `s` shape, `g` whether it requires a gradient, `h` hash, `o` and `k`
         offset and number of its elements, `f` whether all are finite. For tensors without elements
-        of their own (meta, sparse, nested) only the fields that they have."""
+        of their own (meta, large sparse, nested) only the fields that they have."""
         written, at = version(tensor), address(tensor)
         reference, *state, about = self._described.get(id(tensor), (None, 0, 0, {}))
         if reference is None or reference() is not tensor or state != [written, at]:
@@ -166,6 +167,8 @@ class TensorStore:
         return about.get("h") if reference is not None and reference() is tensor else None
 
     def _elements(self, tensor: Tensor) -> dict[str, Any]:
+        if tensor.is_sparse and tensor.numel() <= _DENSE:
+            tensor = tensor.to_dense()
         about: dict[str, Any] = {"h": data_hash(content(tensor), str(tensor.dtype))}
         if tensor.is_floating_point() and tensor.numel():
             # A sum is cheap, and is finite if all elements are, unless it overflows.
