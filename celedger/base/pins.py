@@ -1,16 +1,19 @@
-"""Lock files as exact pins: requirements, `pip freeze`. Text in, values out."""
+"""Lock files as exact pins: requirements, `pip freeze`, uv.lock. Text in, values out."""
 
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from celedger.base.errors import UsageError
 
 _PIN = re.compile(
     r"(?P<name>[A-Za-z0-9][\w.-]*)\s*(?:\[[^\]]*\])?\s*(?P<how>===?|@)\s*(?P<version>\S+)\s*(?P<marker>;.*)?"
 )
+_EXPORT = "name files with NAME==VERSION, such as `uv export` or `pip freeze` print"
 _HASH = re.compile(r"\s--hash[= ]\S+")
 
 
@@ -23,6 +26,8 @@ def pins(text: str, file: str) -> dict[str, str]:
     """Return the line of each package of a lock file, by its name. Options of indexes and editable
     packages are left out: the first are the installer's, the second the code's own. Raises
     UsageError for a package without an exact version, or with two."""
+    if file.endswith(".lock"):
+        text = _of_uv(text, file)
     lines: dict[str, str] = {}
     for line in re.sub(r"\\\r?\n", " ", text).splitlines():
         line = _HASH.sub("", re.sub(r"(^|\s)#.*", "", line)).strip()
@@ -41,6 +46,38 @@ def pins(text: str, file: str) -> dict[str, str]:
     if not lines:
         raise UsageError(f"{file} pins no package", "name a lock file with NAME==VERSION")
     return lines
+
+
+def _of_uv(text: str, file: str) -> str:
+    """Return uv.lock as requirements, optional ones and groups too. A package that is needed only
+    where a marker holds has the markers of those who need it: the installer evaluates them."""
+    try:
+        packages: list[dict[str, Any]] = tomllib.loads(text)["package"]
+        own = {p["name"] for p in packages if {*p["source"]} & {"editable", "virtual", "directory"}}
+        markers: dict[str, set[str]] = {}  # "" where it is needed anyway
+        for package in packages:
+            markers.setdefault(package["name"], set()).update([""] * (package["name"] in own))
+        for _ in packages:
+            for package in packages:
+                groups = {**package.get("optional-dependencies", {}),
+                          **package.get("dev-dependencies", {})}  # fmt: skip
+                for need in sum(groups.values(), package.get("dependencies", [])):
+                    above = markers[package["name"]]
+                    markers[need["name"]] |= (
+                        {need["marker"]} if above and "marker" in need else above
+                    )
+        lines = []
+        for package in packages:
+            name, among = package["name"], markers[package["name"]]
+            if name in own or not among:
+                continue
+            if "registry" not in package["source"]:
+                raise UsageError(f"{file} has {name} from elsewhere than an index", _EXPORT)
+            where = "" if "" in among else f" ; {' or '.join(f'({m})' for m in sorted(among))}"
+            lines.append(f"{name}=={package['version']}{where}")
+    except (tomllib.TOMLDecodeError, KeyError, TypeError, AttributeError):
+        raise UsageError(f"{file} is no lock file of uv", _EXPORT) from None
+    return "\n".join(lines)
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,8 @@ def bisect(
         str | None,
         typer.Option(
             metavar="OLD..NEW",
-            help="Search the upgrade between two lock files, at one commit instead of a range.",
+            help="Search the upgrade between two lock files, or environments of the ledger, at one "
+            "commit instead of a range.",
         ),
     ] = None,
     no_signature: Annotated[
@@ -106,7 +107,8 @@ def bisect(
     Without --task and --metric it searches what got worst between the two ends. Several metrics of
     one task share their trials, and each gets its own commit. Trials in the ledger count, so you
     continue a killed search by typing it again. A trial stops once it repeats another bit by bit.
-    --packages takes files with exact pins: requirements, or what `pip freeze` printed.
+    --packages takes files with exact pins (requirements, what `pip freeze` printed, uv.lock), or
+    environments as `status` names them.
     Exits 0 if it named a commit for every metric, 125 if it could not.
     """
     from json import loads

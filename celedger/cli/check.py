@@ -92,6 +92,7 @@ def check(
     from celedger.judge.incident import status
     from celedger.service.notify import announce
     from celedger.views.check import CheckDocument
+    from celedger.views.drift import upgrade_texts
 
     if json and markdown:
         raise UsageError("--json and --markdown exclude each other", "choose one")
@@ -118,7 +119,9 @@ def check(
             commit, complete = synthetic.commit, complete and is_whole
         state = replace(state, standings=standings)
         commits = memory.commits_of(repository, state, line.commits)
-        document = CheckDocument(commit, state, commits, explain, number)
+        environments = {e.fingerprint: e for e in ledger.environments()}
+        upgrades = upgrade_texts(state, environments)
+        document = CheckDocument(commit, state, commits, explain, number, upgrades)
         _answer(context, document, json=json, markdown=markdown)
         announce(
             repository, ledger, session.config, state, line.commits, warn, verbs.drawer(context.obj)

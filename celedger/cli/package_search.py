@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +15,9 @@ from celedger.cli.session import Options, Session, load_suite
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from celedger.base.model import Environment
     from celedger.judge.bisection import Limits
+    from celedger.ledger import Ledger
     from celedger.repo import Repository
 
 
@@ -39,12 +43,22 @@ def search_packages(
     old, dots, new = files.partition("..")
     if not (old and dots and new):
         raise UsageError(f"{files!r} is not two lock files", "write --packages OLD..NEW")
-    locks = (_read(session.repository, old), _read(session.repository, new))
+    environments = [_environment(session.ledger, name) for name in (old, new)]
+    pythons = [_python(each) for each in environments if each is not None]
+    if len({*pythons}) > 1:
+        raise UsageError(
+            f"these are two Pythons, {' and '.join(pythons)}", "compare packages of one"
+        )
+    first, second = (
+        _read(session.repository, name) if environment is None else (name, _pins(environment))
+        for name, environment in zip((old, new), environments, strict=True)
+    )
     suite = load_suite(session)
     with (
         package_bench(
             session.repository, session.config, suite, choose_tasks(suite, tasks or ()),
-            session.repository.resolve(revision), locks, session.gate,
+            session.repository.resolve(revision), (first, second), session.gate,
+            python=pythons[0] if pythons else "",
         ) as (bench, own_tasks, commits),
         Progress(bench) as progress,
     ):  # fmt: skip
@@ -59,6 +73,29 @@ def search_packages(
     typed = f"{command.typed('celedger')} {again}"
     options.answer(PackageAnswer(answer, known, typed), json)
     return Status.GOOD if answer.named else Status.CANNOT_JUDGE
+
+
+def _environment(ledger: Ledger, name: str) -> Environment | None:
+    """Return the environment that the first digits of its fingerprint name; None for a file."""
+    if Path(name).exists() or not re.fullmatch("[0-9a-f]{8,64}", name):
+        return None
+    named = [each for each in ledger.environments() if each.fingerprint.startswith(name)]
+    if len(named) != 1:
+        raise UsageError(
+            f"{name} is no file, and no environment of the ledger", "see `celedger drift`"
+        )
+    return named[0]
+
+
+def _pins(environment: Environment) -> str:
+    packages = environment.details.get("packages")
+    rows = packages.items() if isinstance(packages, Mapping) else ()
+    return "\n".join(f"{name}=={version}" for name, version in rows)
+
+
+def _python(environment: Environment) -> str:
+    """Return `CPython 3.11`."""
+    return ".".join(str(environment.details.get("python")).split(".")[:2])
 
 
 def _read(repository: Repository, name: str) -> tuple[str, str]:

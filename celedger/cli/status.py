@@ -52,6 +52,7 @@ def status(
     from celedger.repo import Repository
     from celedger.system.warm import LAUNCHERS, kept
     from celedger.views import incidents as words
+    from celedger.views.drift import upgrade_texts
     from celedger.views.status import IncidentDocument, StatusDocument
 
     typed: Options = context.obj
@@ -87,6 +88,7 @@ def status(
         document = StatusDocument(
             time.time(), ledger.trials(open_only=True), queue, state, _seen(repository), commits,
             hint, servers, _causes(ledger, state),
+            upgrade_texts(state, {e.fingerprint: e for e in ledger.environments()}),
         )  # fmt: skip
         options.answer(document, json, typed.retyped)
     if not json:

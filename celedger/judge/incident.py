@@ -245,6 +245,12 @@ class LevelChange:
     def size(self) -> float:
         return self.after - self.before
 
+    def search(self) -> str:
+        """Return the command that finds which upgrade it was."""
+        ends = "..".join(environment[:TYPED] for environment in self.environments)
+        names = {"suite": self.suite, "task": self.task, "metric": self.metric}
+        return command("bisect", self.seen_at[:TYPED], packages=ends, **names)
+
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
@@ -389,6 +395,12 @@ class State:
     @property
     def in_force(self) -> tuple[Incident, ...]:
         return tuple(i for i in self.incidents if i.in_force)
+
+    @property
+    def upgrades(self) -> list[LevelChange]:
+        """Return what the last change of environment made clearly worse, a metric each."""
+        last = {(c.suite, c.task, c.metric): c for c in self.changes if c.kind == "environment"}
+        return [c for c in last.values() if not c.better and c.low * c.high > 0]
 
     def as_measured(self, suite: str, tasks: Collection[str]) -> State:
         """Return the state with the incidents of tasks that a suite no longer has as no longer

@@ -49,6 +49,7 @@ class CheckDocument(Document):
     commits: Mapping[str, Commit]
     explained: bool = False
     number: int = 0
+    upgrades: Sequence[tuple[str, str]] = ()  # a line, and the command that searches it
 
     def text(self, width: int = 100) -> str:
         """Return the worst first, one row a task × metric; then the incidents."""
@@ -67,6 +68,8 @@ class CheckDocument(Document):
         for incident in self.incidents():
             lines += ["", f"{incident.id} {words.sentence(incident, self.commits)}"]
             lines += [f"  {typed}" for typed in [incident.next()] if typed]
+        for text, typed in self.upgrades:
+            lines += ["", text, f"  {typed}"]
         if self.explained:
             lines += [
                 line for standing, _ in (*declared, *telemetry) for line in _evidence(standing)

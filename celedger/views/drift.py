@@ -95,6 +95,8 @@ class DriftDocument(Document):
         ]
         offsets = offset_texts(self.state, self.environments)
         lines += [line for text in offsets for line in wrap(text, width, 4)]
+        for _, typed in upgrade_texts(self.state, self.environments):
+            lines.append(f"{typed}: which package of the upgrade it is")
         return "\n".join(lines)
 
     def json(self) -> dict[str, object]:
@@ -239,6 +241,22 @@ def offset_texts(state: State, environments: Mapping[str, Environment]) -> list[
             f"{suite}/{task}: {cause}: {moved}; the code: {by_code(state, changes)} ({at})"
         )
     return lines
+
+
+def upgrade_texts(state: State, environments: Mapping[str, Environment]) -> list[tuple[str, str]]:
+    """Return what upgrades of packages made worse, a line for a task and environment, and the
+    command that finds which of the packages it was."""
+    by_change: dict[tuple[str, str, tuple[str, str]], list[LevelChange]] = {}
+    for change in state.upgrades:
+        by_change.setdefault((change.suite, change.task, change.environments), []).append(change)
+    texts = []
+    for (suite, task, ends), changes in by_change.items():
+        old, new = map(environments.get, ends)
+        if old and new and old.details.get("packages") != new.details.get("packages"):
+            moved = ", ".join(f"{change.metric} {offset(change)}" for change in changes)
+            cause = f"the upgrade ({environment_text(old, new)})"
+            texts.append((f"{suite}/{task}: {cause}: {moved}", changes[0].search()))
+    return texts
 
 
 def by_code(state: State, changes: Sequence[LevelChange]) -> str:

@@ -50,6 +50,7 @@ class StatusDocument(Document):
     next: str  # a command in backquotes, and why; "" where nothing is to be done
     servers: int = 0  # fork servers that wait for a quick answer
     causes: Mapping[str, Sequence[str]] = field(default_factory=dict)  # of incidents, by id
+    upgrades: Sequence[tuple[str, str]] = ()  # a line, and the command that searches it
 
     def text(self, width: int = 100) -> str:
         sections = {
@@ -66,6 +67,7 @@ class StatusDocument(Document):
         others = {
             "why": [f"{name}: {lines[0]}" for name, lines in self.causes.items()],
             "over": [self._over(i) for i in self._news_of_the_past()],
+            "upgrade": [text for text, _ in self.upgrades],
             "suspected": [self._doubt(doubt) for doubt in self.state.doubts],
             "unknown": list(filter(None, [words.unknown_noise(self.state)])),
             "gone": [f"{name}: on commits that are gone" for name in self.state.gone],
@@ -73,7 +75,9 @@ class StatusDocument(Document):
         if rows := _titled(others):
             parts += ["", table(_COLUMNS, rows, width=width)]
         # Not wrapped: it is there to be pasted.
-        return "\n".join([*parts, "", self.next] if self.next else parts)
+        which = [f"{typed}: which package of the upgrade it is" for _, typed in self.upgrades]
+        typed = [*filter(None, [self.next]), *which]
+        return "\n".join([*parts, "", *typed] if typed else parts)
 
     def json(self) -> dict[str, object]:
         return {

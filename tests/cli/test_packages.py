@@ -6,6 +6,10 @@ import base64
 import hashlib
 import json
 import re
+import shlex
+import shutil
+import subprocess
+import sys
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +18,9 @@ import pytest
 from conftest import Project, make_project
 
 from celedger.base.errors import UsageError
+from celedger.base.model import Environment
 from celedger.base.pins import Upgrade, pins, prefixes, upgrades
+from celedger.ledger import Ledger
 
 SUITE = """\
 [suite]
@@ -161,3 +167,105 @@ def test_dependencies_come_first_and_what_is_removed_last() -> None:
     texts = list(prefixes(old, order))
     assert (len(texts), texts[-1]) == (6, "a==2\nb==2\nc==2\nnew==1\nsame==1\n")
     assert upgrades(old, new, {"a": ["b"], "b": ["a"]})  # packages may need each other
+
+
+def test_the_anchor_of_an_upgrade_tells_which_command_names_the_package(
+    project: Project, tmp_path: Path
+) -> None:
+    """The environment itself is upgraded, as by `uv sync`: what was installed is in the ledger."""
+    for n, name in enumerate(names()):
+        wheel(tmp_path / "wheels", name, "1.0", 0.0)
+        wheel(tmp_path / "wheels", name, "2.0", 0.3 * (n == 17))
+    python = tmp_path / "env" / "bin" / "python"
+    uv = shutil.which("uv") or str(Path(sys.executable).with_name("uv"))
+    install = [uv, "pip", "install", "--quiet", "--python", str(python)]
+    subprocess.run([uv, "venv", "--quiet", str(python.parents[1])], check=True)
+    suite = project.root / "suites" / "tiny" / "suite.toml"
+    suite.write_text(SUITE.replace('name = "tiny"', f'name = "tiny"\npython = "{python}"'))
+    subprocess.run([*install, *(f"{name}==1.0" for name in names())], check=True)
+    assert project.run("run", "HEAD", "--repeat", "6").status == 0
+    subprocess.run([*install, *(f"{name}==2.0" for name in names())], check=True)
+    assert project.run("run", "HEAD", "--repeat", "6").status == 0
+
+    told = project.run("check", "HEAD").out
+    head = r"tiny/fit: the upgrade \(lib-00 1.0 → 2.0, .* and 27 more\): val_loss \+3[01]"
+    for out in (told, project.run("status").out, project.run("drift").out):
+        assert re.search(head if out is told else "", " ".join(out.split())), out
+        match = re.search(r"`celedger (bisect [0-9a-f]{12} --packages [^`]+)`", out)
+        assert match is not None, out
+    done = project.run(*shlex.split(match[1]), "--json")
+    assert done.status == 0, done.err
+    (named,) = json.loads(done.out)["named"]
+    assert named["upgrades"] == ["lib-17 1.0 → 2.0"]
+    old = match[1].partition("--packages ")[2][:12]
+    assert project.run("bisect", "HEAD", "--packages", f"{old}..{'0' * 12}").status == 129
+
+
+def test_environments_of_two_pythons_are_refused(project: Project) -> None:
+    with Ledger.open(project.root / "ledger.db", create=True) as ledger:
+        for digit, version in (("a", "3.11.7"), ("b", "3.12.1")):
+            details = {"python": f"CPython {version}", "packages": {"lib-00": "1.0"}}
+            ledger.record_environment(Environment(digit * 64, details))
+    done = project.run("bisect", "HEAD", "--packages", f"{'a' * 12}..{'b' * 12}")
+    assert done.status == 129
+    assert "two Pythons, CPython 3.11 and CPython 3.12" in done.err
+
+
+UV_LOCK = """\
+version = 1
+requires-python = ">=3.11"
+[[package]]
+name = "mine"
+version = "0.1"
+source = { editable = "." }
+dependencies = [{ name = "a" }, { name = "w", marker = "sys_platform == 'win32'" }]
+[package.dev-dependencies]
+dev = [{ name = "t" }]
+[[package]]
+name = "a"
+version = "1.0"
+source = { registry = "https://pypi.org/simple" }
+dependencies = [{ name = "c" }]
+[[package]]
+name = "c"
+version = "2.0"
+source = { registry = "https://pypi.org/simple" }
+[[package]]
+name = "t"
+version = "3.0"
+source = { registry = "https://pypi.org/simple" }
+[[package]]
+name = "w"
+version = "4.0"
+source = { registry = "https://pypi.org/simple" }
+dependencies = [{ name = "c" }, { name = "v" }]
+[[package]]
+name = "v"
+version = "5.0"
+source = { registry = "https://pypi.org/simple" }
+"""
+
+
+TWICE = f"{UV_LOCK}[[{UV_LOCK.rpartition('[[')[2].replace('5.0', '5.1')}"
+
+
+def test_a_lock_file_of_uv_is_read_with_the_markers_of_what_needs_a_package() -> None:
+    windows = "(sys_platform == 'win32')"
+    assert pins(UV_LOCK, "uv.lock") == {
+        "a": "a==1.0", "c": "c==2.0", "t": "t==3.0",
+        "w": f"w==4.0 ; {windows}", "v": f"v==5.0 ; {windows}",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (TWICE, "has v twice"),
+        (UV_LOCK.replace('registry = "https://pypi.org/simple"', 'git = "https://x"'), "elsewhere"),
+        ("[[package]]\nname = 'a'\n", "no lock file of uv"),
+        ("= 3", "no lock file of uv"),
+    ],
+)
+def test_a_lock_file_of_uv_that_cannot_be_meant_is_a_line(text: str, sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        pins(text, "uv.lock")

@@ -35,6 +35,7 @@ def package_bench(
     base: Commit,
     lock_files: tuple[tuple[str, str], tuple[str, str]],
     gate: Gate,
+    python: str = "",
 ) -> Iterator[tuple[Bench, list[Task], list[Commit]]]:
     """Yield a bench, the tasks as they run there, and a commit for each prefix of the upgrades, the
     one with none first.
@@ -42,6 +43,7 @@ def package_bench(
     Args:
         base: The commit that all are made from.
         lock_files: Name and text of the old and of the new one.
+        python: The one that they are for, `CPython 3.11`; "" for any.
 
     Raises UsageError for lock files that pin nothing or are alike, CannotJudge where the new
     environment cannot be made.
@@ -64,6 +66,9 @@ def package_bench(
         place = bench.place(last.sha, own_tasks[0])
         if place.kind is not OutcomeKind.OK:
             raise CannotJudge(f"the new environment cannot be made: {place.problem}")
+        here = str(place.environment.details.get("python"))
+        if not f"{here}.".startswith(f"{python}." if python else ""):
+            raise UsageError(f"the suite uses {here}, and these packages are those of {python}")
         changes = upgrades(old, new, _needs(Path(place.python)))
         yield bench, own_tasks, list(_chain(store, base, old, changes))
 
