@@ -86,6 +86,16 @@ class Looking(Session):
     started: float
     sides: Sides
 
+    def bench_at(self, commit: Commit) -> Bench:
+        """Return the bench with the files that a commit has of the suite, where those are used."""
+        from celedger.trial.runner import Bench
+
+        setup = self.bench.setup
+        files = self.sides.suite_files.get(commit.sha, setup.suite_files)
+        if files == setup.suite_files:
+            return self.bench
+        return Bench(self.bench.station.changed(setup=replace(setup, suite_files=files)))
+
 
 def note(text: str) -> None:
     """A line for the person, on stderr: stdout is the answer's."""

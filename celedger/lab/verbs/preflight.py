@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -9,12 +10,13 @@ import typer
 from celedger.base.errors import Status
 from celedger.cli import options
 from celedger.cli.session import TYPED, command_line, diagnosing, keep
+from celedger.cli.synthetic import apart_for
 
 
 def preflight(
     context: typer.Context,
     task: Annotated[str, typer.Argument(metavar="TASK", help="The task to check.")],
-    revision: Annotated[str, typer.Argument(metavar="REV", help="The commit.")] = "HEAD",
+    revision: Annotated[str, typer.Argument(metavar="REV", help="The commit, or `.`.")] = "HEAD",
     seed: options.Seed = None,
     suite: options.Suite = None,
     device: options.Device = None,
@@ -32,13 +34,14 @@ def preflight(
     from celedger.lab.views.preflight import preflight_headline, preflight_json, preflight_text
     from celedger.views import document
 
+    around = partial(apart_for, words=[revision])
     with diagnosing(
-        context.obj, "preflight", suite=suite, tasks=[task], device=device
-    ) as session:  # fmt: skip
+        context.obj, "preflight", suite=suite, tasks=[task], device=device, around=around
+    ) as session:
         (chosen,) = session.tasks
-        commit = session.repository.resolve(revision)
+        commit = session.repository.resolve(*session.sides.revisions)
         at = chosen.seeds[0] if seed is None else seed
-        checks = run_checks(session.bench, commit, chosen, at, session.folder)
+        checks = run_checks(session.bench_at(commit), commit, chosen, at, session.folder)
         answer = preflight_json(chosen, commit, at, checks)
         keep(session, chosen, [commit], command_line(context, revision=commit.sha[:TYPED]),
              preflight_headline(checks), answer, started=session.started)  # fmt: skip

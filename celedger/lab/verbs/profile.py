@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +11,7 @@ import typer
 from celedger.base.errors import Status, UsageError
 from celedger.cli import options
 from celedger.cli.session import TYPED, command_line, diagnosing, keep, note
+from celedger.cli.synthetic import apart_for
 
 if TYPE_CHECKING:
     from celedger.cli.session import Looking
@@ -20,7 +22,10 @@ if TYPE_CHECKING:
 def profile(
     context: typer.Context,
     revision: Annotated[
-        str, typer.Argument(metavar="REV | GOOD..BAD", help="A commit, or two to compare.")
+        str,
+        typer.Argument(
+            metavar="REV | GOOD..BAD", help="A commit (`.`: the working tree), or two to compare."
+        ),
     ],
     task: Annotated[str, typer.Argument(metavar="TASK", help="The task.")],
     suite: options.Suite = None,
@@ -55,13 +60,17 @@ def profile(
         probe["steps"] = steps
     if timeline is not None:
         probe["timeline"] = True
-    with diagnosing(context.obj, "profile", suite=suite, tasks=[task], device=device) as looking:
+    around = partial(apart_for, words=[revision])
+    with diagnosing(
+        context.obj, "profile", suite=suite, tasks=[task], device=device, around=around
+    ) as looking:
         from celedger.lab.views.profile import ProfileTarget
         from celedger.views.document import document, dumps
 
         (chosen,) = looking.tasks
         repository = looking.repository
-        commits = repository.ends(revision) if two else (repository.resolve(revision),)
+        name = "..".join(looking.sides.revisions)
+        commits = repository.ends(name) if two else (repository.resolve(name),)
         target = ProfileTarget(chosen.name, commits, chosen.seeds[0])
         sides = _measure(looking, target, probe, turns if two and not memory else 0)
         if timeline is not None:
@@ -120,7 +129,9 @@ def _measure(
         more = f" ({left} to run)" if left > 1 else ""
         note(f"celedger: {task.name} at {commit.sha[:10]}, not recorded{more}")
         folder = looking.folder / str(number)
-        sides[side].append(measure(looking.bench, commit, task, target.seed, folder, probe))
+        sides[side].append(
+            measure(looking.bench_at(commit), commit, task, target.seed, folder, probe)
+        )
     return sides
 
 

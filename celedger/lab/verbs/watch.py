@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -10,12 +11,13 @@ import typer
 from celedger.base.errors import Status, UsageError
 from celedger.cli import options
 from celedger.cli.session import TYPED, command_line, diagnosing, keep
+from celedger.cli.synthetic import apart_for
 
 
 def watch(
     context: typer.Context,
     task: Annotated[str, typer.Argument(metavar="TASK", help="The task to train.")],
-    revision: Annotated[str, typer.Argument(metavar="REV", help="The commit.")] = "HEAD",
+    revision: Annotated[str, typer.Argument(metavar="REV", help="The commit, or `.`.")] = "HEAD",
     limits: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE",
@@ -53,14 +55,15 @@ def watch(
     elif tensor is not None:
         raise UsageError("--tensor draws a picture", "name its file with -o")
     thresholds = dict(_setting(text) for text in limits or ())
+    around = partial(apart_for, words=[revision])
     with diagnosing(
-        context.obj, "watch", suite=suite, tasks=[task], device=device
-    ) as session:  # fmt: skip
+        context.obj, "watch", suite=suite, tasks=[task], device=device, around=around
+    ) as session:
         (chosen,) = session.tasks
-        commit = session.repository.resolve(revision)
+        commit = session.repository.resolve(*session.sides.revisions)
         at = chosen.seeds[0] if seed is None else seed
         report = watched(
-            session.bench,
+            session.bench_at(commit),
             commit,
             chosen,
             at,
