@@ -45,7 +45,7 @@ _LOG_SPAN = math.log(LONGEST / SHORTEST)
 
 
 @dataclass(frozen=True, slots=True)
-class _Search:
+class _RampGrid:
     """How densely ramps are tried: every so many nodes as beginning; ends in a geometric sequence;
     sizes by so many deviations; at most so many levels."""
 
@@ -55,8 +55,8 @@ class _Search:
     levels: int
 
 
-_COARSE = _Search(stride=4, growth=1.4, size_step=1.2, levels=3)
-_FINE = _Search(stride=1, growth=1.12, size_step=0.4, levels=9)
+_COARSE = _RampGrid(stride=4, growth=1.4, size_step=1.2, levels=3)
+_FINE = _RampGrid(stride=1, growth=1.12, size_step=0.4, levels=9)
 _SCREEN = 6.0
 """The coarse search is at most so many nats too low."""
 _NEGLIGIBLE = 12.0
@@ -295,7 +295,7 @@ def _ramps(
     start: int,
     stop: int,
     rises: Sequence[int],
-    how: _Search,
+    how: _RampGrid,
     near: Sequence[_Ramp] | None = None,
 ) -> list[_Ramp]:
     """Return the ramps between nodes `start` and `stop` that hold a rise at one of some nodes.
