@@ -68,6 +68,11 @@ class Floor:
         """Return the floor in the metric's own unit, at the given level."""
         return self.amount * abs(level) if self.relative else self.amount
 
+    def visible_at(self, level: float) -> float:
+        """Return the change that must be visible there: the floor, or where none is declared a
+        tenth, the smallest change that people act on without being asked to say so."""
+        return self.at(level) if self.amount else 0.1 * abs(level)
+
     def __str__(self) -> str:
         return f"{self.amount * 100:g}%" if self.relative else f"{self.amount:g}"
 

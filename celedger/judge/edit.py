@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from celedger.base.model import CLOCKED, FEWEST_REPEATS, Metric, Task, TrialRecord
 from celedger.judge.incident import TWO_SIDED_95, MetricStanding, Standing, State, interval
-from celedger.judge.standings import ONE_SIDED_95, PAIRED, WITHOUT_FLOOR
+from celedger.judge.standings import HIDDEN, NO_REPEATS, ONE_SIDED_95, PAIRED
 from celedger.ledger.read import Reader
 from celedger.repo.synthetic import AUTHOR
 from celedger.stats.tries import evidence, needed
@@ -105,9 +105,7 @@ class _Comparison:
         level = sum(a for a, _ in self.pairs) / count
         value = sum(b for _, b in self.pairs) / count
         size = sign * (value - level)  # positive is worse
-        floor = self.metric.floor.at(level)
-        if not self.metric.floor.amount:
-            floor = WITHOUT_FLOOR * abs(level)
+        floor = self.metric.floor.visible_at(level)
         error, variance = self._error(count)
         kind, note = self._kind(size, floor, error)
         if self.noise is not None and kind is not Standing.TOO_NOISY:
@@ -139,11 +137,11 @@ class _Comparison:
         if largest <= PAIRED * floor and not is_timed:
             return Standing.SAME, "equal at every seed" if largest == 0 else ""
         if math.isinf(error):
-            return Standing.TOO_NOISY, "noise unknown: too few repeats of one commit"
+            return Standing.TOO_NOISY, NO_REPEATS
         if size >= floor and size > TWO_SIDED_95 * error:
             return Standing.WORSE, ""
         if size + ONE_SIDED_95 * error > floor:
-            return Standing.TOO_NOISY, "noise hides changes as small as the floor"
+            return Standing.TOO_NOISY, HIDDEN
         return Standing.SAME, ""
 
     def _plain(self, kind: Standing, note: str) -> MetricStanding:

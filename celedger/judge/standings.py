@@ -17,12 +17,10 @@ from celedger.stats.course import Measurements, MetricHistory, MetricKey, Node
 from celedger.stats.mends import KEPT
 from celedger.trial.protocol import TELEMETRY
 
-WITHOUT_FLOOR = 0.10
-"""Relative change that must be visible in a metric that declares no floor: ten per cent is the
-smallest change that people act on without being asked to say so."""
 ONE_SIDED_95 = 1.644854
 """Standard errors: where the level may be higher by the floor with 5 %, noise hides the floor."""
-_HIDDEN = "noise hides changes as small as the floor"
+NO_REPEATS = "noise unknown: too few repeats of one commit"
+HIDDEN = "noise hides changes as small as the floor"
 PAIRED = 0.1
 """Share of the floor below which the differences of equal seeds show that nothing was drawn anew:
 by chance a redraw falls there about once in twelve times where the noise is as large as the floor.
@@ -114,8 +112,7 @@ class _Numbers:
         self.value = sign * mean
         level = before.level if before is not None else math.nan
         self.level = sign * level
-        floor = metric.floor.at(level) if metric.floor.amount else WITHOUT_FLOOR * abs(level)
-        self.floor, self.metric_floor = floor, metric.floor.at(level)
+        self.floor, self.metric_floor = metric.floor.visible_at(level), metric.floor.at(level)
         size = node.level - level
         repeats = before is node
         session = 0.0 if shares_session else noise.session * noise.sd
@@ -124,8 +121,8 @@ class _Numbers:
             error = 0.0
         self.low, self.high = interval(sign, size, error)
         self.smallest = ONE_SIDED_95 * error
-        agree = pairs.size > 0 and float(np.abs(pairs).max()) <= PAIRED * floor
-        self.hides_floor = not agree and size + ONE_SIDED_95 * error > floor
+        agree = pairs.size > 0 and float(np.abs(pairs).max()) <= PAIRED * self.floor
+        self.hides_floor = not agree and size + ONE_SIDED_95 * error > self.floor
         known = history.by_seeds or noise.freedom >= FEWEST_REPEATS
         self.knows_noise = known or agree or repeats
 
@@ -210,9 +207,9 @@ def _kind(
     ):  # the state lists no doubt about the commits of another metric's incident
         return Standing.UNDECIDED, "seems worse, too; not settled"
     if not numbers.knows_noise:
-        return Standing.TOO_NOISY, "noise unknown: too few repeats of one commit"
+        return Standing.TOO_NOISY, NO_REPEATS
     if numbers.hides_floor:
         seen = numbers.smallest <= numbers.floor
-        note = "may be worse by more than the floor" if seen else _HIDDEN
+        note = "may be worse by more than the floor" if seen else HIDDEN
         return Standing.TOO_NOISY, note
     return Standing.SAME, ""

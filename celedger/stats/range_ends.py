@@ -30,8 +30,6 @@ in at most one comparison of eight in which nothing changed."""
 ROUNDING = 1e-12
 """Relative difference that another order of additions makes, where a training forgets it. One
 that amplifies rounding ends elsewhere: then the difference is noise, and far larger."""
-WITHOUT_FLOOR = 0.1
-"""Share of the level that must be seen where the suite states no floor."""
 CLIP = 2.0
 """Noise sds beyond the middle value at which a single value's pull on a mean ends."""
 HEAVY_DOF = 3.0
@@ -230,7 +228,7 @@ def _conclude(
     beyond = abs(case.effect) - 3 * case.half / 2 > floor
     if (almost or beyond) and not small:
         return answer
-    hides = smallest > (floor or WITHOUT_FLOOR * abs(case.level))
+    hides = smallest > question.floor.visible_at(case.level)
     return replace(answer, verdict=EndVerdict.TOO_NOISY if hides else EndVerdict.SAME)
 
 
