@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-from celedger.base.model import CLOCKED, FEWEST_REPEATS, Metric, Task, TrialRecord
+from celedger.base.model import CLOCKED, Metric, Task, TrialRecord
 from celedger.judge.incident import TWO_SIDED_95, MetricStanding, Standing, State, interval
 from celedger.judge.standings import HIDDEN, NO_REPEATS, ONE_SIDED_95, PAIRED
 from celedger.ledger.read import Reader
@@ -106,10 +106,11 @@ class _Comparison:
         value = sum(b for _, b in self.pairs) / count
         size = sign * (value - level)  # positive is worse
         floor = self.metric.floor.visible_at(level)
-        error, variance = self._error(count)
+        noise = self.noise
+        error = math.inf if noise is None else noise.error(count, count)
         kind, note = self._kind(size, floor, error)
-        if self.noise is not None and kind is not Standing.TOO_NOISY:
-            claim = evidence(-size, variance, self.noise.sd, self.noise.freedom)
+        if noise is not None and kind is not Standing.TOO_NOISY:
+            claim = evidence(-size, noise.variance(count, count), noise.sd, noise.freedom)
             if claim >= needed(number, metrics) and -size >= floor:
                 kind = Standing.BETTER
             elif -size > max(floor, TWO_SIDED_95 * error):
@@ -119,17 +120,6 @@ class _Comparison:
             self.task.suite, self.task.name, self.metric.name, kind, True, (), level, value,
             low, high, ONE_SIDED_95 * error, floor, count, self.metric.unit, note,
         )  # fmt: skip
-
-    def _error(self, count: int) -> tuple[float, float]:
-        """Return the standard error of the difference, and its variance over that of a trial. Where
-        seeds repeat bit by bit and nothing tells how they differ, the difference is the code's."""
-        noise = self.noise
-        if noise is None:
-            return math.inf, math.inf
-        variance = 2 / count + 2 * noise.session**2
-        if noise.freedom >= FEWEST_REPEATS:
-            return noise.sd * math.sqrt(variance), variance
-        return (0.0 if noise.is_exact else math.inf), variance
 
     def _kind(self, size: float, floor: float, error: float) -> tuple[Standing, str]:
         is_timed = self.metric.kind in CLOCKED

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from celedger.base.model import FEWEST_REPEATS, Commit, Task, TrialRecord
+from celedger.base.model import Commit, Task, TrialRecord
 from celedger.judge.derivation import Derivation, derive
 from celedger.judge.failures import NOT_FINITE
 from celedger.judge.line import Line
@@ -185,8 +185,7 @@ class _Settling:
         """Return HEAD where a gate could say nothing, since the noise of a metric is not known. A
         few repeats tell it for good."""
         for key, history in histories.items():
-            noise = history.noise
-            if history.nodes and not history.by_seeds and noise.freedom < FEWEST_REPEATS:
+            if history.nodes and not history.knows_noise:
                 return Wanted(plan.head, key, Why.REPEAT)
         return None
 

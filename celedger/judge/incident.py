@@ -317,6 +317,18 @@ class MetricNoise:
         """Return True if repeats of the same code, or equal bits, tell it."""
         return self.is_exact or self.freedom >= FEWEST_REPEATS
 
+    def variance(self, a: int, b: int) -> float:
+        """Return the variance of the difference of two means, of `a` and of `b` trials of two
+        commits in two sessions, over that of a trial."""
+        return 1 / a + 1 / b + 2 * self.session**2
+
+    def error(self, a: int, b: int) -> float:
+        """Return the standard error of that difference. Where seeds repeat bit by bit and nothing
+        tells how they differ, the difference is the code's: 0. Infinity if noise is not known."""
+        if self.freedom < FEWEST_REPEATS:
+            return 0.0 if self.is_exact else math.inf
+        return self.sd * math.sqrt(self.variance(a, b))
+
 
 class Standing(StrEnum):
     """How a metric stands at a commit, the worst first."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from celedger.base.model import FEWEST_REPEATS, Metric
+from celedger.base.model import Metric
 from celedger.judge.derivation import Derivation
 from celedger.judge.incident import Incident, MetricStanding, Standing, interval
 from celedger.stats.arrays import Floats
@@ -123,8 +123,7 @@ class _Numbers:
         self.smallest = ONE_SIDED_95 * error
         agree = pairs.size > 0 and float(np.abs(pairs).max()) <= PAIRED * self.floor
         self.hides_floor = not agree and size + ONE_SIDED_95 * error > self.floor
-        known = history.by_seeds or noise.freedom >= FEWEST_REPEATS
-        self.knows_noise = known or agree or repeats
+        self.knows_noise = history.knows_noise or agree or repeats
 
 
 def _numbers(

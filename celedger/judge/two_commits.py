@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from celedger.base.model import FEWEST_REPEATS, Metric
+from celedger.base.model import Metric
 from celedger.judge.incident import TWO_SIDED_95, Incident, MetricNoise, State
 
 _FOUR_IN_FIVE = 0.841621
@@ -25,11 +25,7 @@ def smallest_change(noise: MetricNoise | None, a: int, b: int) -> float:
 def _limit(noise: MetricNoise | None, a: int, b: int, errors: float) -> float:
     if noise is None or not a or not b:
         return math.inf
-    if noise.is_exact and noise.freedom < FEWEST_REPEATS:
-        return 0.0
-    if noise.freedom < FEWEST_REPEATS:
-        return math.inf
-    return errors * noise.sd * math.sqrt(1 / a + 1 / b + 2 * noise.session**2)
+    return errors * noise.error(a, b)
 
 
 def between(

@@ -15,7 +15,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from celedger.base.model import IncidentState
+from celedger.base.model import FEWEST_REPEATS, IncidentState
 from celedger.stats.arrays import Bools, Floats, Ints
 
 MetricKey = tuple[str, str, str]
@@ -152,6 +152,11 @@ class MetricHistory:
     nodes: tuple[Node, ...]
     steps: tuple[Step, ...]
     by_seeds: bool = False
+
+    @property
+    def knows_noise(self) -> bool:
+        """Return True if equal seeds, or repeats of the same code, tell its noise."""
+        return self.by_seeds or self.noise.freedom >= FEWEST_REPEATS
 
     def nodes_at(self, place: int) -> list[Node]:
         """Return the nodes that hold a place: one of each chain that measured it."""

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from celedger.base.model import FEWEST_REPEATS
 from celedger.stats.arrays import Floats
 from celedger.stats.course import Acts, MetricHistory, MetricKey, Node, Step, StepKind
 from celedger.stats.mends import KEPT, ONE_SIDED, OPEN, Fall
@@ -245,7 +244,7 @@ class LineSteps:
         return (
             self.probability(key, step) >= OPEN
             and step.size > max(self.floor(key, step.before), ONE_SIDED * step.error)
-            and self.noise_is_known(key)
+            and self.histories[key].knows_noise
         )
 
     def suspects(self, key: MetricKey, step: Step) -> bool:
@@ -263,10 +262,6 @@ class LineSteps:
             and fall.after + ONE_SIDED * math.hypot(fall.after_error, step.before_error) < limit
             for fall in self.steps[key]
         )  # fmt: skip
-
-    def noise_is_known(self, key: MetricKey) -> bool:
-        history = self.histories[key]
-        return history.by_seeds or history.noise.freedom >= FEWEST_REPEATS
 
     def floor(self, key: MetricKey, level: float) -> float:
         return self._floors[key](level) if key in self._floors else 0.0
@@ -306,7 +301,7 @@ class LineSteps:
             for k, s in sorted(fall.steps.items())
             if s.probability >= OPEN
             and -s.size > self.floor(k, s.before)
-            and self.noise_is_known(k)
+            and self.histories[k].knows_noise
         ]
 
     def is_large_still(self, key: MetricKey, size: float) -> bool:

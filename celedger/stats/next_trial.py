@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from celedger.base.model import FEWEST_REPEATS, IncidentState
+from celedger.base.model import IncidentState
 from celedger.stats.course import MetricHistory, MetricKey, Node, Step, StepIncident, StepKind
 from celedger.stats.incidents import Derived
 from celedger.stats.line_steps import DOUBT
@@ -235,9 +235,8 @@ def _doubt(
         return None
     _, key, step = min(doubts, key=lambda d: (d[0], d[1]))
     history = histories[key]
-    noise = history.noise
     incident = next((i.id for i in derived.incidents if _is_about(i, key, step)), "")
-    if noise.freedom < FEWEST_REPEATS and not history.by_seeds:
+    if not history.knows_noise:
         return Wanted(job.head, key, Why.REPEAT, incident=incident)
     old, new = _sides(history.nodes, step)
     again = Wanted(job.head, key, Why.AGAIN, old, incident)
@@ -258,13 +257,11 @@ def _doubt(
 
 def _doubted(history: MetricHistory, job: Job, *, is_open: bool) -> Iterator[Step]:
     """Yield the newest step of the chain if another trial could settle it."""
-    noise = history.noise
-    known = history.by_seeds or noise.freedom >= FEWEST_REPEATS
-    doubt = EXACT_DOUBT if history.by_seeds and noise.is_exact else DOUBT
+    doubt = EXACT_DOUBT if history.by_seeds and history.noise.is_exact else DOUBT
     for step in history.steps:
         if step.is_newest and step.chain == job.chain and step.kind is StepKind.STEP:
             sure = OPEN if step.size > 0 else CLOSED if is_open else doubt
-            if doubt <= step.probability and (step.probability < sure or not known):
+            if doubt <= step.probability and (step.probability < sure or not history.knows_noise):
                 yield step
 
 

@@ -56,7 +56,7 @@ def share_restored(
         return nothing
     count, mean = len(differences), statistics.fmean(differences)
     if noise is not None and noise.is_known and not noise.is_exact:
-        error = TWO_SIDED_95 * noise.sd * math.sqrt(2 / count + 2 * noise.session**2)
+        error = TWO_SIDED_95 * noise.error(count, count)
     elif count >= _FEWEST_SEEDS:
         spread = statistics.stdev(differences)
         error = t_quantile(0.975, count - 1) * spread / math.sqrt(count)
