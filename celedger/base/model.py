@@ -314,6 +314,16 @@ class TrialRecord:
         return self.outcome is not None and self.outcome.kind is OutcomeKind.OK
 
     @property
+    def is_final(self) -> bool:
+        """Return True if it ended in a way that need not be repeated."""
+        return self.outcome is not None and self.outcome.kind.final
+
+    @property
+    def is_conclusive(self) -> bool:
+        """Return True if it is final, and was not ended early."""
+        return self.is_final and not self.early_stopped
+
+    @property
     def reused(self) -> str:
         """From where it has its result, and why, "" where it ran itself."""
         return f"re-used from {self.source[:7]}: {REUSED}" if self.derived else ""
@@ -325,13 +335,17 @@ class TrialRecord:
 
     def is_whole(self, metric: Metric) -> bool:
         """Return True if it ran well to its end, with the metric by its present summary."""
-        is_of_rule = self.rules.get(metric.name) == metric.summary
-        return self.ok and not self.early_stopped and is_of_rule
+        is_of_rule = self.rules.get(metric.name, "last") == metric.summary
+        return self.ok and not self.early_stopped and metric.name in self.summaries and is_of_rule
 
     def is_hindered(self, metric: Metric) -> bool:
         """Return True if the metric is of speed, and something disturbed the trial."""
         marks = self.outcome.marks if self.outcome else ()
-        return metric.kind is Kind.SPEED and bool(SPOILT & {*marks})
+        return metric.kind is Kind.SPEED and not SPOILT.isdisjoint(marks)
+
+    def may_be_judged(self, metric: Metric) -> bool:
+        """Return True if it is whole, and nothing hindered it."""
+        return self.is_whole(metric) and not self.is_hindered(metric)
 
 
 @dataclass(frozen=True)
@@ -425,6 +439,13 @@ class SummaryRow:
     outcome: OutcomeKind
     summary: str = "last"  # the rule that made `value`: those of other rules do not compare
     derived: str = ""  # as in TrialRecord: no value of its own, so no repeat
+
+    def may_be_judged(self, metric: Metric) -> bool:
+        """Return True if the trial ran well to its end, and, for speed, undisturbed."""
+        if self.outcome is not OutcomeKind.OK or Mark.EARLY_STOPPED in self.marks:
+            return False
+        is_hindered = metric.kind is Kind.SPEED and not SPOILT.isdisjoint(self.marks)
+        return self.summary == metric.summary and not is_hindered
 
 
 @dataclass(frozen=True)

@@ -141,7 +141,7 @@ class _Comparison:
 
 def values_by_seed(records: Sequence[TrialRecord], metric: Metric) -> Mapping[int, float]:
     """Return the mean of the trials that count, by seed: re-used results where no trial ran."""
-    counts = [r for r in records if r.is_whole(metric) and not r.is_hindered(metric)]
+    counts = [r for r in records if r.may_be_judged(metric)]
     counts = [r for r in counts if not r.derived] or counts
     by_seed: dict[int, list[float]] = {}
     for record in counts:

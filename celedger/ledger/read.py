@@ -167,7 +167,7 @@ class Reader(Store):
         return [
             (ids[r.trial.ulid], r.trial.environment, r.trial.recipe, r)
             for r in records
-            if r.outcome is not None and r.outcome.kind.final and not r.early_stopped
+            if r.is_conclusive
         ]
 
     def trial_ids(self, ulids: Iterable[str]) -> frozenset[int]:

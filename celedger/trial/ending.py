@@ -130,7 +130,7 @@ def answers(record: TrialRecord, task: Task) -> bool:
     """Return True if a trial need not be repeated. One that was stopped early must be, as must one
     that hit a time-out shorter than the task's present one."""
     outcome = record.outcome
-    if outcome is None or not outcome.kind.final or record.early_stopped:
+    if outcome is None or not record.is_conclusive:
         return False
     ran = outcome.ended - record.trial.started
     return outcome.kind is not OutcomeKind.TIMEOUT or ran >= min(

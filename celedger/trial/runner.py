@@ -243,11 +243,9 @@ def next_seed(
     records = trials_of(bench, commit, task, environment) + bench.ledger.trials(
         commits=list(equal_commits), recipe=task.recipe, environment=environment
     )
-    tried = {
-        r.trial.seed
-        for r in records
-        if r.outcome is not None and r.outcome.kind.final and not (whole and r.early_stopped)
-    }.union(under_way)
+    tried = {r.trial.seed for r in records if r.is_final and not (whole and r.early_stopped)}.union(
+        under_way
+    )
     later = itertools.count(max(task.seeds) + 1)
     preferred = () if first is None else (first,)
     return next(s for s in itertools.chain(preferred, task.seeds, later) if s not in tried)

@@ -35,7 +35,7 @@ class Row:
 
     @classmethod
     def of(cls, batch: Batch, metrics: Sequence[Metric], params: Mapping[str, object]) -> Row:
-        ended = [r for r in batch.records if r.outcome is not None and r.outcome.kind.final]
+        ended = [r for r in batch.records if r.is_final]
         good = sum(r.ok for r in ended)
         commit = batch.records[0].trial.commit
         values = tuple(map(batch.sample, metrics))

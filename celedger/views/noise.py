@@ -162,8 +162,7 @@ def _repeats(records: Sequence[TrialRecord], metric: Metric) -> bool | None:
     first: dict[tuple[str, int], float] = {}
     equal = []
     for record in records:
-        usable = record.is_whole(metric) and not record.is_hindered(metric)
-        if usable and not record.derived:
+        if record.may_be_judged(metric) and not record.derived:
             key, value = (record.trial.commit, record.trial.seed), record.summaries[metric.name]
             if key in first:
                 equal.append(value == first[key])

@@ -141,8 +141,7 @@ def _unproven(
     for record in bench.ledger.trials(
         commits=agreeing, recipe=task.recipe, environment=environment
     ):
-        done = record.outcome is not None and record.outcome.kind.final
-        if done and not record.derived and record.trial.ulid not in proven:
+        if record.is_final and not record.derived and record.trial.ulid not in proven:
             yield record
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from celedger.base.model import SPOILT, Commit, OutcomeKind, TrialRecord
 from celedger.judge.bisection.equal_commits import Classes
 from celedger.judge.bisection.identical_trials import Traces
-from celedger.judge.bisection.symptom import Symptom, noise_of, usable_rows
+from celedger.judge.bisection.symptom import Symptom, noise_of
 from celedger.repo import History
 from celedger.stats import choice, equal_bits, firstbad, levels
 from celedger.stats.arrays import Floats
@@ -258,7 +258,7 @@ class Track:
             return None
         rows = self._ledger.summaries(task.name, metric.name, recipe=task.recipe)
         rows = [r for r in rows if r.environment == self._environment]
-        rows = usable_rows(rows, metric)
+        rows = [row for row in rows if row.may_be_judged(metric)]
         noise = noise_of(rows, self.classes.positions)
         # Not `between`: by how much commits of the ledger differ, those of this range among them,
         # is what is searched. Taken for jitter, no change would ever be beyond it.

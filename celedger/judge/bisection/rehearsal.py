@@ -104,13 +104,13 @@ def rehearse(
         beside.station.hold_environment(bad.sha, [task])
         environment = beside.place(bad.sha, task).environment.fingerprint
         there = ledger.trials(commit=bad.sha, recipe=task.recipe, environment=environment)
-        seeds = dict.fromkeys(record.trial.seed for record in there if _answers(record))
+        seeds = dict.fromkeys(record.trial.seed for record in there if record.is_conclusive)
         run_all(beside, [Need(reverted.commit, task, seed, role="bisect") for seed in seeds])
         here = own.trials(commit=reverted.commit.sha, recipe=task.recipe, environment=environment)
     ran = replace(nothing, trials=sum(1 for record in here if not record.derived))
     metric = task.metric(report.metric) if report.metric else None
     if metric is None:
-        ended = [record for record in here if _answers(record)]
+        ended = [record for record in here if record.is_conclusive]
         share = sum(record.ok for record in ended) / len(ended) if ended else math.nan
         return replace(ran, share=share, low=share, high=share)
     reverted_values = values_by_seed(here, metric)
@@ -122,10 +122,6 @@ def rehearse(
     if math.isnan(share):
         return replace(ran, why=_untold(here))
     return replace(ran, share=share, low=low, high=high)
-
-
-def _answers(record: TrialRecord) -> bool:
-    return record.outcome is not None and record.outcome.kind.final and not record.early_stopped
 
 
 def _untold(records: Sequence[TrialRecord]) -> str:

@@ -11,16 +11,14 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from celedger.base.errors import CannotJudge, UsageError, command
 from celedger.base.model import (
-    SPOILT,
     Commit,
     Direction,
     Kind,
-    Mark,
     Metric,
     OutcomeKind,
     Purpose,
@@ -38,19 +36,6 @@ from celedger.trial.protocol import TELEMETRY
 from celedger.trial.runner import Bench, trials_of
 
 Rows = Sequence[SummaryRow]
-
-
-def usable(kind: OutcomeKind, marks: Collection[Mark], rule: str, metric: Metric) -> bool:
-    """Return True if a value that a trial was summarised to by a rule may be judged: the trial ran
-    to its end, and, for speed, undisturbed."""
-    if kind is not OutcomeKind.OK or rule != metric.summary or Mark.EARLY_STOPPED in marks:
-        return False
-    return metric.kind is not Kind.SPEED or not SPOILT.intersection(marks)
-
-
-def usable_rows(rows: Rows, metric: Metric) -> list[SummaryRow]:
-    """Return the rows that may be judged."""
-    return [r for r in rows if usable(r.outcome, r.marks, r.summary, metric)]
 
 
 def by_commit(rows: Rows) -> dict[str, list[SummaryRow]]:
@@ -128,12 +113,9 @@ class Symptom:
             if outcome.kind is OutcomeKind.OK:
                 return 0.0
             return 1.0 if signature(record) == self.crash else None
-        name = self.metric.name
-        if name not in record.summaries:
+        if not record.may_be_judged(self.metric):
             return None
-        if not usable(outcome.kind, outcome.marks, record.rules.get(name, "last"), self.metric):
-            return None
-        value = record.summaries[name]
+        value = record.summaries[self.metric.name]
         if not math.isfinite(value):
             return None if self.improved else math.inf
         return self.metric.direction.sign * value
@@ -261,11 +243,7 @@ def find_symptom(
 
 def final_trials(bench: Bench, end: Commit, task: Task, environment: str) -> list[TrialRecord]:
     """Return the whole trials that tell of an end and need no repetition, oldest first."""
-    return [
-        record
-        for record in trials_of(bench, end, task, environment)
-        if record.outcome is not None and record.outcome.kind.final and not record.early_stopped
-    ]
+    return [record for record in trials_of(bench, end, task, environment) if record.is_conclusive]
 
 
 def _seen(
@@ -348,7 +326,7 @@ def _question(
     """Return BAD against GOOD in one metric; None where an end has no value of it. The noise is
     what was known of it when the ends had been measured, BAD's own step left out."""
     rows = ledger.summaries(task.name, metric.name, recipe=task.recipe)
-    rows = usable_rows(rows, metric)
+    rows = [row for row in rows if row.may_be_judged(metric)]
     ends = [{r.trial.ulid for r in records} for records in (at_good, at_bad)]
     good, bad = ([row for row in rows if row.ulid in ulids] for ulids in ends)
     if not good or not bad:
@@ -429,7 +407,7 @@ def _bits(bench: Bench, task: Task, moved: IncidentMetric) -> float:
         return choice.capacity(choice.SURE_SHIFT)
     environment = bench.environments[task.name].fingerprint
     rows = bench.ledger.summaries(task.name, metric.name, recipe=task.recipe)
-    rows = [r for r in usable_rows(rows, metric) if r.environment == environment]
+    rows = [r for r in rows if r.may_be_judged(metric) and r.environment == environment]
     noise = noise_of(rows, {})
     shift = choice.ASSUMED_SHIFT
     if noise.known:
