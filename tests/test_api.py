@@ -55,6 +55,25 @@ def test_the_example_of_the_manual_runs(ledger: Path) -> None:
     assert "val_loss" in done.stdout
 
 
+def test_a_notebook_shows_what_is_in_it(ledger: Path) -> None:
+    with celedger.open(ledger) as opened:
+        assert repr(opened).startswith(f"<ledger {ledger}: 4 trials; metrics ")
+        assert repr(opened).endswith("\n  tiny/mlp: 2 commits>")
+        assert "<td>tiny</td><td>mlp</td><td>2</td>" in opened._repr_html_()
+    assert repr(opened) == f"<ledger {ledger}: closed>"
+    assert opened._repr_html_() == f"&lt;ledger {ledger}: closed&gt;"
+
+
+def test_a_table_becomes_a_data_frame(ledger: Path) -> None:
+    polars = pytest.importorskip("polars")
+    with celedger.open(ledger) as opened:
+        losses = opened.summaries("mlp", "val_loss")
+    frame = losses.to_polars()
+    assert isinstance(frame, polars.DataFrame)
+    assert frame["value"].to_list() == losses.value.tolist()
+    assert frame["commit"].to_list() == losses.commit.tolist()
+
+
 def test_what_is_no_ledger_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match="there is no ledger at"):
         celedger.open(tmp_path / "absent.db")

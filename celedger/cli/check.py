@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from celedger.base.errors import Status, UsageError, command
-from celedger.cli import options, verbs
+from celedger.cli import completion, options, verbs
 from celedger.cli.session import (
     Session,
     load_suite,
@@ -280,7 +280,9 @@ def accept(
 @baseline.command()
 def dismiss(
     context: typer.Context,
-    incident: Annotated[str, typer.Argument(metavar="ID", help="An incident.")],
+    incident: Annotated[
+        str, typer.Argument(metavar="ID", help="An incident.", autocompletion=completion.incidents)
+    ],
     why: Reason,
 ) -> int:
     """Withdraw an incident: it was noise, or a broken data set.

@@ -8,23 +8,44 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from celedger.cli import completion
+
 if TYPE_CHECKING:
     from celedger.views.document import Document
 
 Suite = Annotated[
-    str | None, typer.Option(metavar="NAME", help="The suite [default: as configured].")
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="The suite [default: as configured].",
+        autocompletion=completion.suites,
+    ),
 ]
 Tasks = Annotated[
     list[str] | None,
     typer.Option(
-        "--task", metavar="NAME", help="Only this task, or all of this grid; may be repeated."
+        "--task",
+        metavar="NAME",
+        help="Only this task, or all of this grid; may be repeated.",
+        autocompletion=completion.tasks,
     ),
 ]
-TaskName = Annotated[str | None, typer.Option("--task", metavar="NAME", help="The task.")]
-Metric = Annotated[str | None, typer.Option(metavar="NAME", help="The metric.")]
+TaskName = Annotated[
+    str | None,
+    typer.Option("--task", metavar="NAME", help="The task.", autocompletion=completion.tasks),
+]
+Metric = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="The metric.", autocompletion=completion.metrics),
+]
 Metrics = Annotated[
     list[str] | None,
-    typer.Option("--metric", metavar="NAME", help="This metric; may be repeated."),
+    typer.Option(
+        "--metric",
+        metavar="NAME",
+        help="This metric; may be repeated.",
+        autocompletion=completion.metrics,
+    ),
 ]
 Device = Annotated[
     str | None,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from celedger.base.errors import CeledgerError, Status, command
-from celedger.cli import options
+from celedger.base.errors import CeledgerError, Status, UsageError, command
+from celedger.cli import completion, options
 from celedger.cli.service import queue_document
 from celedger.cli.session import (
     Options,
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from celedger.views.status import QueueDocument
 
 _LIKELY = 0.5  # probability of a rise that is not settled, from which a search is proposed
+_POLL = 0.2  # seconds between readings of a trial that is followed
 _SEEN = "status-seen"  # incidents that a person has seen here, each with its state
 
 
@@ -39,13 +40,22 @@ def status(
     context: typer.Context,
     incident: Annotated[
         str | None,
-        typer.Argument(metavar="[ID]", help="Show one incident with its evidence."),
+        typer.Argument(
+            metavar="[ID]",
+            help="Show one incident with its evidence.",
+            autocompletion=completion.incidents,
+        ),
     ] = None,
+    follow: Annotated[
+        bool,
+        typer.Option("--follow", "-f", help="Print the running trial's epochs as they come."),
+    ] = False,
     json: options.Json = False,
 ) -> int:
     """Show what runs, waits and is worse, and what to type next.
 
     Incidents since you last typed this are marked as new. --json does not reset that mark.
+    --follow has the last trial of the same task, of the same seed if there is one, in brackets.
     """
     from celedger.judge import memory
     from celedger.judge.incident import State
@@ -56,12 +66,17 @@ def status(
     from celedger.views.status import IncidentDocument, StatusDocument
 
     typed: Options = context.obj
+    if follow and (json or incident is not None):
+        raise UsageError("--follow is alone: it has no ID and no --json", "leave one out")
     repository = Repository.open(typed.repository)
     settings, _ = context.with_resource(settled(repository, typed))
     servers = kept(repository.state_dir / LAUNCHERS)
     if not settings.ledger.exists() and not archive_of(repository, settings).size:
         if incident is not None:
             raise no_incident(incident)
+        if follow:
+            print("no trial runs")
+            return Status.GOOD
         queue = queue_document(repository, settings, ())
         hint = _queue_hint(queue) or _first_command(repository, settings)
         document = StatusDocument(time.time(), (), queue, State(""), {}, {}, hint, servers)
@@ -69,6 +84,8 @@ def status(
         return Status.GOOD
     with reading(typed) as session:
         ledger = session.ledger
+        if follow:
+            return _follow(session)
         state = memory.read(repository, ledger)
         with suppress(CeledgerError):  # the ledger may be of a suite that is not here
             suite = load_suite(session)
@@ -94,6 +111,36 @@ def status(
     if not json:
         _see(repository, state)
     return Status.GOOD
+
+
+def _follow(session: Session) -> int:
+    """Print the epochs of the trial that began last, until it ends."""
+    from celedger.trial import journal
+    from celedger.views.status import FollowedTrial
+
+    ledger = session.ledger
+    running = ledger.trials(open_only=True)
+    if not running:
+        print("no trial runs")
+        return Status.GOOD
+    record = running[-1]
+    ulid, seed = record.trial.ulid, record.trial.seed
+    ended = [r for r in ledger.trials(suite=record.suite, task=record.task) if r.ok]
+    before = max(ended, key=lambda r: (r.trial.seed == seed, r.trial.started), default=None)
+    points = ledger.series(before.trial.ulid) if before is not None else {}
+    view = FollowedTrial(record, before, points, ledger.metrics(record.trial.recipe))
+    print(view.title(len(running) - 1), flush=True)
+    while True:
+        # Asked first: a runner that lives no more has written the outcome before, or never.
+        lives = journal.is_attended(session.repository, ledger, ulid)
+        for line in view.new_epochs(ledger.series(ulid)):
+            print(line, flush=True)
+        trial = ledger.trial(ulid)
+        outcome = trial.outcome if trial is not None else None
+        if outcome is not None or not lives:
+            print(f"ended: {outcome.kind.value}" if outcome else "ended: its runner died")
+            return Status.GOOD
+        time.sleep(_POLL)
 
 
 def _causes(ledger: Ledger, state: State) -> dict[str, list[str]]:

@@ -7,13 +7,16 @@ as NumPy arrays. It must not know git: a ledger that was copied anywhere can be 
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from dataclasses import dataclass, fields
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from celedger.base.errors import LedgerError
 from celedger.base.model import (
     BisectRecord,
     Commit,
@@ -26,6 +29,7 @@ from celedger.ledger.read import Reader
 
 if TYPE_CHECKING:
     import pandas
+    import polars
 
 __all__ = ["OpenLedger", "SeriesArrays", "SummaryArrays", "open"]
 
@@ -37,8 +41,17 @@ class _Arrays:
         """Return the columns as a DataFrame. Needs pandas."""
         import pandas
 
+        return pandas.DataFrame(self._columns())
+
+    def to_polars(self) -> polars.DataFrame:
+        """Return the columns as a DataFrame. Needs polars."""
+        import polars
+
+        return polars.DataFrame(self._columns())
+
+    def _columns(self) -> dict[str, NDArray[Any]]:
         columns: Any = fields(self)  # type: ignore[arg-type]
-        return pandas.DataFrame({column.name: getattr(self, column.name) for column in columns})
+        return {column.name: getattr(self, column.name) for column in columns}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +91,37 @@ class OpenLedger:
 
     def close(self) -> None:
         self._reader.close()
+
+    def __repr__(self) -> str:
+        try:
+            tasks, metrics, trials = self._contents()
+        except LedgerError:
+            return f"<ledger {self._reader.path}: closed>"
+        lines = [f"<ledger {self._reader.path}: {trials} trials; metrics {', '.join(metrics)}"]
+        lines += [f"  {suite}/{task}: {commits} commits" for (suite, task), commits in tasks]
+        return "\n".join(lines) + ">"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: a table of the tasks."""
+        try:
+            tasks, metrics, trials = self._contents()
+        except LedgerError:
+            return escape(repr(self))
+        rows = "".join(
+            f"<tr><td>{escape(suite)}</td><td>{escape(task)}</td><td>{commits}</td></tr>"
+            for (suite, task), commits in tasks
+        )
+        return (
+            f"<p>{escape(str(self._reader.path))}: {trials} trials; "
+            f"metrics {escape(', '.join(metrics))}</p><table><tr><th>suite</th><th>task</th>"
+            f"<th>commits</th></tr>{rows}</table>"
+        )
+
+    def _contents(self) -> tuple[list[tuple[tuple[str, str], int]], list[str], int]:
+        """Return the commits that each (suite, task) was measured at, the metrics, the trials."""
+        measured = Counter((suite, task) for suite, task, _ in self._reader.measured_tasks())
+        names = sorted({metric.name for metric in self.metrics()})
+        return sorted(measured.items()), names, len(self._reader.trials())
 
     def trials(
         self,

@@ -215,6 +215,12 @@ def recover(
     return tuple(interrupted)
 
 
+def is_attended(repository: Repository, ledger: Ledger, ulid: str) -> bool:
+    """Return True if the runner of a trial lives, or it runs on a node."""
+    path = _path(ledger, ulid)
+    return ulid in remote_ulids(repository) or (path is not None and device_lock.is_held(path))
+
+
 def take_in(ledger: Ledger, record: TrialRecord, now: float, why: str) -> bool:
     """Record a trial as interrupted with all reports in its journal and its own files, and remove
     the journal. Return False if it already has an outcome."""

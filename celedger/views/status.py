@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from celedger.base.errors import command
-from celedger.base.model import Commit, JobState, QueuedJob, TrialRecord
+from celedger.base.model import Commit, Direction, JobState, Metric, QueuedJob, TrialRecord
 from celedger.judge.incident import Doubt, Incident, State
 from celedger.views import incidents as words
 from celedger.views.document import Document, pick
@@ -18,6 +18,7 @@ from celedger.views.format import (
     count,
     duration,
     iso_time,
+    measure,
     plain,
     probability,
     relative,
@@ -25,6 +26,7 @@ from celedger.views.format import (
     table,
 )
 
+Series = Mapping[str, Sequence[tuple[int, float]]]  # metric -> (epoch, value)
 _COLUMNS = (Column(), Column(wrap=True))
 _INCIDENTS = (
     Column("id"), Column("worse"), Column("by", right=True), Column("since", shrink=True),
@@ -207,6 +209,43 @@ class IncidentDocument(Document):
 
     def json(self) -> dict[str, object]:
         return {"incident": self.incident, "cause": self.cause, "proof": self.proof or None}
+
+
+@dataclass(slots=True)
+class FollowedTrial:
+    """The epochs of a running trial, beside those of one that ended."""
+
+    record: TrialRecord
+    before: TrialRecord | None
+    points: Series  # of `before`
+    metrics: Sequence[Metric]
+    _shown: set[tuple[str, int]] = field(default_factory=set)
+
+    def title(self, others: int) -> str:
+        trial, more = self.record.trial, f" ({others} more run)" * (others > 0)
+        lines = [f"{self.record.task} at {short(trial.commit)}, seed {trial.seed}{more}"]
+        if self.before is not None:
+            other = self.before.trial
+            when = iso_time(other.started)
+            lines.append(f"in brackets: {short(other.commit)}, seed {other.seed}, {when} UTC")
+        return "\n".join(lines)
+
+    def new_epochs(self, series: Series) -> list[str]:
+        """Return a line for each epoch with a value that was not in an earlier reading. Metrics
+        that are never judged are left out where another one is reported."""
+        judged = [m for m in self.metrics if m.direction is not Direction.INFO]
+        shown = [m for m in judged if m.name in series] or self.metrics
+        cells: dict[int, list[str]] = {}
+        for metric in shown:
+            then = dict(self.points.get(metric.name, ()))
+            for epoch, value in series.get(metric.name, ()):
+                if (metric.name, epoch) not in self._shown:
+                    self._shown.add((metric.name, epoch))
+                    cell = f"{metric.name} {measure(value, unit=metric.unit)}"
+                    if epoch in then:
+                        cell += f" ({measure(then[epoch], unit=metric.unit)})"
+                    cells.setdefault(epoch, []).append(cell)
+        return [f"epoch {epoch}  {', '.join(cells[epoch])}" for epoch in sorted(cells)]
 
 
 def state_json(state: State) -> dict[str, object]:

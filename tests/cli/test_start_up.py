@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from scripted import typed
+from scripted import scripted, typed
 
 PROGRAM = """
 import sys
@@ -34,6 +35,32 @@ def test_a_shell_gets_its_completion() -> None:
 
     assert completed("celedger sta") == ["status"]
     assert "--bisects" in completed("celedger log --")
+
+
+def test_a_shell_gets_names_of_the_ledger(tmp_path: Path) -> None:
+    project = scripted(tmp_path / "project")
+    project.history([1.0, 1.0, 1.0, 2.0])
+    project.run("run", "HEAD~3..HEAD~1")
+    assert project.run("check", "HEAD").status == 1
+    (incident,) = json.loads(project.run("status", "--json").out)["incidents"]
+
+    def completed(line: str, cwd: Path = project.root) -> list[str]:
+        env = {**os.environ, "_CELEDGER_COMPLETE": "complete_bash", "COMP_WORDS": line,
+               "COMP_CWORD": str(len(line.split(" ")) - 1)}  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, "-X", "importtime", "-m", "celedger"],
+            cwd=cwd, env=env, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert "numpy" not in done.stderr
+        assert "Error" not in done.stderr
+        return done.stdout.split()
+
+    assert completed("celedger run --task ") == ["fit"]
+    assert completed("celedger drift --metric val") == ["val_loss"]
+    assert completed("celedger drift --suite ") == ["tiny"]
+    assert completed("celedger status ") == [incident["id"]]
+    assert completed(f"celedger -C {project.root} drift --metric val", tmp_path) == ["val_loss"]
+    assert completed("celedger run --task ", tmp_path) == []
 
 
 def test_a_verb_imports_no_other_verb_and_nothing_that_it_does_not_need() -> None:

@@ -3,9 +3,13 @@ it prints next is the right one."""
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +17,7 @@ from typing import Any, NoReturn
 
 import pytest
 from conftest import git, with_verbs
-from scripted import ScriptedProject, scripted, typed
+from scripted import Report, ScriptedProject, descend, scripted, typed
 
 from celedger.cli import status
 from celedger.judge.incident import Doubt
@@ -98,6 +102,39 @@ def test_a_failure_of_an_earlier_definition_does_not_judge_the_present_one(
     assert "fails" not in project.run("log").out
     shown = project.run("status")
     assert re.search(r"^worse +nothing$", shown.out, re.M)
+
+
+def test_the_running_trial_is_followed_beside_the_last_one(tmp_path: Path) -> None:
+    followers: list[subprocess.Popen[str]] = []
+    lines: list[str] = []
+
+    def training(model: Mapping[str, Any], seed: int) -> Iterator[Report]:
+        for number, report in enumerate(descend(model, seed)):
+            yield report  # it is in the ledger once this goes on
+            if model["LEVEL"] == 2.0 and seed == 0:
+                if not followers:
+                    words = [sys.executable, "-m", "celedger", "status", "--follow"]
+                    started = subprocess.Popen(
+                        words, cwd=tmp_path / "project", stdout=subprocess.PIPE, text=True
+                    )
+                    followers.append(started)
+                while not lines or not lines[-1].startswith(f"epoch {number}"):
+                    lines.append((followers[0].stdout or io.StringIO()).readline())
+                    assert lines[-1], lines
+
+    project = scripted(tmp_path / "project", training=training)
+    first, second = project.history([1.0, 2.0])
+    assert project.run("status", "--follow").out == "no trial runs\n"
+    project.run("run", "HEAD~1")
+    assert project.run("run", "HEAD").status == 0
+    rest, _ = followers[0].communicate()
+    assert (followers[0].returncode, rest) == (0, "ended: ok\n")
+    assert lines[0] == f"fit at {second[:8]}, seed 0\n"
+    assert lines[1].startswith(f"in brackets: {first[:8]}, seed 0, ")
+    values = [re.fullmatch(r"epoch (\d)  val_loss (\S+) \((\S+)\)\n", line) for line in lines[2:]]
+    assert [m and m[1] for m in values] == ["0", "1", "2"]
+    assert all(m and abs(float(m[2]) - float(m[3]) - 1) < 0.01 for m in values)
+    assert project.run("status", "--follow", "--json").status == 2
 
 
 def test_what_waits_comes_first(project: ScriptedProject) -> None:
