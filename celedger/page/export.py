@@ -21,6 +21,7 @@ class Format(StrEnum):
     OPENMETRICS = "openmetrics"
     BENCHMARK_ACTION = "benchmark-action"
     DATASETTE = "datasette-metadata"
+    BADGE = "badge"
 
 
 class Better(StrEnum):
@@ -64,6 +65,7 @@ def export(
     csv and jsonl have a row for each value. openmetrics (for Prometheus) and benchmark-action (for
     github-action-benchmark) have the mean of each metric at REV, or at each task's newest commit.
     datasette-metadata describes the ledger to Datasette: `datasette ledger.db -m metadata.json`.
+    badge is an SVG picture for a README: how much is worse at REV, or HEAD.
     """
     if summaries and form not in _ROWS:
         raise UsageError(f"--summaries is for {' and '.join(_ROWS)}", "leave it out")
@@ -94,6 +96,8 @@ def _lines(
     sha = revision and session.repository.resolve(revision).sha
     state = memory.read(session.repository, session.ledger, sha)
     rows = formats.current(session.ledger, state, sha)
+    if form is Format.BADGE:
+        return iter([formats.badge(len(state.in_force), measured=any(True for _ in rows))])
     if form is Format.OPENMETRICS:
         return formats.openmetrics_lines(rows)
     return formats.benchmark_action_lines(rows, Direction(direction.value))

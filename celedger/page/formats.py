@@ -137,6 +137,27 @@ def benchmark_action_lines(rows: Iterable[Row], direction: Direction) -> Iterato
     yield json.dumps(entries, indent=2, ensure_ascii=False) + "\n"
 
 
+def badge(worse: int, *, measured: bool) -> str:
+    """Return the picture of a README, which says how many incidents are in force."""
+    text, colour = ("ok", "#2e7d32") if measured else ("not measured", "#6b6b6b")
+    if worse:
+        text, colour = f"{worse} worse", "#b3261e"
+    # `textLength` makes the letters fit, whatever the font of the reader.
+    left, right = 62, 7 * len(text) + 14
+    return f"""\
+<svg xmlns="http://www.w3.org/2000/svg" width="{left + right}" height="20" role="img" \
+aria-label="training: {text}">
+<title>training: {text}</title>
+<rect width="{left + right}" height="20" rx="3" fill="#444"/>
+<path d="M{left} 0h{right - 3}a3 3 0 0 1 3 3v14a3 3 0 0 1-3 3h-{right - 3}z" fill="{colour}"/>
+<g fill="#fff" font-family="Verdana,DejaVu Sans,sans-serif" font-size="11">
+<text x="7" y="14" textLength="{left - 14}">training</text>
+<text x="{left + 7}" y="14" textLength="{right - 14}">{text}</text>
+</g>
+</svg>
+"""
+
+
 # --- how Datasette shows a ledger to a person. Knows the published schema (docs/ledger.md)
 
 

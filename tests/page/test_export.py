@@ -9,6 +9,7 @@ import json
 import math
 import tracemalloc
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from conftest import git
@@ -75,6 +76,22 @@ def test_regressed_is_what_the_state_says(tmp_path: Path) -> None:
     assert "beside" not in regressed(), "it has no direction"
     project.run("check", shas[4])
     assert regressed()["val_loss"] == 0
+
+
+def test_a_badge_says_how_much_is_worse(tmp_path: Path) -> None:
+    project = scripted(tmp_path / "project")
+    shas = project.history([1.0, 1.0, 1.5])
+
+    def badge(*words: str) -> str:
+        picture = ElementTree.fromstring(project.run("export", *words, "--format", "badge").out)
+        assert picture.tag == "{http://www.w3.org/2000/svg}svg"
+        return picture.attrib["aria-label"]
+
+    for sha in shas[:2]:
+        project.run("check", sha)
+    assert (badge(shas[1]), badge(shas[2])) == ("training: ok", "training: not measured")
+    assert project.run("check", shas[2]).status == 1
+    assert badge() == "training: 1 worse"
 
 
 class Terminal(io.StringIO):
