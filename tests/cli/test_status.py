@@ -134,7 +134,7 @@ def test_the_running_trial_is_followed_beside_the_last_one(tmp_path: Path) -> No
     values = [re.fullmatch(r"epoch (\d)  val_loss (\S+) \((\S+)\)\n", line) for line in lines[2:]]
     assert [m and m[1] for m in values] == ["0", "1", "2"]
     assert all(m and abs(float(m[2]) - float(m[3]) - 1) < 0.01 for m in values)
-    assert project.run("status", "--follow", "--json").status == 2
+    assert project.run("status", "--follow", "--json").status == 129
 
 
 def test_what_waits_comes_first(project: ScriptedProject) -> None:
