@@ -222,7 +222,7 @@ class FollowedTrial:
     _shown: set[tuple[str, int]] = field(default_factory=set)
 
     def title(self, others: int) -> str:
-        trial, more = self.record.trial, f" ({others} more run)" * (others > 0)
+        trial, more = self.record.trial, f" (and {others} more)" * (others > 0)
         lines = [f"{self.record.task} at {short(trial.commit)}, seed {trial.seed}{more}"]
         if self.before is not None:
             other = self.before.trial
