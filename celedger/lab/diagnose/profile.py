@@ -152,6 +152,11 @@ def _phases(steps: TimedSteps) -> list[Document]:
     return rows
 
 
+def steps_of(columns: Mapping[str, Sequence[int]]) -> TimedSteps:
+    """Return the complete steps between the edges of a probe's clock."""
+    return _steps(columns)[0]
+
+
 def _steps(
     columns: Mapping[str, Sequence[int]],
 ) -> tuple[TimedSteps, list[float], dict[str, np.ndarray]]:

@@ -72,6 +72,15 @@ _RULES = (
 )  # fmt: skip
 
 
+# The switches of `profile --try` that would show what following a rule's advice gains.
+_SWITCHES = {
+    "loader": ("workers=2,4",),
+    "pageable copies": ("pin_memory",),
+    "optimiser tail": ("fused",),
+    "tiny operators": ("compile",),
+    "one operator": ("amp", "channels_last"),
+    "Python": ("compile",),
+}
 _SLOW_HOST = "more DataLoader workers (now {workers}), persistent_workers=True, cheaper transforms"
 _SLOW_TRANSFER = (
     "fewer and larger tensors in a batch, smaller types, pin_memory=True; "
@@ -106,12 +115,24 @@ def advise(document: Document) -> list[Document]:
             "rule": rule,
             "figure": figure.format(share=f"{shares[rule] * 100:.0f} %", **words),
             "try": suggestion.format(**words),
+            "switches": _switches(rule, document),
         }
         for rule, least, figure, suggestion in _RULES
         if shares[rule] >= least and not (rule in _OF_OPERATORS and stolen(document))
     ]
     at = int(bool(rows) and rows[0]["rule"] == "loader")
     return [*rows[:at], *_synchronisation(document), *rows[at:]]
+
+
+def _switches(rule: str, document: Document) -> list[str]:
+    """Return the arguments of `--try` that would show what the advice of a rule gains."""
+    switches = _SWITCHES.get(rule, ())
+    if rule == "loader" and document["environment"]["workers"]:
+        switches = ("workers=0,2,4",)
+    named = largest_operators(document)
+    if not any("conv" in row["name"] for row, _ in named):
+        switches = tuple(one for one in switches if one != "channels_last")
+    return list(switches)
 
 
 def stolen(document: Document) -> bool:
@@ -251,7 +272,9 @@ def _synchronisation(document: Document) -> Iterator[Document]:
                 suggestion = "torch.where, or a product with the mask: its result has a fixed size"
             elif wait["method"] == "synchronize":
                 suggestion = "leave it out: reading a value waits by itself"
-            yield {"rule": "synchronisation", "figure": figure, "try": suggestion}
+            yield {
+                "rule": "synchronisation", "figure": figure, "try": suggestion, "switches": [],
+            }  # fmt: skip
 
 
 def waiter(wait: Document) -> str:

@@ -22,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 from celedger.child.torch_steps import dense
 
 from . import observe
+from .fed_rows import FedRows
 from .losses import CHOOSERS, LossCall, leading, loss_call
 from .names import IdentityMap
 from .observe import Args, Kwargs
@@ -69,6 +70,8 @@ class FirstSteps(observe.Probe):
         self.rows: dict[bool, set[bytes]] = {False: set(), True: set()}
         self.batches: list[bytes] = []  # a hash of each step's first input
         self.row_count = 0  # of those inputs
+        self.fed = FedRows()
+        self._fed: tuple[list[bytes], list[Tensor]] = [], []  # in the last step
         self.known_rows: set[bytes] = set()  # evaluated after training on them
         self.broken_input = ""  # the first that is not finite
         self.same_tensor = False
@@ -182,6 +185,9 @@ class FirstSteps(observe.Probe):
             self._batch_step = self.steps
             self._inputs = [address(tensor) for tensor in inputs]
             self.row_count += len(rows)
+            self._fed = rows, inputs
+            if self.steps < LOOKS:
+                self.fed.see(self.steps, rows, inputs)
             self.batches.append(hashlib.blake2b(b"".join(rows), digest_size=12).digest())
         first = inputs[0].detach()
         if len(self.ranges[evaluating]) < LOOKS and first.dtype != torch.bool:
@@ -247,7 +253,9 @@ class FirstSteps(observe.Probe):
             return
         if self._codes.get(call.arguments["target"]):
             self.codes += 1
-        elif not target.is_floating_point():
+            return
+        self.fed.label(self.steps, *self._fed, target)
+        if not target.is_floating_point():
             classes = max(call.output.shape[call.axis], int(target.max()) + 1)
             counts = torch.bincount(target.flatten().cpu(), minlength=classes)
             same = self.classes is not None and len(self.classes) == len(counts)

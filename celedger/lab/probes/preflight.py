@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from . import observe
+from .fed_rows import FEWEST, agreement
 from .first_steps import REPEATED, FirstSteps, OuterCall
 from .inference import inference_memory, latency
 from .losses import graded
@@ -37,6 +38,12 @@ OVERLAP_FAIL = 0.05  # share of validation rows that are also in training
 MAJORITY = 0.9  # share of the commonest class
 INPUT_WARN = 100.0  # largest absolute input: unscaled pixels (255) or raw measures
 APART = 0.5  # of the deviation: the largest distance between the means of training and validation
+OUTLYING, MANY = 10.0, 0.05  # times a usual row's largest value; in more rows it is usual
+NEAREST = 5  # rows whose labels are compared
+FOLLOWING = 3.0  # deviations of permuted labels: 1 permutation in 700 agrees so well
+# Rows that judge a label; how many of them have to agree; how many labels they have to be right
+# about to judge at all; the share of contradicted labels that no data set lacks.
+JUDGES, UNITED, TELLING, CONTRADICTED = 10, 9, 0.8, 0.005
 GROWTH = 0.25  # tensors a step: a list that keeps one every step grows by one
 USUAL = 0.4  # of steps: passes without gradients in more of them are part of the training
 
@@ -216,6 +223,68 @@ def inputs(probe: FirstSteps) -> Result:
     return PASS, size, sentence
 
 
+def outlying(probe: FirstSteps) -> Result:
+    """Find rows with far larger values than the others have."""
+    rows = probe.fed.largest
+    if len(rows) < FEWEST:
+        return NONE, None, f"fewer than {FEWEST} rows of floating-point numbers were seen"
+    usual = sorted(value for value, _ in rows)[len(rows) // 2]
+    far = [(value, row) for value, row in rows if value > OUTLYING * usual > 0]
+    share = len(far) / len(rows)
+    if not far or share > MANY:
+        return PASS, share, f"{len(rows)} rows, values to {usual:.3g} in a usual one"
+    value, row = max(far)
+    sentence = (
+        f"{len(far)} of {len(rows)} rows have values over {OUTLYING:g} times those of a usual"
+    )
+    return WARN, share, f"{sentence} one ({usual:.3g}): {value:.3g} of {row}"
+
+
+def follow(probe: FirstSteps) -> Result:
+    """Compare how far neighbours have near labels with how far they would by chance."""
+    if why := _unlabelled(probe):
+        return NONE, None, why
+    labels, near = probe.fed.neighbours(NEAREST)
+    found, chance, deviation = agreement(labels, near)
+    beyond = (found - chance) / max(deviation, 1e-12)
+    if labels.is_floating_point():
+        words = "labels of near rows differ by {:.3g} on average, permuted ones by {:.3g}"
+        sentence = words.format(-found, -chance)
+    else:
+        words = "near rows have equal labels in {:.0%} of {} rows, permuted ones in {:.0%}"
+        sentence = words.format(found, len(labels), chance)
+    return PASS if beyond > FOLLOWING else WARN, beyond, sentence
+
+
+def contradicted(probe: FirstSteps) -> Result:
+    """Find rows whose label nearly all of the nearest rows contradict, as a model that knows them
+    by heart would."""
+    if why := _unlabelled(probe):
+        return NONE, None, why
+    labels, near = probe.fed.neighbours(JUDGES)
+    if labels.is_floating_point():
+        return NONE, None, "the labels are no classes"
+    votes = near.mode(1).values
+    telling = float((votes == labels).double().mean())
+    if telling < TELLING:
+        return NONE, None, f"near rows tell the label of {telling:.0%} of the rows alone"
+    united = (near == votes[:, None]).sum(1) >= UNITED
+    rows = (united & (votes != labels)).nonzero()[:, 0].tolist()
+    share = len(rows) / len(labels)
+    sentence = f"{len(rows)} of {len(labels)} labels are contradicted by the {JUDGES} nearest rows"
+    if share <= CONTRADICTED:
+        return PASS, share, sentence
+    named = (f"{probe.fed.places[row]} ({labels[row]}, near ones {votes[row]})" for row in rows[:3])
+    return WARN, share, f"{sentence}: {', '.join(named)}"
+
+
+def _unlabelled(probe: FirstSteps) -> str:
+    """Return why labels cannot be compared with their inputs; empty if they can."""
+    if len(probe.fed.places) < FEWEST:
+        return f"fewer than {FEWEST} different rows with one label each were seen"
+    return ""
+
+
 def shuffled(probe: FirstSteps) -> Result:
     """Judge whether whole batches repeat, as they do if each epoch has the same order."""
     batches = probe.batches
@@ -358,7 +427,10 @@ CHECKS: dict[str, Callable[[FirstSteps], Result]] = {
     "loss at the start": start,
     "output fits the loss": fits,
     "labels balanced": labels,
+    "labels follow inputs": follow,
+    "labels agree with near rows": contradicted,
     "inputs in range": inputs,
+    "no outlying rows": outlying,
     "training data shuffled": shuffled,
     "train and validation apart": overlap,
     "train and validation alike": alike,

@@ -20,48 +20,44 @@ from torch.optim import Optimizer
 from . import observe
 from .observe import Args, Kwargs
 from .operators import ProfilerWindow
-from .phases import BACKWARD, FORWARD, GAP, TAIL, PhaseClock
+from .phase_probe import WARM_UP, PhaseProbe
+from .phases import FORWARD, TAIL
 from .resources import DiskUse
 from .stack import Lines, StackSampler
+from .switches import SwitchProbe
 from .waits import DeviceWaits, TensorReads
 
-WARM_UP = 5  # steps in which torch allocates and chooses; the first of them cost several others
 WINDOW = 10  # steps under torch.profiler: medians of ten, and a trace a browser can open
 SETTLE = 2  # steps after it, in which caches fill again
 _LONG_PAUSE = 1e6  # ns; a shorter one of the garbage collector is not listed separately
 
 
-class ProfileProbe(observe.Probe):
-    """Write one event, `profile`, and, if `timeline` is set, `trace.json.gz`. With `steps`, the
-    training ends after so many."""
-
-    reads_values = False
+class ProfileProbe(PhaseProbe):
+    """Write one event, `profile`, and, if `timeline` is set, `trace.json.gz`."""
 
     def starts(self) -> None:
-        self._hooks: list[Any] = []
         self._window = ProfilerWindow(self.names)
+        self._accumulates = False  # a forward pass has begun after a backward pass of its step
+        super().starts()
         self._lines = Lines()
-        self._sampler = StackSampler(threading.get_ident(), self._lines, lambda: self._clock.edge)
-        cuda = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-        self._device = "cuda" if cuda else "cpu"
-        self._waits = DeviceWaits(self._lines) if cuda else TensorReads(self._lines)
-        self._clock = PhaseClock(cuda=cuda)
-        self._clock.watch_loaders()
+        self._sampler = StackSampler(threading.get_ident(), self._lines, lambda: self.clock.edge)
+        self._waits = DeviceWaits(self._lines) if self.cuda else TensorReads(self._lines)
         self._disks = DiskUse()
         iterators: Any = torch.utils.data.dataloader._MultiProcessingDataLoaderIter
         observe.patch(iterators, "_shutdown_workers", before=self._disks.workers_end)
         self._pauses: list[tuple[int, int]] = []  # step and line
-        self._accumulates = False  # a forward pass has begun after a backward pass of its step
         self._watch_collector()
         self._sampler.start()
-        self._enter(FORWARD)
+
+    def entered(self, phase: int) -> None:
+        self._window.phase(phase)
 
     def wants(self, step: int) -> bool:
         return self._window.running
 
     def forward_begins(self, module: nn.Module, args: Args) -> None:
-        self._forward_in_gap(module, args)  # whichever of the two hooks comes first
-        if self._clock.state == TAIL and not self._accumulates and torch.is_grad_enabled():
+        super().forward_begins(module, args)
+        if self.clock.state == TAIL and not self._accumulates and torch.is_grad_enabled():
             self._accumulates = True  # the clock uses it at the next backward pass
             self._window.phase(FORWARD)
         self._window.module_begins(module)
@@ -70,34 +66,20 @@ class ProfileProbe(observe.Probe):
         self._window.module_ends(module)
 
     def backward_begins(self, losses: Sequence[Tensor]) -> None:
-        self._unhook()
         self._accumulates = False
-        self._clock.begin_backward()
-        self._window.phase(BACKWARD)
-
-    def backward_ends(self) -> None:
-        self._enter(TAIL)
+        super().backward_begins(losses)
 
     def step_ends(self, step: int, optimiser: Optimizer, *, skipped: bool) -> None:
-        self._clock.end_step()
-        self._window.phase(GAP)
-        done = self._clock.step
+        super().step_ends(step, optimiser, skipped=skipped)
+        done = self.clock.step
         if done == WARM_UP and not self._window.requested:
             self._window.start()
             self._waits.watch()
         elif done == WARM_UP + 1 + WINDOW:  # the first warms it up
             self._stop_window()
-        if done >= self.options.get("steps", sys.maxsize):
-            raise SystemExit(0)
-        # Until the next forward pass with gradients: those without are an evaluation.
-        self._unhook()
-        self._hooks = observe.module_hooks(self._forward_in_gap, self._evaluated_in_gap)
-
-    def reported(self, epoch: int | None, values: Mapping[str, object]) -> None:
-        self._clock.evaluated()
 
     def gives_up(self) -> None:
-        self._unhook()
+        super().gives_up()
         self._stop_window()
         self._sampler.finish()
 
@@ -106,11 +88,11 @@ class ProfileProbe(observe.Probe):
         if self.options.get("timeline"):
             self._window.export(self.out / "trace.json.gz")
         self.write(
-            "profile", torch=torch.__version__, device=self._device,
+            "profile", torch=torch.__version__, device="cuda" if self.cuda else "cpu",
             threads=torch.get_num_threads(),
-            tf32=self._device == "cuda" and torch.cuda.get_device_capability() >= (8, 0),
-            exact=self._clock.own.exact,
-            workers=self._clock.workers, edges=self._clock.read(),
+            tf32=self.cuda and torch.cuda.get_device_capability() >= (8, 0),
+            exact=self.clock.own.exact,
+            workers=self.clock.workers, edges=self.clock.read(),
             untimed=[WARM_UP, WARM_UP + 1 + WINDOW + SETTLE],
             window={"first": WARM_UP + 1, **self._window.read()},
             lines=self._lines.table, samples=self._sampler.columns, pauses=self._pauses,
@@ -118,27 +100,10 @@ class ProfileProbe(observe.Probe):
             waits=[(*key, n / (WINDOW + 1)) for key, n in self._waits.counts.items()],
         )  # fmt: skip
 
-    def _enter(self, state: int) -> None:
-        self._clock.enter(state)
-        self._window.phase(state)
-
     def _stop_window(self) -> None:
         if self._window.requested:
             self._window.stop()
             self._waits.leave()
-
-    def _unhook(self) -> None:
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks = []
-
-    def _forward_in_gap(self, module: nn.Module, args: Args) -> None:
-        if torch.is_grad_enabled() and self._clock.state == GAP:
-            self._unhook()
-            self._enter(FORWARD)
-
-    def _evaluated_in_gap(self, *_: Any) -> None:
-        self._clock.evaluated()
 
     def _watch_collector(self) -> None:
         """Record the time of Python's garbage collector in this thread, and where it ran."""
@@ -152,12 +117,13 @@ class ProfileProbe(observe.Probe):
                 began = time.perf_counter_ns()
                 return
             spent = time.perf_counter_ns() - began
-            self._clock.collected += spent
+            self.clock.collected += spent
             if spent > _LONG_PAUSE:
-                self._pauses.append((self._clock.step, self._lines.of(sys._getframe().f_back)))
+                self._pauses.append((self.clock.step, self._lines.of(sys._getframe().f_back)))
 
         gc.callbacks.append(called)
 
 
 def attach(options: dict[str, Any]) -> None:
-    observe.attach(ProfileProbe(options))
+    """Observe this process's trainings; with the option `switch`, throw a switch of torch's."""
+    observe.attach(SwitchProbe(options) if "switch" in options else ProfileProbe(options))

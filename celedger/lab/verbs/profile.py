@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -37,8 +38,20 @@ def profile(
         typer.Option(min=1, metavar="N", help="End each training after N steps [default: all]."),
     ] = None,
     turns: Annotated[
-        int, typer.Option(min=1, metavar="N", help="GOOD..BAD: N times good, bad, bad, good.")
+        int, typer.Option(min=1, metavar="N", help="In turns: N times good, bad, bad, good.")
     ] = 2,
+    tries: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--try",
+            metavar="SWITCH",
+            help="Run with it in turns: workers=0,2,4, amp, compile, channels_last, fused, "
+            "pin_memory, cudnn_benchmark, inplace, checkpointing, all.",
+        ),
+    ] = None,
+    budget: Annotated[
+        str, typer.Option(metavar="DURATION", help="With --try: start no run that ends later.")
+    ] = "10m",
     timeline: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a trace for Perfetto: .json.gz.")
     ] = None,
@@ -51,10 +64,14 @@ def profile(
     The training runs once, and `celedger show` lists the answer with its commit. Steps are timed
     without a profiler, operators in a window of ten other steps. GOOD..BAD runs both sides in turns
     and says which phases and operators got slower: 0 no difference beyond noise, 1 slower, 125
-    cannot be judged.
+    cannot be judged. --try runs the commit with and without a switch of torch, and compares time,
+    memory and loss.
     """
     two = ".." in revision
     _check_usage(two, memory, steps, output, timeline)
+    seconds = options.duration("--budget", budget)
+    if tries:
+        _check_tries(two, memory, output, timeline)
     probe: dict[str, object] = {"kind": "memory" if memory else "profile"}
     if steps is not None:
         probe["steps"] = steps
@@ -72,10 +89,14 @@ def profile(
         name = "..".join(looking.sides.revisions)
         commits = repository.ends(name) if two else (repository.resolve(name),)
         target = ProfileTarget(chosen.name, commits, chosen.seeds[0])
-        sides = _measure(looking, target, probe, turns if two and not memory else 0)
+        if tries:
+            answered = _try(looking, target, tries, 2 * turns, seconds, steps)
+        else:
+            sides = _measure(looking, target, probe, turns if two and not memory else 0)
+            answered = _answer(repository, target, sides, memory=memory)
         if timeline is not None:
             _save_timeline(looking.folder, timeline)
-        kind, measured, headline, text, status = _answer(repository, target, sides, memory=memory)
+        kind, measured, headline, text, status = answered
         answer = document(kind=kind, **target.fields(), **measured)
         line = command_line(context, revision="..".join(commit.sha[:TYPED] for commit in commits))
         keep(looking, chosen, commits, line, headline, answer, started=looking.started)
@@ -108,6 +129,51 @@ def _check_usage(
         raise UsageError(f"{timeline.name!r} is no trace", "name it FILE.json.gz")
     if two:
         raise UsageError("a timeline is of one commit", "name one revision instead of a range")
+
+
+def _check_tries(two: bool, memory: bool, output: Path | None, timeline: Path | None) -> None:
+    others = {"--memory": memory, "-o": output, "--timeline": timeline}
+    if two:
+        raise UsageError("--try is of one commit", "name one revision instead of a range")
+    for name, given in others.items():
+        if given:
+            raise UsageError(f"--try cannot go with {name}", "run them one after the other")
+
+
+def _try(
+    looking: Looking,
+    target: ProfileTarget,
+    texts: list[str],
+    rounds: int,
+    budget: float,
+    steps: int | None,
+) -> tuple[str, dict[str, Any], str, str, Status]:
+    """Try switches in turns; return what `_answer` returns."""
+    import time
+
+    from celedger.lab.diagnose import tries
+    from celedger.lab.diagnose.profile import run
+    from celedger.lab.views.tries import tries_headline, tries_text
+
+    (task,), (commit,) = looking.tasks, target.commits
+    began, lengths = time.monotonic(), [0.0]
+
+    def run_with(switch: tries.Switch, length: Mapping[str, object]) -> dict[str, Any]:
+        note(f"celedger: {task.name} at {commit.sha[:10]}, {switch}, not recorded")
+        started = time.monotonic()
+        probe = {"kind": "profile", "switch": switch.name, "value": switch.value, **length}
+        folder = looking.folder / str(len(lengths))
+        try:
+            return run(looking.bench, commit, task, target.seed, folder, probe)
+        finally:
+            lengths.append(time.monotonic() - started)
+
+    def time_is_over() -> bool:
+        return time.monotonic() - began + max(lengths) > budget
+
+    measured = tries.measure(tries.parse(texts), rounds, run_with, time_is_over, steps)
+    text = tries_text(target, measured, width=options.width())
+    return "profile-tries", measured, tries_headline(measured), text, Status.GOOD
 
 
 def _measure(

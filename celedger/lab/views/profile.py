@@ -4,6 +4,7 @@ profile_picture.py."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -89,6 +90,10 @@ def profile_text(target: ProfileTarget, document: Document, *, width: int = 100)
         f"  {row['rule']}: {plain(row['figure'])}\n    try: {row['try']}"
         for row in document["advice"]
     ]
+    switches = dict.fromkeys(one for row in document["advice"] for one in row["switches"])
+    if switches:
+        words = [target.commits[0].sha[:12], target.task, *(f"--try={one}" for one in switches)]
+        advice.append(f"  measured by `{shlex.join(['celedger', 'profile', *words])}`")
     parts = [
         "\n".join(clip(line, width) for line in head),
         _phases(document, width),

@@ -1,0 +1,98 @@
+"""The rows that a training was fed in its first steps, each with its one label: whether near rows
+have near labels, and which rows stand out. It draws from generators of its own alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+MOST = 1000  # rows that are kept: a table of their distances takes 4 MB
+FEWEST = 100  # rows of which something is said
+_WIDTH = 256  # features of a row; longer ones are projected, which keeps distances within some 10 %
+_PERMUTATIONS = 200
+
+
+class Row(NamedTuple):
+    step: int
+    number: int  # in its batch
+
+    def __str__(self) -> str:
+        return f"row {self.number} in step {self.step}"
+
+
+class FedRows:
+    def __init__(self) -> None:
+        self.places: list[Row] = []  # of the rows with a label
+        self.largest: list[tuple[float, Row]] = []  # absolute value of each row, if floating-point
+        self._seen: set[bytes] = set()
+        self._labelled: set[bytes] = set()
+        self._features: list[Tensor] = []
+        self._labels: list[Tensor] = []
+
+    def see(self, step: int, keys: Sequence[bytes], inputs: Sequence[Tensor]) -> None:
+        """Record how large each new row is. `keys`: a hash of each row."""
+        floats = [t for t in inputs if t.is_floating_point() and len(t) == len(keys)]
+        if not floats:
+            return
+        largest = torch.stack([t.detach().abs().flatten(1).amax(1) if t.dim() > 1
+                               else t.detach().abs() for t in floats]).amax(0)  # fmt: skip
+        for number, (key, value) in enumerate(zip(keys, largest.tolist())):  # noqa: B905 (3.8)
+            if key not in self._seen:
+                self._seen.add(key)
+                self.largest.append((value, Row(step, number)))
+
+    def label(
+        self, step: int, keys: Sequence[bytes], inputs: Sequence[Tensor], target: Tensor
+    ) -> None:
+        """Record new rows with their labels, if there is one for each."""
+        new = [n for n, key in enumerate(keys) if key not in self._labelled]
+        new = new[: MOST - len(self.places)]
+        parts = [_features(t.detach()) for t in inputs if len(t) == len(keys)]
+        if not new or not parts or target.numel() != len(keys):
+            return
+        self._labelled.update(keys[number] for number in new)
+        self.places += [Row(step, number) for number in new]
+        self._features.append(torch.cat(parts, 1)[new].cpu())
+        self._labels.append(target.detach().flatten()[new].cpu())
+
+    def neighbours(self, count: int) -> tuple[Tensor, Tensor]:
+        """Return the labels, and those of each row's nearest others, the nearest first."""
+        features, labels = torch.cat(self._features), torch.cat(self._labels)
+        features = (features - features.mean(0)) / features.std(0).clamp(min=1e-6)
+        distances = torch.cdist(features, features).fill_diagonal_(float("inf"))
+        nearest = distances.topk(count, largest=False).indices
+        return labels, labels[nearest]
+
+
+def agreement(labels: Tensor, near: Tensor) -> tuple[float, float, float]:
+    """Return how far labels agree with their neighbours' (`near`), and the mean and deviation of
+    that with permuted labels: the share of equal classes, or less the mean distance of numbers."""
+
+    def agree(own: Tensor) -> float:
+        if own.is_floating_point():
+            return -float((near - own[:, None]).abs().double().mean())
+        return float((near == own[:, None]).double().mean())
+
+    generator = torch.Generator().manual_seed(0)
+    orders = (torch.randperm(len(labels), generator=generator) for _ in range(_PERMUTATIONS))
+    permuted = torch.tensor([agree(labels[order]) for order in orders])
+    return agree(labels), float(permuted.mean()), float(permuted.std())
+
+
+def _features(tensor: Tensor) -> Tensor:
+    """Return at most _WIDTH numbers a row: its values or a projection of them; of integers, such as
+    words, how often each is there."""
+    flat = tensor.reshape(len(tensor), -1)
+    if not flat.is_floating_point():
+        counts = torch.zeros(len(flat), _WIDTH, device=flat.device)
+        return counts.scatter_add_(1, flat.long() % _WIDTH, torch.ones_like(flat).float())
+    flat = flat.float().nan_to_num()
+    if flat.shape[1] <= _WIDTH:
+        return flat
+    generator = torch.Generator().manual_seed(flat.shape[1])
+    projection = torch.randn(flat.shape[1], _WIDTH, generator=generator) / _WIDTH**0.5
+    projected: Tensor = flat @ projection.to(flat.device)
+    return projected

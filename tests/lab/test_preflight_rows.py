@@ -1,0 +1,93 @@
+"""Preflight's checks of rows and labels: what is planted in them is found, and no more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from lab.edited import START, TrainingServer, edited
+
+from celedger.lab.diagnose.trace import processes, records
+
+pytest.importorskip("torch")
+
+CLASSES = (
+    START
+    + """\
+centres = 2 * torch.randn(4, 300)
+y = torch.randint(4, (400,))
+x = centres[y] + 3 * torch.randn(400, 300)
+net = nn.Linear(300, 4)
+optimiser = torch.optim.SGD(net.parameters(), lr=0.01)
+for step in range(26):
+    rows = torch.arange(16 * step, 16 * step + 16) % 400
+    loss = F.cross_entropy(net(x[rows]), y[rows])
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()
+"""
+)
+NUMBERS = edited(
+    CLASSES,
+    ("x = centres", "z = centres"),
+    (
+        "net = nn.Linear(300, 4)",
+        "x = z[:, :6]; y = x[:, :1].sin() + x[:, 1:2]; net = nn.Linear(6, 1)",
+    ),
+    ("F.cross_entropy", "F.mse_loss"),
+)
+WORDS = edited(
+    CLASSES,
+    (
+        "x = centres[y] + 3 * torch.randn(400, 300)",
+        "x = torch.randint(40, (400, 12)) + 20 * y[:, None]",
+    ),
+    ("nn.Linear(300, 4)", "nn.EmbeddingBag(120, 4)"),
+)
+NAMES = ("labels follow inputs", "labels agree with near rows", "no outlying rows")
+
+
+def checks(server: TrainingServer, text: str) -> list[dict[str, Any]]:
+    out = server.train(text, "preflight", steps=200)
+    (event,) = records(processes(out)[0], "preflight")
+    found = {check["check"]: check for check in event["checks"]}
+    return [found[name] for name in NAMES]
+
+
+@pytest.mark.parametrize(
+    ("text", "statuses"),
+    [(CLASSES, "pass pass pass"), (NUMBERS, "pass n/a pass"), (WORDS, "pass pass n/a")],
+    ids=["classes", "numbers", "words"],
+)
+def test_healthy_rows_pass(text: str, statuses: str, server: TrainingServer) -> None:
+    found = checks(server, text)
+    assert [one["status"] for one in found] == statuses.split(), found
+
+
+@pytest.mark.parametrize("text", [CLASSES, NUMBERS, WORDS], ids=["classes", "numbers", "words"])
+def test_labels_of_other_rows_tell_nothing(text: str, server: TrainingServer) -> None:
+    mixed = edited(text, ("optimiser = torch", "y = y[torch.randperm(400)]\noptimiser = torch"))
+    follow, agree, _ = checks(server, mixed)
+    assert (follow["status"], abs(follow["figure"]) < 3) == ("warn", True)
+    assert "permuted ones" in follow["said"]
+    assert agree["status"] == "n/a"
+
+
+def test_wrong_labels_and_broken_rows_are_named_by_step_and_row(server: TrainingServer) -> None:
+    planted = edited(
+        CLASSES,
+        ("net = ", "y[torch.tensor([20, 100, 333])] += 1; y %= 4\nnet = "),
+    )
+    _, agree, _ = checks(server, planted)
+    assert agree["status"] == "warn"
+    assert agree["figure"] == pytest.approx(3 / 400)
+    for row in (20, 100, 333):
+        assert f"row {row % 16} in step {row // 16} (" in agree["said"]
+    _, _, outlying = checks(server, edited(CLASSES, ("net = ", "x[77, 5] = 900.0\nnet = ")))
+    assert (outlying["status"], outlying["figure"]) == ("warn", 1 / 400)
+    assert outlying["said"].endswith("900 of row 13 in step 4")
+
+
+def test_a_second_pass_over_the_rows_counts_none_twice(server: TrainingServer) -> None:
+    (_, agree, _) = checks(server, edited(CLASSES, ("range(26)", "range(60)")))
+    assert "of 400 labels" in agree["said"]
