@@ -18,7 +18,7 @@ from readable import assert_readable
 
 from celedger.base.model import Commit
 from celedger.lab.diagnose.causes import judge
-from celedger.lab.diagnose.difference import Front, Growth, TraceComparison, depth
+from celedger.lab.diagnose.difference import Front, Growth, TraceComparison, depth, stored
 from celedger.lab.diagnose.explain import Explanation, Side, _first_process, rounding_ratio
 from celedger.lab.diagnose.finding import ExplainFinding, FindingPhase
 from celedger.lab.diagnose.tensor_distance import distance, same_distribution
@@ -148,6 +148,34 @@ def test_the_figure_draws_the_step_of_the_finding(make: Any) -> None:
     assert_readable(figure)
     update = draw(replace(answer, finding=replace(finding, step=0)))
     assert "step 1 is the first one after it" in update.axes[0].get_title("left")
+
+
+def test_the_figure_draws_an_evaluation_that_differs_alone_and_stored_tensors(
+    tmp_path: Path,
+) -> None:
+    """As an average of the weights that is not trained itself: every training step is equal."""
+    sides = []
+    for name, factor in (("a", 1.0), ("b", 1.5)):
+        w = Writer(tmp_path / name)
+        w.module("", "net.Net")
+        w.leave("", X)
+        w.learn(1.0, {"weight": X}, {"weight": factor * X})
+        w.leave("", factor * X, e=1)
+        sides.append(w.done())
+    c = TraceComparison(*sides)
+    (layer,) = depth(c)
+    assert (layer.step, layer.forward) == (1, pytest.approx(0.5))
+    (tensor,) = stored(c)
+    assert (tensor.name, tensor.error) == ("weight", pytest.approx(0.5))
+    commit = Commit("c" * 40, "", (), "", 0, 0, "")
+    sides = (Side("parent", commit), Side("culprit", commit))
+    answer = Explanation("fit", *sides, 0, 1, "difference", layers=(layer,), stored=(tensor,))
+    for drawn, panels in ((answer, 2), (replace(answer, layers=()), 1)):
+        figure = draw(drawn)
+        assert len(figure.axes) == panels
+        assert [label.get_text() for label in figure.axes[-1].get_yticklabels()] == ["weight"]
+        assert list(figure.axes[-1].lines[0].get_xdata()) == [pytest.approx(0.5)]
+        assert_readable(figure)
 
 
 def test_changed_settings_and_arguments_are_sure(make: Any) -> None:

@@ -369,7 +369,8 @@ def _relative(x: float, y: float) -> float:
 
 class Layer(NamedTuple):
     """The relative error ‖b - a‖ / ‖a‖ of a module's output and of the gradient that comes back to
-    it; 0 where they are equal, NaN where there is none. `rounding` is the unit of its type."""
+    it, in training or in the evaluation that differs first; 0 where they are equal, NaN where there
+    is none. `rounding` is the unit of its type."""
 
     path: str
     kind: str
@@ -382,15 +383,17 @@ class Layer(NamedTuple):
 def depth(c: TraceComparison, first: int = 0) -> tuple[Layer, ...]:
     """Return the layers of the first full step, from `first` on, in which one differs. What
     differed before a finding had no effect."""
-    steps = (pair.step for pair in c.differing("leave", "grad"))
-    step = min((step for step in steps if step >= first), default=-1)
+    places = ((pair.step, pair.one.evaluation) for pair in c.differing("leave", "grad"))
+    step, evaluation = min((place for place in places if place[0] >= first), default=(-1, 0))
     back: dict[tuple[str | None, int], float] = {}
     for a, b in c.pairs_of("grad", step=step):
         back.setdefault((a.path, a.number), relative_error(a.tensors, b.tensors))
     layers = []
     for pair in c.pairs:
         event = pair.a
-        if event is None or (event.kind, event.step, event.evaluation) != ("leave", step, 0):
+        if event is None or (event.kind, event.step, event.evaluation) != (
+            "leave", step, evaluation,
+        ):  # fmt: skip
             continue
         module = c.a.modules.get(event.path or "")
         layers.append(Layer(
@@ -400,3 +403,24 @@ def depth(c: TraceComparison, first: int = 0) -> tuple[Layer, ...]:
             EPSILON.get(event.tensors[0].dtype, 0.0) if event.tensors else 0.0,
         ))  # fmt: skip
     return tuple(layers)
+
+
+class StoredTensor(NamedTuple):
+    """The relative error of a parameter, buffer or entry of an optimiser's state."""
+
+    name: str
+    step: int
+    error: float
+
+
+def stored(c: TraceComparison, first: int = 0) -> tuple[StoredTensor, ...]:
+    """Return the stored tensors that differ in the first step, from `first` on, with any."""
+    pairs = [pair for pair in c.differing("init", "param", "buffer", "state")
+             if pair.step >= first and pair.a and pair.b and pair.a.tensors]  # fmt: skip
+    step = min((pair.step for pair in pairs), default=-1)
+    rows = {}
+    for pair in pairs:
+        if pair.step == step and pair.a and pair.b:
+            key = f" {pair.one.name}" if pair.one.kind == "state" else ""
+            rows[f"{pair.one.path}{key}"] = relative_error(pair.a.tensors, pair.b.tensors)
+    return tuple(StoredTensor(name, step, error) for name, error in rows.items() if error > 0)

@@ -18,7 +18,15 @@ from celedger.base.model import Commit, Kind, Task
 from celedger.lab.diagnose.blame import Blamed, blame
 from celedger.lab.diagnose.causes import judge
 from celedger.lab.diagnose.code_change import CodeChange
-from celedger.lab.diagnose.difference import Front, Growth, Layer, TraceComparison, depth
+from celedger.lab.diagnose.difference import (
+    Front,
+    Growth,
+    Layer,
+    StoredTensor,
+    TraceComparison,
+    depth,
+    stored,
+)
 from celedger.lab.diagnose.finding import CodePlace, ExplainFinding, FindingPhase, Sureness, named
 from celedger.lab.diagnose.harmless import Acquitted, acquitted
 from celedger.lab.diagnose.inexact_trainings import (
@@ -122,6 +130,7 @@ class Explanation:
     repeats: bool | None = None  # whether a repeats bit by bit; None: not measured
     growth: Growth | None = None
     layers: tuple[Layer, ...] = ()
+    stored: tuple[StoredTensor, ...] = ()
     amplified: Growth | None = None  # a against a with its weights moved by rounding
     vanished: int = 0  # differences inside that had no effect
     notes: tuple[str, ...] = ()
@@ -220,7 +229,8 @@ def explain(runner: SideRunner, a: Side, b: Side) -> Explanation:
     if exact:
         return _bit_by_bit(runner, whole, runs, c, change)
     finding = unexplained(c, _coarsest(a, b))
-    whole = replace(whole, growth=c.growth(), layers=depth(c, finding.step if finding else 0))
+    first = finding.step if finding else 0
+    whole = replace(whole, growth=c.growth(), layers=depth(c, first), stored=stored(c, first))
     if finding is None:
         error = largest_error(c)
         note = f"the largest relative error of a module's output in step 0 is {error:.2g}"
@@ -291,8 +301,9 @@ def _bit_by_bit(
     if front is None and c.equal:
         return replace(whole, vanished=sum(1 for pair in c.pairs if c.differs(pair)))
     finding = judge(c, front) if front is not None else None
-    layers = depth(c, finding.step if finding else 0)
-    whole = replace(whole, verdict="difference", growth=c.growth(), layers=layers)
+    first = finding.step if finding else 0
+    whole = replace(whole, growth=c.growth(), layers=depth(c, first), stored=stored(c, first))
+    whole = replace(whole, verdict="difference")
     # If every bit agrees up to a place where the code itself differs, the training has repeated
     # itself far enough.
     if finding is None or finding.cause not in (*_LITERAL, "argument"):

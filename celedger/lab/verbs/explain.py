@@ -129,11 +129,11 @@ def _draw(answers: Sequence[Explanation], output: Path) -> None:
     from celedger.lab.views import error_by_depth
     from celedger.views import picture
 
-    layered = next((one for one in answers if one.layers), None)
-    if layered is None:
-        note("celedger: no plot: no module's output differs")
+    drawn = next((one for one in answers if one.layers or one.stored), None)
+    if drawn is None:
+        note("celedger: no plot: no module's output, parameter or state differs")
     else:
-        note(f"plot: {picture.save(error_by_depth.draw(layered), output)}")
+        note(f"plot: {picture.save(error_by_depth.draw(drawn), output)}")
 
 
 def _explain_all(

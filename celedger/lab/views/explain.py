@@ -205,6 +205,7 @@ def _record(answer: Explanation, tree: Path) -> dict[str, object]:
              "forward": x.forward, "backward": x.backward}
             for x in answer.layers
         ],
+        "stored": [one._asdict() for one in answer.stored],
         "notes": answer.notes,
         "watch": [
             {

@@ -82,7 +82,7 @@ def _profile(target: ProfileTarget, document: Document) -> Figure:
     values = [row["device_seconds" if device else "seconds"] for row in rows]
     scale = UnitScale.of("s", max(values, default=1.0))
     names = [clip(row["name"], _NAME) for row in rows]
-    bars.barh(names, [scale.show(v) for v in values], color=BLUE)
+    bars.barh(names, [scale.show(v) for v in values], color=MUTED)
     bars.grid(visible=False)
     bars.grid(axis="x")
     bars.invert_yaxis()
