@@ -52,6 +52,7 @@ MISTAKES: dict[str, tuple[dict[str, str], set[str]]] = {
         {"training data shuffled": "warn", "train and eval mode": "warn"}, set(),
     ),
 }  # fmt: skip
+ROWS = {"labels follow inputs", "labels agree with near rows"}
 EVALUATION = {"train and validation apart", "train and validation alike", "train and eval mode"}
 MACHINE = {"inference latency"}  # of this machine and moment
 # What cannot be told of a sound one, or is worth a warning.
@@ -60,15 +61,23 @@ SOUND: dict[str, set[str]] = {
     "on_a_sparse_graph_with_ignored_labels": {"training data shuffled"},
     "not_copied": {"overfits one batch", "inference memory"},
     "loss_inside": {"loss at the start", "every parameter learns"},
-    "codes_that_collapse": {"labels balanced"},
+    "codes_that_collapse": {"labels balanced", *ROWS},
     "adversarial": {
         "labels balanced",
         "loss at the start",
         "overfits one batch",
         "training data shuffled",
         *EVALUATION,
+        *ROWS,
     },
-    "words": {"overfits one batch", "memory stays flat", "training data shuffled", *EVALUATION},
+    "words": {
+        "overfits one batch",
+        "memory stays flat",
+        "training data shuffled",
+        "no outlying rows",
+        *EVALUATION,
+        *ROWS,
+    },
 }
 
 

@@ -9,6 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from .tensors import address
+
 MOST = 1000  # rows that are kept: a table of their distances takes 4 MB
 FEWEST = 100  # rows of which something is said
 _WIDTH = 256  # features of a row; longer ones are projected, which keeps distances within some 10 %
@@ -45,18 +47,35 @@ class FedRows:
                 self.largest.append((value, Row(step, number)))
 
     def label(
-        self, step: int, keys: Sequence[bytes], inputs: Sequence[Tensor], target: Tensor
+        self,
+        step: int,
+        keys: Sequence[bytes],
+        inputs: Sequence[Tensor],
+        target: Tensor,
+        ignored: int | None,
     ) -> None:
-        """Record new rows with their labels, if there is one for each."""
-        new = [n for n, key in enumerate(keys) if key not in self._labelled]
-        new = new[: MOST - len(self.places)]
-        parts = [_features(t.detach()) for t in inputs if len(t) == len(keys)]
-        if not new or not parts or target.numel() != len(keys):
+        """Record new rows with their labels, if there is one for each, that the loss does not
+        ignore."""
+        # A model that computes its loss itself is given the labels too.
+        given = [t for t in inputs if len(t) == len(keys) and address(t) != address(target)]
+        if not given or target.numel() != len(keys):
+            return
+        labels = target.detach().flatten().cpu()
+        new = [
+            number for number, (key, label) in enumerate(zip(keys, labels.tolist()))  # noqa: B905
+            if key not in self._labelled and label != ignored
+        ][: MOST - len(self.places)]  # fmt: skip
+        if not new:
             return
         self._labelled.update(keys[number] for number in new)
         self.places += [Row(step, number) for number in new]
-        self._features.append(torch.cat(parts, 1)[new].cpu())
-        self._labels.append(target.detach().flatten()[new].cpu())
+        self._features.append(torch.cat([_features(t.detach()) for t in given], 1)[new].cpu())
+        self._labels.append(labels[new])
+
+    @property
+    def constant(self) -> bool:
+        """Return True if all labels are equal."""
+        return torch.cat(self._labels).unique().numel() == 1
 
     def neighbours(self, count: int) -> tuple[Tensor, Tensor]:
         """Return the labels, and those of each row's nearest others, the nearest first."""

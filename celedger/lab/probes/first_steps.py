@@ -254,7 +254,9 @@ class FirstSteps(observe.Probe):
         if self._codes.get(call.arguments["target"]):
             self.codes += 1
             return
-        self.fed.label(self.steps, *self._fed, target)
+        labels = call.arguments["target"]
+        ignored = None if labels.is_floating_point() else call.arguments.get("ignore_index", -100)
+        self.fed.label(self.steps, *self._fed, labels, ignored)
         if not target.is_floating_point():
             classes = max(call.output.shape[call.axis], int(target.max()) + 1)
             counts = torch.bincount(target.flatten().cpu(), minlength=classes)
