@@ -13,8 +13,8 @@ import tempfile
 from pathlib import Path
 
 from celedger.lab.diagnose.trace import processes, records
-from celedger.lab.diagnose.tries import Runs, _seconds
-from celedger.trial.diagnostic import _site, folder_of
+from celedger.lab.diagnose.tries import Runs, step_seconds
+from celedger.trial.diagnostic import folder_of
 from celedger.trial.training_variables import child_copy
 
 FOLDER = Path(__file__).with_suffix("")
@@ -34,7 +34,7 @@ def run(name: str, hand: str, switch: str, folder: Path) -> dict[str, object]:
     kind, _, value = switch.partition("=")
     probe = {"kind": "profile", "switch": kind, "value": value, "steps": STEPS}
     env = {
-        **os.environ, "PYTHONPATH": os.pathsep.join(map(str, (_site(child, folder), child))),
+        **os.environ, "PYTHONPATH": str(child),
         "CELEDGER_PROBE": json.dumps(probe), "CELEDGER_PROBE_OUT": str(folder),
     }  # fmt: skip
     argv = [sys.executable, str(FOLDER / f"{name}.py"), hand]
@@ -59,10 +59,10 @@ def main() -> None:
                 for at, kind in enumerate(kinds if number % 2 == 0 else kinds[::-1]):
                     folder = Path(scratch, name, str(number), str(at))
                     runs[kind].events[number] = run(name, *kind, folder)
-            base = _seconds(runs["", ""])
+            base = step_seconds(runs["", ""])
             for switch in switches:
                 log = {
-                    way: sum(math.log(t / base[n]) for n, t in _seconds(runs[kind]).items())
+                    way: sum(math.log(t / base[n]) for n, t in step_seconds(runs[kind]).items())
                     / asked.rounds
                     for way, kind in (("hand", (switch, "")), ("try", ("", switch)))
                 }

@@ -152,7 +152,10 @@ def _no_effect(switch: Switch, event: Mapping[str, Any]) -> str:
 def compare(plain: Runs, runs: Mapping[Switch, Runs]) -> Document:
     """Return the document of what was run."""
     tried = {switch: of for switch, of in runs.items() if of.events and not of.refused}
-    seconds = {Switch(): _seconds(plain), **{switch: _seconds(of) for switch, of in tried.items()}}
+    seconds = {
+        Switch(): step_seconds(plain),
+        **{switch: step_seconds(of) for switch, of in tried.items()},
+    }
     half_width = _half_width(seconds)
     first = next(iter(plain.events.values()))
     repeatable = len({tuple(event["losses"]) for event in plain.events.values()}) == 1
@@ -204,7 +207,7 @@ def _durations(event: Mapping[str, Any], *, timed: bool = True) -> np.ndarray:
     return own
 
 
-def _seconds(of: Runs) -> dict[int, float]:
+def step_seconds(of: Runs) -> dict[int, float]:
     """Return the mean seconds of a step, by round."""
     return {number: float(_durations(event).mean()) for number, event in of.events.items()}
 
