@@ -31,8 +31,8 @@ class FedRows:
         self.largest: list[tuple[float, Row]] = []  # absolute value of each row, if floating-point
         self._seen: set[bytes] = set()
         self._labelled: set[bytes] = set()
-        self._features: list[Tensor] = []
-        self._labels: list[Tensor] = []
+        # Made once: the growth of tensors over the steps is a check of its own.
+        self._features, self._labels = torch.empty(0), torch.empty(0)
 
     def see(self, step: int, keys: Sequence[bytes], inputs: Sequence[Tensor]) -> None:
         """Record how large each new row is. `keys`: a hash of each row."""
@@ -65,21 +65,26 @@ class FedRows:
             number for number, (key, label) in enumerate(zip(keys, labels.tolist()))  # noqa: B905
             if key not in self._labelled and label != ignored
         ][: MOST - len(self.places)]  # fmt: skip
-        if not new:
+        features = torch.cat([_features(t.detach()) for t in given], 1)
+        if not self.places:
+            self._features = torch.empty(MOST, features.shape[1])
+            self._labels = torch.empty(MOST, dtype=labels.dtype)
+        if not new or features.shape[1] != self._features.shape[1]:
             return
+        rows = slice(len(self.places), len(self.places) + len(new))
+        self._features[rows], self._labels[rows] = features[new].cpu(), labels[new]
         self._labelled.update(keys[number] for number in new)
         self.places += [Row(step, number) for number in new]
-        self._features.append(torch.cat([_features(t.detach()) for t in given], 1)[new].cpu())
-        self._labels.append(labels[new])
 
     @property
     def constant(self) -> bool:
         """Return True if all labels are equal."""
-        return torch.cat(self._labels).unique().numel() == 1
+        return self._labels[: len(self.places)].unique().numel() == 1
 
     def neighbours(self, count: int) -> tuple[Tensor, Tensor]:
         """Return the labels, and those of each row's nearest others, the nearest first."""
-        features, labels = torch.cat(self._features), torch.cat(self._labels)
+        known = len(self.places)
+        features, labels = self._features[:known], self._labels[:known]
         features = (features - features.mean(0)) / features.std(0).clamp(min=1e-6)
         distances = torch.cdist(features, features).fill_diagonal_(float("inf"))
         nearest = distances.topk(count, largest=False).indices
