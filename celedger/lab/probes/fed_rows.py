@@ -79,7 +79,8 @@ class FedRows:
     @property
     def constant(self) -> bool:
         """Return True if all labels are equal."""
-        return self._labels[: len(self.places)].unique().numel() == 1
+        labels = self._labels[: len(self.places)]
+        return bool((labels == labels[0]).all())
 
     def neighbours(self, count: int) -> tuple[Tensor, Tensor]:
         """Return the labels, and those of each row's nearest others, the nearest first."""

@@ -39,7 +39,8 @@ def draw(answer: Explanation) -> Figure:
     with picture.style():
         title = f"{answer.task}: {answer.a.name} against {answer.b.name}, step {step}"
         figure = picture.sheet(title, 1.2 + sum(heights))
-        panels = np.atleast_1d(figure.subplots(len(heights), 1, height_ratios=heights))
+        grid = figure.subplots(len(heights), 1, height_ratios=heights)
+        panels: list[Axes] = list(np.atleast_1d(grid))
         picture.subtitle(panels[0], _subtitle(answer, layers[0].step if layers else None))
         handles = _layers(answer, layers, dict(shown), panels) if layers else []
         if tensors:
