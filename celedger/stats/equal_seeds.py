@@ -247,7 +247,8 @@ change; that the level stayed is left."""
 UNTOUCHED = 0.3
 """Of t seeds that a change touches and z that it spares: the ratio B(t + 1, z + .3) / B(1, .3)."""
 SPARED = 0.01
-"""Chance that bits that are drawn anew come out as before for one seed."""
+"""Chance that bits that are drawn anew come out as before for one seed, at least: counts do more
+often."""
 FURTHER = 0.05
 """Prior odds of each level beyond two."""
 SEVERAL = 0.1
@@ -360,7 +361,8 @@ def weigh(
     log = np.where(possible, repeats * bits.repeat, -np.inf)
     apart = ~((spared > 0) & (touched == 0))
     log_touched = np.array([_log_touched(*pair) for pair in zip(touched, spared, strict=True)])
-    anew = np.where(touched > 0, spared * np.log(SPARED), 0.0)
+    chance = max(SPARED, math.exp(-bits.repeat) / 2)
+    anew = np.where(touched > 0, spared * np.log(chance), 0.0)
     change, none = np.zeros(len(log)), np.zeros(len(log))
     if bits.alone:  # its values differ, whatever noise in general does
         ends = bits.value[bits.site == 0], bits.value[bits.site == splits.shape[1] - 1]

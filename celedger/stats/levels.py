@@ -321,7 +321,7 @@ def fit(
     lowest, highest, usual = grids.scale_range(
         sites, ends[1] - ends[0], noise.sd if noise.dof > 0 else 0.0
     )
-    lowest = max(lowest, ROUNDED * resolution)
+    lowest, usual = (max(scale, ROUNDED * resolution) for scale in (lowest, usual))
     background = Background(sites.values, usual)
     noises = kinds(sites)
     # Where the mass lies is found with one kind of noise of each shape.

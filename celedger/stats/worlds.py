@@ -148,7 +148,7 @@ def tabulate(readings: Sequence[Reading], bad: int, *, exact: bool | None) -> Ta
             np.array([of_key[key] for key in keys]), -math.log(max(step, 1e-300)), alone,
         )  # fmt: skip
     constant = len(once) if len(of_value) == 1 and (alone or exact is None) else 0
-    resolution = distance if tied else 0.0
+    resolution = distance if tied or not is_fine else 0.0
     known = tuple(-1 if alone or owner < 0 else owner for owner in codes)
     finite = np.array([rows[i][4] for i in counted])
     return Table(

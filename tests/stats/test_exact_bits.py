@@ -160,3 +160,13 @@ def test_the_seeds_of_a_class_are_those_of_all_that_repeat_each_other() -> None:
     ]
     assert equal_bits.alike(readings, 5) == {GOOD, 3, 5}
     assert equal_bits.alike(readings, 7) == {7}
+
+
+def test_counts_that_no_two_seeds_share_are_rounded_all_the_same() -> None:
+    """liblinear: one value of one seed at five commits was taken for five draws of one level, as
+    sure as no rounded value is, and "nothing changed" went from 28 to 100 % by the last of them."""
+    rows = [(GOOD, 23, 0), (GOOD, 22, 1), (GOOD, 25, 2), (GOOD, 30, 3), (113, 26, 0), (113, 22, 1)]
+    rows += [(27, 22, 1), *((at, 26, 0) for at in (56, 27, 13, 6))]
+    evidence = Evidence(tuple(Reading(at, float(count), seed) for at, count, seed in rows))
+    answer = posterior(Question(Lineage.line(114), floor=1.15), evidence)
+    assert answer.state is State.SEARCHING and answer.no_change < 0.7
