@@ -38,9 +38,9 @@ class ProfileProbe(PhaseProbe):
     def starts(self) -> None:
         self._window = ProfilerWindow(self.names)
         self._accumulates = False  # a forward pass has begun after a backward pass of its step
-        super().starts()
         self._lines = Lines()
         self._sampler = StackSampler(threading.get_ident(), self._lines, lambda: self.clock.edge)
+        super().starts()
         self._waits = DeviceWaits(self._lines) if self.cuda else TensorReads(self._lines)
         self._disks = DiskUse()
         iterators: Any = torch.utils.data.dataloader._MultiProcessingDataLoaderIter
