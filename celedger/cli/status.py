@@ -102,10 +102,11 @@ def status(
             return Status.GOOD
         queue = queue_document(repository, settings, ledger.jobs())
         hint = _queue_hint(queue) or _next(session, state)
+        environments = ledger.environments() if state.upgrades else ()
         document = StatusDocument(
             time.time(), ledger.trials(open_only=True), queue, state, _seen(repository), commits,
             hint, servers, _causes(ledger, state),
-            upgrade_texts(state, {e.fingerprint: e for e in ledger.environments()}),
+            upgrade_texts(state, {e.fingerprint: e for e in environments}),
         )  # fmt: skip
         options.answer(document, json, typed.retyped)
     if not json:
@@ -149,7 +150,7 @@ def _causes(ledger: Ledger, state: State) -> dict[str, list[str]]:
 
     causes = {
         incident.id: words.cause(incident, ledger.findings(incident.likeliest))
-        for incident in state.in_force if incident.is_named
+        for incident in state.in_force if incident.is_explained
     }  # fmt: skip
     return {name: lines for name, lines in causes.items() if lines}
 

@@ -66,6 +66,7 @@ class MendRatios:
     def __init__(self, evidence: CommitEvidence | None) -> None:
         self._evidence = evidence
         self._cache: dict[tuple[tuple[int, int], tuple[int, int]], tuple[float, float]] = {}
+        self._undoing: dict[tuple[int, frozenset[tuple[str, str]]], list[int]] = {}
 
     def of(self, culprits: tuple[int, int], menders: tuple[int, int]) -> tuple[float, float]:
         """Return the ratios of mending the whole and of mending a part.
@@ -94,17 +95,15 @@ class MendRatios:
     ) -> int | None:
         """Return the commit of a fall that has, for every task, the code of before the culprits:
         whatever they did is undone."""
-        code = self._evidence.same_code if self._evidence is not None else {}
-        own = [code.get(task, {}) for task in tasks]
-        return next(
-            (
-                mender
-                for mender in sorted(set(own[0]).intersection(*own[1:]) if own else ())
-                if max(menders[0], culprits[1] + 1) <= mender <= menders[1]
-                and all(0 <= places[mender] < culprits[0] for places in own)
-            ),
-            None,
-        )
+        key = culprits[0], frozenset(tasks)
+        if key not in self._undoing:
+            code = self._evidence.same_code if self._evidence is not None else {}
+            own = [code.get(task, {}) for task in key[1]]
+            places = set(own[0]).intersection(*own[1:]) if own else set()
+            old = (p for p in places if all(0 <= each[p] < culprits[0] for each in own))
+            self._undoing[key] = sorted(old)
+        first = max(menders[0], culprits[1] + 1)
+        return next((p for p in self._undoing[key] if first <= p <= menders[1]), None)
 
     def naming(self, culprits: tuple[int, int], menders: tuple[int, int]) -> int | None:
         """Return the newest commit of a fall that says it reverts one of the culprits."""

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import UNCOMPILED, Project, make_project
+from conftest import Project, make_project
+from lab.classifier import FIT
 
 SUITE = """\
 [suite]
@@ -28,27 +29,6 @@ command = "{python} fit.py {seed}"
 name = "plain"
 command = "{python} plain.py"
 """
-FIT = (
-    UNCOMPILED
-    + """\
-import torch
-import torch.nn.functional as F
-from celedger.child import log
-torch.manual_seed(int(sys.argv[1]))
-torch.set_num_threads(1)
-rows = torch.randn(128, 4)
-labels = (rows[:, 0] > 0).long()
-net = torch.nn.Linear(4, 2)
-optimiser = torch.optim.SGD(net.parameters(), lr=0.5)
-for epoch in range(3):
-    for at in range(0, 128, 32):
-        optimiser.zero_grad()
-        F.cross_entropy(net(rows[at:at + 32]), labels[at:at + 32]).backward()
-        optimiser.step()
-    with torch.no_grad():
-        log(epoch=epoch, val_loss=F.cross_entropy(net(rows), labels).item())
-"""
-)
 PLAIN = "import pathlib, sys\nfrom celedger.child import log\nlog(epoch=0, val_loss=1.0)\n"
 SLOW = FIT.replace(
     "        optimiser.step()\n",
