@@ -78,7 +78,10 @@ Range = Annotated[str, typer.Argument(metavar="REV | A..B", help="A commit, or a
 History = Annotated[
     str, typer.Argument(metavar="REV | A..B", help="Up to this commit, or this range.")
 ]
-Revisions = Annotated[list[str], typer.Argument(metavar="REV...", help="The commits to compare.")]
+Revisions = Annotated[
+    list[str],
+    typer.Argument(metavar="REV...", help="The commits to compare; `.` is the working tree."),
+]
 
 
 def duration(option: str, text: str) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,9 +11,12 @@ import typer
 from celedger.base.errors import CeledgerError, Status, UnknownRevision, UsageError, command
 from celedger.cli import options
 from celedger.cli.session import Session, note, reading, warn
-from celedger.cli.synthetic import apart, both, find
+from celedger.cli.synthetic import reading_apart, two
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
+
     from celedger.base.model import Commit
     from celedger.judge.incident import State
 
@@ -71,20 +75,11 @@ def show(
 
     with reading(context.obj) as session:
         document: Document
-        if (synthetic := find(session.repository, revision)) is not None and synthetic.is_changed:
-            state = memory.read(session.repository, session.ledger)
-            with apart(session) as own_session:
-                sha = synthetic.commit.sha
+        try:
+            with reading_apart(session, [revision]) as (own_session, (commit,)):
+                state, sha = _state_with(session, commit), commit.sha
                 findings = own_session.ledger.findings(sha)
                 document = CommitRows.of(own_session.ledger, sha, state, findings)
-                options.answer(document, json, context.obj.retyped)
-            return Status.GOOD
-        if synthetic is not None:
-            revision = synthetic.commit.sha
-        try:
-            sha = session.repository.resolve(revision).sha
-            state = _state_with(session, sha)
-            document = CommitRows.of(session.ledger, sha, state, session.ledger.findings(sha))
         except UnknownRevision:
             tasks = session.ledger.tasks()
             if not any(revision in (t.name, f"{t.suite}/{t.name}") for t in tasks):
@@ -109,29 +104,25 @@ def diff(
     from celedger.views.diff import Diff
 
     with reading(context.obj) as session:
-        a, b, is_synthetic = both(session.repository, commits)
-        if not is_synthetic:
-            state = _state_with(session, b.sha)
+        words = two(session.repository, commits)
+        with reading_apart(session, words) as (own_session, (a, b)):
+            state = _state_with(session, b)
             line = memory.line_of(session.repository, session.ledger, state.tip)
-            document = Diff.of(session.ledger, a.sha, b.sha, state, line.place)
-            options.answer(document, json)
-            return Status.GOOD
-        state = memory.read(session.repository, session.ledger)
-        with apart(session) as own_session:
-            own_session.ledger.take_trials(session.ledger, [a.sha, b.sha])
             document = Diff.of(
-                own_session.ledger, a.sha, b.sha, state, lambda _: -1, across_files=True
-            )
+                own_session.ledger, a.sha, b.sha, state, line.place,
+                across_files=own_session is not session,
+            )  # fmt: skip
             options.answer(document, json)
     return Status.GOOD
 
 
-def _state_with(session: Session, sha: str) -> State:
-    """Return the state of HEAD's line, or of a commit's own where HEAD's lacks it."""
+def _state_with(session: Session, commit: Commit) -> State:
+    """Return the state of HEAD's line, or of a commit's own where HEAD's lacks it. A synthetic
+    commit has no line."""
     from celedger.judge import memory
+    from celedger.repo.synthetic import is_synthetic
 
-    commit = session.repository.commit(sha)
-    tip = memory.tip_of(session.repository, commit)
+    tip = memory.tip_of(session.repository, None if is_synthetic(commit) else commit)
     return memory.read(session.repository, session.ledger, tip)
 
 
@@ -222,14 +213,16 @@ def table(
     if tsv and json:
         raise UsageError("--tsv and --json exclude each other", "choose one")
     with reading(context.obj) as session:
+        opened: AbstractContextManager[tuple[Session, Sequence[Commit]]]
         if ".." in revision:
-            commits, _ = measured(session, revision)
+            opened = nullcontext((session, measured(session, revision)[0]))
         else:
-            commits = [session.repository.resolve(revision)]
-        document = Ablation.of(
-            session.ledger, commits, suite=suite, tasks=task or (), params=param or (),
-            metrics=metric or (),
-        )  # fmt: skip
+            opened = reading_apart(session, [revision])
+        with opened as (own_session, commits):
+            document = Ablation.of(
+                own_session.ledger, commits, suite=suite, tasks=task or (), params=param or (),
+                metrics=metric or (),
+            )  # fmt: skip
         if tsv:
             print(document.tsv())
         else:

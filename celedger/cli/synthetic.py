@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from celedger.base.errors import Status, UsageError
+from celedger.base.errors import CeledgerError, Status, UsageError
 from celedger.cli.session import Session, Sides, load_suite, note, report_leftovers
 
 if TYPE_CHECKING:
@@ -40,9 +40,9 @@ def find(repository: Repository, text: str) -> Synthetic | None:
     return revision
 
 
-def both(repository: Repository, words: Sequence[str]) -> tuple[Commit, Commit, bool]:
-    """Return the two commits that `A..B`, or `A B`, names, and whether one is synthetic. The
-    working tree needs two words: three dots are git's. Raises UsageError for other words."""
+def two(repository: Repository, words: Sequence[str]) -> list[str]:
+    """Return the two revisions that `A..B`, or `A B`, names. The working tree needs two words:
+    three dots are git's. Raises UsageError for other words."""
     if len(words) == 1:
         start, dots, end = words[0].partition("..")
         if not dots or ".." in end or end.startswith("."):
@@ -50,17 +50,36 @@ def both(repository: Repository, words: Sequence[str]) -> tuple[Commit, Commit, 
         words = (start, end)
     if len(words) != 2 or any(".." in word for word in words):
         raise UsageError(f"{' '.join(words)} are not two revisions", "write A..B, or A B")
-    first, second = words
-    revisions = [find(repository, word or "HEAD") for word in (first, second)]
-    ends = [
-        revision.commit if revision else repository.resolve(word or "HEAD")
-        for revision, word in zip(revisions, (first, second), strict=True)
+    return [word or "HEAD" for word in words]
+
+
+@contextmanager
+def reading_apart(
+    session: Session, words: Sequence[str]
+) -> Iterator[tuple[Session, Sequence[Commit]]]:
+    """Yield a session that has the trials of these revisions, and their commits. It is one `apart`
+    where a revision is synthetic. Raises CeledgerError where that has no trials."""
+    from celedger.repo.synthetic import name_of
+    from celedger.views.samples import run_command
+
+    repository = session.repository
+    revisions = [find(repository, word) for word in words]
+    commits = [
+        revision.commit if revision else repository.resolve(word)
+        for revision, word in zip(revisions, words, strict=True)
     ]
-    return (
-        ends[0],
-        ends[1],
-        any(revision is not None and revision.is_changed for revision in revisions),
-    )
+    if not any(revision is not None and revision.is_changed for revision in revisions):
+        yield session, commits
+        return
+    with apart(session) as own_session:
+        ledger = own_session.ledger
+        ledger.take_trials(session.ledger, [commit.sha for commit in commits])
+        measured = ledger.commits_with_trials()
+        for commit, word in zip(commits, words, strict=True):
+            if commit.sha not in measured:
+                typed = run_command(session.ledger, word)
+                raise CeledgerError(f"no trial of {name_of(commit)} is stored", f"type {typed}")
+        yield own_session, commits
 
 
 @contextmanager
@@ -104,13 +123,6 @@ def apart_for(session: Session, words: Sequence[str]) -> Iterator[Sides]:
                 copies = own_session.repository.state_dir / "suites"
                 files[commit.sha] = suites.snapshot(suite.folder, hash_of(suite.files), copies)
         yield Sides(own_session, tuple(names), files)
-
-
-def name_of(commit: Commit) -> str:
-    """Return what a commit is called beside another: a synthetic one by what it is."""
-    from celedger.repo.synthetic import AUTHOR
-
-    return commit.subject if commit.author == AUTHOR else commit.sha[:10]
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from celedger.base.model import CLOCKED, Metric, Task, TrialRecord
 from celedger.judge.incident import TWO_SIDED_95, MetricStanding, Standing, State, interval
 from celedger.judge.standings import HIDDEN, NO_REPEATS, ONE_SIDED_95, PAIRED
 from celedger.ledger.read import Reader
-from celedger.repo.synthetic import AUTHOR
+from celedger.repo.synthetic import is_synthetic
 from celedger.stats.tries import evidence, needed
 
 
@@ -21,7 +21,7 @@ def try_number(ledger: Reader, base: str, edit: str) -> int:
     measured = {*ledger.commits_with_trials()}
     tries = [
         commit.sha for commit in ledger.commits()  # of equal times: in the order of recording
-        if commit.author == AUTHOR and commit.parents == (base,) and commit.sha in measured
+        if is_synthetic(commit) and commit.parents == (base,) and commit.sha in measured
     ]  # fmt: skip
     return tries.index(edit) + 1
 

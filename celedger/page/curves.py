@@ -18,6 +18,7 @@ from celedger.base.errors import CeledgerError, UsageError
 from celedger.base.model import Commit, Metric
 from celedger.ledger.read import Reader
 from celedger.page.marks import CYCLE, SHAPES, crosses
+from celedger.repo.synthetic import is_synthetic
 from celedger.views import picture, samples
 from celedger.views.format import clip, count, plain, short
 from celedger.views.samples import Batch
@@ -101,7 +102,9 @@ def read_chart(
     panels = tuple((metric, tuple(curves[metric.name])) for metric in named[:MOST_PANELS])
     most = max(curve.trials for _, curves in panels for curve in curves)
     bands = f", up to {count(most, 'trial')} each: mean, with the lowest and highest"
-    subject = count(len(batches), "commit") + (bands if most > 1 else "") + _differing(batches)
+    subject = (
+        count(len(batches), "commit") + (bands if most > 1 else "") + _differing(ledger, batches)
+    )
     return Chart("/".join(title), subject, axis, panels)
 
 
@@ -135,9 +138,12 @@ def _trials(batch: Batch) -> list[str]:
     return [r.trial.ulid for r in whole or well or batch.records]
 
 
-def _differing(batches: Sequence[tuple[Commit, Batch]]) -> str:
-    """Say which commits are not comparable, and why."""
-    parts = {"suites": {b.recipe for _, b in batches},
+def _differing(ledger: Reader, batches: Sequence[tuple[Commit, Batch]]) -> str:
+    """Say which commits are not comparable, and why. An edit of the suite's files is an edit."""
+    recipes = {b.recipe for _, b in batches}
+    if any(is_synthetic(commit) for commit, _ in batches):
+        recipes = {task.without_files for task in ledger.tasks() if task.recipe in recipes}
+    parts = {"suites": recipes,
              "environments": {b.environment for _, b in batches}}  # fmt: skip
     differing = [name for name, values in parts.items() if len(values) > 1]
     return f"; not comparable: their {' and '.join(differing)} differ" if differing else ""
@@ -181,7 +187,8 @@ def _draw_panel(
         at = positions.astype(float)
         if max(ends) == min(ends):  # one epoch: beside each other
             at = positions + 0.1 * (number - (len(curves) - 1) / 2)
-        name = clip(f"{short(commit.sha)}  {plain(commit.subject)}", 64)  # two fit per row
+        hash_ = "" if is_synthetic(commit) else f"{short(commit.sha)}  "
+        name = clip(f"{hash_}{plain(commit.subject)}", 64)  # two fit per row
         axes.plot(
             at, mean, color=colour, linewidth=width, marker=marker, markersize=3, alpha=0.8,
             label=name,

@@ -11,6 +11,7 @@ import typer
 from celedger.base.errors import CeledgerError, Status, UnknownRevision, UsageError, command
 from celedger.cli import options
 from celedger.cli.session import Session, reading
+from celedger.cli.synthetic import reading_apart
 from celedger.page.verb import line_with_trials
 
 if TYPE_CHECKING:
@@ -113,8 +114,9 @@ def _draw_series(
         title = find_task(session.ledger, task)
         kind = "curves" if axis == "epoch" else "steps"
         path = _path(session, output, kind, title[1], *metrics)  # before anything is computed
-        shas = [session.repository.resolve(revision).sha for revision in revisions]
-        chart = curves.read_chart(session.ledger, title, shas, metrics, axis)
+        with reading_apart(session, revisions) as (own_session, commits):
+            shas = [commit.sha for commit in commits]
+            chart = curves.read_chart(own_session.ledger, title, shas, metrics, axis)
         print(picture.save(curves.draw(chart), path))
     return Status.GOOD
 

@@ -374,6 +374,12 @@ class Repository:
             return UnknownRevision(f"{revision!r} names an object that is no commit")
         if "ambiguous" in error:
             return UnknownRevision(f"{revision!r} is ambiguous", "give more digits")
+        base, _, culprit = revision.rpartition("-")
+        if revision == "." or ((base == "." or self._knows(base)) and self._knows(culprit)):
+            return UnknownRevision(
+                f"{revision!r} is no commit: it has no history, and no noise of its own",
+                "run, check, show, diff, table and plot curves take it",
+            )
         if ".." in revision and not revision.startswith(":"):
             return UnknownRevision(f"{revision!r} is a range: one commit is wanted here")
         close = difflib.get_close_matches(re.split(r"[~^@:]", revision)[0], self._refs(), n=3)
@@ -381,6 +387,10 @@ class Repository:
         if not close and self.shallow_boundary():
             hint = f"this clone is shallow; {UNSHALLOW}"
         return UnknownRevision(f"unknown revision {revision!r}", hint)
+
+    def _knows(self, revision: str) -> bool:
+        words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
+        return bool(revision) and self.ask(*words).status == 0
 
     def _refs(self) -> list[str]:
         return self.tell("for-each-ref", "--format=%(refname:short)").text.splitlines()

@@ -304,13 +304,17 @@ def _reverted(
             f"{culprit.sha[:_SHORT]} cannot be reverted cleanly on {base.sha[:_SHORT]}: {names}"
         )
     tree = store.changed(base.tree, changes) if changes else base.tree
-    title = f"{_name(base)} without {culprit.sha[:_SHORT]}"
+    title = f"{name_of(base)} without {culprit.sha[:_SHORT]}"
     return Synthetic(synthetic_commit(store, tree, base, title), base, title, left_out)
 
 
-def _name(commit: Commit) -> str:
-    is_synthetic = commit.author == AUTHOR
-    return commit.subject if is_synthetic else commit.sha[:_SHORT]
+def is_synthetic(commit: Commit) -> bool:
+    return commit.author == AUTHOR
+
+
+def name_of(commit: Commit) -> str:
+    """Return what a commit is called beside another: a synthetic one by what it is."""
+    return commit.subject if is_synthetic(commit) else commit.sha[:_SHORT]
 
 
 def differences(

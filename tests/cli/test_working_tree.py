@@ -7,10 +7,14 @@ import sqlite3
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from random import Random
+from typing import TYPE_CHECKING
 
 import pytest
 from conftest import SUITE, git, make_project, with_verbs
 from scripted import ScriptedProject, scripted
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 CHAINS, TRIES = 2, 5
 
@@ -93,6 +97,66 @@ def test_head_and_the_working_tree_are_compared(quick: ScriptedProject) -> None:
     assert loss["delta"] == pytest.approx(-0.5)
     assert f"working tree at {head[:10]}" in quick.run("diff", "HEAD", ".").out
     assert f"working tree at {head[:10]}" in quick.run("show", ".").out
+
+
+def test_values_and_curves_of_the_working_tree_are_shown_beside_heads(
+    quick: ScriptedProject,
+) -> None:
+    head = quick.history([1.0])[-1]
+    quick.run("run", "HEAD")
+    edit(quick, "LEVEL = 0.5\n")
+    done = quick.run("table", ".")
+    assert done.status == 128
+    assert f"no trial of working tree at {head[:10]} is stored (type `celedger run ." in done.err
+    quick.run("run", ".")
+    (row,) = json.loads(quick.run("table", ".", "--json").out)["rows"]
+    assert row["values"]["val_loss"]["mean"] == pytest.approx(0.8303, abs=0.01)
+    assert "1.33" in quick.run("table", "HEAD").out
+
+
+@with_verbs("plot")
+def test_the_curves_of_the_working_tree_are_drawn_beside_heads(
+    quick: ScriptedProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from matplotlib.text import Text
+
+    from celedger.views import picture
+
+    drawn: list[Figure] = []
+    monkeypatch.setattr(picture, "save", lambda figure, path: drawn.append(figure) or path)
+    head = quick.history([1.0])[-1]
+    quick.run("run", "HEAD")
+    edit(quick, "LEVEL = 0.5\n")
+    words = ("plot", "curves", "HEAD", ".")
+    assert "celedger run ." in quick.run(*words).err
+    script = quick.root / "suites" / "tiny" / "fit.py"
+    script.write_text(script.read_text() + "# edited\n")  # an edit of the suite is an edit
+    quick.run("run", ".")
+    done = quick.run(*words)
+    assert done.status == 0, done.err
+    (figure,) = drawn
+    panel = figure.axes[0]
+    names = panel.get_legend_handles_labels()[1]
+    assert [names[0][:8], names[1]] == [head[:8], f"working tree at {head[:10]}"]
+    ends = [line.get_ydata()[-1] for line in panel.lines[:2]]
+    assert ends == pytest.approx([1.33, 0.83], abs=0.01)
+    title = " ".join(text.get_text() for text in figure.findobj(Text))
+    assert "2 commits" in title
+    assert "not comparable" not in title
+    done = quick.run("plot", "curves", "HEAD-HEAD")
+    assert f"no trial of {head[:10]} without {head[:10]} is stored" in done.err
+
+
+@pytest.mark.parametrize("revision", [".", "HEAD-HEAD", ".-HEAD"])
+def test_a_synthetic_revision_has_no_history(quick: ScriptedProject, revision: str) -> None:
+    quick.history([1.0])
+    quick.run("run", "HEAD")
+    for words in (("noise", "--commit", revision), ("drift", revision)):
+        done = quick.run(*words)
+        assert done.status == 129
+        assert f"{revision!r} is no commit: it has no history, and no noise" in done.err
+    done = quick.run("drift", "nope-HEAD")
+    assert "unknown revision 'nope-HEAD'" in done.err
 
 
 def test_a_commit_reverted_is_measured(quick: ScriptedProject) -> None:

@@ -188,7 +188,6 @@ def sides(
 
 def _side(session: Looking, commit: Commit) -> Side:
     from celedger.lab.diagnose.explain import Side
+    from celedger.repo.synthetic import name_of
 
-    return Side(
-        synthetic.name_of(commit), commit, suite_files=session.sides.suite_files.get(commit.sha)
-    )
+    return Side(name_of(commit), commit, suite_files=session.sides.suite_files.get(commit.sha))

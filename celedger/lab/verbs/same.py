@@ -61,6 +61,7 @@ def same(
     from celedger.lab.diagnose.same import STATUS, answers
     from celedger.lab.diagnose.signature import SHORT, STEPS
     from celedger.lab.views.same import same_json, same_text
+    from celedger.repo.synthetic import name_of
     from celedger.views import document
 
     scheme = None if short is None else SHORT if short else STEPS
@@ -78,7 +79,7 @@ def same(
     ) as session:
         _keep_launchers(session.bench, opened[0].repository)
         a, b = map(session.repository.resolve, session.sides.revisions)
-        title = f"{synthetic.name_of(b)}, beside {synthetic.name_of(a)}"
+        title = f"{name_of(b)}, beside {name_of(a)}"
         if a.tree == b.tree:
             print(f"{title}: the same files, nothing to compare")
             return Status.GOOD
