@@ -43,7 +43,8 @@ test-all: $(STAMP)  ## Run them and the slow ones: every kill, suite, adapter
 	$(BIN)/python -m pytest -n 2 --dist loadgroup --hypothesis-profile=long -m 'not gpu and not slurm'
 
 test-gpu: $(STAMP)  ## Run the tests of one GPU (10 minutes; without a GPU there are none)
-	$(BIN)/python -m pytest -m gpu tests/gpu || test $$? -eq 5
+	$(BIN)/python -m pytest -m gpu tests/gpu/test_known_truth.py || test $$? -eq 5
+	$(BIN)/python -m pytest -m gpu -n 4 tests/gpu/test_trainings_on_gpu.py || test $$? -eq 5
 
 test-slurm: $(STAMP)  ## Run the tests of a real Slurm cluster on this machine (as root, with apt-get)
 	$(BIN)/python -m pytest -m slurm tests/engines

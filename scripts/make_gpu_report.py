@@ -68,16 +68,18 @@ def about(device: Device) -> str:
 
 def tests(folder: Path) -> str:
     """Run tests/gpu; return a table of what failed or was skipped, below the sums."""
-    report = folder / "junit.xml"
-    subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests/gpu", f"--junitxml={report}"],
-        cwd=ROOT, check=False,
-    )  # fmt: skip
     rows, passed = [], 0
-    for case in ElementTree.parse(report).getroot().iter("testcase"):
-        ends = [part for part in case if part.tag in ("failure", "error", "skipped")]
-        passed += not ends
-        rows += [(case.get("name"), part.tag, _line(part.get("message"))) for part in ends]
+    for name, *words in (("test_known_truth",), ("test_trainings_on_gpu", "-n", "4")):
+        report = folder / f"{name}.xml"
+        subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-m", "gpu", f"tests/gpu/{name}.py", *words,
+             f"--junitxml={report}"],
+            cwd=ROOT, check=False,
+        )  # fmt: skip
+        for case in ElementTree.parse(report).getroot().iter("testcase"):
+            ends = [part for part in case if part.tag in ("failure", "error", "skipped")]
+            passed += not ends
+            rows += [(case.get("name"), part.tag, _line(part.get("message"))) for part in ends]
     return f"{passed} passed.\n\n" + (table(("test", "end", "reason"), *rows) if rows else "")
 
 

@@ -638,8 +638,9 @@ class QueuedJob:
 
 _BYTES = re.compile(
     r"peak_memory(_reserved|_fragmented)?|peak_host_memory|device_memory_used|memory_growth"
+    r"|gpu_memory(_grown)?|(peak_)?rss"
 )
-_SECONDS = re.compile(r"(step_time|latency)_p\d\d|step_time|evaluation_time")
+_SECONDS = re.compile(r"(step_time|latency)_p\d\d|step_time|evaluation_time|duration|cpu_time")
 
 
 def usual_unit(metric: str) -> str:

@@ -70,12 +70,13 @@ def percent(share: float) -> str:
 
 def relative(change: float, before: float) -> str:
     """Return a change over the level before: `+3.0 %`, or `× 12`, the level after over it; ""
-    where that level is zero."""
+    where that level is zero, or that multiple would be negative."""
     if not before:
         return ""
     ratio = change / abs(before)
     if MULTIPLE < abs(ratio) < math.inf:
-        return _multiple(1 + change / before)
+        factor = 1 + change / before
+        return _multiple(factor) if factor > 0 else ""
     text = percent(ratio)
     return f"+{text}" if ratio > 0 and text != "0 %" else text
 

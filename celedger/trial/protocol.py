@@ -35,7 +35,7 @@ _COLD = (
 # memory of what its suite preloads. Another rule, so that the two are never compared.
 _WARM = {m.name: replace(m, summary="max-own" if m.summary == "max" else "warm") for m in _COLD}
 # Metrics that the runner measures for every trial. A suite may declare one of them itself, to give
-# it another floor or direction.
+# it another floor or direction; a peak stays one.
 TELEMETRY: tuple[Metric, ...] = (
     *_COLD,
     *_WARM.values(),
@@ -60,7 +60,9 @@ def with_telemetry(task: Task) -> Task:
     """Return the task with the runner's own metrics added to those of its suite."""
     metrics = {m.name: m for m in task.metrics}
     for metric in TELEMETRY:
-        metrics.setdefault(metric.name, metric)
+        own = metrics.setdefault(metric.name, metric)
+        if own.summary == Metric.summary:
+            metrics[metric.name] = replace(own, summary=metric.summary)
     if task.preload:
         for name, warm in _WARM.items():
             metrics[name] = replace(metrics[name], summary=warm.summary)

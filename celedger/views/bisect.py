@@ -21,6 +21,7 @@ from celedger.repo.hunks import CommitPart
 from celedger.views.document import Document, pick
 from celedger.views.format import (
     Column,
+    amount,
     count,
     duration,
     iso_date,
@@ -29,7 +30,6 @@ from celedger.views.format import (
     percent,
     plain,
     probability,
-    relative,
     short,
     sure,
     table,
@@ -308,7 +308,7 @@ def effect_text(report: Report, unit: str) -> str:
     if not report.level:
         return text
     effect, low, high = (
-        relative(x, report.level) for x in (report.effect, report.low, report.high)
+        amount(x, report.level, unit=unit) for x in (report.effect, report.low, report.high)
     )
     bounded = math.isfinite(report.low) and math.isfinite(report.high)
     return f"{text} ({effect}; 95 %: {low} … {high})" if bounded else f"{text} ({effect})"

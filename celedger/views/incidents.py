@@ -100,7 +100,7 @@ def interval(metric: IncidentMetric) -> str:
     if not metric.before or not math.isfinite(metric.low) or metric.unit == PER_STEP:
         return ""
     low, high = (relative(end, metric.before) for end in (metric.low, metric.high))
-    return f"{low} … {high}"
+    return f"{low} … {high}" if low and high else ""
 
 
 def levels(metric: IncidentMetric) -> str:

@@ -3,6 +3,7 @@ They change no setting of the device."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -35,14 +36,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def device() -> Iterator[Device]:
-    """Hold the device for all tests, and make it the only one that they and their children see."""
+    """Hold the device for all tests, and make it the only one that they and their children see.
+    Processes of pytest-xdist do not hold it: what they run needs no quiet device."""
     chosen = gpu.resolve("auto")
     assert chosen.gpu is not None, "torch has CUDA and NVML shows no GPU"
     waiting = device_lock.DeviceLock(
         chosen.key, folder=device_lock.default_folder(), label="tests/gpu"
     )
+    beside_others = "PYTEST_XDIST_WORKER" in os.environ
     with (
-        waiting.hold(lambda holder: None),
+        contextlib.nullcontext() if beside_others else waiting.hold(lambda holder: None),
         pytest.MonkeyPatch.context() as patch,
     ):
         patch.setenv("CUDA_VISIBLE_DEVICES", chosen.visible)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Project, celedger, make_project
+from conftest import Done, Project, celedger, make_project
 from suites.conftest import Trials, trial
 
 from suites import test_shipped_suites, test_vision_tasks
@@ -18,8 +18,9 @@ __all__ = ["trial"]  # a fixture
 SHORT = {name: row[0] for name, row in test_shipped_suites.SHORT.items()} | {
     name: row[0] + test_vision_tasks.EVERY for name, row in test_vision_tasks.SHORT.items()
 }
-# They drop out on the device, which draws other numbers than the CPU, or compute in another type.
-DRAWS = ("mlp_digits", "vit_", "graph_communities", "[amp=true]")
+# They draw on the device, which has other numbers than the CPU, or compute in another type.
+SAMPLES = ("vae_digits", "actor_critic")
+DRAWS = (*SAMPLES, "mlp_digits", "vit_", "graph_communities", "[amp=true]")
 LONG = ("averaged_cnn", "text_detector", "shape_tracker")  # minutes before the first step
 COMPARED = [name for name in SHORT if not any(word in name for word in (*DRAWS, *LONG))]
 
@@ -39,14 +40,37 @@ def test_a_task_repeats_itself_bit_by_bit(name: str, tmp_path: Path, trial: Tria
     assert all(report["peak_memory"] > 0 for report in runs[0] if "peak_memory" in report)
 
 
-@pytest.mark.parametrize("name", COMPARED)
-def test_cuda_differs_from_the_cpu_by_rounding_alone(name: str, empty: Project) -> None:
+def beside_the_cpu(empty: Project, name: str) -> Done:
     suite = "core" if name in CORE else "wide"
-    done = celedger(
+    return celedger(
         empty.root, "explain", "HEAD", name, "--suite", suite, "--device", "cpu",
         "--b", "device=cuda:0", "--steps", "3", timeout=300,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_cuda_differs_from_the_cpu_by_rounding_alone(name: str, empty: Project) -> None:
+    done = beside_the_cpu(empty, name)
     assert done.status == 0, done.out + done.err
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_other_random_numbers_are_named_as_such(name: str, empty: Project) -> None:
+    done = beside_the_cpu(empty, name)
+    assert (done.status, "random numbers are drawn" in done.out) == (1, True), done.out + done.err
+
+
+def test_a_large_tensor_is_summed_up_where_it_lies(run_on_gpu: Callable[[str], str]) -> None:
+    """Of another element, another place and another type the sums differ; the host has the same."""
+    seen = run_on_gpu(
+        "import torch\nfrom celedger.lab.probes.tensors import sums\n"
+        "a = torch.randn(5_000_000, device='cuda')\n"
+        "b, c = a.clone(), a.roll(1)\n"
+        "b[-1] = torch.nextafter(b[-1], b[-1] + 1)\n"
+        "kinds = [a, a.clone(), a.cpu(), b, c, a.double(), a.bfloat16(), a.view(2500, 2000).T]\n"
+        "print(*(int(sums(x) == sums(a)) for x in kinds))"
+    )
+    assert seen.split() == list("11100000")
 
 
 CORE = ("resnet_digits", "char_transformer", "char_lstm", "linear_probe", "optimisers")

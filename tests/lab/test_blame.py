@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from conftest import make_project
 from lab.made_traces import Writer
 
 from celedger.lab.diagnose.blame import blame, blame_functions
 from celedger.lab.diagnose.code_change import CodeChange
+from celedger.lab.diagnose.difference import TraceComparison
 from celedger.lab.diagnose.explain import code_change
 from celedger.lab.diagnose.finding import (
     CodePlace,
@@ -16,7 +18,7 @@ from celedger.lab.diagnose.finding import (
     FindingPhase,
     Sureness,
 )
-from celedger.lab.diagnose.inexact_trainings import first_shift
+from celedger.lab.diagnose.inexact_trainings import first_shift, unexplained
 from celedger.lab.diagnose.trace import Frame, Trace
 from celedger.repo import Repository
 
@@ -102,6 +104,45 @@ def test_a_shift_over_seeds_is_found_at_its_place_and_noise_is_not(tmp_path: Pat
     assert found is not None
     assert (found.module, found.phase) == ("head", "forward")
     assert "times as large, over 5 seeds" in found.sentence
+
+
+def test_between_devices_only_what_rounding_does_not_explain_is_named(tmp_path: Path) -> None:
+    """An H100 beside the CPU: what is computed before the first step differs in its last bits."""
+    import numpy as np
+
+    draw = np.random.default_rng(0)
+    weight, x, y = (draw.normal(size=200) for _ in range(3))
+
+    def side(name: str, weight: Any, x: Any, y: Any, *, drew: bool = False) -> Trace:
+        w = Writer(tmp_path / name)
+        w.module("", "net.Net")
+        w.module("head", "torch.nn.LSTM")
+        w.init("head.weight", weight)
+        w.enter("", x)
+        w.enter("head", x, under="")
+        w.call("randn_like", "head", x, **({"y": name, "z": "0"} if drew else {}))
+        w.leave("head", y)
+        return w.done()
+
+    def found(**changed: Any) -> ExplainFinding | None:
+        one, drew = {"weight": weight, "x": x, "y": y}, changed.pop("drew", False)
+        name = str(len(list(tmp_path.iterdir())))
+        sides = [
+            side(f"{name}{n}", **each, drew=drew) for n, each in enumerate((one, one | changed))
+        ]
+        return unexplained(TraceComparison(*sides), None)
+
+    assert found() is None
+    assert found(weight=weight * (1 + 1.4e-7 * draw.normal(size=200))) is None
+    assert found(x=x * (1 + 1e-7 * draw.normal(size=200))) is None
+    assert found(y=y * (1 + 4.5e-6 * draw.normal(size=200))) is None  # 64 characters of an LSTM
+    for name, value in (("weight", weight), ("x", x), ("y", y)):
+        far = found(**{name: value * (1 + 1e-3 * draw.normal(size=200))})
+        assert far is not None
+        assert "drawn before it" not in far.sentence
+    drawn = found(y=draw.normal(size=200), drew=True)
+    assert drawn is not None
+    assert "random numbers are drawn before it" in drawn.sentence
 
 
 def test_the_innermost_frame_comes_before_its_callers_and_a_moved_function_last(

@@ -16,6 +16,7 @@ from celedger.child import torch as training_loop  # noqa: E402
 from celedger.lab.probes import memory, observe  # noqa: E402
 from celedger.lab.probes.operators import device_work  # noqa: E402
 from celedger.lab.probes.stack import Lines  # noqa: E402
+from celedger.lab.probes.tensors import sums  # noqa: E402
 from celedger.lab.probes.waits import DeviceWaits  # noqa: E402
 
 WAITED = "called a synchronizing CUDA operation"
@@ -227,3 +228,24 @@ def test_the_device_s_work_is_told_apart_from_copies_beside_it() -> None:
         "busy": 45e-6, "kernels": 35e-6, "exposed_copies": 15e-6, "pageable_copies": 15e-6,
         "float32_products": 20e-6, "launches": 1.5,
     })  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.uint8, torch.complex64],
+)
+def test_the_sums_of_a_tensor_tell_one_bit_and_one_place(kind: Any) -> None:
+    draw = torch.Generator().manual_seed(0)
+    tensor = torch.randn(300, 70, generator=draw).mul(50).to(kind)
+    other, moved = tensor.clone(), tensor.roll(1)
+    other.view(torch.uint8)[150, 3] ^= 1
+    assert sums(tensor) == sums(tensor.clone()) == sums(tensor.T.contiguous().T)
+    assert len({sums(each) for each in (tensor, other, moved)}) == 3
+
+
+def test_sums_of_a_tensor_of_several_parts_have_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("celedger.lab.probes.tensors._PART", 100)
+    tensor = torch.arange(1050.0)
+    swapped = torch.cat([tensor[100:200], tensor[:100], tensor[200:]])
+    assert len(sums(tensor)) == 8 * 11
+    assert len({sums(each) for each in (tensor, swapped, tensor + (tensor == 1049))}) == 3

@@ -185,7 +185,7 @@ def test_only_judged_metrics_can_be_missing() -> None:
 def test_a_suite_may_redefine_what_the_runner_measures() -> None:
     own = Metric("peak_rss", "B", Direction.INFO, Kind.MEMORY)
     task = protocol.with_telemetry(Task("s", "t", (), metrics=(own,)))
-    assert task.metric("peak_rss") == own
+    assert task.metric("peak_rss") == replace(own, summary="max")
     assert task.metric("duration") is not None
 
 
@@ -198,4 +198,13 @@ def test_memory_without_what_a_suite_preloads_is_another_definition() -> None:
         assert own[0] in TELEMETRY  # so it never fails a check by itself
     task = replace(plain, preload=("torch",), metrics=(declared,))
     assert with_telemetry(task).metric("peak_rss") == replace(declared, summary="max-own")
+
+
+def test_a_declared_peak_stays_one() -> None:
+    """It was the last sample's, of what the task declares to change its floor."""
+    declared = Metric("gpu_memory", "B", Direction.LOWER, Kind.MEMORY)
+    task = with_telemetry(Task("s", "t", (), metrics=(declared,)))
+    assert task.metric("gpu_memory") == replace(declared, summary="max")
+    own = replace(declared, summary="area")
+    assert with_telemetry(replace(task, metrics=(own,))).metric("gpu_memory") == own
     assert summarise(Metric("m", summary="max-own"), [(0, 1.0), (1, 3.0), (2, 2.0)]) == 3.0

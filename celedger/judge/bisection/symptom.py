@@ -237,6 +237,12 @@ def find_symptom(
     if questions and min(weights) < math.inf:
         return symptoms[weights.index(min(weights))]
     refused = refused or (_unended(good, bad) if silent else None)
+    if metric is not None and not questions:
+        refused = refused or CannotJudge(
+            f"no {metric} at {good.sha[:10]} and {bad.sha[:10]} that could be compared",
+            f"{command('show', bad.sha[:12])} lists what was reported; the speed of disturbed or "
+            "throttled trials does not count",
+        )
     noisy = any(map(_seems_worse, questions, answers))
     raise refused or NotWorse(good, bad, symptoms, improved=improved, clearly=noisy)
 

@@ -27,7 +27,12 @@ from celedger.lab.diagnose.finding import (
     named,
     places_of,
 )
-from celedger.lab.diagnose.tensor_distance import EPSILON, first_distance, relative_error
+from celedger.lab.diagnose.tensor_distance import (
+    EPSILON,
+    ROUNDING_UNITS,
+    first_distance,
+    relative_error,
+)
 from celedger.lab.diagnose.trace import Event, Trace, owner_of
 from celedger.stats.tails import t_test
 
@@ -41,8 +46,11 @@ _PHASES = {
 # softmax of large ones, by the condition number of its function. Modules of the suites stay below 8
 # at float32 against bfloat16; ten times exceeds that.
 _AMPLIFIES = 10.0
-# Rounding of one module from exact inputs: some units of its type (docs/explain.md).
+# Rounding of one module from exact inputs, in units of its type (docs/explain.md). Half precision
+# adds up in float32 and rounds once or twice; what adds up in its own type has ROUNDING_UNITS: an
+# LSTM over 64 characters differs by 38 units between a CPU and an H100.
 _UNITS = 8.0
+_COMPARED = ("init", "enter", "leave", "loss", "grad")
 
 
 def first_shift(runs_a: Sequence[Trace], runs_b: Sequence[Trace]) -> ExplainFinding | None:
@@ -125,29 +133,46 @@ def _shift_finding(
 def unexplained(c: TraceComparison, dtype: str | None) -> ExplainFinding | None:
     """Find the first tensor of step 0 whose error jumps beyond what its type explains. `dtype`: the
     autocast type, whose error is larger than that of the recorded types."""
-    if begins := c.differing("init"):
-        return judge(c, Front(begins[0], "init", ()))
-    worst = 0.0
-    for pair in c.pairs:
+    worst, computed, agreed = 0.0, False, (-1, -1)
+    for pair in sorted(c.pairs, key=lambda pair: pair.one.kind != "init"):
         a, b = pair.a, pair.b
-        if a is None or b is None or a.kind not in ("enter", "leave", "loss", "grad"):
+        if pair.one.step or pair.one.evaluation:
             continue
-        if a.step or a.evaluation or not a.tensors:
+        if a is None or b is None or a.kind not in _COMPARED or not a.tensors:
             continue
-        if a.kind == "enter" and a.raw.get("u") is None and not worst and c.differs(pair):
-            return judge(c, Front(pair, "enter", ()))
+        given = a.kind == "init" or (a.kind == "enter" and a.raw.get("u") is None and not computed)
         error = relative_error(a.tensors, b.tensors)
+        types = [[tensor.dtype for tensor in event.tensors] for event in (a, b)]
+        if given and (c.ties(pair) or math.isnan(error) or types[0] != types[1]):
+            return judge(c, Front(pair, a.kind, ()))
         if math.isnan(error):
             continue
-        units = [EPSILON.get(tensor.dtype, 0.0) for e in (a, b) for tensor in e.tensors]
-        eps = max([*units, EPSILON.get(dtype or "", 0.0)])
-        if error > _AMPLIFIES * max(worst, _UNITS * eps / _AMPLIFIES):
-            return _jump(c, a, b, error, worst)
-        worst = max(worst, error)
+        if error > max(_AMPLIFIES * worst, _rounding(a, b, dtype)):
+            if given:
+                return judge(c, Front(pair, a.kind, ()))
+            random = _drawn(c.a, agreed[0], a) != _drawn(c.b, agreed[1], b)
+            return _jump(c, a, b, error, worst, random=random)
+        worst, computed = max(worst, error), computed or a.kind == "leave"
+        agreed = a.order, b.order
     return None
 
 
-def _jump(c: TraceComparison, a: Event, b: Event, error: float, before: float) -> ExplainFinding:
+def _rounding(a: Event, b: Event, dtype: str | None) -> float:
+    """Return the relative error that the types of two events explain."""
+    types = [tensor.dtype for event in (a, b) for tensor in event.tensors] + [dtype or ""]
+    eps = max(EPSILON.get(name, 0.0) for name in types)
+    return eps * (_UNITS if eps > EPSILON["float32"] else ROUNDING_UNITS)
+
+
+def _drawn(trace: Trace, since: int, until: Event) -> list[str]:
+    """Return the states of the generators after every draw between two events."""
+    between = (event for event in trace.events if since < event.order <= until.order)
+    return [event.raw["y"] for event in between if event.drew]
+
+
+def _jump(
+    c: TraceComparison, a: Event, b: Event, error: float, before: float, *, random: bool
+) -> ExplainFinding:
     module = c.b.modules.get(b.path or "")
     what = {"enter": "input", "leave": "output", "loss": "loss", "grad": "gradient"}[b.kind]
     where = f"{what} of {named(b.path)}" if b.kind != "loss" else "loss"
@@ -155,14 +180,12 @@ def _jump(c: TraceComparison, a: Event, b: Event, error: float, before: float) -
         f"the {where} differs by {figure(error)} of its size, where all before it differs by "
         f"{figure(before)} at most"
     )
-    calls_a, calls_b = c.calls(a.path, a.number, a)
-    random = any(event.drew for event in (*calls_a, *calls_b, a, b))
     if random:
-        sentence += ": it draws random numbers, and the two sides draw different ones"
+        sentence += ": random numbers are drawn before it, and the two sides draw different ones"
     far = first_distance(a.tensors, b.tensors)
     if far is not None and far.finite == (True, False):
         sentence += "; it is not finite any more"
-    _, call = novel(calls_a, calls_b)
+    _, call = novel(*c.calls(a.path, a.number, a))
     return ExplainFinding(
         FindingPhase.BACKWARD if b.kind == "grad" else FindingPhase.FORWARD, b.step, b.path,
         module.short if module else "", where, "random" if random else "precision", sentence, far,

@@ -70,10 +70,13 @@ def distance(a: Tensor, b: Tensor) -> Distance:
 
 
 def _factor(x: np.ndarray, y: np.ndarray) -> float:
-    """Return the number c with y = c x to the last digits of single precision, if there is one."""
+    """Return the number c with y = c x to the last digits of single precision, if there is one
+    other than 1."""
     if not len(x) or not x.any():
         return math.nan
     c = float(x @ y) / float(x @ x)
+    if abs(c - 1.0) < 1e-5:
+        return math.nan
     return c if np.allclose(y, c * x, rtol=1e-5, atol=1e-6 * float(np.abs(y).max())) else math.nan
 
 
