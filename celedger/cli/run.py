@@ -105,10 +105,13 @@ def run(
         rows = CommitRows.of(ledger, newest.sha, state)
         options.answer(rows, json=False)
         for name, silent in rows.without_value(bench.suite.judged).items():
-            note(
-                f"celedger: warning: {name} {', '.join(silent)}: no trial had a value; a training "
-                "of very few or short steps has none (docs/suites.md)"
-            )
+            if bench.station.device.gpu is None:  # a suite may be declared for both
+                silent = [metric for metric in silent if not metric.startswith("gpu_")]
+            if silent:
+                note(
+                    f"celedger: warning: {name} {', '.join(silent)}: no trial had a value; a "
+                    "training of very few or short steps has none (docs/suites.md)"
+                )
         if standings and all(each.standing is Standing.FIRST for each in standings):
             note("celedger: first measurement: there is nothing to compare with yet")
     head_records = [

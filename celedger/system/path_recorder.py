@@ -31,6 +31,9 @@ _PAGE = 4096  # bytes: no machine's is smaller
 _SHORT = 256  # bytes: nearly all paths are shorter
 _MOST_NOTED = 100_000  # names, of 150 bytes or so each
 _PASSING = re.compile(rb"/proc/|^/dev/")  # what means something else once a file is closed
+# Links of /proc/PID/fd and /proc/PID/ns that lead to no file: a pipe, a socket, a namespace. CUDA
+# looks at such links of its own. Who reads by one reads what it has already.
+_NO_FILE = re.compile(rb"[a-z_]+:")
 _SCRIPTS = 6  # more than the kernel follows
 _LINKS = 40  # as many links does the kernel follow before it says ELOOP
 
@@ -435,7 +438,9 @@ class Record:
             except OSError as error:
                 if links and error.errno != errno.EINVAL and there.startswith(b"/proc/"):
                     # A link led there, and the caller may have gone on and closed it.
-                    self.unknown = self.unknown or "it reads by a link to what it has open"
+                    self.unknown = self.unknown or (
+                        f"it reads by a link to what it has open, {os.fsdecode(path)}"
+                    )
                 here = there
                 if error.errno != errno.EINVAL or not left:  # not there, or the last part
                     # A folder that is not there may be made.
@@ -446,7 +451,8 @@ class Record:
                 continue
             met.append(there)
             links += 1
-            if links > _LINKS:
+            nowhere = there.startswith(b"/proc/") and _NO_FILE.match(target)
+            if nowhere or links > _LINKS:
                 here, lasting = there, False
                 break
             left += target.split(b"/")[::-1]

@@ -82,6 +82,14 @@ def tree(tmp_path: Path) -> Path:
         ("import os; os.system('cat < data/b.txt; test -e flag')", {b"data/b.txt", b"flag"}),
         ("import os; os.chdir('data'); open('b.txt').read()", {b"data", b"data/b.txt"}),
         ("open('/proc/self/cwd/data/b.txt').read()", {b"data/b.txt"}),
+        (
+            (
+                "import os; r, w = os.pipe(); os.stat(f'/proc/self/fd/{r}');"
+                "os.stat('/proc/self/ns/pid'); os.write(w, b'x'); open(f'/dev/fd/{r}').read(0);"
+                "f = os.open('data/b.txt', 0); open(f'/proc/self/fd/{f}').read()"
+            ),
+            {b"data/b.txt"},
+        ),
         ("import os; os.rename('data/a.txt', 'c'); open('c').read()", {b"data/a.txt", b"c"}),
         ("import os; os.symlink('data', 'd'); open('d/b.txt').read()", {b"d", b"data/b.txt"}),
         ("import os; os.rename('data', 'd'); open('d/b.txt').read()", {b"data", b"data/b.txt"}),
