@@ -64,12 +64,17 @@ def init(
     else:
         print(f"kept     {configured}")
     folder = settings.suites / suite
-    python = environment.interpreter_of(repository.root, os.environ)
     proposal = None
+    if suite not in existing:
+        names = repository.worktree_files()
+        here = options.repository.resolve()  # of many projects, the one that is meant
+        inside = [name for name in names if here in (root / name).parents]
+        proposal = propose(root, inside) or propose(root, names)
+    script = proposal.script if proposal is not None else ""
+    python = environment.interpreter_of(repository.root, os.environ, script)
     if suite in existing:
         print(f"kept     {folder}")
     else:
-        proposal = propose(root, repository.worktree_files())
         with files.as_the_user():
             written += scaffold(folder, suite, python, proposal)
     for path in written:
@@ -99,7 +104,7 @@ def init(
 
 def _description(proposal: Proposal) -> str:
     """Return what was recognised in a script, and what is watched of it."""
-    watched = [*proposal.metrics, *(["step_time", "memory_growth"] * proposal.imports_torch)]
+    watched = [*proposal.metrics, *(["step_time", "memory_growth"] * bool(proposal.preload))]
     return f"{proposal.trains_by}; watched: {', '.join(watched) or 'duration and memory'}"
 
 

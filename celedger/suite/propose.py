@@ -9,7 +9,7 @@ import json
 import re
 import shlex
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -40,12 +40,21 @@ _DOWNLOADS = frozenset({"load_dataset", "from_pretrained", "hf_hub_download", "u
 _ELSEWHERE = re.compile(
     r"(^|/)(tests?|docs?|suites|build|\.[^/]*)/|(^|/)(test_[^/]*|[^/]*_test|setup|conftest)\.py$"
 )
-_PACKAGE = re.compile(r"(src/)?([^/]+)/__init__\.py")
+_PACKAGE = re.compile(r"(?:(.+)/)?([^/]+)/__init__\.py")
 _WORD = r"[A-Za-z][\w/.-]*"
 _LABEL = re.compile(rf"({_WORD}(?: {_WORD}){{0,2}})\s*[:=]?\s*$")  # of a printed number
 _ADAPTERS = {  # modules of `child` that run a script which reports nothing itself
-    "Lightning": "celedger.child.lightning", "transformers": "celedger.child.huggingface"
+    "lightning.pytorch": "celedger.child.lightning",
+    "pytorch_lightning": "celedger.child.lightning",
+    "transformers.trainer": "celedger.child.huggingface",
 }  # fmt: skip
+_LIBRARIES = {  # what a script imports -> what it calls to train, and the module that does it
+    "lightning": ("fit", "lightning.pytorch"),
+    "pytorch_lightning": ("fit", "pytorch_lightning"),
+    "transformers": ("train", "transformers.trainer"),
+    "trl": ("train", "transformers.trainer"),
+}
+_TORCH = ("torch", "torch._dynamo")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +67,9 @@ class Proposal:
     params: dict[str, int]
     patterns: tuple[str, ...]
     metrics: dict[str, str]  # name -> direction
-    imports_torch: bool
+    preload: tuple[str, ...]
     stops: bool  # nothing makes it short, so it is stopped
-    pythonpath: str
+    pythonpath: tuple[str, ...]  # folders of its packages; () for the root
 
     @property
     def task(self) -> str:
@@ -90,25 +99,33 @@ class Proposal:
 def propose(root: Path, names: Iterable[str]) -> Proposal | None:
     """Return a task for the likeliest training among these files of a repository, paths relative to
     its root; None where nothing trains."""
-    packages = [match for name in names if (match := _PACKAGE.fullmatch(name))]
-    own = {match[2] for match in packages}
+    names = [*names]
+    packages: dict[str, set[str]] = {}  # folder -> the packages in it
+    for match in filter(None, map(_PACKAGE.fullmatch, names)):
+        packages.setdefault(match[1] or ".", set()).add(match[2])
     nearest = sorted((n for n in names if _counts(n)), key=lambda n: (n.count("/"), n))[:_MOST]
     with warnings.catch_warnings(action="ignore"):  # of what Python would say of the sources
         sources = [source for name in nearest if (source := _read(root, name)) is not None]
-    best = max(sources, key=lambda s: s.score(own), default=None)
-    if best is None or best.score(own) <= 0:
+    scores = [source.score(source.roots(packages)) for source in sources]
+    if max(scores, default=0) <= 0:
         return None
+    best = sources[scores.index(max(scores))]
+    roots = best.roots(packages) or [name for name in ("src",) if name in packages]
+    prefix = next((s.overrides for s in sources if s.overrides is not None), None)
+    if prefix is not None and not best.options:
+        best.take_settings(prefix)
     options = {o: min(_SMALL[o], best.options[o] or _SMALL[o]) for o in best.options if o in _SMALL}
     options = dict([*options.items()][:1])
     adapter = _ADAPTERS.get(best.library)
     script = f"{{tree}}/{best.name}"
     script = script if _PLAIN.fullmatch(best.name) else shlex.quote(script)
     words = ["{python}", *([f"-m {adapter}"] if adapter else []), script]
-    words += [f"--{best.spelling[name]} {{{name}}}" for name in options] + best.seed()
+    words += [f"{best.spelling[name]}{{{name}}}" for name in options] + best.seed()
     logged = [n for s in (sources if adapter else [best]) for n in s.logged]
     printed = {} if logged else best.printed()
     metrics = _judged([*logged, *printed])
     torch = bool(adapter) or any("torch" in source.imports for source in sources)
+    preload = [*(_TORCH if torch else ()), *([best.library] if adapter else [])]
     stops = torch and not adapter and not options
     if stops:  # what its end alone reports would be missing
         early = [n for n in (*logged, *printed) if not _LATE.intersection(_words(n))]
@@ -116,7 +133,7 @@ def propose(root: Path, names: Iterable[str]) -> Proposal | None:
     return Proposal(
         best.name, best.library or "a training loop", " ".join(words), options,
         tuple(text for name, text in printed.items() if name in (*metrics, "epoch")), metrics,
-        torch, stops, "src" if any(match[1] for match in packages) else ".",
+        tuple(preload), stops, tuple(roots),
     )  # fmt: skip
 
 
@@ -166,7 +183,7 @@ class _Source:
                 called = function.id if isinstance(function, ast.Name) else function.attr
                 self.calls.append((called, node))
         self.called = {called for called, _ in self.calls}
-        self.spelling: dict[str, str] = {}  # name of an option -> as it is typed, without `--`
+        self.spelling: dict[str, str] = {}  # name of an option -> what is typed before its value
         self.options: dict[str, int | None] = {}  # name -> default
         self.required = 0
         for called, node in self.calls:
@@ -184,16 +201,36 @@ class _Source:
         )
         default = keywords.get("default")
         name = typed.replace("-", "_")
-        self.spelling[name] = typed
+        self.spelling[name] = f"--{typed} "
         self.options[name] = default if isinstance(default, int) else None
 
     @cached_property
+    def overrides(self) -> str | None:
+        """Return what its users type before KEY=VALUE, where it takes such words apart itself; None
+        where it does not."""
+        if not any(called == "split" and any(_constant(w) == "=" for w in node.args)
+                   for called, node in self.calls):  # fmt: skip
+            return None
+        return "--" if any(_constant(n) == "--" for n in ast.walk(self.tree)) else ""  # type: ignore[arg-type]
+
+    def take_settings(self, prefix: str) -> None:
+        """Add the settings that it gives a value (`config.system.seed = 1`, or `max_iters = 9`) to
+        its options, as KEY=VALUE changes them."""
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
+                target = node.targets[0]
+                path = ast.unparse(target)
+                key = path.partition(".")[2] if isinstance(target, ast.Attribute) else path
+                name, value = key.rpartition(".")[2], node.value.value
+                if isinstance(value, int) and (name in _SMALL or name == "seed"):
+                    self.options[name], self.spelling[name] = value, f"{prefix}{key}="
+
+    @cached_property
     def library(self) -> str:
-        """Return whose loop it trains by; "" for its own."""
-        if self.imports & {"lightning", "pytorch_lightning"} and "fit" in self.called:
-            return "Lightning"
-        if self.imports & {"transformers", "trl"} and "train" in self.called:
-            return "transformers"
+        """Return the module whose loop it trains by; "" for its own."""
+        for name, (method, module) in _LIBRARIES.items():
+            if name in self.imports and method in self.called:
+                return module
         return ""
 
     @property
@@ -205,12 +242,18 @@ class _Source:
         ]
         return bool(top or calls)
 
-    def score(self, own: set[str]) -> int:
-        """Return how likely it is a training to watch; 0 or less for none. `own` are the packages
-        of the repository."""
+    def roots(self, packages: Mapping[str, set[str]]) -> list[str]:
+        """Return the folders above it (and `src` in them) with packages that it imports."""
+        above = [str(folder) for folder in PurePosixPath(self.name).parents]
+        beside = [*above, *(str(PurePosixPath(folder, "src")) for folder in above)]
+        return [folder for folder in beside if self.imports & packages.get(folder, set())]
+
+    def score(self, roots: Sequence[str]) -> int:
+        """Return how likely it is a training to watch; 0 or less for none. `roots` has folders of
+        packages of the repository that it imports."""
         stem, folders = PurePosixPath(self.name).stem.lower(), PurePosixPath(self.name).parts[:-1]
         loop = {"backward", "step"} <= self.called or bool(self.library)
-        uses_own = bool(self.imports & own)
+        uses_own = bool(roots)
         named = "train" in stem
         if not self.runs or not (loop or (uses_own and (named or "train" in self.called))):
             return 0
@@ -224,7 +267,7 @@ class _Source:
     def seed(self) -> list[str]:
         """Return the words that hand the seed on."""
         if "seed" in self.options:
-            return [f"--{self.spelling['seed']} {{seed}}"]
+            return [f"{self.spelling['seed']}{{seed}}"]
         for node in ast.walk(self.tree):  # `sys.argv[1]`, within a call or name of a seed
             if isinstance(node, ast.Call | ast.Assign):
                 text = ast.unparse(node)
@@ -239,9 +282,9 @@ class _Source:
         for called, node in self.calls:
             if called == "log" and "celedger" in self.imports:
                 names += [word.arg for word in node.keywords if word.arg not in (None, "epoch")]
-            elif called == "log" and self.library != "transformers" and node.args:
+            elif called == "log" and self.library != "transformers.trainer" and node.args:
                 names += [n for n in (_constant(node.args[0]),) if isinstance(n, str)]
-            elif called.endswith("Trainer") and self.library == "transformers":
+            elif called.endswith("Trainer") and self.library == "transformers.trainer":
                 evaluates = any(word.arg == "eval_dataset" for word in node.keywords)
                 names.append("eval_loss" if evaluates else "loss")
         return names

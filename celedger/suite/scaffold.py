@@ -33,10 +33,10 @@ def scaffold(
     if proposal is None:
         files = {"first.py": texts["first.py.in"], "suite.toml": suite + texts["first.toml"]}
     else:
-        torch = proposal.imports_torch
-        keys["pythonpath"] = [proposal.pythonpath] if proposal.pythonpath != "." else []
-        keys["preload"] = ["torch", "torch._dynamo"] if torch else []
-        files = {"suite.toml": suite + texts["steps.toml"] * torch + proposal.task}
+        keys["pythonpath"] = [*proposal.pythonpath] if proposal.pythonpath != (".",) else []
+        keys["preload"] = list(proposal.preload)
+        steps = texts["steps.toml"] if proposal.preload else ""
+        files = {"suite.toml": suite + steps + proposal.task}
     for key, value in keys.items():
         if value:
             line = f"{key} = {json.dumps(value, ensure_ascii=False)}"

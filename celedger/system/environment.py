@@ -18,7 +18,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import MappingProxyType
 from typing import Any
 
@@ -253,10 +253,12 @@ json.dump(failed, answer)
 """
 
 
-def interpreter_of(root: Path, env: Mapping[str, str]) -> str:
-    """Return the interpreter of the environment that belongs to a repository, or else is active: as
-    a path from its root where it lies there. "" where there is none but celedger's own."""
-    folders = [root / name for name in _FOLDERS]
+def interpreter_of(root: Path, env: Mapping[str, str], script: str = "") -> str:
+    """Return the interpreter of the environment that belongs to a script of a repository, or else
+    is active: as a path from its root where it lies there. "" where there is none but celedger's
+    own. An environment may lie in each folder between the script and the root."""
+    places = [root / folder for folder in PurePath(script).parents] or [root]
+    folders = [place / name for place in places for name in _FOLDERS]
     folders += [Path(env[name]) for name in _VARIABLES if env.get(name)]
     for folder in folders:
         python = folder / "bin" / "python"

@@ -38,6 +38,43 @@ def test_the_repositorys_environment_trains_and_needs_no_celedger(project: Proje
     assert project.run("run", "HEAD").status == 0
 
 
+MONOREPO = {
+    ".gitignore": ".venv\n",
+    "services/fit/src/fit/__init__.py": "def error(w):\n    return (w - 3) ** 2\n",
+    "services/fit/tools/train.py": """\
+import sys
+import random
+from fit import error
+
+random.seed(int(sys.argv[1]))
+class Optimizer:
+    def __init__(self): self.w = random.random()
+    def backward(self): self.slope = 2 * (self.w - 3)
+    def step(self): self.w -= 0.1 * self.slope
+optimizer = Optimizer()
+for epoch in range(5):
+    optimizer.backward()
+    optimizer.step()
+    print(f"epoch {epoch}: val loss {error(optimizer.w):.5f}")
+""",
+    "other/train.py": "import torch\nfor _ in range(3):\n    x.backward()\n    y.step()\n",
+}
+
+
+def test_a_folder_of_a_monorepo_has_its_own_training_packages_and_environment(
+    project: Project,
+) -> None:
+    python = interpreter(project.root / "services" / "fit" / ".venv")
+    project.commit("two projects", MONOREPO)
+    done = project.run("-C", "services/fit", "init", env={"VIRTUAL_ENV": sys.prefix})
+    assert f"python   {python}" in done.out, done.err
+    assert "trains   services/fit/tools/train.py: a training loop; watched: val_loss" in done.out
+    assert written(project) == 'python = "services/fit/.venv/bin/python"'
+    ran = project.run("run", "HEAD")
+    assert ran.status == 0, ran.err
+    assert "val_loss" in ran.out
+
+
 def test_the_active_environment_is_the_next_choice(project: Project, tmp_path: Path) -> None:
     outside = tmp_path / "project-env"
     python = interpreter(outside)

@@ -110,7 +110,36 @@ def test_other_trainings(tmp_path: Path, text: str, words: str, metrics: Mapping
     found = proposed(tmp_path, {"train.py": text, "src/ours/__init__.py": ""})
     assert found is not None
     assert found.command == "{python} " + words
-    assert (found.metrics, found.pythonpath) == (metrics, "src")
+    assert (found.metrics, found.pythonpath) == (metrics, ("src",))
+
+
+def test_settings_that_the_command_line_overrides_are_options(tmp_path: Path) -> None:
+    """As in minGPT, and in nanoGPT."""
+    utils = (
+        "def merge(args):\n  for a in args:\n    k, v = a.split('=')\n    assert k[:2] == '--'\n"
+    )
+    loop = "loss.backward()\noptimizer.step()\nprint(f'train loss {loss}')\n"
+    nested = "import sys, torch\nC.system = N()\nC.system.seed = 3407\nmerge(sys.argv[1:])\n" + loop
+    found = proposed(tmp_path / "a", {"own/utils.py": utils, "train.py": "if 1: 0\n" + nested})
+    assert found is not None
+    assert found.command == "{python} {tree}/train.py --system.seed={seed}"
+    assert "stop_after" in found.task and "seeds = [0, 1, 2, 3, 4]" in found.task
+    flat = "import torch\nmax_iters = 600000\nexec(open('conf.py').read())\n" + loop
+    found = proposed(tmp_path / "b", {"conf.py": utils, "train.py": "if 1: 0\n" + flat})
+    assert found is not None
+    assert found.command == "{python} {tree}/train.py --max_iters={max_iters}"
+    assert found.params == {"max_iters": 300}
+
+
+def test_each_project_of_a_repository_has_its_own_packages(tmp_path: Path) -> None:
+    other = LOOP.replace("from ours import", "from theirs import")
+    found = proposed(
+        tmp_path,
+        {"a/src/ours/__init__.py": OURS, "a/tools/train.py": LOOP, "b/ours/__init__.py": OURS,
+         "b/train.py": other},
+    )  # fmt: skip
+    assert found is not None
+    assert (found.script, found.pythonpath) == ("a/tools/train.py", ("a/src",))
 
 
 @pytest.mark.parametrize(
