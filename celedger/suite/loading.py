@@ -5,14 +5,14 @@ Strict: what is not understood is an error with its place. Nothing is run or cop
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from celedger.base import PACKAGE
@@ -186,7 +186,7 @@ _OF_METRIC: dict[str, Reader] = {
     "floor": toml_table.floor,
     "summary": toml_table.string,
 }
-_TASK_KEYS = ("name", "command", "commands", "params", "grid", "alias", "metrics")
+_TASK_KEYS = ("name", "command", "commands", "params", "grid", "sample", "alias", "metrics")
 
 
 # --- one [[task]]
@@ -302,19 +302,16 @@ class Point:
 
 
 def _points(body: TomlTable) -> list[Point]:
-    """Return the combinations of a task, one where it has no grid. An alias sets what it stands
-    for, in the place of `params`, and stays a parameter of its own. Raises SuiteError."""
+    """Return the combinations of a task, one where it has no grid; only some of a grid with a
+    `sample`. Its grid, and an alias that sets what it stands for, take the place of `params`; an
+    alias stays a parameter of its own. Raises SuiteError."""
     params = _values(body, "params", body.raw("params", {}))
     grid, alias = _grid(body), _aliases(body)
-    for key in grid:
-        if key in params:
-            body.fail(f"has {key!r} in params and in grid")
     for key in alias:
         if key not in params and key not in grid:
             body.fail(f"has an alias {key!r} that neither params nor grid gives a value")
     combinations = []
-    for values in itertools.product(*grid.values()):
-        point = dict(zip(grid, values, strict=True))
+    for point in _sampled(body, grid):
         chosen = {**params, **point}
         for key, meanings in alias.items():
             word = commands.text(chosen[key])
@@ -323,6 +320,31 @@ def _points(body: TomlTable) -> list[Point]:
             chosen |= meanings[word]
         text = ",".join(f"{key}={_in_name(value)}" for key, value in point.items())
         combinations.append(Point(f"[{text}]" if text else "", chosen))
+    return combinations
+
+
+def _sampled(body: TomlTable, grid: Mapping[str, Sequence[object]]) -> list[dict[str, object]]:
+    """Return the combinations of a grid, or the first of them that a fixed seed draws: a larger
+    `sample` keeps those of a smaller one."""
+    total = math.prod(len(values) for values in grid.values())
+    size = body.read({"sample": toml_table.integer(1, _MOST_TASKS)}).get("sample", total)
+    if "sample" in body and not grid:
+        body.fail("has a sample and no grid")
+    if size > _MOST_TASKS:
+        body.fail(f"grid has more than {_MOST_TASKS} combinations", "sample = 20 draws 20 of them")
+    numbers: Iterable[int] = range(total)
+    if size < total:
+        draw, drawn = Random(0), dict[int, None]()
+        while len(drawn) < size:
+            drawn[draw.randrange(total)] = None
+        numbers = sorted(drawn)
+    combinations = []
+    for number in numbers:
+        point, rest = {}, number
+        for key in reversed([*grid]):
+            rest, place = divmod(rest, len(grid[key]))
+            point[key] = grid[key][place]
+        combinations.append({key: point[key] for key in grid})
     return combinations
 
 
@@ -384,8 +406,6 @@ def _grid(body: TomlTable) -> dict[str, list[object]]:
             checked = _param(body, key, value)
             distinct.setdefault(commands.text(checked), checked)
         grid[key] = list(distinct.values())
-    if math.prod(len(values) for values in grid.values()) > _MOST_TASKS:
-        body.fail(f"grid has more than {_MOST_TASKS} combinations")
     return grid
 
 

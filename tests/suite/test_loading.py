@@ -197,7 +197,8 @@ WRONG = [
     (TASK + "params = { a-b = 1 }\n", "letters, digits"),
     (TASK + "params = { a = [1] }\n", "goes into grid"),
     (TASK + "params = { a = 2026-11-23 }\n", "a date into quotes"),
-    (TASK + "params = { a = 1 }\ngrid = { a = [1] }\n", "in params and in grid"),
+    (TASK + "sample = 2\n", "has a sample and no grid"),
+    (TASK + "sample = 0\ngrid = { a = [1] }\n", "sample is 0"),
     (TASK + "grid = { a = [] }\n", "not a list of values"),
     (TASK + "alias = { size = { s = { w = 1 } } }\n", "neither params nor grid"),
     (TASK + "params = { size = 'x' }\nalias = { size = { s = { w = 1 } } }\n", "has no 'x'"),
@@ -381,6 +382,29 @@ def test_the_first_suite_runs_at_once_and_overwrites_nothing(tmp_path: Path) -> 
     (tmp_path / "file").write_text("")
     with pytest.raises(MachineError):
         scaffold(tmp_path / "file", "mine")
+
+
+def test_a_grid_overrides_params(tmp_path: Path) -> None:
+    text = '[[task]]\nname = "t"\ncommand = "x {a} {b}"\nparams = { a = 1, b = 2 }\n'
+    tasks = load(suite(tmp_path, text + "grid = { a = [3, 4] }\n")).tasks
+    assert [task.params for task in tasks] == [{"a": 3, "b": 2}, {"a": 4, "b": 2}]
+
+
+def test_a_sample_of_a_large_grid_is_drawn_by_a_fixed_seed(tmp_path: Path) -> None:
+    text = (
+        '[[task]]\nname = "t"\ncommand = "x {a} {b} {c}"\nsample = NUMBER\n'
+        f"grid = {{ a = {[*range(200)]}, b = {[*range(200)]}, c = ['x', 'y'] }}\n"
+    )
+    drawn = {}
+    for number in (20, 40):
+        path = suite(tmp_path / str(number), text.replace("NUMBER", str(number)))
+        drawn[number] = [task.params for task in load(path).tasks]
+        assert load(path).tasks == load(path).tasks
+        assert len(drawn[number]) == number
+    assert all(params in drawn[40] for params in drawn[20])
+    assert len({params["a"] for params in drawn[40]}) > 25
+    small = text.replace("NUMBER", "9").replace(str([*range(200)]), "[0, 1]")
+    assert len(load(suite(tmp_path / "all", small)).tasks) == 8
 
 
 def test_the_name_of_a_grid_stands_for_its_tasks(tmp_path: Path) -> None:
