@@ -273,17 +273,14 @@ class _Settling:
         if wanted.why is Why.REPEAT and not self._has_repeat(now):
             return task.seeds[0]
         if other is not None:
-            here = [r.trial.seed for r in self.ran if r.trial.commit == commit.sha]
-            there = [r.trial.seed for r in self.ran if r.trial.commit == other.sha]
+            # What sessions share is told by the trials of this one; all else by those of any.
+            history = now.histories.get(key) if key is not None else None
+            in_session = history is None or bool(history.noise.session)
+            here, there = (self._seeds(c.sha, in_session=in_session) for c in (commit, other))
             lacking = [seed for seed in there if seed not in here]
             if lacking:
                 return lacking[0]
-            if key and key in now.histories and not now.histories[key].noise.session:
-                held = self._seeds(commit)
-                paired = [seed for seed in self._seeds(other) if seed not in held]
-                if paired:
-                    return paired[0]
-            else:
+            if in_session:
                 return task.seeds[len(here) % len(task.seeds)]
         return next_seed(bench, commit, task)
 
@@ -295,8 +292,11 @@ class _Settling:
         )
         return any(count > 1 for count in seen.values())
 
-    def _seeds(self, commit: Commit) -> list[int]:
+    def _seeds(self, sha: str, *, in_session: bool) -> list[int]:
+        """Return the seeds of a commit's trials, of this session or of the ledger."""
+        if in_session:
+            return [r.trial.seed for r in self.ran if r.trial.commit == sha]
         records = self.job.bench.ledger.trials(
-            commit=commit.sha, suite=self.task.suite, task=self.task.name, recipe=self.task.recipe
+            commit=sha, suite=self.task.suite, task=self.task.name, recipe=self.task.recipe
         )
         return list(dict.fromkeys(r.trial.seed for r in records if r.ok))

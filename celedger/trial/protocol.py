@@ -58,7 +58,7 @@ TELEMETRY_NAMES = frozenset(m.name for m in TELEMETRY)
 
 def with_telemetry(task: Task) -> Task:
     """Return the task with the runner's own metrics added to those of its suite."""
-    metrics = {m.name: m for m in task.metrics}
+    metrics = {m.name: _declared(m) for m in task.metrics}
     for metric in TELEMETRY:
         own = metrics.setdefault(metric.name, metric)
         if own.summary == Metric.summary:
@@ -67,6 +67,15 @@ def with_telemetry(task: Task) -> Task:
         for name, warm in _WARM.items():
             metrics[name] = replace(metrics[name], summary=warm.summary)
     return replace(task, metrics=tuple(metrics.values()))
+
+
+def _declared(metric: Metric) -> Metric:
+    """Return a metric as its suite declares it, by a hair's breadth another one than telemetry: the
+    ledger keeps definitions alone, and what a suite declares is judged by it."""
+    if metric not in TELEMETRY:
+        return metric
+    floor = replace(metric.floor, amount=math.nextafter(metric.floor.amount, math.inf))
+    return replace(metric, floor=floor)
 
 
 @dataclass

@@ -189,6 +189,15 @@ def test_a_suite_may_redefine_what_the_runner_measures() -> None:
     assert task.metric("duration") is not None
 
 
+@pytest.mark.parametrize("preload", [(), ("torch",)])
+def test_a_suite_that_declares_telemetry_as_it_is_declares_it(preload: tuple[str, ...]) -> None:
+    for metric in TELEMETRY:
+        task = with_telemetry(Task("s", "t", (), preload=preload, metrics=(metric,)))
+        declared = task.metric(metric.name)
+        assert declared is not None and declared not in TELEMETRY
+        assert declared.floor.amount == pytest.approx(metric.floor.amount, rel=1e-9)
+
+
 def test_memory_without_what_a_suite_preloads_is_another_definition() -> None:
     declared = Metric("peak_rss", "B", Direction.INFO, Kind.MEMORY, summary="last")
     plain = Task("s", "t", (), preload=())
