@@ -206,13 +206,16 @@ def table(
     """Show metrics over parameters: the answer of a grid.
 
     A row is a task with its parameters, a value the mean over its trials and their standard
-    deviation. Only what differs between the rows is shown.
+    deviation. Only what differs between the rows is shown. Below stands which variant of a grid is
+    the best, and whether equal seeds are sure of it at 95 %.
     """
+    from celedger.judge import memory
     from celedger.views.ablation import Ablation
 
     if tsv and json:
         raise UsageError("--tsv and --json exclude each other", "choose one")
     with reading(context.obj) as session:
+        state = memory.read(session.repository, session.ledger)
         opened: AbstractContextManager[tuple[Session, Sequence[Commit]]]
         if ".." in revision:
             opened = nullcontext((session, measured(session, revision)[0]))
@@ -221,7 +224,7 @@ def table(
         with opened as (own_session, commits):
             document = Ablation.of(
                 own_session.ledger, commits, suite=suite, tasks=task or (), params=param or (),
-                metrics=metric or (),
+                metrics=metric or (), state=state,
             )  # fmt: skip
         if tsv:
             print(document.tsv())

@@ -6,20 +6,24 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from celedger.base.errors import CeledgerError, UsageError
 from celedger.base.model import Commit, Direction, Metric, TrialRecord
+from celedger.judge.incident import State
+from celedger.judge.variants import Lead, lead
 from celedger.ledger.read import Reader
+from celedger.trial.protocol import TELEMETRY
 from celedger.views import samples
 from celedger.views.document import Document, pick
-from celedger.views.format import NONE, Column, not_finite, plain, short, table
+from celedger.views.format import NONE, Column, amount, not_finite, plain, short, table
 from celedger.views.samples import Batch, Sample
 
 SEED = "seed"  # may be named among the parameters: then every seed is a row
 _PART = re.compile(r"[\[,]only=")  # a partial trial is shown only if it is named
 _PLACES = ("commit", "suite", "task", "environment")  # tell rows apart, besides parameters
+_NAMED = 3  # variants that may be as good, by name
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,7 @@ class Ablation(Document):
     params: tuple[str, ...]
     metrics: tuple[Metric, ...]
     rows: tuple[Row, ...]
+    leads: tuple[tuple[tuple[Row, ...], Lead], ...] = ()  # of the variants of a grid
 
     @classmethod
     def of(
@@ -62,10 +67,11 @@ class Ablation(Document):
         tasks: Collection[str] = (),
         params: Sequence[str] = (),
         metrics: Sequence[str] = (),
+        state: State,
     ) -> Ablation:
         """Read the newest trials of every task at the commits. `params` default to those that vary,
-        `metrics` to those that are judged. Raises UsageError for an unknown name, CeledgerError if
-        there are no trials."""
+        `metrics` to those that are judged; the noise is the `state`'s. Raises UsageError for an
+        unknown name, CeledgerError if there are no trials."""
         batches = _batches(ledger, commits, suite, tasks)
         definitions = {t.recipe: t.definition for t in ledger.tasks()}
         reported = {m.name: m for b in batches for m in b.metrics(ledger)}
@@ -74,13 +80,16 @@ class Ablation(Document):
         if metrics:
             columns = [reported[_checked("metric", name, reported)] for name in metrics]
         rows = []
+        variants: dict[tuple[str, ...], list[tuple[Row, Batch]]] = {}
         for batch in batches:
             declared = {m.name: m for m in ledger.metrics(batch.recipe)}
             metrics_of_row = [declared.get(metric.name, metric) for metric in columns]
             values = definitions[batch.recipe].get("params")
             settings = dict(values) if isinstance(values, Mapping) else {}
             for part, seed in _parts(batch) if SEED in params else [(batch, {})]:
-                rows.append(Row.of(part, metrics_of_row, settings | seed))
+                rows.append(row := Row.of(part, metrics_of_row, settings | seed))
+                place = tuple(getattr(row, name) for name in _PLACES)
+                variants.setdefault(place, []).append((row, part))
         names = list(dict.fromkeys(name for row in rows for name in row.params))
         varied = [name for name in names if len({repr(row.params.get(name)) for row in rows}) > 1]
         if params:
@@ -88,7 +97,8 @@ class Ablation(Document):
         varying = [column for column in _PLACES if len({getattr(row, column) for row in rows}) > 1]
         if not varying and not varied:
             varying = ["task"]
-        return cls(tuple(varying), tuple(varied), tuple(columns), tuple(rows))
+        leads = [] if SEED in params else _leads(variants.values(), columns, state)
+        return cls(tuple(varying), tuple(varied), tuple(columns), tuple(rows), tuple(leads))
 
     def text(self, width: int = 100) -> str:
         columns = [Column(name) for name in (*self.places, *self.params)]
@@ -102,7 +112,25 @@ class Ablation(Document):
             )
             for row in self.rows
         ]  # fmt: skip
-        return table(columns, rows, width=width)
+        lines = [self._lead(*each) for each in self.leads]
+        return "\n".join([table(columns, rows, width=width), *([""] if lines else []), *lines])
+
+    def _lead(self, rows: Sequence[Row], lead: Lead) -> str:
+        best, *close = (self._variant(rows, number) for number in (lead.best, *lead.close))
+        place = [_name(rows[0], column) for column in self.places]
+        what = f"{' '.join([*place, lead.metric.name])}: {best}"
+        if not close:
+            by = amount(lead.change, lead.level, unit=lead.metric.unit)
+            second = self._variant(rows, lead.second)
+            return f"{what} is surely the best of {lead.number}, {by} from {second}"
+        more = f" and {len(close) - _NAMED} more" if len(close) > _NAMED else ""
+        return f"{what} leads; as good may be {', '.join(close[:_NAMED])}{more}: more seeds tell"
+
+    def _variant(self, rows: Sequence[Row], number: int) -> str:
+        """Return `norm=group`, with the parameters that vary among the rows."""
+        params = rows[number].params
+        varied = [n for n in params if len({repr(row.params.get(n)) for row in rows}) > 1]
+        return " ".join(f"{name}={_text(params[name])}" for name in varied)
 
     def tsv(self) -> str:
         """Return numbers in full and in the metric's own unit; a missing one is an empty field."""
@@ -133,7 +161,29 @@ class Ablation(Document):
                 }
                 for row in self.rows
             ],
-        }
+            "leads": [
+                {
+                    "metric": lead.metric.name, **pick(rows[0], "commit suite task environment"),
+                    "best": rows[lead.best].params, "sure": not lead.close,
+                    "close": [rows[number].params for number in lead.close],
+                }
+                for rows, lead in self.leads
+            ],
+        }  # fmt: skip
+
+
+def _leads(
+    grids: Iterable[Sequence[tuple[Row, Batch]]], metrics: Sequence[Metric], state: State
+) -> Iterator[tuple[tuple[Row, ...], Lead]]:
+    """Yield the best variant of each grid and metric that a suite declares."""
+    for grid in grids:
+        for metric in metrics:
+            if len(grid) < 2 or metric in TELEMETRY or metric.direction is Direction.INFO:
+                continue
+            noises = [state.noise_of(b.suite, b.task, metric.name) for _, b in grid]
+            own = lead(metric, [batch.records for _, batch in grid], noises)
+            if own is not None:
+                yield tuple(row for row, _ in grid), own
 
 
 def _batches(

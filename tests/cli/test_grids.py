@@ -84,7 +84,12 @@ def test_a_grid_is_run_tabled_and_run_in_parts(project: Project) -> None:
     ]  # fmt: skip
 
     text = project.run("table", "--metric", "score", "--metric", "val_loss")
-    assert [line.split() for line in text.out.splitlines()] == [
+    shown, leads = text.out.split("\n\n")
+    assert leads.splitlines() == [
+        "score: size=large width=4 is surely the best of 2, +100 % from size=small width=2",
+        "val_loss: size=large width=4 is surely the best of 2, -29.8 % from size=small width=2",
+    ]
+    assert [line.split() for line in shown.splitlines()] == [
         ["size", "width", "n", "score", "val_loss"],
         ["small", "2", "2", "4", "±", "0", "0.8383", "±", "0.0071"],
         ["large", "4", "2", "8", "±", "0", "0.5883", "±", "0.0071"],
@@ -97,6 +102,9 @@ def test_a_grid_is_run_tabled_and_run_in_parts(project: Project) -> None:
     answer = json.loads(project.run("table", "--json").out)
     assert answer["parameters"] == ["size", "width"]
     assert answer["rows"][1]["values"]["score"] == {"mean": 8.0, "sd": 0.0, "n": 2}
+    assert [(each["metric"], each["best"]["size"], each["sure"]) for each in answer["leads"]] == [
+        ("val_loss", "large", True), ("score", "large", True),
+    ]  # fmt: skip
     for words, says in ((["--param", "x"], "depth"), (["--tsv", "--json"], "choose one")):
         wrong = project.run("table", *words)
         assert (wrong.status, wrong.out) == (129, "") and says in wrong.err, words
