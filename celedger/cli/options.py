@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -114,4 +116,16 @@ def answer(
             flush=True,
         )
     else:
-        print(retyped(document.text(width())), flush=True)
+        from celedger.views.format import colourless
+
+        text = retyped(document.text(width()))
+        print(text if _has_colour() else colourless(text), flush=True)
+
+
+def _has_colour() -> bool:
+    """Return True if stdout shows colours: https://no-color.org, https://force-color.org."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR"):
+        return True
+    return sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb")

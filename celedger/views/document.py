@@ -30,7 +30,8 @@ class Document:
     SCHEMA: ClassVar[int] = SCHEMA
 
     def text(self, width: int = 100) -> str:
-        """Return the text for a person, in lines of `width` columns if they can be cut."""
+        """Return the text for a person, in lines of `width` columns if they can be cut. It may have
+        colours, which `format.colourless` removes."""
         raise NotImplementedError
 
     def json(self) -> Mapping[str, object]:

@@ -7,8 +7,9 @@ ledger, columns or pictures. Dates are UTC, so that the same ledger reads the sa
 from __future__ import annotations
 
 import math
+import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -181,6 +182,21 @@ def count(n: int, noun: str) -> str:
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
+# --- colour
+
+
+RED, GREEN, YELLOW, CYAN = "31", "32", "33", "36"  # SGR parameters (ECMA-48)
+_SGR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def painted(text: str, colour: str) -> str:
+    return f"\x1b[{colour}m{text}\x1b[0m" if text and colour else text
+
+
+def colourless(text: str) -> str:
+    return _SGR.sub("", text)
+
+
 # --- columns of text
 
 
@@ -193,12 +209,14 @@ _READABLE = 16  # a column that wraps keeps this many
 @dataclass(frozen=True)
 class Column:
     """One column. `right` aligns numbers. If the table is too wide, `shrink` lets the column be
-    cut, and `wrap`, allowed only for the last, continues its text on the next line."""
+    cut, and `wrap`, allowed only for the last, continues its text on the next line. `colour` gives
+    the colour of a cell, "" for none."""
 
     head: str = ""
     right: bool = False
     shrink: bool = False
     wrap: bool = False
+    colour: Callable[[str], str] = lambda _: ""
 
 
 def table(
@@ -227,7 +245,7 @@ def table(
         return _folded(columns, lines, widths, width, indent)
     if columns[-1].wrap:
         widths[-1] = min(widths[-1], max(_READABLE, room - sum(widths[:-1])))
-        lines = [part for line in lines for part in _wrapped(line, widths[-1])]
+        lines = [p for line in lines for p in _wrapped(line, widths[-1], columns[-1].colour)]
     while sum(widths) > room:
         shrinking = [i for i, c in enumerate(columns) if c.shrink and widths[i] > _LEAST]
         if not shrinking:
@@ -242,7 +260,10 @@ def _aligned(
     aligned = []
     for text, size, column in zip(line, widths, columns, strict=False):
         cell = clip(text, size) if column.shrink else text
-        aligned.append(cell.rjust(size) if column.right else cell.ljust(size))
+        pad = " " * (size - len(cell))
+        if text != column.head and not column.wrap:
+            cell = painted(cell, column.colour(text))
+        aligned.append(pad + cell if column.right else cell + pad)
     return (" " * indent + (" " * GAP).join(aligned)).rstrip()
 
 
@@ -283,9 +304,10 @@ def wrap(text: str, width: int, indent: int = 0) -> list[str]:
     )  # fmt: skip
 
 
-def _wrapped(line: Sequence[str], room: int) -> list[list[str]]:
-    """Return the line, and those on which its last cell goes on."""
+def _wrapped(line: Sequence[str], room: int, colour: Callable[[str], str]) -> list[list[str]]:
+    """Return the line, and those on which its last cell goes on, in the colour of all of it."""
     first, *more = textwrap.wrap(
         line[-1], room, break_long_words=False, break_on_hyphens=False
     ) or [""]
+    first, *more = (painted(part, colour(line[-1])) for part in (first, *more))
     return [[*line[:-1], first], *([""] * (len(line) - 1) + [part] for part in more)]

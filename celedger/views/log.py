@@ -14,10 +14,32 @@ from celedger.ledger.read import Reader
 from celedger.views import incidents as words
 from celedger.views import samples
 from celedger.views.document import Document, pick
-from celedger.views.format import Column, clip, count, iso_date, plain, short, table
+from celedger.views.format import (
+    GREEN,
+    RED,
+    YELLOW,
+    Column,
+    clip,
+    count,
+    iso_date,
+    painted,
+    plain,
+    short,
+    table,
+)
 from celedger.views.samples import Batch, Sample
 
-_COLUMNS = (Column(), Column(), Column(), Column(), Column(wrap=True))
+
+def _colour(remarks: str) -> str:
+    if any(word in remarks for word in ("worse", "fails", "failed")):
+        return RED
+    return GREEN if any(word in remarks for word in ("better", "mends")) else ""
+
+
+_COLUMNS = (
+    Column(), Column(colour=lambda status: "" if status == "ok" else RED), Column(),
+    Column(), Column(wrap=True, colour=_colour),
+)  # fmt: skip
 _MESSAGE = 120  # letters of a failure's message; `show` has all of it
 
 
@@ -92,7 +114,8 @@ class Log(Document):
         text = []
         for commit, tasks in self.entries:
             head = f"{short(commit.sha)}  {iso_date(commit.commit_time)}  {plain(commit.subject)}"
-            text.append(clip(head, width))
+            sha, rest = short(commit.sha), clip(head, width)
+            text.append(painted(sha, YELLOW) + rest[len(sha) :])
             for task in tasks:
                 text.append(lines.pop())
                 while lines and lines[-1].startswith("   "):  # the remarks go on

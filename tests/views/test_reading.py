@@ -26,6 +26,7 @@ from celedger.views import samples
 from celedger.views.diff import Diff
 from celedger.views.document import Document, document, dumps
 from celedger.views.drift import DriftDocument
+from celedger.views.format import colourless
 from celedger.views.log import Log
 from celedger.views.show import CommitRows
 
@@ -75,8 +76,7 @@ def test_the_log_is_newest_first_and_tells_what_a_commit_did(
     history: Any, story: list[Commit]
 ) -> None:
     incidents = {i.kind: i.id for i in state(history, story).incidents}
-    text = log(history, story, 4).text(200)
-    lines = text.splitlines()
+    lines = colourless(log(history, story, 4).text(200)).splitlines()
     assert [line[:8] for line in lines[::2]] == [c.sha[:8] for c in story[:1:-1]]
     failed = next(line for line in lines if "core/mlp_digits  failed" in line)
     assert "exit status 1: ValueError: no" in failed
@@ -88,7 +88,9 @@ def test_the_log_is_newest_first_and_tells_what_a_commit_did(
 
 
 def test_the_log_fits_the_terminal(history: Any, story: list[Commit]) -> None:
-    assert all(len(line) <= 72 for line in log(history, story).text(72).splitlines())
+    text = log(history, story).text(72)
+    assert all(len(line) <= 72 for line in colourless(text).splitlines())
+    assert len(text) > len(colourless(text))
 
 
 def test_a_new_environment_is_said_where_it_begins(history: Any, make_commits: Commits) -> None:

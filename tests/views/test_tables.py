@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celedger.views.format import Column, table
+from celedger.views.format import GREEN, RED, Column, colourless, table
 
 COLUMNS = (
     Column("metric"), Column("value"), Column("n", right=True), Column("subject", shrink=True),
@@ -38,6 +40,10 @@ def test_no_number_is_cut_and_no_line_leaves_the_room(
     rows: list[tuple[str, ...]], width: int
 ) -> None:
     text = table(COLUMNS, rows, width=width)
+    coloured = [
+        replace(column, colour=lambda cell: RED if "a" in cell else GREEN) for column in COLUMNS
+    ]
+    assert colourless(table(coloured, rows, width=width)) == text
     for name, value, number, _, remark in rows:
         assert name in text
         assert value in text
