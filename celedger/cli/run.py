@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from celedger.base.errors import Status
+from celedger.base.errors import Status, UnknownRevision, UsageError, command
 from celedger.cli import options
 from celedger.cli.session import Session, load_suite, note, open_bench, record_state, writing
 from celedger.cli.synthetic import apart, find, is_unchanged, suite_at
@@ -58,9 +59,12 @@ def run(
             "--for",
             metavar="TIME",
             help="Start no trial that would end later than so long from now, such as 2h: the ends "
-            "of the range come first, then its middles.",
+            "of the range come first, then its middles; each task gets its share.",
         ),
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the trials that would run; run none.")
+    ] = False,
 ) -> int:
     """Train the suite at a commit, or at every commit of a range.
 
@@ -71,7 +75,7 @@ def run(
     from celedger.judge import memory
     from celedger.judge.incident import Standing, status
     from celedger.repo import spread
-    from celedger.trial.workplace import ends_first, lacking
+    from celedger.trial.workplace import ends_first, in_shares, lacking
     from celedger.views.show import CommitRows
 
     seconds = options.duration("--for", limit) if limit is not None else math.inf
@@ -81,9 +85,16 @@ def run(
         repository, ledger = session.repository, session.ledger
         if (synthetic := find(repository, revision)) is not None:
             return _run_apart(
-                session, synthetic, revision, task, only, seed or (), repeat, force=force
-            )
-        commits = repository.commits(revision)
+                session, synthetic, revision, task, only, seed or (), repeat,
+                force=force, dry_run=dry_run,
+            )  # fmt: skip
+        try:
+            commits = repository.commits(revision)
+        except UnknownRevision:
+            if revision not in {each.name for each in load_suite(session).tasks}:
+                raise
+            hint = f"type {command('run', task=revision)}"
+            raise UsageError(f"{revision!r} is a task, not a commit", hint) from None
         if steps is not None:
             commits = spread(commits, steps)
         newest = commits[-1]
@@ -96,6 +107,10 @@ def run(
                 commits = ends_first(commits)
             needs = lacking(bench, commits, tasks, seeds=seed or (), repeat=repeat, force=force)
             budget = _TimeBudget(bench, needs, seconds)
+            if limit is not None:
+                needs = in_shares(needs, budget.costs, _shares(session))
+            if dry_run:
+                return _list(needs, budget)
             records = _train(bench, needs, "; --force runs them again", budget)
             budget.report()
         state = record_state(session, memory.tip_of(repository, newest), "run")
@@ -132,6 +147,7 @@ def _run_apart(
     repeat: int,
     *,
     force: bool,
+    dry_run: bool,
 ) -> int:
     """Train the suite at a synthetic revision."""
     from celedger.judge import memory
@@ -151,6 +167,8 @@ def _run_apart(
             tasks,
         ):
             needs = lacking(bench, [commit], tasks, seeds=seeds, repeat=repeat, force=force)
+            if dry_run:
+                return _list(needs, _TimeBudget(bench, needs))
             _train(bench, needs, "; --force runs them again")
             records = [
                 record for chosen in tasks
@@ -165,18 +183,32 @@ class _TimeBudget:
     """Says which trials would end after `seconds` from now, by what trials of their task usually
     take. The first one runs in any case, so that each command gets on."""
 
-    def __init__(self, bench: Bench, needs: Sequence[Need], seconds: float) -> None:
-        from celedger.views.format import count, duration
-
+    def __init__(self, bench: Bench, needs: Sequence[Need], seconds: float = math.inf) -> None:
         tasks = {need.task.recipe: need.task for need in needs}
         self._usual = {key: bench.ledger.usual_seconds(task) for key, task in tasks.items()}
+        self._workers = bench.engine.workers
         self._end = time.monotonic() + seconds
         self._left_out: list[Need] = []
         self._is_first = True
+        if math.isfinite(seconds) and (about := self.about(needs)):
+            note(f"celedger: {about}")
+
+    @property
+    def costs(self) -> dict[str, float]:
+        """Return the seconds of a trial by recipe; of a new task, what the others take."""
+        known = [usual for usual in self._usual.values() if usual is not None]
+        mean = sum(known) / len(known) if known else 1.0
+        return {key: mean if usual is None else usual for key, usual in self._usual.items()}
+
+    def about(self, needs: Sequence[Need]) -> str:
+        """Return how long trials will take, "" where that is not known."""
+        from celedger.views.format import count, duration
+
         known = [usual for need in needs if (usual := self._usual[need.task.recipe]) is not None]
-        if math.isfinite(seconds) and len(known) == len(needs) > 0:
-            about = duration(sum(known) / bench.engine.workers)
-            note(f"celedger: {count(len(needs), 'trial')} take about {about}")
+        if len(known) < max(len(needs), 1):
+            return ""
+        seconds = duration(sum(known) / self._workers)
+        return f"{count(len(needs), 'trial')} take about {seconds}"
 
     def __call__(self, need: Need) -> bool:
         ends = time.monotonic() + (self._usual[need.task.recipe] or 0.0)
@@ -195,6 +227,31 @@ class _TimeBudget:
                 f"celedger: the time is up: {count(len(self._left_out), 'trial')} at "
                 f"{count(len(commits), 'commit')} left out; the same command goes on"
             )
+
+
+def _shares(session: Session) -> dict[str, float]:
+    """Return the shares of the time for tasks: more for one that found more, as it may again."""
+    from celedger.judge import memory
+
+    state = memory.read(session.repository, session.ledger)
+    caught = Counter(metric.task for each in state.incidents for metric in each.metrics[:1])
+    return {task: 1.0 + number for task, number in caught.items()}
+
+
+def _list(needs: Sequence[Need], budget: _TimeBudget) -> int:
+    """Print the trials that would run, a line a task and commit."""
+    from celedger.views.format import Column, short, table
+
+    rows: dict[tuple[str, str], list[str]] = {}
+    for need in needs:
+        rows.setdefault((short(need.commit.sha), need.task.name), []).append(str(need.seed))
+    lines = [(*key, f"seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}")
+             for key, seeds in rows.items()]  # fmt: skip
+    columns = (Column(), Column(), Column(wrap=True))
+    print(table(columns, lines, width=options.width()) or "nothing: the ledger holds every trial")
+    if about := budget.about(needs):
+        print(f"{about}, less where a result can be re-used")
+    return Status.GOOD
 
 
 def _train(

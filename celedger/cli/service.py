@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from datetime import datetime
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from celedger.base.config import Config
-    from celedger.base.model import QueuedJob
+    from celedger.ledger import Ledger
     from celedger.repo import Repository
     from celedger.service.allow import Asked
     from celedger.service.hooks import HookStatus
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from celedger.views.status import QueueDocument
 
 _QUICK_LIMIT = 60  # seconds that a push or a commit waits at most
+_STARTING = 30  # seconds after a merge in which its worker may not have the lock yet
 _LOG_LIMIT = 1 << 20  # bytes of worker.log that are kept, about
 
 hook = typer.Typer(
@@ -425,17 +427,34 @@ def _drain(command: Options, engine: str | None, *, from_hook: bool) -> None:
             say(f"{done} job{'s' * (done != 1)} run, the queue is empty")
 
 
-def stop(context: typer.Context) -> int:
+def stop(
+    context: typer.Context,
+    job: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[JOB]", help="End only the job of this commit: it is not tried again."
+        ),
+    ] = None,
+) -> int:
     """End the worker, and the fork servers that quick answers (`celedger same`) keep ready.
 
     The worker ends as by Ctrl-C: epochs are kept, and its job stays queued. Fork servers end by
     themselves after ten minutes without a question.
     """
-    from celedger.service.worker import interrupt
+    from celedger.base.model import JobState
+    from celedger.service.worker import cancel, interrupt
     from celedger.system.warm import LAUNCHERS, end_kept
     from celedger.views.format import count
 
     repository, settings = find(context.obj)
+    if job is not None:
+        sha = repository.resolve(job).sha
+        states = cancel(settings.ledger, sha, time.time()) if settings.ledger.exists() else []
+        if not states:
+            raise UsageError(f"no job of {sha[:10]} waits or runs", "see `celedger queue`")
+        worker = " and its worker" * (JobState.RUNNING in states)
+        print(f"the job of {sha[:10]}{worker} ended; `celedger worker` runs what else is queued")
+        return Status.GOOD
     for commit in interrupt(settings.ledger):
         print(f"the worker ends; its job {commit[:10]} stays queued: `celedger worker` goes on")
     ended = end_kept(repository.state_dir / LAUNCHERS)
@@ -454,17 +473,18 @@ def queue(
     command: Options = context.obj
     repository = Repository.open(command.repository)
     settings, _ = context.with_resource(settled(repository, command))
-    jobs = []
     # The first merge's worker has yet to make the ledger.
     if settings.ledger.exists() or not any(queue_folder(repository).glob("*.moved")):
         with reading(command) as session:
-            jobs = session.ledger.jobs()
-    options.answer(queue_document(repository, settings, jobs), json, command.retyped)
+            document = queue_document(repository, settings, session.ledger)
+    else:
+        document = queue_document(repository, settings, None)
+    options.answer(document, json, command.retyped)
     return Status.GOOD
 
 
 def queue_document(
-    repository: Repository, settings: Config, jobs: Sequence[QueuedJob]
+    repository: Repository, settings: Config, ledger: Ledger | None
 ) -> QueueDocument:
     """Return the queue with the merges that are not in it yet."""
     from celedger.service.allow import held_back, queue_folder
@@ -472,7 +492,15 @@ def queue_document(
     from celedger.trial import journal
     from celedger.views.status import QueueDocument
 
-    notes = len(list(queue_folder(repository).glob("*.moved")))
-    waits = held_back(repository, settings) if notes else ""
+    times = []
+    for path in queue_folder(repository).glob("*.moved"):
+        with suppress(FileNotFoundError):  # it became a job
+            times.append(path.stat().st_mtime)
+    waits = held_back(repository, settings) if times else ""
     remote = journal.remote_trials(repository)
-    return QueueDocument(jobs, notes, at_work(settings.ledger), waits, remote)
+    # Asked before and after: a worker may begin or end while the jobs are read.
+    lives = at_work(settings.ledger)
+    jobs = ledger.jobs() if ledger is not None else ()
+    lives = lives or at_work(settings.ledger)
+    starts = bool(times) and not waits and time.time() - max(times) < _STARTING
+    return QueueDocument(jobs, len(times), lives, waits, remote, starts)

@@ -77,7 +77,7 @@ def status(
         if follow:
             print("no trial runs")
             return Status.GOOD
-        queue = queue_document(repository, settings, ())
+        queue = queue_document(repository, settings, None)
         hint = _queue_hint(queue) or _first_command(repository, settings)
         document = StatusDocument(time.time(), (), queue, State(""), {}, {}, hint, servers)
         options.answer(document, json, typed.retyped)
@@ -100,7 +100,7 @@ def status(
             evidence = IncidentDocument(one, commits, cause, _proof(ledger, one))
             options.answer(evidence, json, typed.retyped)
             return Status.GOOD
-        queue = queue_document(repository, settings, ledger.jobs())
+        queue = queue_document(repository, settings, ledger)
         hint = _queue_hint(queue) or _next(session, state)
         environments = ledger.environments() if state.upgrades else ()
         document = StatusDocument(
@@ -188,7 +188,7 @@ def _queue_hint(queue: QueueDocument) -> str:
     states = {job.state for job in queue.jobs}
     if JobState.WAITING in states or queue.waits:
         return "`celedger allow` lets what waits go on"
-    if not queue.worker and (queue.notes or states & {JobState.QUEUED, JobState.RUNNING}):
+    if queue.lacks_worker:
         return "`celedger worker` runs what is queued"
     return ""
 
@@ -204,10 +204,12 @@ def _first_command(repository: Repository, settings: Config) -> str:
 def _next(session: Session, state: State) -> str:
     """Return what to type next of a ledger, and why: first what has no first bad commit yet, then
     what is probably worse."""
-    in_force = sorted(state.in_force, key=lambda i: i.is_named)
-    doubt = max(state.doubts, key=lambda d: d.probability, default=None)
+    # The worst first; what a suite declares before telemetry, which decides nothing.
+    in_force = sorted(state.in_force, key=lambda i: i.is_named or not i.declared)
+    doubts = (doubt for doubt in state.doubts if doubt.declared)
+    doubt = max(doubts, key=lambda d: d.probability, default=None)
     likely = doubt is not None and doubt.probability >= _LIKELY
-    if doubt is not None and likely and all(i.is_named for i in in_force):
+    if doubt is not None and likely and all(i.is_named or not i.declared for i in in_force):
         names = {"suite": doubt.suite, "task": doubt.task, "metric": doubt.metric}
         searched = f"{doubt.among[0][:12]}~1..{doubt.seen_at[:12]}"
         return f"{command('bisect', searched, **names)} settles whether {doubt.metric} got worse"

@@ -265,6 +265,7 @@ class Doubt:
     change: float
     unit: str
     before: float
+    declared: bool = True  # False for telemetry
 
 
 @dataclass(frozen=True, slots=True)

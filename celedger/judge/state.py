@@ -481,6 +481,7 @@ def _doubts(derivation: Derivation) -> Iterable[Doubt]:
         yield Doubt(
             *key, derivation.among(step.first, step.last), derivation.sha(step.likeliest),
             step.probability, sign * step.size, metric.unit, sign * step.before,
+            metric not in TELEMETRY,
         )  # fmt: skip
 
 

@@ -96,6 +96,15 @@ class Queue:
             )
             return ended.rowcount > 0
 
+    def cancel(self, job: int, now: float) -> None:
+        """End a job that a person does not want, whoever runs it."""
+        with self._ledger.transaction() as connection:
+            connection.execute(
+                "UPDATE jobs SET state = 'failed', message = 'stopped', ended = ? "
+                "WHERE id = ? AND state IN ('queued', 'waiting', 'running')",
+                (now, job),
+            )
+
     def wake(self) -> None:
         """Queue all waiting jobs again, as if nobody had tried them."""
         with self._ledger.transaction() as connection:

@@ -67,14 +67,31 @@ def interrupt(ledger: Path) -> list[str]:
         return []
     with Ledger.open(ledger, readonly=True) as opened:
         running = opened.jobs(state=JobState.RUNNING)
-    commits = []
-    for job in running:
-        host, _, number = job.owner.rpartition(" ")
-        if host == socket.gethostname() and number.isdigit():
-            with suppress(ProcessLookupError):
-                os.kill(int(number), signal.SIGINT)
-                commits.append(job.commit)
-    return commits
+    return [job.commit for job in running if _interrupt_owner(job)]
+
+
+def cancel(ledger: Path, commit: str, now: float) -> list[JobState]:
+    """End the jobs of a commit that wait or run, and interrupt the worker that runs one. Return the
+    states that they were in."""
+    with Ledger.open(ledger) as opened:
+        jobs = [job for job in opened.jobs() if job.ended is None and job.commit == commit]
+        for job in jobs:
+            opened.queue.cancel(job.id, now)
+    if at_work(ledger):
+        for job in jobs:
+            if job.state is JobState.RUNNING:
+                _interrupt_owner(job)
+    return [job.state for job in jobs]
+
+
+def _interrupt_owner(job: QueuedJob) -> bool:
+    """Interrupt the worker of a job as Ctrl-C does; return True if it runs on this machine."""
+    host, _, number = job.owner.rpartition(" ")
+    if host == socket.gethostname() and number.isdigit():
+        with suppress(ProcessLookupError):
+            os.kill(int(number), signal.SIGINT)
+            return True
+    return False
 
 
 def detach() -> None:

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 
 from celedger import suite as suites
@@ -226,6 +227,33 @@ def ends_first(commits: Sequence[Commit]) -> list[Commit]:
             order[middle] = None
             gaps += [(low, middle), (middle, high)]
     return [commits[place] for place in order]
+
+
+def in_shares(
+    needs: Sequence[Need], costs: Mapping[str, float], shares: Mapping[str, float]
+) -> list[Need]:
+    """Return the trials in an order in which each task gets its share of the time from the start,
+    a commit at a time: however early a run ends, no task is always the one that is left out.
+
+    Args:
+        costs: Seconds of a trial, by the recipe of its task.
+        shares: By the name of the task, relative to one another; 1 for the others.
+    """
+    blocks: dict[str, deque[list[Need]]] = {}
+    for recipe, block in groupby(needs, lambda need: need.task.recipe):
+        blocks.setdefault(recipe, deque())
+        for _, trials in groupby(block, lambda need: need.commit.sha):
+            blocks[recipe].append([*trials])
+    spent = dict.fromkeys(blocks, 0.0)
+    ordered: list[Need] = []
+    while blocks:
+        recipe = min(blocks, key=spent.__getitem__)
+        first = blocks[recipe].popleft()
+        spent[recipe] += costs[recipe] * len(first) / shares.get(first[0].task.name, 1.0)
+        ordered += first
+        if not blocks[recipe]:
+            del blocks[recipe]
+    return ordered
 
 
 def by_environment(

@@ -14,6 +14,9 @@ from celedger.judge.incident import Doubt, Incident, State
 from celedger.views import incidents as words
 from celedger.views.document import Document, pick
 from celedger.views.format import (
+    CYAN,
+    RED,
+    YELLOW,
     Column,
     count,
     duration,
@@ -29,8 +32,10 @@ from celedger.views.format import (
 Series = Mapping[str, Sequence[tuple[int, float]]]  # metric -> (epoch, value)
 _COLUMNS = (Column(), Column(wrap=True))
 _INCIDENTS = (
-    Column("id"), Column("worse"), Column("by", right=True), Column("since", shrink=True),
-    Column("author", shrink=True), Column("state", shrink=True), Column("next"),
+    Column("id", colour=lambda _: YELLOW), Column("worse"),
+    Column("by", right=True, colour=lambda _: RED), Column("since", shrink=True),
+    Column("author", shrink=True), Column("state", shrink=True),
+    Column("next", colour=lambda _: CYAN),
 )  # fmt: skip
 _EVIDENCE = (Column("metric"), Column("before → after"), Column("change", right=True),
              Column("95 %"), Column("state"))  # fmt: skip
@@ -290,7 +295,6 @@ def _more(listed: Sequence[object]) -> list[str]:
 # --- `celedger queue`: waiting and running jobs, and how the last ones ended
 
 
-_OPEN = (JobState.QUEUED, JobState.RUNNING, JobState.WAITING)
 _RECENT = 5  # ended jobs that are printed; JSON has all
 
 
@@ -302,10 +306,18 @@ class QueueDocument(Document):
     waits: str  # why no worker may read the notes
     # Trials on nodes: commit, task, seed, where, and whether the command that sent them lives.
     orders: Sequence[tuple[str, str, int, str, bool]] = ()
+    starts: bool = False  # a merge was noted just now, so that its worker may be starting
+
+    @property
+    def lacks_worker(self) -> bool:
+        """Return True if work waits for a person to start a worker."""
+        unfinished = any(j.state in (JobState.QUEUED, JobState.RUNNING) for j in self.jobs)
+        waits = unfinished or (self.notes > 0 and not self.waits)
+        return waits and not self.worker and not self.starts
 
     def text(self, width: int = 100) -> str:
         """Return one line a job, and the command to type if no worker runs."""
-        ended = [job for job in self.jobs if job.state not in _OPEN]
+        ended = [job for job in self.jobs if job.ended is not None]
         hidden = ended[:-_RECENT]
         lines = []
         for job in self.jobs:
@@ -315,9 +327,9 @@ class QueueDocument(Document):
                 lines.append(f"{short(job.commit)}  {state:<10}  {when}  {plain(message)}".rstrip())
         if self.notes:
             why = f"; waits: {plain(self.waits)}" if self.waits else ""
+            why += "; its worker starts" * (self.starts and not self.worker)
             lines.append(f"{count(self.notes, 'merge')} noted, not yet in the queue{why}")
-        unfinished = any(j.state in (JobState.QUEUED, JobState.RUNNING) for j in self.jobs)
-        if (unfinished or (self.notes and not self.waits)) and not self.worker:
+        if self.lacks_worker:
             lines.append("no worker runs: `celedger worker` goes on")
         for sha, task, seed, engine, attended in self.orders:
             left = "" if attended else "; its command died, the next one on that engine takes it in"

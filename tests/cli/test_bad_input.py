@@ -116,6 +116,7 @@ def test_a_shallow_clone(tell: Tell, trained: Project, tmp_path: Path) -> None:
         (["run", "--repeat", "0"], "'--repeat'"),
         (["run", "--seed", "-1"], "'--seed'"),
         (["run", "--seed", "99999999999999999999"], "'--seed'"),
+        (["run", "fit"], "'fit' is a task, not a commit (type `celedger run --task fit`)"),
         (["run", "--nope"], "No such option"),
         (["nope"], "No such command"),
         (["bisect", "main"], "write GOOD..BAD"),

@@ -8,14 +8,20 @@ import json
 import re
 import shlex
 import sqlite3
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from conftest import Project, git, with_verbs
-from scripted import ScriptedProject, scripted
+from scripted import Report, ScriptedProject, scripted
 
 from celedger.base.model import Environment
-from celedger.trial.workplace import ends_first
+from celedger.trial.engine import Need
+from celedger.trial.workplace import ends_first, in_shares
 
 
 @pytest.fixture
@@ -134,6 +140,28 @@ def test_a_metric_that_is_not_worse_is_said_to_be_so(quick: ScriptedProject) -> 
     assert re.search("is not (clearly )?worse than", done.err)
 
 
+def test_a_doubt_is_settled_by_seeds_that_both_commits_have(tmp_path: Path) -> None:
+    """Bits repeat here: a seed that a commit has had tells nothing more, in whatever session."""
+
+    def descend(model: Mapping[str, Any], seed: int) -> Iterator[Report]:
+        level = model["LEVEL"]
+        own = Random(f"{seed} {level}").gauss(0, 0.02)  # how the edit changes this seed
+        yield {"epoch": 0, "val_loss": level + Random(seed).gauss(0, 0.03) + own}
+
+    project = scripted(tmp_path / "project", training=descend)
+    shas = project.history([1.0, 1.0, 1.05])
+    for sha in (shas[0], shas[2]):
+        assert project.run("run", sha).status == 0
+    known = len(project.executor.ran)
+    project.run("check", "HEAD")
+    extra = project.executor.ran[known:]
+    assert len(extra) >= 3, extra  # it is in doubt
+    seeds = {sha: [s for c, s in project.executor.ran if c == sha] for sha in (shas[0], shas[2])}
+    assert len(set(seeds[shas[0]]) ^ set(seeds[shas[2]])) <= 1, seeds
+    repeats = sum(len(own) - len(set(own)) for own in seeds.values())
+    assert repeats <= 1, seeds  # whether bits repeat was asked once
+
+
 def test_a_time_budget_begins_with_the_ends_and_says_what_it_left_out(
     quick: ScriptedProject,
 ) -> None:
@@ -147,6 +175,37 @@ def test_a_time_budget_begins_with_the_ends_and_says_what_it_left_out(
     assert quick.run("run", spread, "--seed", "5", "--for", "2h").status == 0
     assert quick.run("show", shas[1]).status == 0
     assert ends_first([*"abcdefg"]) == [*"gadbecf"]  # type: ignore[type-var, list-item]
+
+
+def test_a_time_budget_is_shared_among_tasks(quick: ScriptedProject) -> None:
+    """A slow task gets as much time as a quick one; one that found something, twice as much."""
+    names = {"slow": 4.0, "quick": 1.0, "caught": 1.0}
+    tasks = [SimpleNamespace(recipe=name, name=name) for name in names]
+    commits = [SimpleNamespace(sha=str(number)) for number in range(8)]
+    needs: Any = [Need(c, t, 0) for c in commits for t in tasks]  # type: ignore[arg-type]
+    ordered = in_shares(needs, names, {"caught": 2.0})
+    assert sorted(ordered, key=needs.index) == needs
+    begun = Counter(need.task.name for need in ordered[:13])
+    assert begun == {"slow": 1, "quick": 4, "caught": 8}
+    for task in tasks:  # each keeps the order of its commits
+        own = [need.commit.sha for need in ordered if need.task is task]
+        assert own == [c.sha for c in commits]
+
+
+def test_a_dry_run_lists_what_a_run_would_train(quick: ScriptedProject) -> None:
+    shas = quick.history([1.0] * 3)
+    assert quick.run("run", shas[0], "--seed", "5").status == 0
+    ran = list(quick.executor.ran)
+    done = quick.run("run", f"{shas[0]}..{shas[-1]}", "--seed", "5", "--seed", "6", "--dry-run")
+    assert done.status == 0, done.err
+    assert done.out.splitlines() == [
+        f"{shas[1][:8]}  fit  seeds 5, 6",
+        f"{shas[2][:8]}  fit  seeds 5, 6",
+        "4 trials take about 8 s, less where a result can be re-used",
+    ]
+    assert quick.executor.ran == ran
+    done = quick.run("run", shas[0], "--seed", "5", "--dry-run")
+    assert done.out == "nothing: the ledger holds every trial\n"
 
 
 def test_a_range_is_run_in_steps(quick: ScriptedProject) -> None:

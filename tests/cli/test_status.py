@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import pty
 import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,6 +29,39 @@ from celedger.judge.incident import Doubt
 @pytest.fixture
 def project(tmp_path: Path) -> ScriptedProject:
     return scripted(tmp_path / "project")
+
+
+def test_colours_are_for_a_terminal_that_wants_them(project: ScriptedProject) -> None:
+    project.history([1.0, 1.0, 1.5, 1.5])
+    project.run("run", "HEAD~2")
+    project.run("check", "HEAD")
+    project.run("status")  # nothing is new any more
+    for verb, word in (("status", r"\+\d\d\.?\d* %"), ("log", "val_loss worse .*")):
+        plain, forced = project.run(verb), project.run(verb, env={"FORCE_COLOR": "1"})
+        assert "\x1b" not in plain.out
+        assert re.search(f"\x1b\\[31m{word}\x1b\\[0m", forced.out), forced.out
+        assert re.sub(r"\x1b\[\d*m", "", forced.out) == plain.out
+        both = project.run(verb, env={"FORCE_COLOR": "1", "NO_COLOR": "1"})
+        assert both.out == plain.out
+        assert "\x1b" not in project.run(verb, "--json", env={"FORCE_COLOR": "1"}).out
+        assert "\x1b[31m" in on_terminal(project, verb)
+        assert "\x1b" not in on_terminal(project, verb, NO_COLOR="1")
+        assert "\x1b" not in on_terminal(project, verb, TERM="dumb")
+
+
+def on_terminal(project: ScriptedProject, verb: str, **variables: str) -> str:
+    """Return what a verb writes to a terminal."""
+    ours, theirs = pty.openpty()
+    env = {**os.environ, "TERM": "xterm", **variables}
+    words = [sys.executable, "-m", "celedger", verb]
+    with subprocess.Popen(words, cwd=project.root, env=env, stdout=theirs):
+        os.close(theirs)
+        text = b""
+        with suppress(OSError):  # EIO: everything was read, and nobody writes any more
+            while part := os.read(ours, 1 << 16):
+                text += part
+    os.close(ours)
+    return text.decode()
 
 
 def follow(project: ScriptedProject) -> str:

@@ -218,6 +218,18 @@ def test_a_killed_worker_leaves_no_process_and_the_next_one_goes_on(
     assert at_work(gated.root / "ledger.db") is False
 
 
+def test_a_worker_is_missed_only_once_its_merge_is_old(crew: Crew) -> None:
+    """The hook's worker takes the lock a second or so after the merge."""
+    crew.project.commit("first")
+    note = crew.note()
+    young = crew.project.run("queue")
+    assert young.out == "1 merge noted, not yet in the queue; its worker starts\n"
+    assert "celedger worker" not in crew.project.run("status").out
+    os.utime(note, (1.0, 1.0))
+    assert "no worker runs: `celedger worker` goes on" in crew.project.run("queue").out
+    assert "`celedger worker` runs what is queued" in crew.project.run("status").out
+
+
 @pytest.mark.matrix
 def test_a_stopped_worker_hands_its_job_back(gated: Project, bell: Bell) -> None:
     gated.commit("first")
@@ -229,6 +241,28 @@ def test_a_stopped_worker_hands_its_job_back(gated: Project, bell: Bell) -> None
     assert bell.wait_for("ended") != "ended 0"
     assert [(s, m) for _, s, m in jobs(gated)] == [("queued", "stopped")]
     assert not alive(training)
+
+
+@pytest.mark.matrix
+def test_a_person_ends_one_job(gated: Project, bell: Bell) -> None:
+    gated.commit("first")
+    shas = []
+    for name in ("one", "two"):
+        shas.append(branch_ahead(gated, name=name))
+        git(gated.root, "merge", "-q", name)
+        if name == "one":
+            training = int(bell.wait_for("training").split()[1])
+    assert bell.wait_for("ended") == "ended 0"  # that of the second merge: another one is at it
+    assert gated.run("stop", shas[0]).out.startswith(f"the job of {shas[0][:10]} and its worker")
+    assert bell.wait_for("ended") != "ended 0"
+    assert [(s, m) for _, s, m in jobs(gated)] == [("failed", "stopped"), ("queued", "")]
+    assert not alive(training)
+    assert gated.run("stop", "HEAD").out.startswith(f"the job of {shas[1][:10]} ended")
+    assert [s for _, s, _ in jobs(gated)] == ["failed", "failed"]
+    again = gated.run("stop", "HEAD")
+    assert (again.status, again.err) == (
+        129, f"celedger: no job of {shas[1][:10]} waits or runs (see `celedger queue`)\n"
+    )  # fmt: skip
 
 
 @pytest.mark.matrix
@@ -404,8 +438,7 @@ def test_the_queue_before_the_first_worker_shows_the_note(crew: Crew) -> None:
     crew.note()
     done: Done = crew.project.run("queue")
     assert done.status == 0, done.err
-    assert "1 merge noted" in done.out
-    assert "`celedger worker` goes on" in done.out
+    assert "1 merge noted, not yet in the queue; its worker starts" in done.out
 
 
 def test_another_hook_manager_does_what_the_installed_hook_does(
