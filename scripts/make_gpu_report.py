@@ -121,7 +121,7 @@ def spread(folder: Path) -> str:
     times = [trial.summaries["step_time_p50"] for trial in trials]
     wide = (max(times) - min(times)) / statistics.median(times)
     word = "within" if wide <= 0.02 else "not within"
-    share = percent(wide, signed=False)
+    share = percent(wide)
     return f"{len(times)} repeats of `resnet_digits` differ by {share}: {word} 2 %."
 
 
@@ -163,7 +163,7 @@ def load(device: Device) -> str:
     running.process.communicate()
     cost = 1 - statistics.median(ratios)
     ramp = table(("load", "SM clock (MHz)"), *clocks[:1], *clocks[1::5])
-    return f"{ramp}\n\nTelemetry at 4 Hz costs {percent(cost, signed=False)} of the steps."
+    return f"{ramp}\n\nTelemetry at 4 Hz costs {percent(cost)} of the steps."
 
 
 def main() -> None:

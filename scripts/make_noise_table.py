@@ -57,7 +57,7 @@ def place(task: TaskNoise) -> str:
 
 def row(metric: NoiseRow) -> str:
     level, known = metric.level, metric.is_known
-    relative = percent(metric.sd / abs(level.mean), signed=False) if level.mean else "–"
+    relative = percent(metric.sd / abs(level.mean)) if level.mean else "–"
     cells = [
         f"`{metric.metric.name}`",
         measure(level.mean, metric.sd, unit=metric.metric.unit) if level.n else "–",

@@ -183,6 +183,18 @@ def test_equal_commits_are_equal_under_the_trace(project: Project) -> None:
     assert status == 0, answer
 
 
+def test_an_edit_that_keeps_the_arithmetic_keeps_the_bits(project: Project) -> None:
+    """The backward pass of a convolution repeats its bits where it is told to."""
+    script = project.root / "suites" / "tiny" / "fit.py"
+    before = script.read_text()
+    script.write_text(before.replace("labels[:64]", "labels[0:64]"))
+    try:
+        status, answer = ask(project, "same", "fit")
+    finally:
+        script.write_text(before)
+    assert (status, "same bits" in answer) == (0, True), answer
+
+
 def test_tf32_is_a_difference_and_its_absence_none(project: Project) -> None:
     words = ["explain", "HEAD", "fit", "--steps", "3", "--json", "--b", "tf32=true"]
     for side in ("--a", "--b"):

@@ -249,3 +249,24 @@ def test_sums_of_a_tensor_of_several_parts_have_all_of_it(monkeypatch: pytest.Mo
     swapped = torch.cat([tensor[100:200], tensor[:100], tensor[200:]])
     assert len(sums(tensor)) == 8 * 11
     assert len({sums(each) for each in (tensor, swapped, tensor + (tensor == 1049))}) == 3
+
+
+def test_what_compares_two_runs_takes_algorithms_that_repeat(
+    cuda: CudaDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[tuple[bool, bool]] = []
+    monkeypatch.setattr(
+        torch, "use_deterministic_algorithms",
+        lambda mode, *, warn_only: said.append((mode, warn_only)),
+    )  # fmt: skip
+    fill: list[bool] = []
+    monkeypatch.setattr(torch._C, "_set_deterministic_fill_uninitialized_memory", fill.append)
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: False)
+    observe.choose_repeatable()
+    assert (said, fill) == ([(True, True)], [False])
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
+    observe.choose_repeatable()  # the script's own choice stays
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: False)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    observe.choose_repeatable()
+    assert len(said) == 1

@@ -56,6 +56,17 @@ def test_what_keeps_tensors_is_named_beside_what_makes_them(server: TrainingServ
     assert leak_text(leak).endswith("kept in history")
 
 
+def test_evaluation_after_a_call_for_a_plot_is_evaluation(server: TrainingServer) -> None:
+    """It was counted as the peak of a training step."""
+    evaluation = "if step % 10 == 9:\n        with torch.no_grad(): net(torch.randn(4096, 8))"
+    for line in (evaluation, f"history.append(net(x).mean().item())\n    {evaluation}"):
+        out = server.train(edited(PLAIN, ("# here", line)), "memory")
+        (event,) = records(out / "0", "memory")
+        assert len(event["evaluations"]) == 13
+        hidden = 4096 * 16 * 4  # bytes
+        assert event["peaks"]["step"]["bytes"] < hidden < event["peaks"]["evaluation"]["bytes"]
+
+
 def test_cyclic_garbage_takes_memory_until_it_is_collected(server: TrainingServer) -> None:
     first, *_ = leaks(server, "Node(torch.ones(1000))")
     assert (first["kind"], first["bytes"]) == ("garbage", pytest.approx(4000, rel=0.1))

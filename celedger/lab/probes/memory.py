@@ -135,9 +135,13 @@ class MemoryProbe(observe.Probe):
     # -- the training's edges ---------------------------------------------------------------
 
     def forward_begins(self, module: nn.Module, args: Args) -> None:
-        if torch.is_grad_enabled() and self._state == GAP:
-            self._end_evaluation()
-            self._state = FORWARD
+        if torch.is_grad_enabled():
+            if self._state == GAP:
+                self._end_evaluation()
+                self._state = FORWARD
+            self._trained.add(id(module))
+        elif self._state == FORWARD and not self._modules and id(module) in self._trained:
+            self._state = GAP  # what began a step was a call for a plot, and this is evaluation
         self._modules.append(self.names.of(module))
         self._own_nodes()
 
@@ -153,6 +157,7 @@ class MemoryProbe(observe.Probe):
         self._owners.append(self._modules[-1] if self._modules else None)
 
     def backward_begins(self, losses: Sequence[Tensor]) -> None:
+        self._end_evaluation()
         self._state = BACKWARD
 
     def backward_ends(self) -> None:
@@ -205,6 +210,7 @@ class MemoryProbe(observe.Probe):
         self._owners: list[str | None] = []  # the module of the nodes from each number on
         self._modules: list[str] = []
         self._peak = self._total
+        self._trained: set[int] = set()  # modules that were called with gradients
 
     def _end_evaluation(self) -> None:
         if self._evaluating:

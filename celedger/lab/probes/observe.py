@@ -110,6 +110,15 @@ def guarded(call: Callable[..., object], *args: Any, **kwargs: Any) -> None:
             _observer.busy = outer
 
 
+def choose_repeatable() -> None:
+    """On a GPU let torch take the algorithms that repeat their bits, for a probe that compares two
+    runs: the backward pass of cuDNN's convolutions adds up in any order. What has none warns."""
+    cuda: Any = torch.cuda
+    if cuda.is_initialized() and not torch.are_deterministic_algorithms_enabled():
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch._C._set_deterministic_fill_uninitialized_memory(False)  # with NaN, at a price
+
+
 def _capturing() -> bool:
     """Return True while a CUDA graph is captured: no value can be read then, and no event timed
     (CUDA C++ Programming Guide, "CUDA Graphs")."""

@@ -25,6 +25,7 @@ OPTIMISER = "(optimiser)"  # in place of a module, for an optimiser's step
 # In the names of the kernels that cuBLAS and cuDNN run for products in full float32.
 _FLOAT32 = ("sgemm", "f32f32_f32f32_f32", "_simt_")
 PYTHON = "(Python)"  # time of a phase outside all operators
+_PROBES = ("celedger ", "cudaStreamIsCapturing")  # the second is asked before each look
 WAIT = "(communication)"  # time of a phase in which the training waits for other ranks
 
 
@@ -125,7 +126,7 @@ class ProfilerWindow:
                 phase = "evaluation"
                 rows[PYTHON, phase, None]["seconds"][step] += seconds
             rows[PYTHON, phase, None]["seconds"][step] -= seconds
-            name = PYTHON if event.name.startswith("celedger ") else event.name.replace(_NODE, "")
+            name = PYTHON if event.name.startswith(_PROBES) else event.name.replace(_NODE, "")
             row = rows[name, phase, module]
             row["seconds"][step] += seconds
             for figure, value in _figures(event).items():

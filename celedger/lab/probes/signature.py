@@ -65,6 +65,7 @@ class SignatureProbe(observe.Probe):
         self._reads.watch()
 
     def starts(self) -> None:
+        observe.choose_repeatable()
         self._own.start()
 
     def _begin(self) -> None:

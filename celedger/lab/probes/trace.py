@@ -106,6 +106,7 @@ class TraceProbe(observe.Probe):
     # --- the start
 
     def starts(self) -> None:
+        observe.choose_repeatable()
         self.started = True
         self.store.open(self.out)
         version = str(torch.__version__)
