@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 LONGEST = 1 << 15  # values of a series; then every other one is dropped
-FEWEST = 5  # steps: of fewer, a quartile says nothing
+FEWEST = 5  # steps: of fewer, the median says nothing
 APART = 200  # times what a reading of the memory takes lie between two of them
 _HASHED = 64  # bytes of the first parameter
 _LEAST = 1 << 20  # bytes: who has less given out is not the allocator of this process
@@ -85,9 +85,7 @@ class StepMeter:
             return {}
         moments = self._moments
         between = [(b - a) / self._every for a, b in zip(moments, moments[1:])]  # noqa: B905, RUF007
-        between.sort()
-        lower_quartile = between[len(between) // 4]  # another program only makes steps slower
-        figures: dict[str, object] = {"optimiser_steps": self.steps, "step_time": lower_quartile}
+        figures: dict[str, object] = {"optimiser_steps": self.steps, "step_time": _median(between)}
         growth = self._growth()
         if growth is not None:
             figures["memory_growth"] = growth
