@@ -85,9 +85,14 @@ def told(ledger: Ledger, line: Line) -> list[Told]:
 def _told(row: SaidRecord, line: Line, since: float, also: tuple[str, ...]) -> Told:
     details: Mapping[str, Any] = row.details
     ends = [str(details.get(end, "")) for end in ("first", "last")]
-    first, last, where = _whereabouts(line, ends, IncidentState(row.state), row.revision)
-    if where is Whereabouts.MERGED and (details.get("bisect") or ends[-1] in line.places):
-        where = Whereabouts.LINE  # said of this line, which has the merge
+    # Said of this line, which has the merge, though the oldest of its commits is on the branch.
+    is_of_line = bool(details.get("bisect")) or ends[-1] in line.places
+    is_over = IncidentState(row.state) not in IN_FORCE
+    first, last, where = _whereabouts(line, ends, row.revision, is_over=is_over)
+    if where is Whereabouts.MERGED and is_of_line:
+        where = Whereabouts.LINE
+    elif where is Whereabouts.MERGED and is_over:  # on the branch: no matter of this line
+        first, last, where = -1, -1, Whereabouts.BRANCH
     states, failing = {}, []
     for suite, task, metric, state in details.get("metrics", ()):
         if details.get("failure"):
@@ -107,19 +112,19 @@ def _told(row: SaidRecord, line: Line, since: float, also: tuple[str, ...]) -> T
 
 
 def _whereabouts(
-    line: Line, ends: Sequence[str], state: IncidentState, revision: str
+    line: Line, ends: Sequence[str], revision: str, *, is_over: bool
 ) -> tuple[int, int, Whereabouts]:
     """Return the places of the oldest and the newest commit of an incident's set, -1 where the line
     has none, and where these commits are. It was said at `revision`: where a rebase took that away,
-    the line may have such commits anew that a branch has still."""
+    the line may have such commits anew that a branch has still, which matters while it lasts."""
     here = [line.places.get(sha, -1) for sha in ends]
     if min(here) >= 0:
         return here[0], here[1], Whereabouts.LINE
-    if state not in IN_FORCE:  # over where it was: no matter of this line
-        return -1, -1, Whereabouts.BRANCH
     merged = [line.holding(sha) for sha in ends]
     gone = any(line.has_lost(sha) for sha in ends)
     if gone or (None in merged and line.has_lost(revision)):
+        if is_over:
+            return -1, -1, Whereabouts.BRANCH
         moved = [p if p >= 0 else line.remade(sha) for p, sha in zip(here, ends, strict=True)]
         if moved[0] is not None and moved[1] is not None:
             return min(moved[0], moved[1]), max(moved[0], moved[1]), Whereabouts.REBASED

@@ -13,6 +13,11 @@ import pytest
 from conftest import git
 from ledgers.make import HERE, history
 
+from celedger.judge import told as tellings
+from celedger.judge.line import Line
+from celedger.ledger import Ledger
+from celedger.repo import Repository
+
 from .conftest import SUITE, Life, training
 
 Live = Callable[..., Life]
@@ -556,6 +561,31 @@ def test_a_bisect_searches_inside_a_merge_and_diff_tells_what_it_found(live: Liv
     life.commit(1.4)
     assert life.check() == 1
     assert life.only()["id"] == row["id"]
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["one of the merge", "named by a bisect"])
+def test_what_a_merge_brought_keeps_its_name_when_it_is_over(live: Live, named: bool) -> None:
+    """Once it was recovered, the state had another name for it, which nobody had been told."""
+    life = live(exact=True)
+    life.begin()
+    root = life.project.root
+    git(root, "checkout", "-q", "-b", "feature")
+    for level in (1, 1.4, 1.4):
+        life.commit(level)
+    git(root, "checkout", "-q", "main")
+    git(root, "merge", "-q", "--no-ff", "-m", "merge feature", "feature")
+    assert life.check() == 1
+    name = life.only()["id"]
+    if named:
+        assert life.say("bisect", name).status == 0
+    for _ in range(3):
+        life.commit(1)
+        life.check()
+    assert [row["id"] for row in life.rows()] == [name]
+    assert life.only("recovered")["id"] == name
+    with Ledger.open(root / "ledger.db", readonly=True) as ledger:
+        told = tellings.told(ledger, Line.of(Repository.open(root), "HEAD"))
+    assert [(each.id, each.is_here) for each in told] == [(name, True)]
 
 
 @pytest.fixture
