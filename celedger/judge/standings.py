@@ -69,6 +69,10 @@ def _worse_by(in_force: Sequence[Incident], key: MetricKey, is_newest: bool) -> 
     ]  # fmt: skip
 
 
+_OF_LONG_TRAININGS = ("memory_growth",)
+"""Metrics that a short training has no value of, as one has that is fast again."""
+
+
 def _of_metric(
     derivation: Derivation,
     key: MetricKey,
@@ -83,6 +87,9 @@ def _of_metric(
     numbers = _numbers(metric, history, values, place)
     if numbers is None:
         if not (worse or (declared and history is not None)):
+            return None
+        ran = place in derivation.tasks[key[:2]].ended_well[1]
+        if ran and not worse and metric.name in _OF_LONG_TRAININGS:
             return None
         kind = Standing.WORSE if worse else Standing.MISSING
         return MetricStanding(

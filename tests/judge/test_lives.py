@@ -421,6 +421,18 @@ def test_one_seed_a_commit(live: Live) -> None:
     assert life.only("recovered")["first_bad"] == [bad]
 
 
+def test_a_training_that_is_too_short_for_a_figure_misses_nothing(live: Live) -> None:
+    """After one that was slow, and so had a growth of memory, every check ended with 125."""
+    growth = '[metrics.memory_growth]\ndirection = "lower"\nkind = "memory"\nfloor = 1024\n'
+    life = live(suite=SUITE.replace("[[task]]", growth + "[[task]]"))
+    life.begin()
+    life.commit(1, text="OTHERS = {'memory_growth': 100.}\n")
+    assert life.check() == 125  # the first of them
+    life.commit(1)
+    assert life.check() == 0
+    assert life.rows() == []
+
+
 MANY = """
 [metrics.accuracy]
 direction = "higher"
