@@ -62,19 +62,17 @@ def find(repository: Repository, text: str) -> Synthetic | None:
     Raises UnknownRevision for what is neither, CannotJudge for a commit that cannot be reverted
     cleanly, RepositoryError for a working tree that cannot be read.
     """
+    if text in (WORKING_TREE, INDEX):  # which git has no revision for
+        store = _swept(repository)
+        return _working_tree(store) if text == WORKING_TREE else _index(store)
     try:
         repository.resolve(text)
         return None
     except UnknownRevision as error:
         revision, dash, culprit = text.rpartition("-")
-        if text not in (WORKING_TREE, INDEX) and not (revision and dash and culprit):
+        if not (revision and dash and culprit):
             raise
-        store = ObjectStore(repository)
-        store.drop_old(time.time())
-        if text == WORKING_TREE:
-            return _working_tree(store)
-        if text == INDEX:
-            return _index(store)
+        store = _swept(repository)
         try:
             reverted = repository.resolve(culprit)
             inner = find(repository, revision)
@@ -83,6 +81,12 @@ def find(repository: Repository, text: str) -> Synthetic | None:
         left_out = inner.left_out if inner else ()
         base = inner.commit if inner else repository.resolve(revision)
         return _reverted(store, base, reverted, left_out)
+
+
+def _swept(repository: Repository) -> ObjectStore:
+    store = ObjectStore(repository)
+    store.drop_old(time.time())
+    return store
 
 
 # --- the working tree
@@ -205,7 +209,7 @@ def _reason_to_leave_out(worktree: Path, status: _Status) -> str:
 def _leads_out(worktree: Path, link: Path) -> bool:
     """Return True if a link leads to another place from another checkout of the tree."""
     target, root = link.readlink(), worktree.resolve()
-    end = (link.parent / target).resolve()
+    end = Path(os.path.realpath(link.parent / target))  # Path.resolve raises at a loop of links
     return target.is_absolute() or not end.is_relative_to(root) or (root / ".git") in end.parents
 
 
@@ -377,6 +381,8 @@ def synthetic_commit(store: ObjectStore, tree: str, parent: Commit, subject: str
     parent have equal hashes: the dates are the parent's."""
     if tree == parent.tree:
         return parent
-    person = f"{AUTHOR} <{AUTHOR}@localhost> {parent.commit_time} +0000"
+    date = parent.commit_time
+    person = f"{AUTHOR} <{AUTHOR}@localhost> {date} +0000"
     text = f"tree {tree}\nparent {parent.sha}\nauthor {person}\ncommitter {person}\n\n{subject}\n"
-    return store.repository.resolve(store.write("commit", text.encode(), parent.sha))
+    sha = store.write("commit", text.encode(), parent.sha)
+    return Commit(sha, tree, (parent.sha,), AUTHOR, date, date, subject)

@@ -1,5 +1,5 @@
-"""The smallest set of parts that has an effect: delta debugging (Zeller and Hildebrandt,
-"Simplifying and isolating failure-inducing input", IEEE TSE 28(2), 2002), with guesses first."""
+"""The smallest set of parts that has an effect: binary searches for the last part of it, one after
+another (the prefixes of Junker, "QuickXplain", AAAI 2004), with guesses first."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from collections.abc import Callable, Sequence
 def smallest_set(
     count: int, has_effect: Callable[[frozenset[int]], bool | None], guesses: Sequence[int] = ()
 ) -> frozenset[int]:
-    """Return a set of parts, by their positions, that has the effect and loses it without any one
-    of them, as far as that was asked.
+    """Return a set of parts, by their positions, that has the effect. It loses it without any one
+    of them, if no part takes away what others have.
+
+    It asks at most log2(count) + 1 sets, rounded up, for each part of the answer, and two guesses.
 
     Args:
         count: How many parts there are; all together have the effect, and none has it not.
@@ -27,20 +29,16 @@ def smallest_set(
     for guess in guesses[:2]:
         if asked(frozenset([guess])):
             return frozenset([guess])
-    parts, pieces = list(range(count)), 2
-    while len(parts) > 1:
-        size = -(-len(parts) // pieces)
-        subsets = [frozenset(parts[at : at + size]) for at in range(0, len(parts), size)]
-        whole = frozenset(parts)
-        one = next((subset for subset in subsets if asked(subset)), None)
-        if one is not None:
-            parts, pieces = sorted(one), 2
-            continue
-        rest = next((whole - subset for subset in subsets if asked(whole - subset)), None)
-        if rest is not None:
-            parts, pieces = sorted(rest), max(pieces - 1, 2)
-        elif pieces >= len(parts):
-            break
-        else:
-            pieces = min(len(parts), 2 * pieces)
-    return frozenset(parts)
+    chosen: frozenset[int] = frozenset()
+    high = count  # the first `high` parts and those chosen have the effect
+    while not asked(chosen):
+        low = 0  # and the first `low` parts with them have it not
+        while high - low > 1:
+            middle = (low + high) // 2
+            if asked(chosen.union(range(middle))):
+                high = middle
+            else:
+                low = middle
+        high -= 1
+        chosen |= {high}
+    return chosen

@@ -432,6 +432,8 @@ def _plan_text(plan: Plan) -> str:
     if math.isfinite(plan.seconds):
         expected += f", {duration(plan.seconds)}"
     lines.append(f"expected: {expected}")
+    if plan.signs:
+        lines.append("it may sign commits first, seconds each, and then needs fewer trials")
     if plan.trials > plan.budget:
         lines.append(f"the budget of {plan.budget} will probably not be enough")
     return "\n".join(lines)

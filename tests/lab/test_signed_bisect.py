@@ -13,6 +13,7 @@ from lab.classifier import FIT
 from scripted import typed
 
 from celedger.judge.bisection.signing import shown
+from celedger.lab.diagnose import same
 from celedger.ledger import Ledger
 
 SUITE = """\
@@ -85,11 +86,33 @@ def test_stored_signatures_count_and_nothing_is_signed_where_trainings_are_short
     shas = history(project)
     for end in (shas[0], shas[-1]):
         project.run("run", end)
+    words = ("bisect", f"{shas[0]}..{shas[-1]}", "--metric", "val_loss", "--dry-run")
+    assert "it may sign commits first" in project.run(*words).out
+    (before,) = json.loads(project.run(*words, "--json").out)["plans"]
     done = project.run("same", f"{shas[0]}..{shas[-1]}")
     assert done.status == 0, done.err
+    (after,) = json.loads(project.run(*words, "--json").out)["plans"]
+    (without,) = json.loads(project.run(*words, "--json", "--no-signature").out)["plans"]
+    assert after["trials"] < before["trials"] == without["trials"]
+    assert (after["signs"], without["signs"]) == (True, False)
     report = bisected(project, shas)
     assert (report["signed"], whole(report)) == (0, 2)
     assert report["trials"] <= 4
+
+
+def test_nothing_is_signed_twice_where_its_bits_are_known_to_repeat(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shas = history(project)
+    for end in (shas[0], shas[-1]):
+        project.run("run", end)
+    project.run("same", f"{shas[1]}..{shas[2]}")
+    monkeypatch.setattr(Ledger, "usual_seconds", lambda *_: 3600.0)
+    signed = []
+    sign = same.sign
+    monkeypatch.setattr(same, "sign", lambda *words: signed.append(words[1].sha) or sign(*words))
+    report = bisected(project, shas)
+    assert 0 < report["signed"] == len(signed) == len(set(signed))
 
 
 def test_without_them_as_ever(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

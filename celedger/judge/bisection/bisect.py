@@ -24,6 +24,7 @@ from celedger.judge.bisection.rehearsal import (
     guilty_hunks,
     rehearse,
 )
+from celedger.judge.bisection.signing import Signing, signer_of
 from celedger.judge.bisection.symptom import (
     CHOOSING,
     NotWorse,
@@ -329,6 +330,7 @@ class Plan:
     trials: float
     seconds: float  # nan: no trial of the task has been timed yet
     budget: int
+    signs: bool = False  # commits may be signed first, which spares some of the trials
 
 
 def plan(
@@ -356,7 +358,7 @@ def plan(
     classes = {task.name: classify(bench, history, good, task) for task in tasks}
     left = min(each.left for each in classes.values())
     least = math.log2(left) + _CONFIRMING
-    trials, known, name = least + len(ends), False, ""
+    trials, known, name, signs = least + len(ends), False, "", False
     here = {good.sha, *(commit.sha for commit in commits)}
     stored = sum(
         record.trial.commit in here
@@ -367,6 +369,11 @@ def plan(
     if symptom is not None:
         of_task = classes[symptom.task.name]
         track = Track(bench, history, good, symptom, limits.confidence)
+        is_told = limits.sign and symptom.bits_decide
+        if signer := signer_of(bench, symptom.task) if is_told else None:
+            signs = True
+            stored_signatures = Signing(signer, bench.ledger, history, good)
+            track.signed = stored_signatures.prior(of_task.weights)
         track.hear(of_task.stored(bench, symptom.task), of_task)
         name = f"{symptom.task.name} {symptom.name}"
         timed = [seconds(symptom.task)]
@@ -386,4 +393,5 @@ def plan(
         trials=trials,
         seconds=trials * sum(each) / len(each) if each else math.nan,
         budget=limits.budget,
+        signs=signs,
     )

@@ -207,6 +207,13 @@ class Signatures:
                             return Signature.of(record.document)
         return None
 
+    def are_known_to_repeat(self, commit: Commit, scheme: Scheme) -> bool:
+        """Return True if a signature is stored that compares with this commit's: it was kept only
+        because its bits were seen twice, and those of two runs that differ are no more used."""
+        key = self.key(commit, str(scheme))
+        rows = self.ledger.signatures(suite=self.task.suite, task=self.task.name)
+        return any(row.key == key for row in repeating(rows))
+
     def keep(self, commit: Commit, signature: Signature) -> None:
         """Keep the signature of a commit. A ledger that cannot be written to is no error."""
         started = self.bench.setup.now()
@@ -251,10 +258,11 @@ def log(
             try:
                 if before is None:
                     scheme, signature = signed(partial(signatures.sign, commit), scheme)
-                    again = signatures.sign(commit, scheme)
-                    if first_difference(signature, again) is not None:
-                        yield LoggedCommit(commit, problem=_NO_REPEAT)
-                        return
+                    if not signatures.are_known_to_repeat(commit, scheme):
+                        again = signatures.sign(commit, scheme)
+                        if first_difference(signature, again) is not None:
+                            yield LoggedCommit(commit, problem=_NO_REPEAT)
+                            return
                 else:
                     signature = signatures.sign(commit, scheme)
             except (CannotJudge, RepositoryError) as error:
