@@ -58,15 +58,17 @@ TELEMETRY_NAMES = frozenset(m.name for m in TELEMETRY)
 
 def with_telemetry(task: Task) -> Task:
     """Return the task with the runner's own metrics added to those of its suite."""
-    metrics = {m.name: _declared(m) for m in task.metrics}
+    usual: dict[str, Metric] = {}
     for metric in TELEMETRY:
-        own = metrics.setdefault(metric.name, metric)
-        if own.summary == Metric.summary:
-            metrics[metric.name] = replace(own, summary=metric.summary)
-    if task.preload:
-        for name, warm in _WARM.items():
-            metrics[name] = replace(metrics[name], summary=warm.summary)
-    return replace(task, metrics=tuple(metrics.values()))
+        usual.setdefault(metric.name, metric)
+    warm = _WARM if task.preload else {}
+    usual |= warm
+    own = {metric.name: metric for metric in task.metrics}
+    for name in own.keys() & usual.keys():
+        if name in warm or own[name].summary == Metric.summary:
+            own[name] = replace(own[name], summary=usual[name].summary)
+    added = [metric for name, metric in usual.items() if name not in own]
+    return replace(task, metrics=(*map(_declared, own.values()), *added))
 
 
 def _declared(metric: Metric) -> Metric:

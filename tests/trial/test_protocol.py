@@ -196,6 +196,10 @@ def test_a_suite_that_declares_telemetry_as_it_is_declares_it(preload: tuple[str
         declared = task.metric(metric.name)
         assert declared is not None and declared not in TELEMETRY
         assert declared.floor.amount == pytest.approx(metric.floor.amount, rel=1e-9)
+        if preload or metric.summary not in ("warm", "max-own"):
+            silent = replace(metric, summary="last")  # as a suite has it that says nothing of it
+            task = with_telemetry(replace(task, metrics=(silent,)))
+            assert task.metric(metric.name) == declared
 
 
 def test_memory_without_what_a_suite_preloads_is_another_definition() -> None:
@@ -207,6 +211,7 @@ def test_memory_without_what_a_suite_preloads_is_another_definition() -> None:
         assert own[0] in TELEMETRY  # so it never fails a check by itself
     task = replace(plain, preload=("torch",), metrics=(declared,))
     assert with_telemetry(task).metric("peak_rss") == replace(declared, summary="max-own")
+    assert summarise(Metric("m", summary="max-own"), [(0, 1.0), (1, 3.0), (2, 2.0)]) == 3.0
 
 
 def test_a_declared_peak_stays_one() -> None:
@@ -216,4 +221,3 @@ def test_a_declared_peak_stays_one() -> None:
     assert task.metric("gpu_memory") == replace(declared, summary="max")
     own = replace(declared, summary="area")
     assert with_telemetry(replace(task, metrics=(own,))).metric("gpu_memory") == own
-    assert summarise(Metric("m", summary="max-own"), [(0, 1.0), (1, 3.0), (2, 2.0)]) == 3.0
