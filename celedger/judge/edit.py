@@ -110,7 +110,11 @@ class _Comparison:
         error = math.inf if noise is None else noise.error(count, count)
         kind, note = self._kind(size, floor, error)
         if noise is not None and kind is not Standing.TOO_NOISY:
-            claim = evidence(-size, noise.variance(count, count), noise.sd, noise.freedom)
+            # One training of the commit that went wrong makes no edit better: the seed that gains
+            # most is left out, if there are others. That only weakens a claim.
+            gains = sorted(sign * (a - b) for a, b in self.pairs)[: max(1, count - 1)]
+            variance = noise.variance(len(gains), len(gains))
+            claim = evidence(sum(gains) / len(gains), variance, noise.sd, noise.freedom)
             if claim >= needed(number, metrics) and -size >= floor:
                 kind = Standing.BETTER
             elif -size > max(floor, TWO_SIDED_95 * error):

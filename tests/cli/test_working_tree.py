@@ -243,6 +243,23 @@ def test_the_tries_are_counted_since_head_moved(known: ScriptedProject) -> None:
     assert check(known, "LEVEL = 1.0  # d\n")[1]["try"] == 1
 
 
+def test_a_seed_of_head_that_went_wrong_makes_no_edit_better(tmp_path: Path) -> None:
+    """Two of three seeds gain nothing. The noise, of another commit, has no such seed."""
+
+    def training(model: Mapping[str, object], seed: int) -> Iterator[dict[str, object]]:
+        went_wrong = model["DRAW"] == 1 and seed == 2
+        value = 1 + Random(f"{model['DRAW']} {seed}").gauss(0, 0.002) + 0.3 * went_wrong
+        yield {"epoch": 0, "val_loss": value - float(str(model["GAIN"]))}
+
+    project = scripted(tmp_path / "wrong", SUITE.replace("[0, 1]", "[0, 1, 2]"), training)
+    project.commit("first", {"model.py": "DRAW, GAIN = 0, 0\n"})
+    project.run("noise", "--seeds", "8", "--repeats", "2")
+    project.commit("second", {"model.py": "DRAW, GAIN = 1, 0\n"})
+    assert check(project, "DRAW, GAIN = 2, 0\n")[2] == "same"
+    assert "chance is not excluded at try 1" in project.run("check", ".").out
+    assert check(project, "DRAW, GAIN = 2, 0.1\n")[2] == "better"
+
+
 def test_a_redraw_that_looks_better_is_not_said_to_be(tmp_path: Path) -> None:
     """Chains of edits that draw all seeds anew and change nothing else. The bound itself is
     simulated in tests/stats/test_tries.py."""
