@@ -79,6 +79,7 @@ page:  ## Check the script and style of the report's page with biome (skipped wi
 
 docs: $(STAMP)  ## Make docs/cli.md anew from --help
 	$(BIN)/python scripts/make_cli_reference.py
+	$(BIN)/python scripts/make_schemas.py
 
 pictures: $(STAMP)  ## Make docs/images anew by the commands that draw them (10 minutes)
 	$(BIN)/python scripts/make_pictures.py
