@@ -11,9 +11,10 @@ import numpy as np
 
 from celedger.base.model import Metric
 from celedger.judge.derivation import Derivation
-from celedger.judge.incident import Incident, MetricStanding, Standing, interval
+from celedger.judge.incident import IN_FORCE, Incident, MetricStanding, Standing, interval
 from celedger.stats.arrays import Floats
-from celedger.stats.course import Measurements, MetricHistory, MetricKey, Node
+from celedger.stats.course import Measurements, MetricHistory, MetricKey, Node, Step
+from celedger.stats.line_steps import DOUBT
 from celedger.stats.mends import KEPT
 from celedger.trial.protocol import TELEMETRY
 
@@ -169,6 +170,14 @@ def _numbers(
     return _Numbers(metric, history, node, before, values.value[rows], pairs, shares)
 
 
+def _may_share(derivation: Derivation, step: Step) -> bool:
+    """Return True if an incident in force may have the cause of a step."""
+    return any(
+        i.state in IN_FORCE and i.first <= step.last and step.first <= i.last
+        for i in derivation.derived.incidents
+    )
+
+
 def _kind(
     derivation: Derivation,
     key: MetricKey,
@@ -206,9 +215,12 @@ def _kind(
     if settled:
         return Standing.SAME, f"{settled[0].id} is {settled[0].state}"
     if any(
-        step.first <= place <= step.last
-        and step.probability >= KEPT
+        step.first <= place
         and step.size > numbers.metric_floor
+        and (
+            (place <= step.last and step.probability >= KEPT)
+            or (step.is_newest and step.probability >= DOUBT and _may_share(derivation, step))
+        )
         for step in derivation.histories[key].steps
     ):  # the state lists no doubt about the commits of another metric's incident
         return Standing.UNDECIDED, "seems worse, too; not settled"

@@ -13,6 +13,9 @@ from celedger.judge.incident import Incident, MetricStanding, Standing, State
 from celedger.views import incidents as words
 from celedger.views.document import Document, pick
 from celedger.views.format import (
+    GREEN,
+    RED,
+    YELLOW,
     Column,
     amount,
     change,
@@ -27,9 +30,10 @@ from celedger.views.format import (
 )
 from celedger.views.status import state_json
 
+_COLOURS = {"worse": RED, "missing": RED, "undecided": YELLOW, "better": GREEN}
 _COLUMNS = (
-    Column("task"), Column("metric"), Column("stands"), Column("change", right=True),
-    Column("", wrap=True),
+    Column("task"), Column("metric"), Column("stands", colour=lambda s: _COLOURS.get(s, "")),
+    Column("change", right=True), Column("", wrap=True),
 )  # fmt: skip
 _TELEMETRY = "telemetry, which the suite does not declare: never decides the exit status"
 _ORDER = list(Standing)
@@ -105,6 +109,9 @@ class CheckDocument(Document):
             moved = amount(size, standing.level, unit=standing.unit)
         incidents = {i.id: i for i in self.state.incidents}
         key = standing.suite, standing.task, standing.metric
+        for doubt in self.state.doubts if standing.standing is Standing.UNDECIDED else ():
+            if (doubt.suite, doubt.task, doubt.metric) == key:  # as equal seeds tell it
+                moved = amount(doubt.change, doubt.before, unit=standing.unit)
         shares = [m for name in standing.incidents for m in incidents[name].metrics if m.key == key]
         if shares and standing.metric:
             moved = words.moved(shares[0])
