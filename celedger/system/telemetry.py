@@ -56,7 +56,8 @@ class Sampler:
         self._usage = Usage()
         self._ours: set[int] = set()
         self._cpu = 0.0  # seconds, over all commands so far
-        self._share_base = (clock(), 0.0)
+        self._share_base = (self._began, 0.0)
+        self._seen = self._began  # when it was last there
         self._first_energy = self._energy = first.energy
         self._busy = 0  # samples of the GPU at work
         self._lost = dict.fromkeys((SLOWED, POWER_CAPPED), 0.0)  # of them, by reason
@@ -90,9 +91,9 @@ class Sampler:
         if rss:
             figures["rss"] = float(max(rss))
         base, cpu = self._share_base
-        if self._usage.pids and now - base >= _SHORTEST_SHARE:
-            figures["cpu_share"] = (self._cpu - cpu) / (now - base)
-            self._share_base = (now, self._cpu)
+        if self._seen - base >= _SHORTEST_SHARE:
+            figures["cpu_share"] = (self._cpu - cpu) / (self._seen - base)
+            self._share_base = (self._seen, self._cpu)
         for name, attribute, summary in (
             ("gpu_utilisation", "utilisation", fmean),
             ("gpu_power", "power", fmean),
@@ -132,6 +133,7 @@ class Sampler:
             cpu_before = self._usage.cpu if usage.root == self._usage.root else 0.0
             cpu = max(usage.cpu, cpu_before)  # time of a process just ending may be missed for once
             self._cpu += cpu - cpu_before
+            self._seen = self._sampled
             self._usage = replace(usage, cpu=cpu)
             self._ours.update(usage.pids)  # for NVML a process may outlive its end by a moment
             self._interval.rss.append(usage.rss)

@@ -92,7 +92,9 @@ def test_cpu_time_goes_on_over_the_commands_of_a_trial_and_never_back() -> None:
         now[0] += 1.0
         sampler.sample(lambda usage=usage: usage)  # type: ignore[misc]
     now[0] += 2.0
-    assert sampler.take()["cpu_share"] == pytest.approx(8.0 / 8.0)
+    assert sampler.take()["cpu_share"] == pytest.approx(8.0 / 5.0)  # until it was last there
+    now[0] += 2.0
+    assert "cpu_share" not in sampler.take()  # its end was no idle time
 
 
 def test_a_process_that_is_about_to_end_counts_with_what_it_held() -> None:
