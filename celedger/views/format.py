@@ -201,7 +201,6 @@ def colourless(text: str) -> str:
 
 
 GAP = 2  # columns between two columns
-_LEAST = 8  # a column that may shrink keeps this many
 _NO_BREAK = "\u00a0"
 _READABLE = 16  # a column that wraps keeps this many
 
@@ -217,6 +216,7 @@ class Column:
     shrink: bool = False
     wrap: bool = False
     colour: Callable[[str], str] = lambda _: ""
+    least: int = 8  # a column that may shrink keeps this many
 
 
 def table(
@@ -238,7 +238,7 @@ def table(
         lines.insert(0, [column.head for column in columns])
     widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
     room = width - indent - GAP * (len(used) - 1)
-    least = [min(w, _LEAST) if c.shrink else w for c, w in zip(columns, widths, strict=True)]
+    least = [min(w, c.least) if c.shrink else w for c, w in zip(columns, widths, strict=True)]
     if columns[-1].wrap:
         least[-1] = min(widths[-1], _READABLE)
     if sum(least) > room and len(columns) > 1:
@@ -247,7 +247,7 @@ def table(
         widths[-1] = min(widths[-1], max(_READABLE, room - sum(widths[:-1])))
         lines = [p for line in lines for p in _wrapped(line, widths[-1], columns[-1].colour)]
     while sum(widths) > room:
-        shrinking = [i for i, c in enumerate(columns) if c.shrink and widths[i] > _LEAST]
+        shrinking = [i for i, c in enumerate(columns) if c.shrink and widths[i] > c.least]
         if not shrinking:
             break
         widths[max(shrinking, key=widths.__getitem__)] -= 1

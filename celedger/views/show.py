@@ -77,7 +77,8 @@ class BatchRows:
         if not any(row.sample.n or row.sample.left_out or row.remarks for row in self.metrics):
             rows = []  # nothing was measured
         lines += table(_COLUMNS, rows, width=width, indent=2).splitlines()
-        return [*lines, *(line for r in batch.records for line in _remarks(r, width))]
+        lines += _failures(batch.records, width)
+        return [*lines, *(line for record in batch.records for line in _remarks(record))]
 
     def json(self) -> dict[str, object]:
         return {
@@ -235,13 +236,28 @@ def _environment_line(fingerprint: str, environment: Environment | None, width: 
     return clip(f"environment {short(fingerprint)}  {plain(text)}".rstrip(), width)
 
 
-def _remarks(record: TrialRecord, width: int) -> list[str]:
-    """Return the remarks on a trial. The path of a log is never cut, because it is for opening."""
+def _failures(records: Sequence[TrialRecord], width: int) -> list[str]:
+    """Return how trials ended that did not end well, those that ended alike together. The path of a
+    log is never cut, because it is for opening."""
+    alike: dict[tuple[str, str], list[TrialRecord]] = {}
+    for record in records:
+        if record.outcome is not None and record.outcome.kind is not OutcomeKind.OK:
+            message = plain(record.outcome.message)
+            alike.setdefault((record.outcome.kind.value, message), []).append(record)
+    lines = []
+    for (kind, message), own in alike.items():
+        seeds = ", ".join(dict.fromkeys(str(record.trial.seed) for record in own))
+        head = f"  seed{'s' * (len(own) > 1)} {seeds} {kind}"
+        lines += wrap(f"{head}: {message}" if message else head, width, 4)
+        logs = [record.outcome.log for record in own if record.outcome and record.outcome.log]
+        more = f" (and {len(logs) - 1} more)" if len(logs) > 1 else ""
+        lines += [f"    log {logs[0]}{more}"] if logs else []
+    return lines
+
+
+def _remarks(record: TrialRecord) -> list[str]:
+    """Return the remarks on a trial."""
     outcome, seed, lines = record.outcome, f"  seed {record.trial.seed}", []
-    if outcome is not None and outcome.kind is not OutcomeKind.OK:
-        message = f": {plain(outcome.message)}" if outcome.message else ""
-        lines += wrap(f"{seed} {outcome.kind.value}{message}", width, 4)
-        lines += [f"    log {outcome.log}"] if outcome.log else []
     if record.derived:
         lines.append(f"{seed} {record.reused} (trial {record.derived})")
     if outcome is not None and outcome.marks:

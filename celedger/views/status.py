@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from celedger.base.errors import command
 from celedger.base.model import Commit, Direction, JobState, Metric, QueuedJob, TrialRecord
-from celedger.judge.incident import Doubt, Incident, State
+from celedger.judge.incident import WORK, Doubt, Incident, State
 from celedger.views import incidents as words
 from celedger.views.document import Document, pick
 from celedger.views.format import (
@@ -33,7 +33,7 @@ Series = Mapping[str, Sequence[tuple[int, float]]]  # metric -> (epoch, value)
 _COLUMNS = (Column(), Column(wrap=True))
 _INCIDENTS = (
     Column("id", colour=lambda _: YELLOW), Column("worse"),
-    Column("by", right=True, colour=lambda _: RED), Column("since", shrink=True),
+    Column("by", right=True, colour=lambda _: RED), Column("since", shrink=True, least=40),
     Column("author", shrink=True), Column("state", shrink=True),
     Column("next", colour=lambda _: CYAN),
 )  # fmt: skip
@@ -105,10 +105,11 @@ class StatusDocument(Document):
 
     def _cells(self, incident: Incident) -> tuple[str, ...]:
         new = "" if incident.id in self.seen else "new: "
+        aside = "" if incident.declared or incident.kind == WORK else ", telemetry"
         return (
             incident.id, new + words.what(incident), words.by_how_much(incident),
             words.since(incident, self.commits), words.whose(incident, self.commits),
-            words.state(incident), f"`{typed}`" if (typed := incident.next()) else "",
+            words.state(incident) + aside, f"`{typed}`" if (typed := incident.next()) else "",
         )  # fmt: skip
 
     def _news_of_the_past(self) -> list[Incident]:
