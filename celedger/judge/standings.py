@@ -14,7 +14,6 @@ from celedger.judge.derivation import Derivation
 from celedger.judge.incident import IN_FORCE, Incident, MetricStanding, Standing, interval
 from celedger.stats.arrays import Floats
 from celedger.stats.course import Measurements, MetricHistory, MetricKey, Node, Step
-from celedger.stats.line_steps import DOUBT
 from celedger.stats.mends import KEPT
 from celedger.trial.protocol import TELEMETRY
 
@@ -216,11 +215,9 @@ def _kind(
         return Standing.SAME, f"{settled[0].id} is {settled[0].state}"
     if any(
         step.first <= place
+        and step.probability >= KEPT
         and step.size > numbers.metric_floor
-        and (
-            (place <= step.last and step.probability >= KEPT)
-            or (step.is_newest and step.probability >= DOUBT and _may_share(derivation, step))
-        )
+        and (place <= step.last or (step.is_newest and _may_share(derivation, step)))
         for step in derivation.histories[key].steps
     ):  # the state lists no doubt about the commits of another metric's incident
         return Standing.UNDECIDED, "seems worse, too; not settled"

@@ -104,7 +104,7 @@ class CheckDocument(Document):
     def _cells(self, standing: MetricStanding) -> tuple[str, ...]:
         moved = ""
         size = standing.value - standing.level
-        is_news = standing.standing in (Standing.BETTER, Standing.UNDECIDED, Standing.WORSE)
+        is_news = standing.standing in (Standing.BETTER, Standing.WORSE)
         if math.isfinite(size) and is_news:
             moved = amount(size, standing.level, unit=standing.unit)
         incidents = {i.id: i for i in self.state.incidents}

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import SUITE, Project, git, with_verbs
+from conftest import Project, git, with_verbs
 from scripted import Report, ScriptedProject, scripted
 
 from celedger.base.model import Environment
@@ -160,29 +160,6 @@ def test_a_doubt_is_settled_by_seeds_that_both_commits_have(tmp_path: Path) -> N
     assert len(set(seeds[shas[0]]) ^ set(seeds[shas[2]])) <= 1, seeds
     repeats = sum(len(own) - len(set(own)) for own in seeds.values())
     assert repeats <= 1, seeds  # whether bits repeat was asked once
-
-
-def test_a_rise_that_may_share_the_cause_of_an_incident_is_not_called_the_same(
-    tmp_path: Path,
-) -> None:
-    def descend(model: Mapping[str, Any], seed: int) -> Iterator[Report]:
-        level = model["LEVEL"]
-        own = Random(f"{seed} {level}").gauss(0, 0.02)
-        yield {"epoch": 0, "val_loss": level + Random(seed).gauss(0, 0.03) + own}
-
-    timed = '[metrics.duration]\ndirection = "lower"\nkind = "speed"\nfloor = "10%"\n[[task]]'
-    suite = SUITE.replace("seeds = [0, 1]", "seeds = 5").replace("[[task]]", timed)
-    project = scripted(tmp_path / "project", suite, descend)
-    (first,) = project.history([1.0])
-    project.commit("between", {"notes": "1"})
-    both = "LEVEL = 1.065\nNUMBER = 9\nSECONDS = 4.0\n"
-    slow = project.commit("slower, and worse", {"model.py": both})
-    project.commit("after", {"notes": "2"})
-    for sha in (first, slow):
-        project.run("run", sha)
-    shown = project.run("check", "HEAD").out
-    assert re.search(r"fit +duration +worse +\+100 %", shown), shown
-    assert re.search(r"fit +val_loss +undecided .* seems worse, too; not settled", shown), shown
 
 
 def test_a_time_budget_begins_with_the_ends_and_says_what_it_left_out(
