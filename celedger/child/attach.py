@@ -3,8 +3,9 @@
 The run sets CELEDGER_PROBE, a JSON object whose `kind` names a module of `celedger.probes` (a copy
 of a folder of probes, beside this one), and CELEDGER_PROBE_OUT, a folder for what it writes. Once
 the training has imported torch (2.5 or later, so on Python 3.9 or later), the module is imported
-and its function `attach` called with the object. The script is not changed and need not use
-celedger. Standard library only: every Python of the run imports this.
+and its function `attach` called with the object. `early` names a module whose function `install` is
+called before the training begins. The script is not changed and need not use celedger. Standard
+library only: every Python of the run imports this.
 """
 
 from __future__ import annotations
@@ -35,11 +36,21 @@ def install() -> None:
     options = json.loads(os.environ.get("CELEDGER_PROBE", "{}"))
     if options:
         child.log = _passed_on(child.log)
+        _begin_early(options)
         finder = _AfterTorch(options)
         if "torch" in sys.modules:  # in a fork of a launcher
             finder.attach()
         else:
             sys.meta_path.insert(0, finder)
+
+
+def _begin_early(options: Mapping[str, Any]) -> None:
+    """Let a module of the probes begin before the training imports anything."""
+    if "early" in options:
+        try:
+            importlib.import_module(f"celedger.probes.{options['early']}").install(options)
+        except Exception as error:
+            note_failure(error)
 
 
 def note_failure(error: Exception) -> None:

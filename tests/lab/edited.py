@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -64,15 +65,17 @@ class TrainingServer:
         blames, the likeliest first, and the comparison."""
         from celedger.lab.diagnose.blame import blame
         from celedger.lab.diagnose.causes import judge
+        from celedger.lab.diagnose.changed_values import recorded_values
         from celedger.lab.diagnose.code_change import CodeChange
         from celedger.lab.diagnose.difference import TraceComparison
         from celedger.lab.diagnose.harmless import acquitted
         from celedger.lab.diagnose.trace import processes, read
 
         options = {"full": list(full), "steps": 30, **options}
+        change = CodeChange(hunks(old, new), ({"fit.py": old}, {"fit.py": new}))
         traces = []
-        for text in (old, new):
-            out = self.train(text, "trace", **options)
+        for side, text in (("a", old), ("b", new)):
+            out = self.train(text, "trace", **options, **recorded_values(change, side))
             # Both sides are checked out in one place.
             events = processes(out)[0] / "events.jsonl"
             place = str(out).removesuffix("-out")
@@ -83,7 +86,6 @@ class TrainingServer:
         if front is None:
             return None, (), comparison
         tree = Path("/tree")
-        change = CodeChange(hunks(old, new), ({"fit.py": old}, {"fit.py": new}))
         spared = acquitted(comparison, front, change, tree)
         finding, blamed = blame(judge(comparison, front), change, tree, ["/tree/fit.py"], spared)
         return finding, blamed, comparison
@@ -119,7 +121,7 @@ def serve() -> None:
     import torch
     import torch._dynamo  # what making an optimiser imports
 
-    from celedger.lab.probes import observe
+    from celedger.lab.probes import line_values, observe
 
     torch.set_num_threads(1)
     for line in sys.stdin:
@@ -137,11 +139,14 @@ def serve() -> None:
                 kind = job["probe"]["kind"]
                 probes = importlib.import_module(f"celedger.lab.probes.{kind}")
                 torch.manual_seed(0)
+                if "early" in job["probe"]:
+                    line_values.install(job["probe"])
                 probes.attach(job["probe"])
                 path = f"{job['tree']}/fit.py"
                 code = compile(Path(path).read_text(), path, "exec", dont_inherit=True)
-                script = {"__name__": "__main__", "__file__": path}  # it lives until the end
-                exec(code, script)
+                script = sys.modules["__main__"] = ModuleType("__main__")  # lives until the end
+                script.__file__ = path
+                exec(code, vars(script))
             except SystemExit as end:
                 status = int(bool(end.code))
             except BaseException:

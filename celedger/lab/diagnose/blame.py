@@ -79,8 +79,9 @@ def blame(
             same = hunk in acquitted.equal or change.same(hunk)
             late = hunk in acquitted.later
             cost += _TIDIED * change.tidied(hunk)
-            ranked.append((same, late, cost, Blamed(hunk, 4 if same else closeness)))
-    ranked.sort(key=lambda row: row[:3])
+            behind = hunk != acquitted.first
+            ranked.append((same, late, behind, cost, Blamed(hunk, 4 if same else closeness)))
+    ranked.sort(key=lambda row: row[:4])
     blamed = tuple(row[-1] for row in ranked)
     sure = finding.sureness
     close = bool(blamed) and blamed[0].closeness <= 1

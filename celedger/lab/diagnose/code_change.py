@@ -111,6 +111,18 @@ class SourceText:
                         written[name].append(node)
         return written
 
+    @cached_property
+    def comprehended(self) -> frozenset[int]:
+        """Return the ids of the nodes that stand for the variables of comprehensions."""
+        inner = set()
+        for node in self.nodes:
+            if generators := getattr(node, "generators", ()):
+                parts = [part for one in generators for part in ast.walk(one.target)]
+                names = {part.id for part in parts if isinstance(part, ast.Name)}
+                every = (part for part in ast.walk(node) if isinstance(part, ast.Name))
+                inner |= {id(part) for part in every if part.id in names}
+        return frozenset(inner)
+
     def lines_of(self, name: str) -> set[int]:
         """Return the lines of the functions of this name, of methods and inner ones too."""
         named = (n for n in self.definitions.get(name, ()) if isinstance(n, _Function))
@@ -199,13 +211,64 @@ class CodeChange:
         """Return the lines of a hunk on one side that mean something else on the other."""
         if hunk in self._renaming:
             return set()
-        path, start, count = (
-            (hunk.old, hunk.old_start, hunk.old_count) if side == "a"
-            else (hunk.new, hunk.new_start, hunk.new_count)
-        )  # fmt: skip
-        lines = set(range(start, start + count))
+        lines = _lines(hunk, side)
+        path = hunk.old if side == "a" else hunk.new
         source = self._sides[side].get(path)
         return lines & source.code_lines - self._same_lines[side][path] if source else lines
+
+    def reads_elsewhere(self, hunk: Hunk, side: str, name: str) -> bool:
+        """Return True if a variable that a hunk binds is read outside of the hunk, as far as its
+        function goes; one of a module or class is."""
+        source = self.source(side, hunk.old if side == "a" else hunk.new)
+        lines = _lines(hunk, side)
+        around = source.function_at(min(lines, default=0))
+        return not around or any(
+            node.lineno in around and node.lineno not in lines
+            for node in source.nodes if isinstance(node, ast.Name)
+            if _reads(node, name) and id(node) not in source.comprehended
+        )  # fmt: skip
+
+    def statements(self, hunk: Hunk, side: str) -> list[tuple[int, int, int]]:
+        """Return the ranges of a hunk's changed lines: first, last and 0. Where one side has none,
+        the statement after which (1) or before which (-1) those of the other side stand."""
+        lines = sorted(self.changed_lines(hunk, side))
+        starts = [n for n in lines if n - 1 not in lines]
+        ends = [n for n in lines if n + 1 not in lines]
+        if lines or self.same(hunk):
+            return [(first, last, 0) for first, last in zip(starts, ends, strict=True)]
+        other = "b" if side == "a" else "a"
+        column = min((node.col_offset for node in self._heads(hunk, other)), default=0)
+        path, at = (hunk.old, hunk.old_start) if side == "a" else (hunk.new, hunk.new_start)
+        beside = [
+            (node.lineno, node.end_lineno or node.lineno)
+            for node in self.source(side, path).nodes
+            if isinstance(node, ast.stmt) and node.col_offset == column
+        ]
+        if before := [last for _, last in beside if last <= at]:
+            return [(max(before), max(before), 1)]
+        after = [first for first, _ in beside if first > at]
+        return [(min(after), min(after), -1)] if after else []
+
+    def _heads(self, hunk: Hunk, side: str) -> list[ast.stmt]:
+        """Return the statements with a changed line, in their head where they have a body."""
+        lines = self.changed_lines(hunk, side)
+        nodes = self.source(side, hunk.old if side == "a" else hunk.new).nodes
+        return [n for n in nodes if isinstance(n, ast.stmt) and not lines.isdisjoint(header(n))]
+
+    def variables(self, hunk: Hunk, side: str) -> set[str]:
+        """Return the variables, and attributes of variables, that the hunk binds or writes to on a
+        side; where one side has no lines, what the other binds, writes to or may change."""
+        heads = {one: self._heads(hunk, one) for one in "ab"}
+        one_sided = not all(heads.values())
+        written: set[str] = set()
+        for at in "ab" if one_sided else side:
+            source = self.source(at, hunk.old if at == "a" else hunk.new)
+            nodes = [node for node in heads[at] if not isinstance(node, _Definition)]
+            parts = [part for node in nodes for part in _own(node)]
+            own = [part for part in parts if id(part) not in source.comprehended]
+            written |= {name for part in own for name in _written_by(part)}
+            written |= {name for node in nodes if one_sided for name in _bound(node)}
+        return {name for name in written if not name.startswith(".")}
 
     def same(self, hunk: Hunk) -> bool:
         """Return True if a hunk means the same on both sides."""
@@ -304,6 +367,28 @@ class CodeChange:
             hunk for hunk, changes in pairs.items()
             if all(len(renamed[x]) == len(renamed[y]) == 1 for x, y in changes)
         }  # fmt: skip
+
+
+def _written_by(node: ast.AST) -> Iterator[str]:
+    """Yield the variable that a node stores or has written to, or the attribute of one."""
+    if not isinstance(getattr(node, "ctx", None), ast.Store):
+        return
+    base: Any = node
+    while isinstance(base, ast.Subscript) or (
+        isinstance(base, ast.Attribute) and not isinstance(base.value, ast.Name)
+    ):
+        base = base.value
+    if isinstance(base, ast.Name):
+        yield base.id
+    elif isinstance(base, ast.Attribute) and isinstance(base.value, ast.Name):
+        yield f"{base.value.id}.{base.attr}"
+
+
+def _lines(hunk: Hunk, side: str) -> set[int]:
+    start, count = (
+        (hunk.old_start, hunk.old_count) if side == "a" else (hunk.new_start, hunk.new_count)
+    )
+    return set(range(start, start + count))
 
 
 def _other_names(old: str, new: str) -> set[tuple[str, str]]:

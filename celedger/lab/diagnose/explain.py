@@ -11,12 +11,13 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from celedger.base.errors import CannotJudge, RepositoryError, UsageError
 from celedger.base.model import Commit, Kind, Task
 from celedger.lab.diagnose.blame import Blamed, blame
 from celedger.lab.diagnose.causes import judge
+from celedger.lab.diagnose.changed_values import recorded_values
 from celedger.lab.diagnose.code_change import CodeChange
 from celedger.lab.diagnose.difference import (
     Front,
@@ -178,7 +179,7 @@ class SideRunner:
         return self.folder / self.task.name / str(self._runs)
 
     def run(
-        self, side: Side, full: Sequence[int], *, seed: int | None = None, **more: object
+        self, side: Side, full: Sequence[int], *, seed: int | None = None, **more: Any
     ) -> tuple[Diagnostic, list[Trace]]:
         probe: dict[str, object] = {
             "kind": "trace", "full": sorted(full), "steps": self.limits.steps,
@@ -213,7 +214,7 @@ def explain(runner: SideRunner, a: Side, b: Side) -> Explanation:
     change = CodeChange()
     if a.commit != b.commit:
         change = code_change(runner.bench.repository, a.commit.sha, b.commit.sha)
-    runs = _train_both(runner, a, b, exact=exact)
+    runs = _train_both(runner, a, b, change, exact=exact)
     left, right, c = runs.left, runs.right, runs.comparison
     steps = min(left[0].steps, right[0].steps) if right else 0
     notes = (f"compared is {c.a.rank}",) if c is not None and c.a.rank else ()
@@ -266,12 +267,15 @@ class TracedRuns(NamedTuple):
         return {name for trace in (*self.left, *self.right) for name in trace.files}
 
 
-def _train_both(runner: SideRunner, a: Side, b: Side, *, exact: bool) -> TracedRuns:
+def _train_both(
+    runner: SideRunner, a: Side, b: Side, change: CodeChange, *, exact: bool
+) -> TracedRuns:
     """Train both sides, and again if they part at a step that was not recorded in full."""
     task = runner.task
+    of_a, of_b = (recorded_values(change, side) for side in "ab")
     full = {*_FULL, *_SPARSE}
     runner.say(f"{task.name}: {a.name}")
-    good, left = runner.run(a, sorted(full))
+    good, left = runner.run(a, sorted(full), **of_a)
     if not good.ok and not any(trace.cut for trace in left):
         raise CannotJudge(f"{task.name} fails at {a.name}: {good.message}")
     if not left:
@@ -280,7 +284,7 @@ def _train_both(runner: SideRunner, a: Side, b: Side, *, exact: bool) -> TracedR
             "explain follows trainings with torch that step an optimiser of torch.optim",
         )
     runner.say(f"{task.name}: {b.name}")
-    bad, right = runner.run(b, sorted(full))
+    bad, right = runner.run(b, sorted(full), **of_b)
     crashed = not bad.ok and not any(trace.cut for trace in right)
     for _ in range(3):  # each pass names a step that was not recorded in full
         c = _first_process(runner, left, right)
@@ -288,7 +292,8 @@ def _train_both(runner: SideRunner, a: Side, b: Side, *, exact: bool) -> TracedR
             break
         full |= wanted
         runner.say(f"{task.name}: both again, for a close look at step {max(wanted)}")
-        (good, left), (bad, right) = runner.run(a, sorted(full)), runner.run(b, sorted(full))
+        good, left = runner.run(a, sorted(full), **of_a)
+        bad, right = runner.run(b, sorted(full), **of_b)
     return TracedRuns(left, right, sorted(full), c, bad.message if crashed else "")
 
 

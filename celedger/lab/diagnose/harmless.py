@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from celedger.lab.diagnose.changed_values import hunk_values
 from celedger.lab.diagnose.code_change import CodeChange, span
 from celedger.lab.diagnose.difference import Front, TraceComparison
 from celedger.lab.diagnose.trace import Event, Trace
@@ -29,11 +30,13 @@ def path_in_tree(tree: Path, file: str) -> str | None:
 
 class Acquitted(NamedTuple):
     """`equal`: hunks whose statements all called torch before the first difference, and whose
-    results, as far as others read them, were the same set of tensors on both sides. `later`: hunks
-    whose calls were all seen after it."""
+    results, as far as others read them, were the same set of tensors on both sides; and those of
+    which all values that leave them were equal. `later`: hunks whose calls were all seen after it.
+    `first`: the hunk with the first value that differs."""
 
     equal: frozenset[Hunk] = frozenset()
     later: frozenset[Hunk] = frozenset()
+    first: Hunk | None = None
 
 
 def acquitted(
@@ -57,7 +60,11 @@ def acquitted(
         if not change.same(hunk)
         and all(_runs_later(change, hunk, side, calls) for side, calls in sides)
     )
-    return Acquitted(equal, later)
+    values = hunk_values(
+        change, comparison.a, comparison.b, (front.pair.a, front.pair.b),
+        backward=front.kind in _BACKWARD,
+    )  # fmt: skip
+    return Acquitted(equal | values.equal, later | values.later, values.first)
 
 
 def _runs_later(change: CodeChange, hunk: Hunk, side: str, calls: _Calls) -> bool:

@@ -2,7 +2,8 @@
 
 Options: `full`, the steps that are recorded in full (modules, calls of torch's functions,
 gradients, parameters, the optimiser's state); `steps`, after how many the training is ended (0:
-never); `evaluations`, how many evaluations between steps are recorded; `autocast`, a dtype for the
+never); `changed`, lines of which values are recorded (celedger.lab.probes.line_values);
+`evaluations`, how many evaluations between steps are recorded; `autocast`, a dtype for the
 roots' forward passes; `operators`, true to record every operator that torch dispatches in the full
 steps, those of the backward pass too; `perturb`, a seed: every weight is moved by one unit in its
 last place before step 0, to measure how the training amplifies rounding.
@@ -78,6 +79,12 @@ class TraceProbe(observe.Probe):
         self._casting: dict[int, Any] = {}
         self._operators: Any = None
         self._dispatching = False
+        self._values: Any = None  # of changed lines
+        if options.get("changed"):
+            from .line_values import recorder
+
+            self._values = recorder
+            recorder.begin(self.write, self._values_wanted, self._read_tensor)
         if options.get("operators"):
             self._operators = observe.mode(TorchDispatchMode, self._dispatched)
         observe.watch_functions(self._applied)
@@ -91,6 +98,8 @@ class TraceProbe(observe.Probe):
         self._losses: list[Any] = []
 
     def write(self, k: str, **event: Any) -> None:
+        if self._values is not None and k != "value":
+            self._values.flush()
         if not self.started:
             self._early.append({"k": k, **event})
             return
@@ -102,6 +111,23 @@ class TraceProbe(observe.Probe):
 
     def _tensors(self, value: Any) -> list[dict[str, Any]]:
         return [self.store.describe(tensor) for _, tensor in tensors(value)]
+
+    def _values_wanted(self) -> bool:
+        """Return True while the values of changed lines are recorded."""
+        few = self._evaluating and self._evaluations <= int(self.options.get("evaluations", 3))
+        return not self.started or self.step in self.full or few
+
+    def _read_tensor(self, value: Any) -> tuple[str, bool, object] | None:
+        """Return the hash of a tensor, empty where it has none, whether it requires a gradient, and
+        its value if it has no axes; None of anything else."""
+        if not isinstance(value, Tensor):
+            return None
+        about: dict[str, Any] = {}
+        if not observe.recorded():
+            observe.guarded(lambda: about.update(self.store.describe(value)))
+            if about.get("h") and not value.dim():
+                observe.guarded(lambda: about.update(item=value.item()))
+        return about.get("h", ""), value.requires_grad, about.get("item")
 
     # --- the start
 

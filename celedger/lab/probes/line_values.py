@@ -1,0 +1,486 @@
+"""Record what the changed lines of a training compute, in plain Python too: values that they bind,
+store, return, pass on or branch by. Files with such lines are compiled with calls of `recorder`
+in their syntax tree, so all other code runs as fast as ever. Standard library only.
+
+Options: `changed`, by path in the working directory, `[hunk, first line, last line, 0]` of each
+range, or the statement after which (1) or before which (-1) the lines of the other side stand;
+`names`, by hunk, the variables to record there. What a hunk reads is recorded, too, with a `<`. A
+value is written as an event `value`: `h` its hunk, `q` what it is, `m` how many of these there
+were up to now, `v` a digest of all of them, `s` the kind of the last one, `u` whether parts of them
+could not be read (1), or carry a gradient, which equal bits do not prove equal (2).
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import hashlib
+import importlib.machinery
+import itertools
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import BuiltinFunctionType, CodeType, ModuleType
+from typing import Any
+
+_INPUT = "<"
+_NAME = "__celedger_values__"
+_ALONE = 32  # values of one place that are written one by one; then all up to the next other event
+_MOST_BYTES = 1 << 24  # that one place hashes, an item as many as _ITEM
+_ITEM = 64
+_LARGEST = 1 << 40  # a larger integer may be an address
+_MOST_ITEMS = 20_000
+_DEEPEST = 6
+_OPAQUE, _GRADIENT = 1, 2
+_LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
+_BINDING = (ast.For, ast.AsyncFor, ast.With, ast.AsyncWith)
+_Definition = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+Ranges = Sequence[Sequence[int]]
+
+
+class Recorder:
+    """The values so far. `write` takes an event, or is None until there is a place for them;
+    `wanted` returns True while values are recorded."""
+
+    def __init__(self) -> None:
+        self.write: Callable[..., None] | None = None
+        self.wanted: Callable[[], bool] = lambda: True
+        self.describe: Callable[[Any], Any] = lambda value: None
+        self._early: list[dict[str, Any]] = []
+        self._places: dict[tuple[int, str], _Place] = {}
+        self._waiting: dict[tuple[int, str], _Place] = {}
+        self._read: dict[int, set[int]] = {}  # by hunk, the memory of what it read last
+        self._busy = False
+        self._thread = threading.get_ident()
+        os.register_at_fork(after_in_child=self.stop)
+
+    def stop(self) -> None:
+        """Record nothing any more, as in a loader's worker."""
+        self.wanted = lambda: False
+
+    def begin(
+        self, write: Callable[..., None], wanted: Callable[[], bool], describe: Callable[[Any], Any]
+    ) -> None:
+        """Write from now on, what was recorded before first. `describe` returns the hash of a
+        tensor, whether it requires a gradient, and its value if it has no axes; else None."""
+        self.write, self.wanted, self.describe = write, wanted, describe
+        for event in self._early:
+            write("value", **event)
+        self._early = []
+
+    def value(self, hunk: int, what: str, value: Any) -> Any:
+        """Record a value, and return it."""
+        self._guarded(hunk, ((what, value),))
+        return value
+
+    def test(self, hunk: int, value: Any) -> Any:
+        """Record whether a condition holds, and return it."""
+        self._guarded(hunk, (("?", value),))
+        return value
+
+    def names(self, hunk: int, names: Iterable[str], scope: Mapping[str, Any]) -> None:
+        """Record variables of a scope, and attributes of them, as far as they are bound."""
+        self._guarded(hunk, _bound(names, scope))
+
+    def inputs(self, hunk: int, names: Iterable[str], scope: Mapping[str, Any]) -> None:
+        """Record what a hunk is about to read."""
+        values = list(_bound(names, scope, reading=True))
+        self._guarded(hunk, [(_INPUT + name, value) for name, value in values])
+        self._read[hunk] = {_memory(value) for _, value in values} - {0}
+
+    def _guarded(self, hunk: int, values: Iterable[tuple[str, Any]]) -> None:
+        if self._busy or threading.get_ident() != self._thread:
+            return
+        self._busy = True
+        try:
+            if self.wanted():
+                for what, value in values:
+                    self._note(hunk, what, value)
+        except Exception:  # a value of the training's that cannot be read
+            self.stop()
+        finally:
+            self._busy = False
+
+    def _note(self, hunk: int, what: str, value: Any) -> None:
+        if what == "?":
+            value = bool(value)
+        place = self._places.get((hunk, what))
+        if place is None:
+            place = self._places[hunk, what] = _Place()
+        place.add(value, self.describe)
+        if what[0] != _INPUT and _memory(value) in self._read.get(hunk, ()):
+            place.kind += (
+                " shared"  # a copy of equal bits is no longer equal when either is written
+            )
+        self._waiting[hunk, what] = place
+        if place.count <= _ALONE:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what waits; before any other event, so that their order is that of time."""
+        waiting, self._waiting = self._waiting, {}
+        for (hunk, what), place in waiting.items():
+            event = {
+                "h": hunk, "q": what, "m": place.count, "v": place.digest.hexdigest()[:16],
+                "u": place.flags, "s": place.kind,
+            }  # fmt: skip
+            if self.write is None:
+                self._early.append(event)
+            else:
+                self.write("value", **event)
+
+
+class _Place:
+    """The values of one variable, store, result or argument in a hunk."""
+
+    def __init__(self) -> None:
+        self.count = self.bytes = self.flags = 0
+        self.digest = hashlib.sha1()
+        self.kind = ""
+        self._items = 0
+
+    def add(self, value: Any, describe: Callable[[Any], Any]) -> None:
+        self.count += 1
+        self._items = 0
+        if self.bytes > _MOST_BYTES:
+            self.flags |= _OPAQUE
+            return
+        self._describe = describe
+        self.kind = self._read(value, _DEEPEST)
+
+    def _feed(self, kind: str, data: bytes = b"") -> str:
+        self.bytes += len(data) + _ITEM
+        self.digest.update(kind.encode() + b"%d:" % len(data))
+        self.digest.update(data)
+        return kind
+
+    def _read(self, value: Any, depth: int) -> str:
+        """Add a value to the digest, equal for equal values, whatever type holds them; return its
+        kind."""
+        self._items += 1
+        if self._items > _MOST_ITEMS:
+            self.flags |= _OPAQUE
+            return ""
+        if value is None or isinstance(value, (bool, int, float, complex)):
+            return self._number(value)
+        if isinstance(value, str):
+            return self._feed("text", _portable(value).encode(errors="replace"))
+        if isinstance(value, (bytes, bytearray)):
+            return self._feed("bytes", bytes(value))
+        if isinstance(value, os.PathLike):
+            return self._feed("text", _portable(os.fspath(value)).encode(errors="replace"))
+        if (tensor := self._describe(value)) is not None:
+            mark, gradient, number = tensor
+            self.flags |= (_GRADIENT if gradient else 0) | (0 if mark else _OPAQUE)
+            if number is not None:
+                return self._number(number)
+            return self._feed("tensor", mark.encode())
+        if type(value).__module__ == "numpy":
+            return self._numpy(value)
+        if depth == 0:
+            return self._opaque()
+        return self._container(value, depth - 1)
+
+    def _number(self, value: Any) -> str:
+        if isinstance(value, int):
+            if abs(value) > _LARGEST:
+                return self._opaque()
+            value = float(value)
+        return self._feed("none" if value is None else "number", repr(value).encode())
+
+    def _numpy(self, value: Any) -> str:
+        if hasattr(value, "dtype") and hasattr(value, "tobytes") and not value.dtype.hasobject:
+            if value.ndim == 0:
+                return self._read(value.item(), 1)
+            plain = value.astype("f8") if value.dtype.kind in "biuf" else value
+            self._feed("shape", f"{value.shape}".encode())
+            self._feed("array", plain.tobytes())
+            return f"array {value.dtype}"
+        return self._opaque()
+
+    def _container(self, value: Any, depth: int) -> str:
+        if isinstance(value, (list, tuple)):
+            self._feed("items", b"%d" % len(value))
+            for item in value:
+                self._read(item, depth)
+            return "items"
+        if isinstance(value, (set, frozenset)):
+            return self._read(sorted(value, key=repr), depth)
+        if isinstance(value, dict):
+            self._feed("fields", b"%d" % len(value))
+            for key, item in value.items():
+                self._read(key, depth)
+                self._read(item, depth)
+            return "fields"
+        if isinstance(value, range):
+            return self._read([value.start, value.stop, value.step], depth)
+        if (state := getattr(value, "bit_generator", None)) is not None:  # of NumPy
+            return self._feed("state", repr(state.state).encode())
+        if isinstance(value, (type, BuiltinFunctionType, ModuleType)):
+            name = f"{getattr(value, '__module__', '')}.{getattr(value, '__name__', '')}"
+            return self._feed("name", name.encode())
+        return self._object(value, depth)
+
+    def _object(self, value: Any, depth: int) -> str:
+        fields = getattr(value, "__dict__", None)
+        foreign = type(value).__module__.partition(".")[0] in ("torch", "builtins", "collections")
+        if not isinstance(fields, dict) or foreign or hasattr(value, "named_parameters"):
+            return self._opaque()
+        return self._read({name: fields[name] for name in sorted(fields)}, depth)
+
+    def _opaque(self) -> str:
+        self.flags |= _OPAQUE
+        return self._feed("")
+
+
+def _memory(value: Any) -> int:
+    """Return what tells whether two values share memory; 0 of one that cannot be written."""
+    if hasattr(value, "untyped_storage"):
+        try:
+            return int(value.untyped_storage().data_ptr())
+        except (RuntimeError, NotImplementedError):  # it has no elements of its own
+            return 0
+    base = value
+    while type(base).__module__ == "numpy" and getattr(base, "base", None) is not None:
+        base = base.base
+    plain = value is None or isinstance(value, (bool, int, float, complex, str, bytes, tuple))
+    return 0 if plain else id(base)
+
+
+def _bound(
+    names: Iterable[str], scope: Mapping[str, Any], *, reading: bool = False
+) -> Iterator[tuple[str, Any]]:
+    """Yield variables of a scope, and attributes (`self.mean`) that objects themselves have.
+    `reading`: where a variable has no such attribute, but a method, itself."""
+    for name in names:
+        variable, _, attribute = name.partition(".")
+        if variable not in scope:
+            continue
+        if not attribute:
+            yield name, scope[variable]
+            continue
+        fields = getattr(scope[variable], "__dict__", None)
+        for holder in ("", "_parameters", "_buffers", "_modules"):  # of a module
+            held = fields.get(holder) if holder and isinstance(fields, dict) else fields
+            if isinstance(held, dict) and attribute in held:
+                yield name, held[attribute]
+                break
+        else:
+            if reading and not fields:
+                yield variable, scope[variable]
+
+
+def _portable(text: str) -> str:
+    """Return a text without the folder of this run."""
+    return text.replace(os.environ.get("CELEDGER_PROBE_OUT", "\0"), "")
+
+
+# --- the files
+
+
+recorder = Recorder()
+
+
+def install(options: Mapping[str, Any]) -> None:
+    """Compile each file with changed lines anew when it is imported or run. Called before the
+    training begins."""
+    changed = {str(Path.cwd() / path): ranges for path, ranges in options["changed"].items()}
+    setattr(builtins, _NAME, recorder)
+    loader: Any = importlib.machinery.SourceFileLoader
+    original = loader.get_code
+
+    def get_code(self: Any, fullname: str) -> Any:
+        path = str(Path.cwd() / self.get_filename(fullname))
+        if path in changed:
+            return instrumented(self.get_data(path), path, changed[path], options["names"])
+        return original(self, fullname)
+
+    loader.get_code = get_code
+    _run_script(changed, options["names"])
+
+
+def _run_script(changed: Mapping[str, Ranges], names: Mapping[str, Sequence[str]]) -> None:
+    """Run a script with changed lines from its own file: Python compiles it by itself, without a
+    loader. It announces that it will execute the code (PEP 578), and is then done with it."""
+    waiting = [True]
+
+    def audit(event: str, args: tuple[Any, ...]) -> None:
+        if event != "exec" or not waiting or not isinstance(args[0], CodeType):
+            return
+        script = getattr(sys.modules["__main__"], "__file__", None)
+        path = str(Path.cwd() / args[0].co_filename)
+        is_script = script and path == str(Path.cwd() / script)
+        if not is_script or path not in changed or args[0].co_name != "<module>":
+            return
+        waiting.clear()
+        code = instrumented(Path(path).read_bytes(), args[0].co_filename, changed[path], names)
+        exec(code, vars(sys.modules["__main__"]))
+        raise SystemExit
+
+    audit.__cantrace__ = True  # type: ignore[attr-defined]  # debuggers and profilers go on
+    sys.addaudithook(audit)
+
+
+def instrumented(
+    source: bytes, path: str, ranges: Ranges, names: Mapping[str, Sequence[str]]
+) -> CodeType:
+    """Return the code of a file that records the values of its changed lines."""
+    tree = ast.parse(source, path)
+    _Instrument(ranges, names).block(tree.body)
+    ast.fix_missing_locations(tree)
+    return compile(tree, path, "exec", dont_inherit=True)
+
+
+class _Instrument:
+    """Insert the calls of the recorder into statements, in place."""
+
+    def __init__(self, ranges: Ranges, names: Mapping[str, Sequence[str]]) -> None:
+        self._hunks: dict[int, int] = {}
+        self._beside: dict[tuple[int, int], list[int]] = {}  # by line and side of it
+        self._variables = names
+        for hunk, first, last, beside in ranges:
+            if beside:
+                self._beside.setdefault((last, beside), []).append(hunk)
+            else:
+                self._hunks.update(dict.fromkeys(range(first, last + 1), hunk))
+
+    def block(self, body: list[Any]) -> None:
+        """Record what each run of changed statements reads, and what it has bound at its end."""
+        done: list[Any] = []
+        runs = itertools.groupby(body, key=self._hunk)
+        for hunk, nodes in [(hunk, list(run)) for hunk, run in runs]:
+            if hunk >= 0 and (names := list(dict.fromkeys(_loaded(nodes)))):
+                done.append(self._names(hunk, names, nodes[0], "inputs"))
+            for node in nodes:
+                done += self._from_other_side(node, node.lineno, -1)
+                self._statement(node, hunk)
+                done.append(node)
+                if not isinstance(node, _LEAVES):
+                    done += self._from_other_side(node, node.end_lineno, 1)
+            if hunk >= 0 and not isinstance(nodes[-1], _LEAVES):
+                done.append(self._names(hunk, self._bound_by(hunk), nodes[-1]))
+        body[:] = done
+
+    def _from_other_side(self, node: ast.stmt, line: Any, beside: int) -> list[ast.stmt]:
+        hunks = self._beside.get((line, beside), ())
+        return [self._names(hunk, self._bound_by(hunk), node) for hunk in hunks]
+
+    def _bound_by(self, hunk: int) -> Sequence[str]:
+        return self._variables[str(hunk)]
+
+    def _hunk(self, node: ast.stmt) -> int:
+        """Return the hunk that changes a statement, its head where it has a body; else -1."""
+        body = getattr(node, "body", None)
+        first = min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", ()))])
+        last = max(node.lineno, body[0].lineno - 1) if body else node.end_lineno or node.lineno
+        return next(
+            (self._hunks[line] for line in range(first, last + 1) if line in self._hunks), -1
+        )
+
+    def _statement(self, node: Any, hunk: int) -> None:
+        if hunk >= 0:
+            self._changed(node, hunk)
+            if self._is_whole(node, hunk):
+                return
+        for field in ("body", "orelse", "finalbody"):
+            if isinstance(inner := getattr(node, field, None), list):
+                self.block(inner)
+        for part in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
+            self.block(part.body)
+        if hunk >= 0 and isinstance(node, _BINDING):
+            self._each_time(node, hunk)
+
+    def _is_whole(self, node: Any, hunk: int) -> bool:
+        """Return True for a loop or condition that a hunk changes as a whole: its result counts,
+        not how it came about."""
+        inside = [part for part in ast.walk(node) if isinstance(part, ast.stmt)]
+        return not isinstance(node, _Definition) and all(
+            self._hunk(part) == hunk and not isinstance(part, _Definition) for part in inside
+        )
+
+    def _each_time(self, node: Any, hunk: int) -> None:
+        """Record the variables that a loop or `with` binds, where its body begins."""
+        targets = [getattr(node, "target", None), *(
+            item.optional_vars for item in getattr(node, "items", ())
+        )]  # fmt: skip
+        names = [
+            part.id for target in targets if target is not None
+            for part in ast.walk(target) if isinstance(part, ast.Name)
+        ]  # fmt: skip
+        node.body.insert(0, self._names(hunk, names, node.body[0]))
+
+    def _changed(self, node: Any, hunk: int) -> None:
+        whole = self._is_whole(node, hunk)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            every = [*node.args.posonlyargs, *node.args.args]
+            names = [one.arg for one in every[len(every) - len(node.args.defaults) :]]
+            node.args.defaults = [
+                self._value(hunk, f"{name}=", one)
+                for name, one in zip(names, node.args.defaults)  # noqa: B905 (Python 3.8)
+            ]
+        elif isinstance(node, (ast.If, ast.While, ast.Assert)) and not (
+            whole and hasattr(node, "body")
+        ):
+            node.test = self._call("test", hunk, [node.test])
+        for part in ast.walk(node) if whole else ():
+            if isinstance(part, ast.Lambda):
+                part.body = self._value(hunk, "lambda", part.body)
+            elif isinstance(part, ast.Return) and part.value is not None:
+                part.value = self._value(hunk, "return", part.value)
+            elif isinstance(part, ast.Yield) and part.value is not None:
+                part.value = self._value(hunk, "yield", part.value)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            self._arguments(hunk, node.value)
+
+    def _arguments(self, hunk: int, call: ast.Call) -> None:
+        """Record what a function is given that is called for its effect."""
+        name = ast.unparse(call.func)
+        for number, one in enumerate(call.args):
+            if not isinstance(one, ast.Starred):
+                call.args[number] = self._value(hunk, f"{name}({number}", one)
+        for word in call.keywords:
+            word.value = self._value(hunk, f"{name}({word.arg}", word.value)
+
+    # --- the calls
+
+    def _value(self, hunk: int, what: str, value: ast.expr) -> ast.expr:
+        return self._call("value", hunk, [ast.Constant(what), value])
+
+    def _names(
+        self, hunk: int, names: Iterable[str], at: ast.stmt, method: str = "names"
+    ) -> ast.stmt:
+        listed = ast.Tuple([ast.Constant(name) for name in names], ast.Load())
+        scope = ast.Call(ast.Name("locals", ast.Load()), [], [])
+        return ast.copy_location(ast.Expr(self._call(method, hunk, [listed, scope])), at)
+
+    def _call(self, method: str, hunk: int, arguments: list[ast.expr]) -> ast.Call:
+        function = ast.Attribute(ast.Name(_NAME, ast.Load()), method, ast.Load())
+        call = ast.Call(function, [ast.Constant(hunk), *arguments], [])
+        return ast.copy_location(call, arguments[-1]) if hasattr(arguments[-1], "lineno") else call
+
+
+def _loaded(nodes: Iterable[Any]) -> Iterator[str]:
+    """Yield the variables that statements read, and attributes of variables; of a block, its head
+    does."""
+    waiting: list[tuple[Any, frozenset[str]]] = [
+        (child, frozenset()) for node in nodes if not isinstance(node, _Definition)
+        for child in ast.iter_child_nodes(node)
+        if not (hasattr(node, "body") and isinstance(child, (ast.stmt, ast.ExceptHandler)))
+    ]  # fmt: skip
+    while waiting:
+        node, inner = waiting.pop()
+        targets = [one.target for one in getattr(node, "generators", ())]
+        inner |= {
+            part.id for one in targets for part in ast.walk(one) if isinstance(part, ast.Name)
+        }
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            if node.value.id not in inner:
+                yield f"{node.value.id}.{node.attr}"
+        elif isinstance(node, ast.Name):
+            if isinstance(node.ctx, ast.Load) and node.id not in inner:
+                yield node.id
+        else:
+            waiting += [(child, inner) for child in ast.iter_child_nodes(node)]

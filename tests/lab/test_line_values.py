@@ -1,0 +1,195 @@
+"""The values of changed lines, in plain Python and NumPy too, tell the culprit from its company."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from lab.edited import ROOT, START, TrainingServer, edited, hunks
+
+from celedger.lab.diagnose.changed_values import recorded_values
+from celedger.lab.diagnose.code_change import CodeChange
+from celedger.lab.probes import line_values
+
+
+def values(old: str, new: str, call: str, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Return, for both sides of a change, the last event of each value: `1:mean` of hunk 1."""
+    change = CodeChange(hunks(old, new), ({"fit.py": old}, {"fit.py": new}))
+    sides = []
+    for side, text in (("a", old), ("b", new)):
+        options = json.loads(json.dumps(recorded_values(change, side)))
+        recorder = line_values.Recorder()
+        monkeypatch.setattr("builtins.__celedger_values__", recorder, raising=False)
+        events: list[dict[str, Any]] = []
+        recorder.begin(_into(events), lambda: True, lambda value: None)
+        code = line_values.instrumented(
+            text.encode(), "fit.py", options["changed"]["fit.py"], options["names"]
+        )
+        scope: dict[str, Any] = {"np": np}
+        exec(code, scope)
+        eval(call, scope)
+        recorder.flush()
+        sides.append({f"{event['h']}:{event['q']}": event for event in events})
+    return sides
+
+
+def _into(events: list[dict[str, Any]]) -> Any:
+    return lambda k, **event: events.append(event)
+
+
+TABLE = """\
+def table(rows):
+    out = []
+    for row in rows:
+        out.append(row * 2)
+    mean = sum(out) / len(out)
+    x = np.array(out, dtype=float)
+    return x - mean
+"""
+
+
+def test_a_rewritten_loop_makes_equal_values_and_a_fault_another(monkeypatch: Any) -> None:
+    new = edited(
+        TABLE,
+        (
+            "    out = []\n    for row in rows:\n        out.append(row * 2)\n",
+            "    out = [row * 2 for row in rows]\n",
+        ),
+        ("    x = np.array(out, dtype=float)\n", "    x = np.array(out, dtype=float) + 1\n"),
+    )
+    a, b = values(TABLE, new, "table(range(5))", monkeypatch)
+    assert a["0:out"]["v"] == b["0:out"]["v"]
+    assert a["1:<out"]["v"] == b["1:<out"]["v"]
+    assert a["1:x"]["v"] != b["1:x"]["v"]
+
+
+def test_line_numbers_and_results_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "def f(x):\n    y = x + 1\n    if y:\n        raise KeyError(y)\n    return y\n"
+    recorder = line_values.Recorder()
+    monkeypatch.setattr("builtins.__celedger_values__", recorder, raising=False)
+    code = line_values.instrumented(text.encode(), "f.py", [[0, 2, 4, 0]], {"0": ["y"]})
+    scope: dict[str, Any] = {}
+    exec(code, scope)
+    assert scope["f"](-1) == 0
+    with pytest.raises(KeyError) as raised:
+        scope["f"](1)
+    assert raised.traceback[-1].lineno == 3  # counted from 0
+
+
+def test_a_copy_is_told_from_the_thing_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = "def keep(x):\n    y = x.copy()\n    z = x + 1\n    return y, z\n"
+    new = edited(old, ("x.copy()", "x"), ("    return y, z\n", "    return [y, z]\n"))
+    a, b = values(old, new, "keep(np.zeros(3))", monkeypatch)
+    assert a["0:y"]["v"] == b["0:y"]["v"]
+    assert (a["0:y"]["s"], b["0:y"]["s"]) == ("array float64", "array float64 shared")
+    assert a["1:return"]["v"] == b["1:return"]["v"]
+
+
+def test_what_a_deleted_line_changed_is_recorded_where_it_stood(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    old = "def f(x):\n    rows = list(x)\n    rows.reverse()\n    rows[0]\n    n = 2 * 3\n"
+    old += "    return rows, n\n"
+    new = edited(old, ("    rows.reverse()\n", ""), ("2 * 3", "3 * 2"))
+    a, b = values(old, new, "f(range(3))", monkeypatch)
+    assert a["0:rows"]["v"] != b["0:rows"]["v"]
+    assert a["1:n"]["v"] == b["1:n"]["v"]
+
+
+def test_an_address_is_no_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = "def f(x):\n    key = id(x)\n    key + 1\n    n = 1\n    return key, n\n"
+    new = edited(old, ("id(x)", "id([])"), ("n = 1", "n = 1.0"))
+    a, b = values(old, new, "f([])", monkeypatch)
+    assert (a["0:key"]["u"], a["0:key"]["v"]) == (1, b["0:key"]["v"])
+    assert a["1:n"]["v"] == b["1:n"]["v"]
+
+
+@pytest.mark.parametrize(("last", "status"), [("", 0), ("sys.exit(3)", 3), ("raise ValueError", 1)])
+def test_a_script_with_changed_lines_runs_as_itself(tmp_path: Path, last: str, status: int) -> None:
+    script = (
+        "import sys, atexit\natexit.register(print, 'end')\nassert __spec__ is None\n"
+        f"n = 1\nprint(__name__, __file__, sys.argv[1:], n)\n{last}\n"
+    )
+    (tmp_path / "main.py").write_text(script)
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/sitecustomize.py").write_text(
+        "from celedger.lab.probes import line_values\n"
+        "line_values.install({'changed': {'main.py': [[0, 4, 4, 0]]}, 'names': {'0': ['n']}})\n"
+        "show = lambda k, **event: print(event['q'], event['m'], event['s'])\n"
+        "line_values.recorder.begin(show, lambda: True, lambda value: None)\n"
+    )
+    path = os.pathsep.join([str(tmp_path / "site"), str(ROOT)])
+    done = subprocess.run(
+        [sys.executable, "main.py", "--x"], cwd=tmp_path, capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": path}, check=False,
+    )  # fmt: skip
+    assert done.returncode == status, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines == ["n 1 number", f"__main__ {tmp_path}/main.py ['--x'] 1", "end"]
+    assert ("ValueError" in done.stderr) == (status == 1)
+
+
+FIT = (
+    START
+    + """\
+import numpy as np
+
+def table(rng):
+    x = rng.normal(size=(48, 4))
+    mean = x.mean(axis=0)
+    assert mean.shape == (4,)
+    scale = x.std(axis=0)
+    assert x.shape == (48, 4)
+    kept = []
+    for row in (x - mean) / scale:
+        kept.append(row)
+    y = (x[:, 0] > 0).astype(int)
+    return np.stack(kept).astype("f4"), y
+
+rng = np.random.default_rng(0)
+x, y = map(torch.from_numpy, table(rng))
+torch.manual_seed(0)
+net = nn.Linear(4, 2)
+optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
+rate = 0.1
+for start in range(0, 48, 16):
+    rows = slice(start, start + 16)
+    loss = F.cross_entropy(net(x[rows]), y[rows])
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()
+    rate = rate * 0.5
+    optimiser.param_groups[0]["lr"] = rate
+"""
+)
+HARMLESS = [
+    ("    mean = x.mean(axis=0)\n", "    mean = np.mean(x, axis=0)\n"),
+    ("    kept = []\n    for row in (x - mean) / scale:\n        kept.append(row)\n",
+     "    kept = [row for row in (x - mean) / scale]\n"),
+    ("    rows = slice(start, start + 16)\n",
+     "    end = start + 16\n    rows = slice(start, end)\n"),
+]  # fmt: skip
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize(
+    "fault",
+    [
+        ("    scale = x.std(axis=0)\n", "    scale = x.std()\n"),
+        ("    y = (x[:, 0] > 0)", "    y = (x[:, 1] > 0)"),
+        ("    rate = rate * 0.5\n", "    rate = rate * 0.9\n"),
+    ],
+)
+def test_the_fault_in_plain_python_is_first_and_its_company_equal(
+    server: TrainingServer, fault: tuple[str, str]
+) -> None:
+    _, blamed, _ = server.explain(FIT, edited(FIT, fault, *HARMLESS))
+    assert fault[1].splitlines()[0] in "\n".join(blamed[0].hunk.lines)
+    mean = next(one for one in blamed if "np.mean" in str(one.hunk.lines))
+    assert mean.closeness == 4
