@@ -199,6 +199,7 @@ WORLDS = {
     "bits-anew": World(redraw=0.0),
     "counts": World(steps=(4.0,), redraw=0.0, touched=0.5, unit=1.0),
     "bits-two": World(steps=(1.0, 0.5), noise=nothing, redraw=0.0, stored=3),
+    "bits-two-merges": World(steps=(1.0, 0.5), noise=nothing, redraw=0.0, stored=3, shape="merges"),
     "bits-merges": World(redraw=0.0, touched=0.4, shape="merges"),
     "bits-untestable": World(redraw=0.0, touched=0.4, untestable=0.3),
     "bits-null": World(steps=(), redraw=0.05),

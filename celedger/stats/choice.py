@@ -349,7 +349,7 @@ def _alone(
     # Where another position has the same bits, that one stands for it; unless one change may have
     # spared the seeds that repeat.
     exact = belief.worlds.exact
-    spares = belief.world[EXACT] > UNSETTLED and exact is not None and exact.largest is None
+    spares = belief.world[EXACT] > UNSETTLED and exact is not None and exact.steps is None
     stands = belief.table.alone or not spares
     useful = tested - {p for p, n in belief.table.readings.items() if not n and stands}
     positions = worth_comparing(lineage, posterior, useful, frozenset(tested | hidden), cost.built)

@@ -27,7 +27,6 @@ from celedger.stats.arrays import Bools, Floats, Ints
 from celedger.stats.integration_grid import FINEST, log_sum
 from celedger.stats.levels import SHIFT_SPREAD, SHIFTS, chance_to_differ
 from celedger.stats.likelihood import ROUNDED
-from celedger.stats.tails import normal_cumulative
 
 SHARES = np.array((0.3, 0.6, 0.8, 0.92, 0.98, 0.9995))
 SHARE_PRIOR = np.array((0.17, 0.22, 0.22, 0.17, 0.14, 0.08))
@@ -253,7 +252,11 @@ FURTHER = 0.05
 """Prior odds of each level beyond two."""
 SEVERAL = 0.1
 """Prior odds that these moved the level, where no pairs are seen; else their bits are new draws."""
-MARKS = 201
+NEARLY = 0.75
+"""A step of this part of the largest is as good an answer: the first of such is asked, for no
+number of trials tells equal ones apart."""
+DRAWS = 2048
+"""The same normal numbers each time."""
 
 
 @dataclass(frozen=True)
@@ -292,21 +295,16 @@ class Bits:
         table[self.site, self.key] = True
         return table
 
-    @cached_property
-    def stretches(self) -> Ints:
-        """(T,) the stretch of each position of a line: cut only where the bits of a seed differ."""
-        number, here, result = 0, np.zeros(len(self.first), dtype=bool), []
-        for row in self.present:
-            if ((here | row) @ self.of_seed > 1).any():
-                number, here = number + 1, np.zeros_like(here)
-            here = here | row
-            result.append(number)
-        return np.array(result)
-
     @property
     def ends(self) -> tuple[dict[int, float], dict[int, float]]:
         """Return the value of each seed at the good and at the bad end."""
         return self.by_seed(self.site == 0), self.by_seed(self.site == self.site.max())
+
+    @property
+    def asked(self) -> Bools:
+        """(S,) the seeds that an end has."""
+        ends = (self.site == 0) | (self.site == self.site.max())
+        return np.isin(np.arange(self.of_seed.shape[1]), self.seed[ends])
 
     def by_seed(self, rows: Bools) -> dict[int, float]:
         return dict(zip(self.seed[rows].tolist(), self.value[rows].tolist(), strict=True))
@@ -315,6 +313,50 @@ class Bits:
 def differences(before: dict[int, float], after: dict[int, float]) -> Floats:
     """Return by how much the values of the seeds that both sides have differ."""
     return np.array([after[seed] - before[seed] for seed in after.keys() & before.keys()])
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Where bits that take more than two values change."""
+
+    level: Ints
+    """(T,) the level of each position, from 0: only other levels have other bits of a seed"""
+    pairs: list[tuple[int, int]]
+    """The levels before and after each step"""
+    held: Ints
+    """(G,) which of these a group may hold, -1 for none"""
+
+    @classmethod
+    def of(cls, bits: Bits, splits: Bools, order: Bools) -> Steps:
+        """Return them, where `order` (T, T) says which position is an ancestor of which, or it."""
+        strict = order & ~np.eye(len(order), dtype=bool)
+        level = np.zeros(len(order), dtype=np.int64)
+        keys = [bits.present[0]]  # of each level
+        for at, row in enumerate(bits.present[1:], 1):
+            above = strict[:, at]
+            nearest = above & ~(strict @ above)
+            shared = (bits.present[:at] & row).sum(axis=1)
+            places = np.flatnonzero(nearest[:at] | (~above[:at] & (shared > 0)))
+            levels = level[places[np.argsort(-shared[places], kind="stable")]].tolist()
+            fits = (k for k in levels if not ((keys[k] | row) @ bits.of_seed > 1).any())
+            level[at] = k = next(fits, len(keys))
+            keys[k:] = [keys[k] | row if k < len(keys) else row, *keys[k + 1 :]]
+        values = [bits.by_seed(level[bits.site] == k) for k in range(len(keys))]
+        numbers: dict[tuple[int, int] | None, int] = {None: -1}
+        held = np.full(len(splits), -1)
+        for g, bad in enumerate(splits):
+            first = bad & ~(bad @ strict)
+            before = ~bad & order[:, first].any(axis=1)
+            last = before & ~(strict @ before)
+            elsewhere = ~bad & ~order[:, first].all(axis=1)
+            after = set(level[first].tolist())
+            pairs = [(k, j) for k in set(level[last].tolist()) for j in after]
+            if after & set(level[last | elsewhere].tolist()):
+                pairs = []  # these bits are there without it
+            sizes = [abs(_step(values[k], values[j])[0]) for k, j in pairs]
+            pair = pairs[int(np.argmin(sizes))] if pairs else None
+            held[g] = numbers.setdefault(pair, len(numbers) - 1)
+        return cls(level, [pair for pair in numbers if pair], held)
 
 
 @dataclass(frozen=True)
@@ -327,8 +369,10 @@ class Exact:
     """(G,) that the bits were drawn anew there, and the level stayed"""
     touched: bool
     """Some seed's bits differ between the ends, or no seed is known at both."""
-    largest: Floats | None = None
-    """(G,) where there are more than two levels: P(the group holds the largest step)"""
+    steps: Steps | None = None
+    """Where there are more than two levels"""
+    several: float = 1.0
+    """Probability that these moved the level, and so the largest step is asked"""
 
     @property
     def possible(self) -> bool:
@@ -398,65 +442,75 @@ def _density(readings: Readings, good: Floats, bad: Floats, selected: tuple[int,
 
 
 def weigh_many(
-    bits: Bits, splits: Bools, log_prior: Floats, log_free: Floats, log_none: float,
-    pairs: Pairs | None,
+    bits: Bits, splits: Bools, order: Bools, log_prior: Floats, log_free: Floats, log_none: float,
+    pairs: Pairs | None, readings: Readings, selected: tuple[int, int],
 ) -> Exact:  # fmt: skip
-    """Return the same on a line where bits take more than two values.
+    """Return the same where bits take more than two values; `order` as for `Steps.of`.
 
     Either one change moved the level and others only drew the bits anew, which `log_free` (G,)
-    and `log_none` weigh; or there are several steps, and the largest is asked. Seeds that stay
-    paired speak for the latter."""
-    stretch = bits.stretches
-    count = int(stretch[-1]) + 1
-    after = splits.argmax(axis=1)  # the first bad position of each group
-    boundary = stretch[after] - stretch[after - 1]
-    log = (count - 2) * np.log(FURTHER)
+    and `log_none` weigh; or there are several steps, the largest is asked, and the ends tell
+    whether the level stayed. Seeds that stay paired speak for the latter."""
+    steps = Steps.of(bits, splits, order)
+    cut = steps.held >= 0
+    if not cut.any():
+        return Exact(np.full(len(cut), -np.inf), np.full(len(cut), -np.inf), True)
+    log = float(steps.level.max() - 1) * np.log(FURTHER)
     log += (len(bits.site) - len(bits.first)) * bits.repeat
-    free = np.where(boundary > 0, log_free, -np.inf)
+    free = np.where(cut, log_free, -np.inf)
     total = np.logaddexp.reduce(log_prior + free)
-    paired, none = 1.0, -np.inf
+    one, many, none = -np.inf, total, -np.inf
     if not bits.alone:
         factor = pairs.log_factor if pairs is not None else np.zeros(len(free))
-        mean = np.logaddexp.reduce(log_prior + free + factor) - max(total, -1e300)
-        paired = float(1 / (1 + np.exp(-np.clip(mean + np.log(SEVERAL), -30, 30))))
-        of_none = pairs.log_none if pairs is not None else 0.0
-        none = log_none + float(np.logaddexp(np.log1p(-paired), np.log(paired) + of_none))
-    share = _largest(bits, count)
-    inner = np.where(boundary > 0, np.exp(log_prior), 0.0)
-    mass = np.bincount(np.maximum(stretch[after] - 1, 0), weights=inner, minlength=count - 1)
-    inside = np.where(boundary > 0, stretch[after] - 1, 0)
-    share = np.where(mass > 0, share, 0.0)
-    share = share / share.sum() if share.sum() > 0 else share
+        one, many = -np.log1p(SEVERAL), np.logaddexp.reduce(log_prior + free + factor)
+        many += one + np.log(SEVERAL)
+        ends = _of_ends(bits, readings, selected)
+        none = np.logaddexp(one + log_none, many + ends)
+    mass = np.bincount(steps.held[cut], np.exp(log_prior[cut]), len(steps.pairs))
+    share = np.where(mass > 0, _largest(bits, steps), 0.0)
+    share /= max(share.sum(), 1e-300) * np.maximum(mass, 1e-300)
     with np.errstate(divide="ignore"):
-        largest = np.where(boundary > 0, share[inside] / np.maximum(mass[inside], 1e-300), 0.0)
-        one = np.log1p(-paired) + free if paired < 1 else np.full(len(free), -np.inf)
-        change = np.logaddexp(one, np.log(paired) + total + np.log(largest))
-    return Exact(
-        log + change, np.where(boundary > 0, log + none, -np.inf), True, largest * np.exp(log_prior)
-    )
+        largest = np.where(cut, np.log(share[steps.held]), -np.inf)
+        change = np.logaddexp(one + free, many + largest)
+    several = float(np.exp(many - np.logaddexp(one + total, many)))
+    return Exact(log + change, np.where(cut, log + none, -np.inf), True, steps, several)
 
 
-def _largest(bits: Bits, count: int) -> Floats:
-    """(count - 1,) probability that each boundary of stretches holds the largest step up."""
-    ends, stretch = differences(*bits.ends), bits.stretches[bits.site]
+def _of_ends(bits: Bits, readings: Readings, selected: tuple[int, int]) -> float:
+    """Return the log odds that the level is that of the other end, by the readings of both."""
+    last = bits.site.max()
+    rows = np.flatnonzero(np.isin(bits.site, (0, last)))
+    rows = rows[np.unique([bits.site[rows], bits.key[rows]], axis=1, return_index=True)[1]]
+    bad = (bits.site[rows] == last)[None].astype(float)
+    readings = replace(readings, values=bits.value[rows], seeds=bits.seed[rows])
+    change = _density(readings, 1 - bad, bad, selected)
+    return float(_density(readings, np.ones_like(bad), 0 * bad, (0, 0))[0] - change[0])
+
+
+def _step(
+    before: dict[int, float], after: dict[int, float], error: float = 0.0, seeds: int = 1
+) -> tuple[float, float]:
+    """Return by how much one level is above another, by equal seeds where both have any, and the
+    standard error, where `error` is that of one seed and so many `seeds` are asked about."""
+    apart = differences(before, after)
+    if len(apart):
+        return float(apart.mean()), error * math.sqrt(max(1 / len(apart) - 1 / seeds, 0.0))
+    size = float(np.mean([*after.values()]) - np.mean([*before.values()]))
+    return size, math.hypot(error, 0.5)
+
+
+def _largest(bits: Bits, steps: Steps) -> Floats:
+    """Return the probability of each step that it is the first one up that is about as large as
+    the largest, for the seeds that the ends have."""
+    ends = differences(*bits.ends)
     error = 0.0
     if not bits.alone:
         error = float(ends.std(ddof=1)) if len(ends) > 1 else 0.5
-    steps, errors = [], []
-    for k in range(count - 1):
-        rows = stretch == k, stretch == k + 1
-        apart = differences(*map(bits.by_seed, rows))
-        if len(apart):
-            steps.append(float(apart.mean()))
-            errors.append(error / np.sqrt(len(apart)))
-        else:
-            steps.append(float(bits.value[rows[1]].mean() - bits.value[rows[0]].mean()))
-            errors.append(float(np.hypot(error, 0.5)))
-    step, sd = np.array(steps), np.maximum(np.array(errors), 1e-9)
-    x = np.linspace((step - 5 * sd).min(), (step + 5 * sd).max(), MARKS)
-    x = np.unique(np.concatenate([x, *(step + u * sd for u in np.linspace(-5, 5, 21))]))
-    off = (x[:, None] - step) / sd
-    below = np.log(normal_cumulative(off))
-    density = np.exp(-0.5 * off**2) / sd * np.exp(below.sum(axis=1, keepdims=True) - below)
-    share = np.trapezoid(density, x, axis=0)
-    return np.asarray(share / share.sum())
+    of_ends, seeds = bits.asked[bits.seed], int(bits.asked.sum())
+    levels = [steps.level[bits.site] == k for k in range(steps.level.max() + 1)]
+    values = [bits.by_seed(rows & of_ends) or bits.by_seed(rows) for rows in levels]
+    sizes = [_step(values[k], values[j], error, seeds) for k, j in steps.pairs]
+    size, sd = (np.array(column) for column in zip(*sizes, strict=True))
+    drawn = size + sd * np.random.default_rng(0).standard_normal((DRAWS, len(size)))
+    top = drawn.max(axis=1, keepdims=True)
+    first = (drawn >= np.minimum(top, NEARLY * top)).argmax(axis=1)
+    return np.asarray(np.bincount(first, minlength=len(size)) / DRAWS)

@@ -370,9 +370,8 @@ def _posterior(
         explained = known.worlds
     else:
         fitted = _fit(question, table, table.sites, read, log_prior, sure if binary else None)
-        explained = weigh(
-            table, split.bad, fitted, log_prior, floor, question.selected, linear=lineage.linear
-        )
+        order = split.bad[split.group[table.positions]] | (table.positions == GOOD)[:, None]
+        explained = weigh(table, split.bad, fitted, log_prior, floor, question.selected, order)
     changes, nones = explained.evidence(question.none_prior)
     of_world = np.logaddexp.reduce(log_prior + changes, axis=1)
     log_change = np.logaddexp.reduce(log_prior + changes, axis=0)
@@ -386,7 +385,7 @@ def _posterior(
     if table.sites.falls:  # the opposite of what was asked is no change for the worse
         other = replace(table, sites=table.sites.swapped())
         turned = _fit(question, table, other.sites, ~read, log_prior, sure if binary else None)
-        reverse = weigh(other, ~split.bad, turned, log_prior, 0.0, question.selected, linear=False)
+        reverse = weigh(other, ~split.bad, turned, log_prior, 0.0, question.selected, None)
         better = np.logaddexp.reduce(log_prior + turned.log_evidence + reverse.noisy)
         none = np.logaddexp(none, better + np.log(BETTER_PRIOR))
     no_change = float(np.exp(none - np.logaddexp(change, none)))

@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 
 from celedger.stats.arrays import Floats
-from celedger.stats.equal_seeds import Bits, Pairs
+from celedger.stats.equal_seeds import Bits, Pairs, Steps
 from celedger.stats.firstbad import Belief, Posterior
 from celedger.stats.lineage import GOOD
 from celedger.stats.worlds import EXACT, FREE, PAIRED
@@ -59,8 +59,12 @@ def weigh_seeds(
     # Where nothing was read, the bits of a known seed say all that its value does.
     fresh = ~have
     fresh[~np.isin(positions, table.positions), :-1] = False
-    of_place = located * (1 - posterior.no_change)
-    gain = gain + world[EXACT] * (of_place + fresh * free[:, None])
+    of_level = fresh * free[:, None]
+    exact = belief.worlds.exact
+    if exact is not None and exact.steps is not None:
+        told = _step_bits(belief, exact.steps, positions, columns)
+        of_level = (1 - exact.several) * of_level + exact.several * told
+    gain = gain + world[EXACT] * (located * (1 - posterior.no_change) + of_level)
     gain[have] = 0.0
     if world[PAIRED] + world[EXACT] > NEW_SEED:
         others = gain[:, :-1].max(axis=1, initial=0.0)
@@ -110,18 +114,37 @@ def place_bits(belief: Belief, positions: list[int], share: Floats, columns: lis
     result = np.zeros((len(positions), len(columns) + 1))
     if bits is None or exact is None:
         return result
-    many = exact.largest is not None
-    last = len(belief.table.positions) - 1
-    after = belief.split.bad.argmax(axis=1)
-    label = bits.stretches[after] - 1 if many else np.zeros(len(after), dtype=np.int64)
-    mass = np.bincount(np.maximum(label, 0), weights=belief.located)
-    for k in np.flatnonzero(mass > 0.01).tolist():
-        members = label == k
-        part = _binary(share[:, members] @ belief.located[members] / mass[k]) * mass[k]
-        rows = (bits.stretches == k, bits.stretches == k + 1) if many else (
-            np.arange(last + 1) == 0, np.arange(last + 1) == last
-        )  # fmt: skip
-        result += part[:, None] * differing(bits, *rows)[[*columns, -1]]
+    steps, places = exact.steps, np.arange(len(belief.table.positions))
+    held = np.zeros(len(belief.located), dtype=np.int64)
+    sides = [(places == 0, places == places[-1])]
+    if steps is not None:
+        held, sides = steps.held, [(steps.level == k, steps.level == j) for k, j in steps.pairs]
+    for k, (before, after) in enumerate(sides):
+        members = held == k
+        if (mass := belief.located[members].sum()) > 0.01:
+            part = _binary(share[:, members] @ belief.located[members] / mass) * mass
+            result += part[:, None] * differing(bits, before, after)[[*columns, -1]]
+    return result
+
+
+def _step_bits(belief: Belief, steps: Steps, positions: list[int], columns: list[int]) -> Floats:
+    """(P, S + 1) bits that a trial tells of which step is the largest, if values are exact and take
+    more than two levels: a seed that one side of a step lacks."""
+    bits = belief.table.bits
+    assert bits is not None
+    result = np.zeros((len(positions), len(columns) + 1))
+    row, at = np.nonzero(np.array(positions)[:, None] == belief.table.positions)
+    has = [
+        bits.present[steps.level == k].any(axis=0) @ bits.of_seed > 0
+        for k in range(steps.level.max() + 1)
+    ]
+    mass = np.bincount(steps.held + 1, belief.located, len(steps.pairs) + 1)[1:].astype(float)
+    for doubt, pair in zip(_binary(mass), steps.pairs, strict=True):
+        pairs = 1 + int((has[pair[0]] & has[pair[1]]).sum())
+        for here, other in (pair, pair[::-1]):
+            lacks = bits.asked & ~has[here]
+            told = np.append(lacks * np.where(has[other], 0.5, 0.25), 0.0)
+            result[row[steps.level[at] == here]] += doubt / pairs * told[[*columns, -1]]
     return result
 
 

@@ -214,19 +214,21 @@ class Worlds:
 
 def weigh(
     table: Table, splits: Bools, fitted: Fit, log_prior: Floats, floor: float,
-    selected: tuple[int, int], *, linear: bool,
+    selected: tuple[int, int], order: Bools | None,
 ) -> Worlds:  # fmt: skip
-    """Return the worlds of a table for every row of `splits` (G, T)."""
+    """Return the worlds of a table for every row of `splits` (G, T). `order` (T, T) says which
+    position is an ancestor of which, or it; without it more than two values of a seed rule out
+    that values are exact."""
     never = -np.inf
     if table.bits is None:
         return Worlds(fitted, None, None, np.array((0.0, never, never)))
-    pairs = None
+    pairs = told = None
     prior = PRIOR.copy()
     readings = equal_seeds.Readings.of(table.sites.values, table.seeds, table.gap, table.resolution)
     if not table.alone:
         rows = np.repeat(splits[:, table.counts > 0], table.sites.counts, axis=1)
         # A value that is not finite is no draw of a normal distribution: the fit has it as outlier.
-        pairs = equal_seeds.compare(readings, rows, table.finite, selected)
+        pairs = told = equal_seeds.compare(readings, rows, table.finite, selected)
         weight = log_prior + fitted.log_evidence
         share = np.exp(weight - max(weight.max(), -1e300))
         modes = [not np.isnan(noise.offset) for noise in fitted.noises]
@@ -243,10 +245,11 @@ def weigh(
             exact = replace(
                 exact, log_change=exact.log_change + unit, log_none=exact.log_none + unit
             )
-        if not exact.possible and linear:
+        if not exact.possible and order is not None:
             exact = equal_seeds.weigh_many(
-                bits, splits, log_prior, fitted.log_evidence, fitted.log_none, pairs
-            )
+                bits, splits, order, log_prior, fitted.log_evidence, fitted.log_none, told,
+                readings, selected,
+            )  # fmt: skip
     if exact is not None and exact.possible:
         exact = exact.beyond(floor, bits)
     else:

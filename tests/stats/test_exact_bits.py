@@ -99,6 +99,60 @@ def test_merges_are_searched_by_bits_too() -> None:
     assert len(path) <= 7
 
 
+def merged(n: int, number: int) -> Lineage:
+    """Return a history whose branches leave a main line and join it again."""
+    random = np.random.default_rng([number, 2])
+    parents: list[tuple[int, ...]] = [()]
+    main, branch = 0, -1
+    for p in range(1, n):
+        if branch >= 0 and (random.random() < 0.2 or p == n - 1):
+            parents.append((main, branch))
+            main, branch = p, -1
+        elif random.random() < 0.4:
+            parents.append((main if branch < 0 else branch,))
+            branch = p
+        else:
+            parents.append((main,))
+            main = p
+    return Lineage(tuple(parents))
+
+
+@pytest.mark.parametrize("number", range(10))
+@pytest.mark.parametrize("spread", [0.0, 1.0])
+def test_of_two_exact_levels_in_a_merged_history_the_larger_step_is_named(
+    number: int, spread: float
+) -> None:
+    lineage = merged(48, number)
+    assert not lineage.linear
+    random = np.random.default_rng(number)
+    large, small = sorted(
+        random.choice(48, 2, replace=False).tolist(), key=lambda _: random.random()
+    )
+    reached = np.array(lineage.reach([large, small]))
+    of_seed = spread * random.standard_normal(80)
+
+    def value(position: int, seed: int) -> float:
+        bits = 0 if position == GOOD else reached[position]
+        return 1.0 + (bits & 1) + 0.49 * (bits >> 1) + float(of_seed[seed])
+
+    answer, path = search(value, lineage, 3)
+    assert (answer.state, answer.candidates) == (State.FOUND, (large,))
+    assert len(path) <= (21 if spread else 6)
+
+
+def test_of_two_equal_steps_that_move_each_seed_differently_the_first_is_named() -> None:
+    """The largest was asked for, which a thousand seeds would not have told."""
+    of_seed = np.random.default_rng(1).standard_normal((3, 80))
+
+    def value(position: int, seed: int) -> float:
+        moves = (1.0 + 0.1 * of_seed[i, seed] for i, at in enumerate((20, 44)) if position >= at)
+        return float(of_seed[2, seed] + sum(moves))
+
+    answer, path = search(value, Lineage.line(64), 3)
+    assert (answer.state, answer.candidates) == (State.FOUND, (20,))
+    assert len(path) <= 30
+
+
 def test_four_more_seeds_are_tried_in_pairs_before_nothing_is_said_to_have_changed() -> None:
     of_seed = np.random.default_rng(3).standard_normal(40)
     answer, path = search(lambda p, s: float(of_seed[s]), Lineage.line(64), 2)
