@@ -149,7 +149,7 @@ def _read(store: ObjectStore) -> tuple[dict[bytes, Entry | None], tuple[str, ...
     repository = store.repository
     changes: dict[bytes, Entry | None] = {}
     left_out, files = [], {}
-    for status in _statuses(repository):
+    for status in _statuses(store):
         path, mode = status.path, status.mode
         if reason := _reason_to_leave_out(repository.worktree, status):
             left_out.append(f"{plain(os.fsdecode(path))}: {reason}")
@@ -162,11 +162,12 @@ def _read(store: ObjectStore) -> tuple[dict[bytes, Entry | None], tuple[str, ...
     return changes | _stored(store, files), tuple(sorted(left_out))
 
 
-def _statuses(repository: Repository) -> list[_Status]:
+def _statuses(store: ObjectStore) -> list[_Status]:
     """Return what differs from HEAD: tracked paths first. Files that a sparse checkout skips are
-    none of them."""
-    out = repository.tell(
-        "-c", "core.fsmonitor=false", "status", "--porcelain=v2", "-z", "--untracked-files=all",
+    none of them. Git filters a file to compare it, and Git LFS keeps what it filters."""
+    out = store.repository.tell(
+        "-c", "core.fsmonitor=false", "-c", f"lfs.storage={store.large_files}",
+        "status", "--porcelain=v2", "-z", "--untracked-files=all",
         "--ignore-submodules=none", "--no-renames",
     ).out  # fmt: skip
     statuses, unmerged = [], []

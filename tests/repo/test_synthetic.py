@@ -186,7 +186,9 @@ def test_files_pass_the_filters_of_a_commit_and_their_store_is_celedgers(
     git(root, "config", "filter.lfs.clean", str(clean))
     git(root, "config", "filter.lfs.smudge", "cat")
     (root / ".gitattributes").write_text("*.bin filter=lfs\n*.txt text eol=crlf\n")
+    (root / "tracked.bin").write_bytes(b"old")
     commit(git, root, "attributes")
+    (root / "tracked.bin").write_bytes(b"new")  # as long: git filters it to see that it differs
     (root / "weights.bin").write_bytes(b"large")
     (root / "notes.txt").write_bytes(b"a\r\nb\r\n")
     before = state(root)
