@@ -139,11 +139,11 @@ def test_metrics_of_a_task_are_what_it_declares_and_what_it_measured(
     ledger.record_task(cnn)
     ledger.append(trial.ulid, 0, {"rss": 1.0, "only_epochs": 1.0})
     ledger.finish_trial(trial.ulid, Outcome(OutcomeKind.OK, 1.0), {"rss": 1.0})
-    assert ledger.metrics(mlp.recipe) == [accuracy, Metric("rss")]
+    assert ledger.metrics(mlp.recipe) == [accuracy, Metric("rss", "B")]
     assert ledger.metrics(cnn.recipe) == [in_cnn]
     assert ledger.metrics("none") == []
     assert {m.name: m for m in ledger.metrics()} == {
-        "accuracy": accuracy, "loss": in_cnn, "rss": Metric("rss"),
+        "accuracy": accuracy, "loss": in_cnn, "rss": Metric("rss", "B"),
         "only_epochs": Metric("only_epochs"),
     }  # fmt: skip
 
