@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from conftest import load_script
 from scripted import ScriptedProject, scripted
 
 SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "make_schemas.py"
@@ -15,11 +15,7 @@ SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "make_schemas.py"
 
 @pytest.fixture(scope="module")
 def maker() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("make_schemas", SCRIPT)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script(SCRIPT)
 
 
 def test_the_schemas_are_those_of_the_golden_answers(maker: ModuleType) -> None:

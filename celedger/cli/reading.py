@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from enum import StrEnum
+from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -215,7 +216,7 @@ def table(
     if tsv and json:
         raise UsageError("--tsv and --json exclude each other", "choose one")
     with reading(context.obj) as session:
-        state = memory.read(session.repository, session.ledger)
+        state = cache(partial(memory.read, session.repository, session.ledger))
         opened: AbstractContextManager[tuple[Session, Sequence[Commit]]]
         if ".." in revision:
             opened = nullcontext((session, measured(session, revision)[0]))

@@ -26,9 +26,8 @@ def start_of(repository: Repository) -> str:
         return ""
     # git writes down a branch by its short name, anything else by its hash.
     for revision in (f"refs/heads/{name}", name):
-        commit = repository.ask("rev-parse", "--verify", "-q", f"{revision}^{{commit}}")
-        if commit.status == 0:
-            return commit.text
+        if sha := repository.hash_of(revision):
+            return sha
     return ""
 
 

@@ -38,14 +38,21 @@ class Hunk:
     around: str
     lines: tuple[str, ...]
 
+    def path(self, side: str) -> str:
+        """Return its file on side "a" (old) or "b" (new)."""
+        return self.old if side == "a" else self.new
+
+    def span(self, side: str) -> tuple[int, int]:
+        """Return its first line and the number of its lines on a side."""
+        if side == "a":
+            return self.old_start, self.old_count
+        return self.new_start, self.new_count
+
     def touches(self, path: str, first: int, last: int, *, side: str) -> bool:
-        """Return True if it changes lines `first` to `last` of a file of side "a" (old) or "b"
-        (new). A hunk that only takes lines out stands, on the other side, between two lines."""
-        name, start, count = (
-            (self.old, self.old_start, self.old_count) if side == "a"
-            else (self.new, self.new_start, self.new_count)
-        )  # fmt: skip
-        if path != name:
+        """Return True if it changes lines `first` to `last` of a file of a side. A hunk that only
+        takes lines out stands, on the other side, between two lines."""
+        start, count = self.span(side)
+        if path != self.path(side):
             return False
         return start <= last and first <= start + max(count - 1, 1 if count == 0 else 0)
 

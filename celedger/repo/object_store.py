@@ -24,10 +24,10 @@ from celedger.repo.plumbing import ask, tell
 from celedger.repo.repository import UNSHALLOW, Repository
 
 FOLDER = "synthetic"  # in the repository's folder of state
-KEPT = 30 * 86400.0
+_DAY = 86400.0  # seconds
+KEPT = 30 * _DAY
 """Seconds for which an object is kept after it was last written: longer than an edit is worked on,
 and than the two weeks after which git drops the unreachable commit that it was based on."""
-_DAY = 86400.0
 TREE, FILE, PROGRAM, SUBMODULE = "40000", "100644", "100755", "160000"
 
 

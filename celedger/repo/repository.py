@@ -104,6 +104,14 @@ class Repository:
             raise UnknownRevision(f"{revision!r} names an object that is no commit")
         return parse(shown.out)[0]
 
+    def hash_of(self, revision: str) -> str:
+        """Return the hash of the commit that a revision names, "" where it names none."""
+        if not revision:
+            return ""
+        spec = f"{revision}^{{commit}}"
+        answer = self.ask("rev-parse", "--verify", "--quiet", "--end-of-options", spec)
+        return answer.text if answer.status == 0 else ""
+
     def commit(self, sha: str) -> Commit:
         """Return the commit with this hash."""
         return self.resolve(sha)
@@ -375,7 +383,7 @@ class Repository:
         if "ambiguous" in error:
             return UnknownRevision(f"{revision!r} is ambiguous", "give more digits")
         base, _, culprit = revision.rpartition("-")
-        if revision == "." or ((base == "." or self._knows(base)) and self._knows(culprit)):
+        if revision == "." or ((base == "." or self.hash_of(base)) and self.hash_of(culprit)):
             return UnknownRevision(
                 f"{revision!r} is no commit: it has no history, and no noise of its own",
                 "run, check, show, diff, table and plot curves take it",
@@ -387,10 +395,6 @@ class Repository:
         if not close and self.shallow_boundary():
             hint = f"this clone is shallow; {UNSHALLOW}"
         return UnknownRevision(f"unknown revision {revision!r}", hint)
-
-    def _knows(self, revision: str) -> bool:
-        words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
-        return bool(revision) and self.ask(*words).status == 0
 
     def _refs(self) -> list[str]:
         return self.tell("for-each-ref", "--format=%(refname:short)").text.splitlines()

@@ -62,8 +62,8 @@ def weigh_seeds(
     of_level = fresh * free[:, None]
     exact = belief.worlds.exact
     if exact is not None and exact.steps is not None:
-        told = _step_bits(belief, exact.steps, positions, columns)
-        of_level = (1 - exact.several) * of_level + exact.several * told
+        of_steps = _step_bits(belief, exact.steps, positions, columns)
+        of_level = (1 - exact.several) * of_level + exact.several * of_steps
     gain = gain + world[EXACT] * (located * (1 - posterior.no_change) + of_level)
     gain[have] = 0.0
     if world[PAIRED] + world[EXACT] > NEW_SEED:
@@ -143,8 +143,8 @@ def _step_bits(belief: Belief, steps: Steps, positions: list[int], columns: list
         pairs = 1 + int((has[pair[0]] & has[pair[1]]).sum())
         for here, other in (pair, pair[::-1]):
             lacks = bits.asked & ~has[here]
-            told = np.append(lacks * np.where(has[other], 0.5, 0.25), 0.0)
-            result[row[steps.level[at] == here]] += doubt / pairs * told[[*columns, -1]]
+            share = np.append(lacks * np.where(has[other], 0.5, 0.25), 0.0)
+            result[row[steps.level[at] == here]] += doubt / pairs * share[[*columns, -1]]
     return result
 
 

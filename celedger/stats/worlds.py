@@ -222,13 +222,13 @@ def weigh(
     never = -np.inf
     if table.bits is None:
         return Worlds(fitted, None, None, np.array((0.0, never, never)))
-    pairs = told = None
+    pairs = compared = None
     prior = PRIOR.copy()
     readings = equal_seeds.Readings.of(table.sites.values, table.seeds, table.gap, table.resolution)
     if not table.alone:
         rows = np.repeat(splits[:, table.counts > 0], table.sites.counts, axis=1)
         # A value that is not finite is no draw of a normal distribution: the fit has it as outlier.
-        pairs = told = equal_seeds.compare(readings, rows, table.finite, selected)
+        pairs = compared = equal_seeds.compare(readings, rows, table.finite, selected)
         weight = log_prior + fitted.log_evidence
         share = np.exp(weight - max(weight.max(), -1e300))
         modes = [not np.isnan(noise.offset) for noise in fitted.noises]
@@ -247,7 +247,7 @@ def weigh(
             )
         if not exact.possible and order is not None:
             exact = equal_seeds.weigh_many(
-                bits, splits, order, log_prior, fitted.log_evidence, fitted.log_none, told,
+                bits, splits, order, log_prior, fitted.log_evidence, fitted.log_none, compared,
                 readings, selected,
             )  # fmt: skip
     if exact is not None and exact.possible:

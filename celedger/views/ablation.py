@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from celedger.base.errors import CeledgerError, UsageError
-from celedger.base.model import Commit, Direction, Metric, TrialRecord
-from celedger.judge.incident import State
+from celedger.base.model import CLOCKED, Commit, Direction, Metric, TrialRecord
+from celedger.judge.incident import MetricNoise, State
 from celedger.judge.variants import Lead, lead
 from celedger.ledger.read import Reader
 from celedger.trial.protocol import TELEMETRY
@@ -67,11 +67,12 @@ class Ablation(Document):
         tasks: Collection[str] = (),
         params: Sequence[str] = (),
         metrics: Sequence[str] = (),
-        state: State,
+        state: Callable[[], State],
     ) -> Ablation:
         """Read the newest trials of every task at the commits. `params` default to those that vary,
-        `metrics` to those that are judged; the noise is the `state`'s. Raises UsageError for an
-        unknown name, CeledgerError if there are no trials."""
+        `metrics` to those that are judged. `state` is asked for the noise of what is measured by
+        clock or memory in a grid. Raises UsageError for an unknown name, CeledgerError if there are
+        no trials."""
         batches = _batches(ledger, commits, suite, tasks)
         definitions = {t.recipe: t.definition for t in ledger.tasks()}
         reported = {m.name: m for b in batches for m in b.metrics(ledger)}
@@ -91,7 +92,7 @@ class Ablation(Document):
                 place = tuple(getattr(row, name) for name in _PLACES)
                 variants.setdefault(place, []).append((row, part))
         names = list(dict.fromkeys(name for row in rows for name in row.params))
-        varied = [name for name in names if len({repr(row.params.get(name)) for row in rows}) > 1]
+        varied = _varied(names, rows)
         if params:
             varied = [_checked("parameter", name, [*names, SEED]) for name in params]
         varying = [column for column in _PLACES if len({getattr(row, column) for row in rows}) > 1]
@@ -129,8 +130,7 @@ class Ablation(Document):
     def _variant(self, rows: Sequence[Row], number: int) -> str:
         """Return `norm=group`, with the parameters that vary among the rows."""
         params = rows[number].params
-        varied = [n for n in params if len({repr(row.params.get(n)) for row in rows}) > 1]
-        return " ".join(f"{name}={_text(params[name])}" for name in varied)
+        return " ".join(f"{name}={_text(params[name])}" for name in _varied(params, rows))
 
     def tsv(self) -> str:
         """Return numbers in full and in the metric's own unit; a missing one is an empty field."""
@@ -172,15 +172,24 @@ class Ablation(Document):
         }  # fmt: skip
 
 
+def _varied(names: Iterable[str], rows: Sequence[Row]) -> list[str]:
+    """Return the parameters that have several values in these rows."""
+    return [name for name in names if len({repr(row.params.get(name)) for row in rows}) > 1]
+
+
 def _leads(
-    grids: Iterable[Sequence[tuple[Row, Batch]]], metrics: Sequence[Metric], state: State
+    grids: Iterable[Sequence[tuple[Row, Batch]]],
+    metrics: Sequence[Metric],
+    state: Callable[[], State],
 ) -> Iterator[tuple[tuple[Row, ...], Lead]]:
     """Yield the best variant of each grid and metric that a suite declares."""
     for grid in grids:
         for metric in metrics:
             if len(grid) < 2 or metric in TELEMETRY or metric.direction is Direction.INFO:
                 continue
-            noises = [state.noise_of(b.suite, b.task, metric.name) for _, b in grid]
+            noises: list[MetricNoise | None] = [None] * len(grid)
+            if metric.kind in CLOCKED:  # of all else equal seeds tell it
+                noises = [state().noise_of(b.suite, b.task, metric.name) for _, b in grid]
             own = lead(metric, [batch.records for _, batch in grid], noises)
             if own is not None:
                 yield tuple(row for row, _ in grid), own

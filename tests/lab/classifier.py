@@ -1,4 +1,4 @@
-"""A training of torch whose steps the tests of signatures compare."""
+"""A small training of torch, whose steps repeat."""
 
 from __future__ import annotations
 

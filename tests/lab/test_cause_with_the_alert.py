@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import UNCOMPILED, Project, git, make_project
+from conftest import Project, git, make_project
+from lab import classifier
+from lab.edited import edited
 
 SUITE = """\
 [suite]
@@ -32,27 +34,17 @@ import torch.nn.functional as F
 def criterion(output, target):
     return F.cross_entropy(output, target)
 """
-FIT = (
-    UNCOMPILED
-    + """\
-import torch
-import torch.nn.functional as F
-from celedger.child import log
-from loss import criterion
-torch.manual_seed(int(sys.argv[1]))
-torch.set_num_threads(1)
-rows = torch.randn(128, 4)
-labels = (rows[:, 0] > 0).long()
-net = torch.nn.Linear(4, 2)
-optimiser = torch.optim.SGD(net.parameters(), lr=0.5)
-for epoch in range(3):
-    for at in torch.randperm(128).split(32):
-        optimiser.zero_grad()
-        criterion(net(rows[at]), labels[at]).backward()
-        optimiser.step()
-    with torch.no_grad():
-        log(epoch=epoch, val_loss=F.cross_entropy(net(rows), labels).item())
-"""
+FIT = edited(
+    classifier.FIT,
+    (
+        "from celedger.child import log\n",
+        "from celedger.child import log\nfrom loss import criterion\n",
+    ),
+    ("range(0, 128, 32)", "torch.randperm(128).split(32)"),
+    (
+        "F.cross_entropy(net(rows[at:at + 32]), labels[at:at + 32])",
+        "criterion(net(rows[at]), labels[at])",
+    ),
 )
 
 

@@ -369,8 +369,8 @@ def plan(
     if symptom is not None:
         of_task = classes[symptom.task.name]
         track = Track(bench, history, good, symptom, limits.confidence)
-        is_told = limits.sign and symptom.bits_decide
-        if signer := signer_of(bench, symptom.task) if is_told else None:
+        may_sign = limits.sign and symptom.bits_decide
+        if signer := signer_of(bench, symptom.task) if may_sign else None:
             signs = True
             stored_signatures = Signing(signer, bench.ledger, history, good)
             track.signed = stored_signatures.prior(of_task.weights)

@@ -132,7 +132,7 @@ def _sources(
     kinds = list(dict.fromkeys(location.what for location in finding.places))
     for place in finding.places:
         side, cost = place.side, _LATER * kinds.index(place.what)
-        at = hunk.old if side == "a" else hunk.new
+        at = hunk.path(side)
         if not (lines := change.changed_lines(hunk, side)):
             continue
         for frame in place.frames:

@@ -38,7 +38,7 @@ def recorded_values(change: CodeChange, side: str) -> dict[str, Any]:
     changed: dict[str, list[list[int]]] = defaultdict(list)
     names = {}
     for number, hunk in enumerate(change.hunks):
-        path = hunk.old if side == "a" else hunk.new
+        path = hunk.path(side)
         if path.endswith(".py") and (ranges := change.statements(hunk, side)):
             changed[path] += [[number, *one] for one in ranges]
             names[number] = sorted(change.variables(hunk, side))

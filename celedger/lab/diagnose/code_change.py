@@ -212,14 +212,14 @@ class CodeChange:
         if hunk in self._renaming:
             return set()
         lines = _lines(hunk, side)
-        path = hunk.old if side == "a" else hunk.new
+        path = hunk.path(side)
         source = self._sides[side].get(path)
         return lines & source.code_lines - self._same_lines[side][path] if source else lines
 
     def reads_elsewhere(self, hunk: Hunk, side: str, name: str) -> bool:
         """Return True if a variable that a hunk binds is read outside of the hunk, as far as its
         function goes; one of a module or class is."""
-        source = self.source(side, hunk.old if side == "a" else hunk.new)
+        source = self.source(side, hunk.path(side))
         lines = _lines(hunk, side)
         around = source.function_at(min(lines, default=0))
         return not around or any(
@@ -238,10 +238,10 @@ class CodeChange:
             return [(first, last, 0) for first, last in zip(starts, ends, strict=True)]
         other = "b" if side == "a" else "a"
         column = min((node.col_offset for node in self._heads(hunk, other)), default=0)
-        path, at = (hunk.old, hunk.old_start) if side == "a" else (hunk.new, hunk.new_start)
+        at, _ = hunk.span(side)
         beside = [
             (node.lineno, node.end_lineno or node.lineno)
-            for node in self.source(side, path).nodes
+            for node in self.source(side, hunk.path(side)).nodes
             if isinstance(node, ast.stmt) and node.col_offset == column
         ]
         if before := [last for _, last in beside if last <= at]:
@@ -252,7 +252,7 @@ class CodeChange:
     def _heads(self, hunk: Hunk, side: str) -> list[ast.stmt]:
         """Return the statements with a changed line, in their head where they have a body."""
         lines = self.changed_lines(hunk, side)
-        nodes = self.source(side, hunk.old if side == "a" else hunk.new).nodes
+        nodes = self.source(side, hunk.path(side)).nodes
         return [n for n in nodes if isinstance(n, ast.stmt) and not lines.isdisjoint(header(n))]
 
     def variables(self, hunk: Hunk, side: str) -> set[str]:
@@ -262,7 +262,7 @@ class CodeChange:
         one_sided = not all(heads.values())
         written: set[str] = set()
         for at in "ab" if one_sided else side:
-            source = self.source(at, hunk.old if at == "a" else hunk.new)
+            source = self.source(at, hunk.path(at))
             nodes = [node for node in heads[at] if not isinstance(node, _Definition)]
             parts = [part for node in nodes for part in _own(node)]
             own = [part for part in parts if id(part) not in source.comprehended]
@@ -385,9 +385,7 @@ def _written_by(node: ast.AST) -> Iterator[str]:
 
 
 def _lines(hunk: Hunk, side: str) -> set[int]:
-    start, count = (
-        (hunk.old_start, hunk.old_count) if side == "a" else (hunk.new_start, hunk.new_count)
-    )
+    start, count = hunk.span(side)
     return set(range(start, start + count))
 
 

@@ -70,7 +70,7 @@ def acquitted(
 def _runs_later(change: CodeChange, hunk: Hunk, side: str, calls: _Calls) -> bool:
     """Return True if the changed statements of one side, where it has some, called torch after the
     difference and never before it."""
-    path = hunk.old if side == "a" else hunk.new
+    path = hunk.path(side)
     changed = change.changed_lines(hunk, side)
     statements = list(_statements(change.source(side, path).tree, changed))
     return all(calls.only_later(path, lines) for lines in statements)
@@ -147,7 +147,7 @@ def _results(
 ) -> Collection[object]:
     """Return what leaves the changed statements of one side, or their `calls`; nothing where one of
     them made no call that was seen."""
-    path = hunk.old if side == "a" else hunk.new
+    path = hunk.path(side)
     changed = change.changed_lines(hunk, side)
     statements = list(_statements(change.source(side, path).tree, changed))
     if not statements or not all(seen.has(path, lines) for lines in statements):

@@ -112,9 +112,7 @@ class Recorder:
             place = self._places[hunk, what] = _Place()
         place.add(value, self.describe)
         if what[0] != _INPUT and _memory(value) in self._read.get(hunk, ()):
-            place.kind += (
-                " shared"  # a copy of equal bits is no longer equal when either is written
-            )
+            place.kind += " shared"  # equal bits do not stay equal when either is written
         self._waiting[hunk, what] = place
         if place.count <= _ALONE:
             self.flush()
@@ -264,9 +262,9 @@ def _bound(
             continue
         fields = getattr(scope[variable], "__dict__", None)
         for holder in ("", "_parameters", "_buffers", "_modules"):  # of a module
-            held = fields.get(holder) if holder and isinstance(fields, dict) else fields
-            if isinstance(held, dict) and attribute in held:
-                yield name, held[attribute]
+            values = fields.get(holder) if holder and isinstance(fields, dict) else fields
+            if isinstance(values, dict) and attribute in values:
+                yield name, values[attribute]
                 break
         else:
             if reading and not fields:

@@ -121,10 +121,10 @@ def sums(tensor: Tensor) -> bytes:
     flat = tensor.resolve_conj().resolve_neg().contiguous().reshape(-1)
     kinds = {1: torch.int8, 2: torch.int16, 4: torch.int32}
     words = flat.view(kinds.get(flat.element_size(), torch.int64))
-    place = torch.arange(1, min(len(words), _PART) + 1, device=words.device)
+    index = torch.arange(1, min(len(words), _PART) + 1, device=words.device)
     # Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (2014), first half.
-    place = place * -0x61C8864680B583EB
-    factors = ((place ^ (place >> 30)) * -0x40A7B892E31B1A47) | 1
+    mixed = index * -0x61C8864680B583EB
+    factors = ((mixed ^ (mixed >> 30)) * -0x40A7B892E31B1A47) | 1
     parts = [(part * factors[: len(part)]).sum() for part in torch.split(words, _PART)]
     return content(torch.stack(parts))
 
@@ -188,8 +188,8 @@ class TensorStore:
     def _elements(self, tensor: Tensor) -> dict[str, Any]:
         if tensor.is_sparse and tensor.numel() <= _DENSE:
             tensor = tensor.to_dense()
-        there = tensor.is_cuda and tensor.numel() > _SUMMED
-        data = sums(tensor) if there else content(tensor)
+        on_device = tensor.is_cuda and tensor.numel() > _SUMMED
+        data = sums(tensor) if on_device else content(tensor)
         about: dict[str, Any] = {"h": data_hash(data, str(tensor.dtype))}
         if tensor.is_floating_point() and tensor.numel():
             # A sum is cheap, and is finite if all elements are, unless it overflows.
