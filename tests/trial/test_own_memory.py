@@ -19,7 +19,13 @@ pytestmark = [
 ]
 
 WARM = SUITE.replace('name = "tiny"\n', 'name = "tiny"\npreload = ["torch"]\n', 1)
+# A cold trial's pages of files are those that the runner saw last: the training holds its memory
+# until the runner has stored two epochs, and has therefore looked once after the first.
 TRAINING = """\
+import os
+import sqlite3
+import time
+
 import torch
 
 import celedger.child as celedger
@@ -28,6 +34,9 @@ from model import WIDTH
 torch.manual_seed(0)
 layers = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.ReLU())
 inputs = torch.randn(64, WIDTH)
+ledger = sqlite3.connect("file:<ledger>?mode=ro", uri=True)
+stored = "SELECT count(DISTINCT epoch) FROM points JOIN trials ON trials.id = trial WHERE ulid = ?"
+trial = os.environ["CELEDGER_TRIAL"]
 for epoch in range(3):
     loss = layers(inputs).square().mean()
     loss.backward()
@@ -36,6 +45,8 @@ for epoch in range(3):
             parameter -= 0.1 * parameter.grad
     layers.zero_grad()
     celedger.log(val_loss=loss.item())
+    while ledger.execute(stored, (trial,)).fetchone()[0] <= epoch:
+        time.sleep(0.01)
 """
 
 
@@ -48,7 +59,9 @@ def peaks(root: Path, commit: str) -> list[tuple[bool, float]]:
 
 
 def test_warm_and_cold_trials_have_the_same_memory(tmp_path: Path) -> None:
-    project = make_project(tmp_path / "project", WARM, {"fit.py": TRAINING})
+    root = tmp_path / "project"
+    training = TRAINING.replace("<ledger>", str(root / "ledger.db"))
+    project = make_project(root, WARM, {"fit.py": training})
     plain = project.commit("plain", {"model.py": "WIDTH = 3000\n"})
     larger = project.commit("larger", {"model.py": "WIDTH = 3300\n"})
     own = Path(numbers.__file__).read_text()  # which torch imports
