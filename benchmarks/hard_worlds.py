@@ -195,6 +195,7 @@ WORLDS = {
     "pairs-known": World(shared=0.8, known=3),
     "pairs-floor": World(shared=0.8, floor=1.0),
     "pairs-below": World(steps=(0.5,), shared=0.8, floor=1.0),
+    "floor-stairs": World(steps=(3.5,) * 4, floor=10.0, stored=3),
     "bits-spared": World(redraw=0.0, touched=0.4),
     "bits-anew": World(redraw=0.0),
     "counts": World(steps=(4.0,), redraw=0.0, touched=0.5, unit=1.0),

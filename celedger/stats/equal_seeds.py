@@ -67,7 +67,8 @@ class Pairs:
     log_none: float
     """The same where nothing changed"""
     model: Floats
-    """(G, M - 1) belief in each model with pairs given the split; each sums to one"""
+    """(G, M - 1) belief in each model with pairs given the split; each sums to one, or to nothing
+    where none of them is likely"""
     level: Floats
     """(G, M - 1) the level of the good side that each expects"""
     shift: Floats
@@ -112,7 +113,7 @@ def compare(readings: Readings, bad: Bools, used: Bools, selected: tuple[int, in
     return Pairs(
         top - log[:, 0],
         float(log_sum(none[0, 1:] + LOG_PRIOR) - none[0, 0]),
-        np.exp(paired - top[:, None]),
+        np.exp(paired - np.maximum(top, -np.finfo(float).max)[:, None]),  # none may be likely
         level[:, 1:],
         shift[:, 1:],
         scale[:, 1:],
@@ -471,7 +472,8 @@ def weigh_many(
     with np.errstate(divide="ignore"):
         largest = np.where(cut, np.log(share[steps.held]), -np.inf)
         change = np.logaddexp(one + free, many + largest)
-    several = float(np.exp(many - np.logaddexp(one + total, many)))
+    either = np.logaddexp(one + total, many)
+    several = float(np.exp(many - either)) if np.isfinite(either) else 0.0
     return Exact(log + change, np.where(cut, log + none, -np.inf), True, steps, several)
 
 

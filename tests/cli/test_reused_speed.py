@@ -66,3 +66,17 @@ def test_a_change_that_nothing_reads_is_the_same_and_a_revert_is_measured(tmp_pa
     assert checked.status != 1, checked.out
     (incident,) = json.loads(project.run("status", "--json").out)["incidents"]
     assert (incident["state"], incident["closed_at"]) == ("recovered", reverted)
+
+
+def test_a_bisect_from_a_commit_whose_first_results_were_re_used(tmp_path: Path) -> None:
+    project = make_project(tmp_path / "project", SUITE, {"fit.py": FIT})
+    project.commit("first", {"README.md": "", "model.py": "MS = 10.0\n"})
+    project.run("run", "HEAD")
+    good = project.commit("docs", {"README.md": "one\n"})
+    assert "re-used" in project.run("run", good).err  # three results without a speed
+    other = {"TZ": "Asia/Tokyo"}  # another terminal, where nothing proves what was re-used
+    project.run("run", good, "--force", env=other)
+    slow = project.commit("slow", {"model.py": "MS = 12.0\n"})
+    project.run("run", slow, env=other)
+    done = project.run("bisect", f"{good}..{slow}", "--metric", "step_ms", env=other)
+    assert f"first bad commit of fit step_ms: {slow}" in done.out, done.err

@@ -60,3 +60,21 @@ def test_no_finite_reading_breaks_a_search(kind: str) -> None:
 
 def test_a_diverged_loss_has_a_p_value() -> None:
     assert t_tail(1e200, 5.0) == t_tail(float("inf"), 5.0) == 0
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("floor", [0.0, 6.0])
+def test_many_readings_of_a_staircase_break_no_search(floor: float) -> None:
+    random = np.random.default_rng(1)  # so many that no model of equal seeds is likely
+    levels = {GOOD: 300, 0: 302, 1: 302, 2: 304, 3: 304, 4: 306, 7: 308}
+    evidence = Evidence(
+        tuple(
+            Reading(place, level + random.normal(0, 0.6), seed)
+            for place, level in levels.items()
+            for seed in range(150 if place in (GOOD, 7) else 60)
+        )
+    )
+    question = Question(Lineage.line(8), noise=NoisePrior(0.6, 40), floor=floor)
+    answer = posterior(question, evidence)
+    assert answer.probability.sum() == pytest.approx(1)
+    choose(question, evidence, answer)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Collection, Sequence
-from math import isfinite
+from math import isfinite, sqrt
 
 import numpy as np
 
@@ -27,6 +27,9 @@ Sparse = tuple[tuple[int, float], ...]
 """(position, probability) of the candidates that are not unlikely."""
 LIKELY = 0.005
 _LOOKS = 3  # trials of a commit that seems worse than two alike ends
+_SURELY = 3.0
+"""Standard errors by which the ends are apart by more than the floor: a t test of two times three
+trials is 2 % there."""
 MAX_KILLED = 2  # a commit whose trial is killed from outside this often is stepped around
 
 
@@ -83,7 +86,6 @@ class Track:
         placed = [(classes.position(record), record) for record in records]
         self.evidence = evidence = self._evidence(placed, unreachable)
         metric = self.symptom.metric
-        at_good = [r.value for r in evidence.readings if r.position == GOOD and isfinite(r.value)]
         sure, unproven = self._traces.sure(placed)
         self.question = firstbad.Question(
             lineage=self._lineage,
@@ -95,13 +97,30 @@ class Track:
             sure=sure,
             unproven=unproven,
             none_prior=self._none_prior,
-            floor=metric.floor.at(statistics.median(at_good)) if metric and at_good else 0.0,
+            floor=self._floor(),
             prior=(np.asarray(classes.weights) * self.others * self.signed).tolist(),
             place=classes.place,
         )
         self._alike = self._traces.alike(placed) if self.symptom.bits_decide else ()
         self.view = equal_bits.view(self.question, evidence, self._alike)
         self.narrowing.append(_likely(self.posterior))
+
+    def _floor(self) -> float:
+        """Return the smallest change that counts: any change at all where the ends are surely
+        apart by more than the floor, since they may be so by steps that are all within it."""
+        metric = self.symptom.metric
+        ends = [
+            [r.value for r in self.evidence.readings if r.position == end and isfinite(r.value)]
+            for end in (GOOD, self._lineage.bad)
+        ]
+        if metric is None or not ends[0]:
+            return 0.0
+        floor = metric.floor.at(statistics.median(ends[0]))
+        if min(map(len, ends)) < 2:
+            return floor
+        error = sqrt(sum(statistics.variance(own) / len(own) for own in ends))
+        apart = statistics.mean(ends[1]) - statistics.mean(ends[0])
+        return 0.0 if apart > floor + _SURELY * error else floor
 
     def told_by(self, records: Sequence[TrialRecord]) -> int:
         """Return how many of these trials tell something."""

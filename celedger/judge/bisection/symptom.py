@@ -208,12 +208,9 @@ def find_symptom(
     for task in [t for t in tasks if metric is None or t.metric(metric) is not None]:
         here = bench.environments[task.name].fingerprint
         whole = [final_trials(bench, end, task, here) for end in (good, bad)]
-        # The first trials: the same ones however many the search itself has added since.
-        ends = [trials[:CHOOSING] for trials in whole]
-        seen = _seen(task, [*ends[0], *ends[1]] if metric is None else [], [*whole[0], *whole[1]])
-        silent = silent and not all(ends)
+        silent = silent and not all(whole)
         try:
-            crash = _crash(bench, task, good, bad, *ends)
+            crash = _crash(bench, task, good, bad, *(trials[:CHOOSING] for trials in whole))
         except CannotJudge as error:
             refused = refused or error  # another task may still tell
             continue
@@ -224,8 +221,10 @@ def find_symptom(
                 continue
             if improved:
                 each = replace(each, direction=each.direction.opposite)
-            question = _question(bench.ledger, task, each, *ends)
-            if question is not None:
+            asked = _question(bench.ledger, task, each, *whole)
+            if asked is not None:
+                question, chosen = asked
+                seen = _seen(task, chosen if metric is None else [], [*whole[0], *whole[1]])
                 symptoms.append(Symptom(task, each, improved=improved, seen=seen))
                 questions.append(question)
     # One budget over all that is compared: of a dozen metrics one always looks worse.
@@ -328,24 +327,28 @@ def _question(
     metric: Metric,
     at_good: list[TrialRecord],
     at_bad: list[TrialRecord],
-) -> EndsQuestion | None:
-    """Return BAD against GOOD in one metric; None where an end has no value of it. The noise is
-    what was known of it when the ends had been measured, BAD's own step left out."""
-    rows = ledger.summaries(task.name, metric.name, recipe=task.recipe)
-    rows = [row for row in rows if row.may_be_judged(metric)]
-    ends = [{r.trial.ulid for r in records} for records in (at_good, at_bad)]
-    good, bad = ([row for row in rows if row.ulid in ulids] for ulids in ends)
-    if not good or not bad:
+) -> tuple[EndsQuestion, list[TrialRecord]] | None:
+    """Return BAD against GOOD in one metric, and the trials that say so; None where an end has no
+    value of it. They are the first ones that have a value: a re-used result has none of speed or
+    memory, and the search itself adds to the last ones. The noise is what was known of it when the
+    ends had been measured, BAD's own step left out."""
+    every = ledger.summaries(task.name, metric.name, recipe=task.recipe)
+    rows = {row.ulid: row for row in every if row.may_be_judged(metric)}
+    ends = [[r for r in end if r.trial.ulid in rows][:CHOOSING] for end in (at_good, at_bad)]
+    if not all(ends):
         return None
-    environment = at_good[0].trial.environment
-    then = max(r.trial.started for r in (*at_good, *at_bad))
-    before = [r for r in rows if r.environment == environment and r.started <= then]
-    noise = noise_beside(before, at_bad[0].trial.commit, len(bad))
-    return EndsQuestion(
+    chosen = [*ends[0], *ends[1]]
+    good, bad = ([rows[record.trial.ulid] for record in end] for end in ends)
+    environment = chosen[0].trial.environment
+    then = max(record.trial.started for record in chosen)
+    before = [r for r in rows.values() if r.environment == environment and r.started <= then]
+    noise = noise_beside(before, bad[0].commit, len(bad))
+    question = EndsQuestion(
         [row.value for row in bad], [row.value for row in good], metric.direction.sign,
         metric.floor, noise if noise.known else None, [row.seed for row in bad],
         [row.seed for row in good],
     )  # fmt: skip
+    return question, chosen
 
 
 def _unended(good: Commit, bad: Commit) -> CannotJudge:
