@@ -204,6 +204,8 @@ def _first_command(repository: Repository, settings: Config) -> str:
 def _next(session: Session, state: State) -> str:
     """Return what to type next of a ledger, and why: first what has no first bad commit yet, then
     what is probably worse."""
+    from celedger.judge.incident import DRIFT
+
     # The worst first; what a suite declares before telemetry, which decides nothing.
     in_force = sorted(state.in_force, key=lambda i: i.is_named or not i.declared)
     doubts = (doubt for doubt in state.doubts if doubt.declared)
@@ -216,12 +218,10 @@ def _next(session: Session, state: State) -> str:
     for incident in in_force:
         if typed := incident.next():
             accept = command("baseline", "accept", incident.id, why="TEXT")
-            why = (
-                f"says why; {accept} where it is wanted"
-                if incident.is_named
-                else "finds the commit"
-            )
-            return f"`{typed}` {why}"
+            tells = "shows it" if incident.kind == DRIFT else "finds the commit"
+            if incident.is_named:
+                tells = f"says why; {accept} where it is wanted"
+            return f"`{typed}` {tells}"
     head = session.repository.resolve("HEAD").sha
     if not session.ledger.trials(commit=head):
         return f"{command('run', 'HEAD')} measures HEAD"

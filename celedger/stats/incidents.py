@@ -90,7 +90,7 @@ def derive(
         evidence: What commits say of one another; None where it is not known.
         contrasts: Two commits in one session (`controls.contrasts`).
     """
-    line = LineSteps(histories, floors, acts or Acts(), contrasts)
+    line = LineSteps(histories, floors, acts or Acts(), contrasts, told)
     put = _Assembly(line, told)
     loose = [(key, s) for key in line.steps for s in put.assign(key)]
     put.unite()
@@ -212,17 +212,14 @@ class _Assembly:
         return rises
 
     def as_rise(self, cause: _Cause) -> Rise | None:
-        """Return a cause as the filter of mends sees it; None if a person has closed it, or the
-        history has none of its steps."""
-        steps = {
-            k: s
-            for k, s in cause.members.items()
-            if s in self.line.kept.get(k, ()) and not self._is_accepted(k, cause)
-        }
+        """Return a cause as the filter of mends sees it, accepted ones too: they may be mended
+        all the same. None if a person dismissed it, or the history has none of its steps."""
+        steps = {k: s for k, s in cause.members.items() if s in self.line.kept.get(k, ())}
         if not steps or cause.commits is None or self._is_dismissed(cause.told):
             return None
         recovered = cause.told is not None and cause.told.state is IncidentState.RECOVERED
-        return Rise(steps, cause.commits.first, cause.commits.last, recovered)
+        accepted = all(self._is_accepted(k, cause) for k in steps)
+        return Rise(steps, cause.commits.first, cause.commits.last, recovered, accepted)
 
     def incident(self, cause: _Cause, mend: Mend | None) -> StepIncident:
         """Return the incident of a cause whose steps stand."""

@@ -9,12 +9,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from celedger.base.model import IncidentState
 from celedger.stats.arrays import Floats
-from celedger.stats.course import Acts, MetricHistory, MetricKey, Node, Step, StepKind
+from celedger.stats.course import (
+    Acts,
+    MetricHistory,
+    MetricKey,
+    Node,
+    Step,
+    StepKind,
+    ToldIncident,
+)
 from celedger.stats.mends import KEPT, ONE_SIDED, OPEN, Fall
 from celedger.stats.sessions import Contrast, RiseVerdict
 
@@ -221,6 +230,7 @@ class LineSteps:
         floors: Floors,
         acts: Acts,
         contrasts: Sequence[Contrast],
+        told: Sequence[ToldIncident] = (),
     ) -> None:
         self.histories, self.acts = histories, acts
         self._floors = floors
@@ -228,7 +238,10 @@ class LineSteps:
         asked = [c for c in self.contrasts if c.is_asked]
         self.false = [c for c in asked if c.verdict() is RiseVerdict.FALSE]
         self.real = [c for c in asked if c.verdict() is RiseVerdict.REAL]
-        self.steps = {key: distinct_steps(h.steps) for key, h in sorted(histories.items())}
+        self.steps = {
+            key: self._with_slow_rises(key, distinct_steps(h.steps), told)
+            for key, h in sorted(histories.items())
+        }
         self._named = {key: self._bisected(key) for key in self.steps}
         kept = {
             k: [s for s in own if self.probability(k, s) >= KEPT] for k, own in self.steps.items()
@@ -277,11 +290,16 @@ class LineSteps:
         """Return True if a person accepted a commit of a set; `was`: the set was accepted when
         it was last told, and may have moved since."""
         slack = NEAR if was else 0
-        return any(
-            all(not part or part == own for part, own in zip(of, key, strict=True))
-            and any(first - slack <= place <= last + slack for place in places)
+        return any(first - slack <= place <= last + slack for place in self._accepted(key))
+
+    def _accepted(self, key: MetricKey) -> list[int]:
+        """Return the places that a person accepted for a metric."""
+        return [
+            place
             for of, places in self.acts.accepted.items()
-        )
+            if all(not part or part == own for part, own in zip(of, key, strict=True))
+            for place in places
+        ]
 
     def commit_set(self, key: MetricKey, step: Step) -> CommitSet:
         return commit_set(step, self._named[key].get(step, {}))
@@ -357,6 +375,56 @@ class LineSteps:
             if s.size > ONE_SIDED * s.error and not self.is_false(key, s)
         ]
 
+    def _with_slow_rises(
+        self, key: MetricKey, steps: Sequence[Step], told: Sequence[ToldIncident]
+    ) -> list[Step]:
+        """Return the steps, rises within the floor that together exceed it joined to a slow drift.
+
+        Rises are added up, each by its probability, and falls within the floor are taken off, from
+        where the sum was last zero. A step beyond the floor has a name of its own, or is an
+        improvement: nothing is added up across it, nor across a level that a person accepted. What
+        was told as a drift stays one, however its commits are parted by now.
+        """
+        over = IncidentState.WITHDRAWN
+        own = [t for t in told if t.states.get(key, over) is not over]
+        seen = [s for s in steps if s.kind is StepKind.DRIFT and s.probability >= KEPT]
+        drifts = [
+            t for t in own
+            if t.kind is StepKind.DRIFT
+            and not any(s.first <= t.last and t.first <= s.last for s in seen)
+        ]  # fmt: skip
+        accepted = [t.last for t in own if t.states[key] is IncidentState.ACCEPTED]
+        accepted += self._accepted(key)
+        result, run, total = [], list[Step](), 0.0
+
+        def is_told(step: Step) -> bool:
+            return any(t.first <= step.last and step.first <= t.last for t in drifts)
+
+        def close() -> None:
+            nonlocal run, total
+            is_beyond = len(run) > 1 and total > self.floor(key, run[0].before)
+            result.extend([_joined(run, total)] if is_beyond or any(map(is_told, run)) else run)
+            run, total = [], 0.0
+
+        for step in steps:
+            if step.probability < KEPT or step.kind is StepKind.DRIFT:
+                result.append(step)
+                continue
+            floor = self.floor(key, run[0].before if run else step.before)
+            if run and any(run[-1].first <= place < step.first for place in accepted):
+                close()
+            if step.size > 0 and (step.size <= floor or is_told(step)):
+                run.append(step)
+                total += step.probability * step.size
+                continue
+            if abs(step.size) > floor or total > floor or total + step.size <= 0:
+                close()
+            elif run:
+                total += step.probability * step.size
+            result.append(step)
+        close()
+        return sorted(result, key=lambda s: (s.last, s.first))
+
     def _bisected(self, key: MetricKey) -> dict[Step, dict[int, float]]:
         """Return the commits that bisects named, by the rise whose set is nearest."""
         rises = [s for s in self.steps[key] if s.size > 0 and s.probability >= DOUBT]
@@ -367,6 +435,26 @@ class LineSteps:
                 nearest = min(near, key=lambda s: (_distance(s, place), -s.probability))
                 named.setdefault(nearest, {})[place] = probability
         return named
+
+
+def _joined(rises: Sequence[Step], size: float) -> Step:
+    """Return rises as one slow drift, which is as probable as that there is any of them."""
+    error = math.hypot(*(s.error for s in rises))
+    first = rises[0]
+    return replace(
+        rises[-1],
+        first=first.first,
+        known=first.known,
+        probability=1 - math.prod(1 - s.probability for s in rises),
+        size=size,
+        error=error,
+        before=first.before,
+        before_error=first.before_error,
+        after=first.before + size,
+        after_error=math.hypot(first.before_error, error),
+        kind=StepKind.DRIFT,
+        posterior=(),
+    )
 
 
 def _distance(step: Step, place: int) -> int:

@@ -253,6 +253,8 @@ SEVERAL, NEWEST = 0.2, 0.15
 """Prior that it mends several; and, /n, of the newest k of n together (a branch reverted)."""
 PART, QUARTERS = 0.05, 4
 """Prior of each part of one incident (in quarters), divided by the number of open ones."""
+WANTED = 0.15
+"""Odds that it mends an incident that a person accepted, against one that nobody did."""
 NOBODYS = 0.1
 """Prior that it is an improvement of its own; its size is log-uniform over a factor of 27."""
 LOG_RANGE = 3.3  # ln 27
@@ -270,12 +272,13 @@ SETTLED = 0.9999
 
 @dataclass(frozen=True, slots=True)
 class Rise:
-    """An open incident as the filter sees it: its steps by metric and its commits."""
+    """An incident as the filter sees it: its steps by metric and its commits."""
 
     steps: Mapping[MetricKey, Step]
     first: int
     last: int
     was_recovered: bool
+    is_accepted: bool = False
     tasks: frozenset[tuple[str, str]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -450,7 +453,8 @@ class _Filter:
             else (UNDONE, 1 / UNDONE)
             for r in near
         ]
-        whole, part = np.log(np.array(sets)).T
+        wanted = np.log(WANTED) * np.array([r.is_accepted for r in near])
+        whole, part = np.log(np.array(sets)).T + wanted
         first, of_left = _distinct(_codes(self.states[:, asked]))
         lefts = self.states[first][:, asked]
         hypotheses = [_hypotheses(left) for left in lefts.tolist()]

@@ -11,6 +11,7 @@ from typing import ClassVar
 from celedger.base.errors import command
 from celedger.base.model import Commit, Environment
 from celedger.judge.incident import (
+    DRIFT,
     TYPED,
     Incident,
     IncidentMetric,
@@ -139,7 +140,9 @@ class DriftDocument(Document):
         return (
             name, short(incident.seen_at), iso_date(commit.commit_time) if commit else "",
             moved, words.levels(metric) if is_number else "",
-            probability(incident.probability), str(len(incident.first_bad)),
+            # None of a drift's commits is the first bad one.
+            "" if incident.kind == DRIFT else probability(incident.probability),
+            str(len(incident.first_bad)),
             f"{incident.id} {incident.state}", plain(subject.subject) if subject else "",
         )  # fmt: skip
 

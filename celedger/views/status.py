@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from celedger.base.errors import command
 from celedger.base.model import Commit, Direction, JobState, Metric, QueuedJob, TrialRecord
-from celedger.judge.incident import WORK, Doubt, Incident, State
+from celedger.judge.incident import DRIFT, WORK, Doubt, Incident, State
 from celedger.views import incidents as words
 from celedger.views.document import Document, pick
 from celedger.views.format import (
@@ -200,7 +200,8 @@ class IncidentDocument(Document):
         if rows:
             lines += ["", table(_EVIDENCE, rows, width=width)]
         if len(incident.first_bad) > 1:
-            lines += ["", "the first bad commit is one of:"]
+            drifts = incident.kind == DRIFT
+            lines += ["", "it drifted over:" if drifts else "the first bad commit is one of:"]
             lines += [f"  {self._commit(sha)}" for sha in incident.first_bad]
         if incident.is_explained and incident.in_force:
             accept = command("baseline", "accept", incident.id, why="TEXT")

@@ -8,7 +8,15 @@ from dataclasses import replace
 import pytest
 
 from celedger.base.model import IncidentState
-from celedger.stats.course import Acts, MetricHistory, MetricKey, StepKind, ToldIncident, TrialNoise
+from celedger.stats.course import (
+    Acts,
+    MetricHistory,
+    MetricKey,
+    Step,
+    StepKind,
+    ToldIncident,
+    TrialNoise,
+)
 from celedger.stats.incidents import CommitEvidence, Derived, derive
 from celedger.stats.sessions import Contrast
 from tests.stats.made_steps import (
@@ -473,6 +481,51 @@ def test_a_drift_that_is_not_sure_absorbs_nothing_until_it_was_told() -> None:
     )
     drift = replace(open_at("aaaaaaaa", 10, 40), kind=StepKind.DRIFT)
     assert [i.kind for i in of((LOSS, history(*steps)), said=[drift]).incidents] == [StepKind.DRIFT]
+
+
+def test_rises_within_the_floor_that_together_exceed_it_are_a_drift() -> None:
+    rises = [step(10 * k, size=2, before=98 + 2 * k) for k in range(1, 5)]
+    assert not of((LOSS, history(*rises[:2], commits=70)), floor=5).incidents
+    (told,) = of((LOSS, history(*rises[:3], commits=70)), floor=5).incidents
+    assert (told.kind, told.state, told.first, told.last) == (StepKind.DRIFT, OPEN, 10, 30)
+    assert told.shares[LOSS].step.size == pytest.approx(6, rel=0.01)
+    (grown,) = of((LOSS, history(*rises, commits=70)), floor=5).incidents
+    assert (grown.first, grown.last) == (10, 40)
+
+
+@pytest.mark.parametrize("between", [step(25, size=-3.9, before=104), step(25, size=8, before=104)])
+def test_nothing_is_added_up_from_before_it_was_good_again_or_across_a_step(between: Step) -> None:
+    small = [step(10, size=2), step(20, size=2, before=102)]
+    after = [step(30, size=2, before=between.after), step(40, size=2, before=between.after + 2)]
+    derived = of((LOSS, history(*small, between, *after, commits=70)), floor=5)
+    assert [i.kind for i in derived.incidents] == [StepKind.STEP] * (between.size > 5)
+
+
+def test_what_was_told_as_a_drift_stays_one_however_its_rises_are_parted() -> None:
+    said = [replace(open_at("aaaaaaaa", 10, 30), kind=StepKind.DRIFT)]
+    for parted in ([step(10, 30, size=6)], [step(10, 20, size=4), step(30, size=0.8, before=104)]):
+        (told,) = of((LOSS, history(*parted, commits=70)), said=said, floor=5).incidents
+        assert (told.id, told.kind, told.state) == ("aaaaaaaa", StepKind.DRIFT, OPEN)
+
+
+def test_rises_are_added_up_from_the_level_that_was_accepted() -> None:
+    said = [replace(open_at("aaaaaaaa", 10, 30), kind=StepKind.DRIFT, states={LOSS: ACCEPTED})]
+    rises = [step(10 * k, size=2, before=98 + 2 * k) for k in range(1, 7)]
+    acts = Acts(accepted_ids=frozenset({"aaaaaaaa"}))
+    lives = history(*rises[:5], commits=90)
+    assert states(of((LOSS, lives), said=said, acts=acts, floor=5)) == [(10, 30, ACCEPTED)]
+    lives = history(*rises, commits=90)
+    assert states(of((LOSS, lives), said=said, acts=acts, floor=5)) == [
+        (10, 30, ACCEPTED), (40, 60, OPEN)
+    ]  # fmt: skip
+
+
+def test_a_fall_may_mend_what_was_accepted_with_what_is_open() -> None:
+    lives = history(
+        step(10, size=80), step(20, size=50, before=180), step(30, size=-130, before=230)
+    )
+    acts = Acts(accepted={("core", "", ""): frozenset({10})})
+    assert states(of((LOSS, lives), acts=acts)) == [(10, 10, ACCEPTED), (20, 20, RECOVERED)]
 
 
 # Short rises
