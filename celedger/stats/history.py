@@ -32,7 +32,7 @@ from celedger.stats.course import (
 from celedger.stats.metric_passes import ChainResult, NoisePoint, Passed, Prepared, steps_of
 from celedger.stats.seed_pairs import paired_steps
 from celedger.stats.settled import Checkpoints, Kept, Stretch
-from celedger.stats.slow_drift import replaced, with_drifts
+from celedger.stats.slow_drift import KEPT, replaced, with_drifts
 from celedger.stats.trial_noise import NoisePosterior
 
 HAZARD = 1 / 400
@@ -383,7 +383,21 @@ def _by_seeds(
     for drift in history.steps:
         if drift.kind is StepKind.DRIFT:
             steps = replaced(steps, drift)
-    return replace(history, steps=tuple(steps), by_seeds=True)
+    nodes = tuple(_between(node, i, steps) for i, node in enumerate(history.nodes))
+    return replace(history, nodes=nodes, steps=tuple(steps), by_seeds=True)
+
+
+def _between(node: Node, index: int, steps: Sequence[Step]) -> Node:
+    """Return a node at the level that the probable steps beside it say; its own knows no seeds."""
+    beside = [s for s in steps if s.chain == node.chain and s.probability >= KEPT]
+    before = [s for s in beside if s.node <= index]
+    if before:
+        newest = max(before, key=lambda s: s.node)
+        return replace(node, level=newest.after, error=newest.after_error)
+    if beside:
+        oldest = min(beside, key=lambda s: s.node)
+        return replace(node, level=oldest.before, error=oldest.before_error)
+    return node
 
 
 def trace(

@@ -135,8 +135,10 @@ def _sensitivity(standing: MetricStanding) -> str:
     size = standing.value - standing.level
     is_seen = standing.low > 0 or standing.high < 0
     is_large = standing.smallest < abs(size) < standing.floor
+    moved = amount(size, standing.level, unit=standing.unit)
+    if standing.standing is Standing.SAME and is_seen and abs(size) >= standing.floor:
+        return f"{moved} against the commits before"
     if standing.standing is Standing.SAME and is_seen and is_large:
-        moved = amount(size, standing.level, unit=standing.unit)
         return f"{moved}, less than the floor of {_amount(standing.floor, standing)}"
     if standing.standing is Standing.SAME and standing.smallest <= TINY * abs(standing.level):
         return "any change would have been seen"

@@ -82,6 +82,16 @@ def test_a_shift_alike_for_all_seeds_is_told_by_few_equal_ones() -> None:
     assert not traced(line).by_seeds
 
 
+def test_levels_are_those_that_equal_seeds_tell() -> None:
+    """A revert that one seed has measured is as low as before: its own level knows no seeds."""
+    old = [100.0, 101.7, 99.1, 100.6]
+    history_ = traced([old] * 12 + [[y + 6 for y in old], old[:1]], equal_bits=True)
+    before, risen, reverted = (history_.nodes[at] for at in (0, -2, -1))
+    assert risen.level - before.level == pytest.approx(6, abs=0.3)
+    assert reverted.level == pytest.approx(before.level, abs=0.3)
+    assert reverted.error < 1.0
+
+
 def test_few_trials_side_by_side_tell_a_large_step() -> None:
     """Three of each in turns: that all of one side are outliers is no explanation. A mean was as
     often an outlier as a trial, however many it had: 9 deviations were a doubt (P = .6) after five
