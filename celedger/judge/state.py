@@ -201,13 +201,18 @@ def _state_of_rise(rise: WorkRise, acts: Acts, names: Sequence[str]) -> Incident
     return IncidentState.ACCEPTED if is_accepted else IncidentState.OPEN
 
 
+STAYS = 1.5
+"""Times that another metric must have moved further to take the place of the one by which an
+incident was told: its alerts are about one thing."""
+
+
 def _of_steps(derivation: Derivation, incident: StepIncident) -> _Part:
     rows, sizes = [], []
     for key, share in incident.shares.items():
         metric = derivation.metric(key)
         sign, step = metric.direction.sign, share.step
         low, high = interval(sign, step.size, step.error)
-        floor = metric.floor.at(step.before)
+        floor = metric.floor.visible_at(step.before)
         row = IncidentMetric(
             *key,
             sign * step.before,
@@ -224,7 +229,12 @@ def _of_steps(derivation: Derivation, incident: StepIncident) -> _Part:
         )
         rows.append(row)
         sizes.append([*key, step.size, step.error, step.before])
-    rows.sort(key=lambda row: (not row.declared, -row.floors))
+    headline = next(
+        (t.record.details["metrics"][0] for t in derivation.told if t.id == incident.id), []
+    )[:3]
+    rows.sort(key=lambda row: (
+        not row.declared, -row.floors * (STAYS if [*row.key] == headline else 1),
+    ))  # fmt: skip
     steps = [share.step for share in incident.shares.values()]
     return _Part(
         incident.first, incident.last, incident.likeliest, incident.probability, incident.state,

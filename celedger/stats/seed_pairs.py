@@ -91,6 +91,7 @@ def paired_steps(
     shares = _shares(measured, nodes, noise)
     if shares is None:
         return None
+    nodes = _with_reused(measured, nodes)
     means = _by_seed(measured, nodes)
     by_chain: dict[int, list[int]] = {}
     for at, node in enumerate(nodes):
@@ -161,6 +162,28 @@ def _settled(at: Checkpoint, table: SeedTable, nodes: Sequence[Node], spread: in
 
 
 # What was measured
+
+
+def _with_reused(measured: Measurements, nodes: Sequence[Node]) -> Sequence[Node]:
+    """Return the nodes with the results that were re-used there, of seeds that have no trial of
+    their own: by these bits a revert is known to be where the code was before, and a new seed of
+    it says nothing against that."""
+    reused: dict[tuple[int, int], list[int]] = {}
+    for row in np.flatnonzero(~measured.own).tolist():
+        reused.setdefault((int(measured.chain[row]), int(measured.place[row])), []).append(row)
+    if not reused:
+        return nodes
+    result = []
+    for node in nodes:
+        seeds = {int(measured.seed[row]) for row in node.rows}
+        more = []
+        for place in range(node.first, node.last + 1):
+            for row in reused.get((node.chain, place), ()):
+                if int(measured.seed[row]) not in seeds:
+                    seeds.add(int(measured.seed[row]))
+                    more.append(row)
+        result.append(replace(node, rows=(*node.rows, *more)) if more else node)
+    return result
 
 
 def seed_table(

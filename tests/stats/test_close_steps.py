@@ -92,6 +92,28 @@ def test_levels_are_those_that_equal_seeds_tell() -> None:
     assert reverted.error < 1.0
 
 
+def test_a_new_seed_of_a_revert_takes_nothing_back() -> None:
+    """It re-uses the other seeds' results, which prove that it is good again. Without them the new
+    seed made P(rise) .4, of .996 before."""
+    random = np.random.default_rng(4)
+    old = {seed: 1 + random.normal(0, 0.01) for seed in range(5)}
+    rows = [(place, seed, old[seed], place == 0) for place in range(5) for seed in range(3)]
+    rows += [(1, 3, old[3], True), (1, 4, old[4], True), (0, 0, old[0], True)]
+    rows += [(5, seed, 1.06 * old[seed], True) for seed in range(3)]
+    rows += [(6, seed, old[seed], False) for seed in range(3)] + [(6, 9, 0.9999, True)]
+    place, seed, value, own = (np.array(column) for column in zip(*sorted(rows), strict=True))
+    bits = np.unique(value, return_inverse=True)[1]
+    nothing = np.zeros_like(place)
+    measured = Measurements(
+        place, nothing, place, seed, seed, value, own, bits, has_sessions=False
+    )  # fmt: skip
+    history_ = history.trace({KEY: measured})[KEY]
+    rise, fall = (step for step in history_.steps if step.probability > 0.5)
+    assert (rise.first, rise.last, fall.first, fall.last) == (5, 5, 6, 6)
+    assert rise.probability > 0.98 and fall.probability > 0.98
+    assert history_.nodes[-1].level == pytest.approx(history_.nodes[0].level, abs=0.003)
+
+
 def test_few_trials_side_by_side_tell_a_large_step() -> None:
     """Three of each in turns: that all of one side are outliers is no explanation. A mean was as
     often an outlier as a trial, however many it had: 9 deviations were a doubt (P = .6) after five
