@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -75,7 +75,7 @@ def run(
     from celedger.judge import memory
     from celedger.judge.incident import Standing, status
     from celedger.repo import spread
-    from celedger.trial.workplace import ends_first, in_shares, lacking
+    from celedger.trial.workplace import ends_first, in_shares, lacking, re_used
     from celedger.views.show import CommitRows
 
     seconds = options.duration("--for", limit) if limit is not None else math.inf
@@ -106,9 +106,10 @@ def run(
             if limit is not None:
                 commits = ends_first(commits)
             needs = lacking(bench, commits, tasks, seeds=seed or (), repeat=repeat, force=force)
-            budget = _TimeBudget(bench, needs, seconds)
+            free = re_used(bench, needs) if limit is not None or dry_run else set()
+            budget = _TimeBudget(bench, needs, seconds, free)
             if limit is not None:
-                needs = in_shares(needs, budget.costs, _shares(session))
+                needs = in_shares(needs, budget.costs, _shares(session), free)
             if dry_run:
                 return _list(needs, budget)
             records = _train(bench, needs, "; --force runs them again", budget)
@@ -183,10 +184,16 @@ class _TimeBudget:
     """Says which trials would end after `seconds` from now, by what trials of their task usually
     take. The first one runs in any case, so that each command gets on."""
 
-    def __init__(self, bench: Bench, needs: Sequence[Need], seconds: float = math.inf) -> None:
+    def __init__(
+        self,
+        bench: Bench,
+        needs: Sequence[Need],
+        seconds: float = math.inf,
+        free: Collection[tuple[str, str]] = (),
+    ) -> None:
         tasks = {need.task.recipe: need.task for need in needs}
         self._usual = {key: bench.ledger.usual_seconds(task) for key, task in tasks.items()}
-        self._workers = bench.engine.workers
+        self._workers, self._free = bench.engine.workers, free
         self._end = time.monotonic() + seconds
         self._left_out: list[Need] = []
         self._is_first = True
@@ -204,19 +211,23 @@ class _TimeBudget:
         """Return how long trials will take, "" where that is not known."""
         from celedger.views.format import count, duration
 
-        known = [usual for need in needs if (usual := self._usual[need.task.recipe]) is not None]
-        if len(known) < max(len(needs), 1):
+        if not needs or None in [self._usual[need.task.recipe] for need in needs]:
             return ""
-        seconds = duration(sum(known) / self._workers)
+        seconds = duration(sum(map(self._seconds, needs)) / self._workers)
         return f"{count(len(needs), 'trial')} take about {seconds}"
 
     def __call__(self, need: Need) -> bool:
-        ends = time.monotonic() + (self._usual[need.task.recipe] or 0.0)
+        ends = time.monotonic() + self._seconds(need)
         late = ends > self._end and not self._is_first
         self._is_first = False
         if late:
             self._left_out.append(need)
         return late
+
+    def _seconds(self, need: Need) -> float:
+        if (need.task.recipe, need.commit.sha) in self._free:
+            return 0.0
+        return self._usual[need.task.recipe] or 0.0
 
     def report(self) -> None:
         from celedger.views.format import count

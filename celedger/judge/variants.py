@@ -1,5 +1,6 @@
-"""Which variant of a grid is surely better than the others, by equal seeds. Reads their trials and
-the noise that the state knows; knows no commits and no files.
+"""Which variant of a grid is surely better than the others, and which parameters make the
+difference, by equal seeds. Reads their trials and the noise that the state knows; knows no commits
+and no files.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from celedger.judge.edit import values_by_seed
 from celedger.judge.incident import MetricNoise
 
 ERROR = 0.05
-"""Probability that a variant is called surely the best of a grid and another one is as good."""
+"""Probability that a variant is called surely the best of a grid and another one is as good;
+and that a parameter is named that moves nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,3 +96,62 @@ def _chance(
         known = [noise.error(count, count) for noise in noises if noise is not None]
         error = max([error, *known]) if len(known) == len(noises) else math.inf
     return t_tail(mean / error, count - 1) if error else 0.0
+
+
+def shares(
+    metric: Metric,
+    variants: Sequence[tuple[Mapping[str, object], Sequence[TrialRecord]]],
+    noises: Sequence[MetricNoise | None],
+) -> dict[str, float]:
+    """Return the share of the differences between variants that each parameter alone explains, of
+    those that surely explain some; the largest first.
+
+    Each variant is given by its parameters and trials. The model adds an effect a value; a
+    parameter's share is what the model loses without it, less what it loses by chance. What
+    parameters explain only together, belongs to none of them.
+    """
+    import numpy as np
+
+    from celedger.stats.tails import f_tail
+
+    by_seed = [values_by_seed(records, metric) for _, records in variants]
+    seeds = sorted(set.intersection(*(set(values) for values in by_seed)))
+    values = np.array([[own[seed] for seed in seeds] for own in by_seed])
+    if not values.size or not np.isfinite(values).all():
+        return {}
+    values -= values.mean(axis=0)  # what a seed does to all variants
+    means = values.mean(axis=1)
+    total, count = float(means @ means), len(means)
+    effects = {}
+    for name in dict.fromkeys(name for params, _ in variants for name in params):
+        column = [repr(params.get(name)) for params, _ in variants]
+        if len(levels := sorted(set(column))) > 1:
+            effects[name] = np.array([[each == level for level in levels[1:]] for each in column])
+
+    def fit(names: Sequence[str]) -> tuple[float, int]:
+        """Return what these parameters leave unexplained, and the number of free effects."""
+        design = np.column_stack([np.ones(count), *(effects[name] for name in names)])
+        own, _, rank, _ = np.linalg.lstsq(design, means, rcond=None)
+        return float(((means - design @ own) ** 2).sum()), int(rank)
+
+    rest, rank = fit([*effects])
+    free, seed_free = count - rank, (count - 1) * (len(seeds) - 1)
+    # A mean's variance by chance: by what the model leaves, by how seeds disagree, and by sessions.
+    chances = [(rest / free, free)] if free else []
+    if seed_free:
+        disagree = float(((values - means[:, None]) ** 2).sum())
+        chances.append((disagree / seed_free / len(seeds), seed_free))
+    if metric.kind in CLOCKED:
+        known = [noise.error(len(seeds), len(seeds)) for noise in noises if noise is not None]
+        least = max(known) ** 2 / 2 if len(known) == len(noises) else math.inf
+        chances = [(max(chance, least), dof) for chance, dof in chances]
+    chance, dof = max(chances, default=(math.inf, 1))
+    explained = {}
+    for name in effects:
+        without, others = fit([each for each in effects if each != name])
+        lost, own = without - rest, rank - others
+        if not own or lost <= 1e-12 * total:
+            continue
+        if not chance or f_tail(lost / own / chance, own, dof) < ERROR / len(effects):
+            explained[name] = (lost - own * chance) / total
+    return dict(sorted(explained.items(), key=lambda item: -item[1]))

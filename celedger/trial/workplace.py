@@ -230,7 +230,10 @@ def ends_first(commits: Sequence[Commit]) -> list[Commit]:
 
 
 def in_shares(
-    needs: Sequence[Need], costs: Mapping[str, float], shares: Mapping[str, float]
+    needs: Sequence[Need],
+    costs: Mapping[str, float],
+    shares: Mapping[str, float],
+    free: Collection[tuple[str, str]] = (),
 ) -> list[Need]:
     """Return the trials in an order in which each task gets its share of the time from the start,
     a commit at a time: however early a run ends, no task is always the one that is left out.
@@ -238,6 +241,7 @@ def in_shares(
     Args:
         costs: Seconds of a trial, by the recipe of its task.
         shares: By the name of the task, relative to one another; 1 for the others.
+        free: Recipes and commits (by hash) whose trials take no time.
     """
     blocks: dict[str, deque[list[Need]]] = {}
     for recipe, block in groupby(needs, lambda need: need.task.recipe):
@@ -249,11 +253,33 @@ def in_shares(
     while blocks:
         recipe = min(blocks, key=spent.__getitem__)
         first = blocks[recipe].popleft()
-        spent[recipe] += costs[recipe] * len(first) / shares.get(first[0].task.name, 1.0)
+        if (recipe, first[0].commit.sha) not in free:
+            spent[recipe] += costs[recipe] * len(first) / shares.get(first[0].task.name, 1.0)
         ordered += first
         if not blocks[recipe]:
             del blocks[recipe]
     return ordered
+
+
+def re_used(bench: Bench, needs: Sequence[Need]) -> set[tuple[str, str]]:
+    """Return the recipes and commits (by hash) that change no path that a stored trial of the task
+    named, against what was measured or comes before them: they will re-use a result."""
+    commits: dict[str, dict[str, Commit]] = {}
+    for need in needs:
+        if need.reuse and need.enough is not None:
+            commits.setdefault(need.task.recipe, {})[need.commit.sha] = need.commit
+    free = set()
+    for task in {need.task.recipe: need.task for need in needs}.values():
+        own = commits.get(task.recipe, {})
+        environment = bench.environments[task.name].fingerprint
+        agreeing, keys = bench.reuse.compared([*own.values()], task, environment)
+        before = set()
+        for sha in own:
+            agrees = tuple(by_sha[sha] for by_sha in keys.values())
+            if agreeing[sha] or (agrees and agrees in before):
+                free.add((task.recipe, sha))
+            before.add(agrees)
+    return free
 
 
 def by_environment(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from celedger.base.errors import CeledgerError, UsageError
 from celedger.base.model import CLOCKED, Commit, Direction, Metric, TrialRecord
 from celedger.judge.incident import MetricNoise, State
-from celedger.judge.variants import Lead, lead
+from celedger.judge.variants import Lead, lead, shares
 from celedger.ledger.read import Reader
 from celedger.trial.protocol import TELEMETRY
 from celedger.views import samples
@@ -55,7 +55,8 @@ class Ablation(Document):
     params: tuple[str, ...]
     metrics: tuple[Metric, ...]
     rows: tuple[Row, ...]
-    leads: tuple[tuple[tuple[Row, ...], Lead], ...] = ()  # of the variants of a grid
+    # Of the variants of a grid: the best, and the share of the differences a parameter explains.
+    leads: tuple[tuple[tuple[Row, ...], Lead, Mapping[str, float]], ...] = ()
 
     @classmethod
     def of(
@@ -116,16 +117,21 @@ class Ablation(Document):
         lines = [self._lead(*each) for each in self.leads]
         return "\n".join([table(columns, rows, width=width), *([""] if lines else []), *lines])
 
-    def _lead(self, rows: Sequence[Row], lead: Lead) -> str:
+    def _lead(self, rows: Sequence[Row], lead: Lead, shares: Mapping[str, float]) -> str:
         best, *close = (self._variant(rows, number) for number in (lead.best, *lead.close))
         place = [_name(rows[0], column) for column in self.places]
         what = f"{' '.join([*place, lead.metric.name])}: {best}"
         if not close:
             by = amount(lead.change, lead.level, unit=lead.metric.unit)
             second = self._variant(rows, lead.second)
-            return f"{what} is surely the best of {lead.number}, {by} from {second}"
-        more = f" and {len(close) - _NAMED} more" if len(close) > _NAMED else ""
-        return f"{what} leads; as good may be {', '.join(close[:_NAMED])}{more}: more seeds tell"
+            text = f"{what} is surely the best of {lead.number}, {by} from {second}"
+        else:
+            more = f" and {len(close) - _NAMED} more" if len(close) > _NAMED else ""
+            text = (
+                f"{what} leads; as good may be {', '.join(close[:_NAMED])}{more}: more seeds tell"
+            )
+        parts = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
+        return f"{text}\n  parameters that explain the differences: {parts}" if parts else text
 
     def _variant(self, rows: Sequence[Row], number: int) -> str:
         """Return `norm=group`, with the parameters that vary among the rows."""
@@ -165,9 +171,9 @@ class Ablation(Document):
                 {
                     "metric": lead.metric.name, **pick(rows[0], "commit suite task environment"),
                     "best": rows[lead.best].params, "sure": not lead.close,
-                    "close": [rows[number].params for number in lead.close],
+                    "close": [rows[number].params for number in lead.close], "shares": own,
                 }
-                for rows, lead in self.leads
+                for rows, lead, own in self.leads
             ],
         }  # fmt: skip
 
@@ -181,8 +187,9 @@ def _leads(
     grids: Iterable[Sequence[tuple[Row, Batch]]],
     metrics: Sequence[Metric],
     state: Callable[[], State],
-) -> Iterator[tuple[tuple[Row, ...], Lead]]:
-    """Yield the best variant of each grid and metric that a suite declares."""
+) -> Iterator[tuple[tuple[Row, ...], Lead, Mapping[str, float]]]:
+    """Yield the best variant of each grid and metric that a suite declares, and what explains the
+    differences where several parameters vary."""
     for grid in grids:
         for metric in metrics:
             if len(grid) < 2 or metric in TELEMETRY or metric.direction is Direction.INFO:
@@ -190,9 +197,12 @@ def _leads(
             noises: list[MetricNoise | None] = [None] * len(grid)
             if metric.kind in CLOCKED:  # of all else equal seeds tell it
                 noises = [state().noise_of(b.suite, b.task, metric.name) for _, b in grid]
-            own = lead(metric, [batch.records for _, batch in grid], noises)
+            variants = [(row.params, batch.records) for row, batch in grid]
+            own = lead(metric, [records for _, records in variants], noises)
             if own is not None:
-                yield tuple(row for row, _ in grid), own
+                rows = tuple(row for row, _ in grid)
+                several = len(_varied(rows[0].params, rows)) > 1
+                yield rows, own, shares(metric, variants, noises) if several else {}
 
 
 def _batches(

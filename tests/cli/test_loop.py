@@ -187,6 +187,8 @@ def test_a_time_budget_is_shared_among_tasks(quick: ScriptedProject) -> None:
     assert sorted(ordered, key=needs.index) == needs
     begun = Counter(need.task.name for need in ordered[:13])
     assert begun == {"slow": 1, "quick": 4, "caught": 8}
+    free = {("slow", "0"), ("slow", "1")}  # cost nothing
+    assert Counter(n.task.name for n in in_shares(needs, names, {}, free)[:11])["slow"] == 3
     for task in tasks:  # each keeps the order of its commits
         own = [need.commit.sha for need in ordered if need.task is task]
         assert own == [c.sha for c in commits]

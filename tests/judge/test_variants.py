@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from celedger.base.model import Direction, Kind, Metric
 from celedger.judge.incident import MetricNoise
-from celedger.judge.variants import ERROR, lead
+from celedger.judge.variants import ERROR, lead, shares
 
 LOSS = Metric("loss", direction=Direction.LOWER)
 TIME = Metric("step_time", "s", Direction.LOWER, Kind.SPEED)
@@ -75,3 +76,60 @@ def test_speed_is_told_by_the_noise_of_sessions() -> None:
     for noises, close in (([None, None], (0,)), ([noisy, noisy], (0,)), ([calm, calm], ())):
         own = lead(TIME, both, noises)
         assert own is not None and own.close == close
+
+
+def ablation(draw: Random, seeds: int, effects: dict[str, float], sizes: dict[str, int]) -> Any:
+    """Return the variants of a grid; each value of a parameter adds an effect of its own."""
+    names = [*sizes]
+    combinations = list(product(*(range(size) for size in sizes.values())))
+    shared = [draw.gauss(0, 0.01) for _ in range(seeds)]
+    variants = []
+    for values in combinations:
+        at = sum(effects.get(name, 0.0) * value for name, value in zip(names, values, strict=True))
+        own = [1 + at + seed + draw.gauss(0, 0.01) for seed in shared]
+        variants.append((dict(zip(names, values, strict=True)), trials(LOSS, own)))
+    return variants
+
+
+@pytest.mark.parametrize(("seeds", "sizes"), [(1, (3, 4)), (3, (2, 2)), (2, (2, 3, 2))])
+def test_parameters_that_move_nothing_are_seldom_named(seeds: int, sizes: tuple[int, ...]) -> None:
+    draw = Random(10 * seeds + len(sizes))
+    grids = [
+        ablation(draw, seeds, {}, {f"p{i}": size for i, size in enumerate(sizes)})
+        for _ in range(1000)
+    ]
+    named = sum(bool(shares(LOSS, grid, [None] * len(grid))) for grid in grids)
+    assert named <= 1000 * ERROR + 3 * (1000 * ERROR * (1 - ERROR)) ** 0.5
+
+
+@pytest.mark.parametrize("drawn", [12, 9])
+def test_shares_are_those_of_the_variance(drawn: int) -> None:
+    """In a sample of the grid, too, on average."""
+    draw = Random(drawn)
+    effects = {"lr": 0.06, "norm": 0.05}
+    found = []
+    for _ in range(200):
+        grid = ablation(draw, 3, effects, {"lr": 3, "norm": 2, "nothing": 2})
+        found.append(shares(LOSS, draw.sample(grid, drawn), [None] * drawn))
+    assert all([*own][:2] == ["lr", "norm"] for own in found) or drawn < 12
+    lr = [own["lr"] for own in found]
+    assert sum(lr) / len(lr) == pytest.approx(expected(effects), abs=0.05 if drawn == 12 else 0.1)
+    assert sum("nothing" in own for own in found) < 20
+
+
+def expected(effects: dict[str, float]) -> float:
+    lr, norm = effects["lr"] ** 2 * 2 / 3, effects["norm"] ** 2 / 4
+    return lr / (lr + norm)
+
+
+def test_no_share_where_nothing_tells_parameters_apart() -> None:
+    tied = [({"a": n, "b": n}, trials(LOSS, [1.0 + n, 1.1 + n])) for n in range(3)]
+    assert shares(LOSS, tied, [None] * 3) == {}
+    exact = [({"a": a, "b": b}, trials(LOSS, [1.0 + a, 2.0 + a])) for a in (0, 1) for b in (0, 1)]
+    assert shares(LOSS, exact, [None] * 4) == {"a": pytest.approx(1.0)}
+    single = [(params, own[:1]) for params, own in exact[:3]]
+    assert shares(LOSS, single, [None] * 3) == {}
+    slow = [(params, trials(TIME, [1.0 + params["a"], 2.0 + params["a"]])) for params, _ in exact]
+    assert shares(TIME, slow, [None] * 4) == {}
+    calm = MetricNoise("s", "t", "step_time", 0.01, 20, False, 0.5)
+    assert [*shares(TIME, slow, [calm] * 4)] == ["a"]

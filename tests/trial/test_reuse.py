@@ -32,7 +32,7 @@ from celedger.trial.runner import Bench
 from celedger.trial.training_variables import fingerprint
 from celedger.trial.venvs import Installation, Venvs
 from celedger.trial.workplace import choose_tasks, local_bench
-from tests.conftest import SUITE, Project, git, make_project
+from tests.conftest import SCRIPT, SUITE, Project, git, make_project
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
@@ -372,6 +372,30 @@ def test_a_commit_that_touches_nothing_read_reuses_a_result_and_says_so(project:
     assert "2 trials re-used" in project.run("log").out
     assert project.run("run", "HEAD", "--force").status == 0
     assert trained(project) == 4
+
+
+@linux
+def test_a_time_budget_is_for_commits_that_change_what_a_task_reads(tmp_path: Path) -> None:
+    parts = SUITE.partition("[[task]]")
+    tasks = [f"[[task]]{parts[2].replace('fit', name, 1)}" for name in ("a", "b")]
+    script = "open(sys.argv[0][-4:-3] + '.txt').read()\n"
+    files = {f"{name}.py": f"{SCRIPT}{script}" for name in "ab"}
+    tasks = [t.replace("fit.py", f"{n}.py") for t, n in zip(tasks, "ab", strict=True)]
+    suite = parts[0] + "".join(tasks)
+    project = make_project(tmp_path / "project", suite, files)
+    texts = {"model.py": "LEVEL = 1.0\n", "a.txt": "0", "b.txt": "0"}
+    base = project.commit("base", texts)
+    assert project.run("run", base).status == 0
+    one, two, three = (project.commit(f"a {n}", {"a.txt": n}) for n in "123")
+    listed = project.run("run", f"{base}..{three}", "--for", "2h", "--dry-run")
+    assert listed.status == 0, listed.err
+    rows = [tuple(line.split()[:2]) for line in listed.out.splitlines()[:-1]]
+    order = [(three, "a"), (three, "b"), (one, "b"), (two, "b"), (one, "a"), (two, "a")]
+    assert rows == [(sha[:8], task) for sha, task in order]
+    assert "12 trials take" in listed.out
+    forced = project.run("run", f"{base}..{three}", "--for", "2h", "--dry-run", "--force")
+    rows = [tuple(line.split()[:2]) for line in forced.out.splitlines()[:-1]]
+    assert sorted(rows[:4]) == sorted((sha[:8], task) for sha in (three, one) for task in "ab")
 
 
 @linux
