@@ -77,7 +77,7 @@ page:  ## Check the script and style of the report's page with biome (skipped wi
 		echo "the page's script and style are not checked: npm cannot fetch $(BIOME)"; \
 	else $(NPX) check; fi
 
-docs: $(STAMP)  ## Make docs/cli.md anew from --help
+docs: $(STAMP)  ## Make docs/cli.md, celedger.1 and docs/schemas anew
 	$(BIN)/python scripts/make_cli_reference.py
 	$(BIN)/python scripts/make_schemas.py
 

@@ -1,8 +1,10 @@
-"""Writes docs/cli.md from the program's own `--help`: `make docs`. A test compares the two."""
+"""Writes docs/cli.md and the man page docs/celedger.1 from the program's own `--help`: `make docs`.
+A test compares them."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,7 +12,7 @@ from pathlib import Path
 
 from celedger.cli import verbs
 
-TARGET = Path(__file__).resolve().parent.parent / "docs" / "cli.md"
+DOCS = Path(__file__).resolve().parent.parent / "docs"
 
 HEAD = """\
 # The command line
@@ -88,12 +90,20 @@ def help_of(words: list[str]) -> str:
     )
 
 
-def reference() -> str:
-    parts = [HEAD, "## celedger\n", f"```text\n{help_of([])}\n```\n"]
-    for words in words_of_verbs():
-        parts += [f"## celedger {' '.join(words)}\n", f"```text\n{help_of(words)}\n```\n"]
-    return "\n".join(parts)
+def files() -> dict[Path, str]:
+    """Return both files and their text."""
+    page = [HEAD]
+    about = "catches training regressions and bisects them to the first bad commit"
+    man = [f'.TH CELEDGER 1 "" "" "User Commands"\n.SH NAME\nceledger \\- {about}']
+    for words in ([], *words_of_verbs()):
+        name = " ".join(["celedger", *words])
+        text = help_of(words)
+        page += [f"## {name}\n", f"```text\n{text}\n```\n"]
+        escaped = re.sub(r"^(?=[.'])", r"\\&", text.replace("\\", r"\e"), flags=re.MULTILINE)
+        man.append(f".SH {name.upper()}\n.nf\n{escaped.replace('-', chr(92) + '-')}\n.fi")
+    return {DOCS / "cli.md": "\n".join(page), DOCS / "celedger.1": "\n".join([*man, ""])}
 
 
 if __name__ == "__main__":
-    TARGET.write_text(reference())
+    for path, text in files().items():
+        path.write_text(text)

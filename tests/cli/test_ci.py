@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from conftest import celedger, make_project
 from scripted import ScriptedProject, scripted
 
@@ -76,3 +77,26 @@ def test_the_action_is_green_on_the_first_day_and_red_after_a_regression(tmp_pat
     assert "::error title=fit val_loss" in said
     assert "worse" in (tmp_path / "summary").read_text()
     assert celedger(project.root, "status").status == 0
+
+
+@pytest.mark.parametrize(
+    ("file", "heading", "schema"),
+    [
+        ("docs/ci.md", "GitHub", "github-workflows"),
+        ("docs/ci.md", "GitLab", "gitlab-ci"),
+        ("action.yml", "", "github-actions"),
+    ],
+)
+def test_a_template_keeps_to_the_schema_of_its_service(
+    file: str, heading: str, schema: str, tmp_path: Path
+) -> None:
+    main = pytest.importorskip("check_jsonschema").main
+    text = (ACTION.parent / file).read_text()
+    if heading:
+        text = text.split(f"## {heading}\n")[1].split("```yaml\n")[1].split("```")[0]
+    template, wrong = tmp_path / "right.yml", tmp_path / "wrong.yml"
+    template.write_text(text)
+    wrong.write_text(text.replace("  script:", "  stript:").replace("steps:", "stebs:"))
+    for path, status in ((template, 0), (wrong, 1)):
+        done = CliRunner().invoke(main, ["--builtin-schema", f"vendor.{schema}", str(path)])
+        assert done.exit_code == status, done.output
