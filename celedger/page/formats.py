@@ -7,6 +7,7 @@ import csv
 import io
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from celedger.base.model import Commit, Direction
@@ -76,19 +77,25 @@ def _newest_measured(ledger: Reader) -> dict[tuple[str, str], str]:
 
 
 def openmetrics_lines(rows: Iterable[Row]) -> Iterator[str]:
-    """Yield the exposition that Prometheus reads (OpenMetrics 1.0). The commit is a series of its
-    own: as a label of each value it would make every commit a new series."""
+    """Yield the exposition that Prometheus reads (OpenMetrics 1.0), a family of values for each
+    unit. The commit is a series of its own: as a label of each value it would make every commit a
+    new series."""
     rows = list(rows)
     readings: dict[str, Callable[[Sample, bool], float | None]] = {
         "value": lambda sample, _: sample.mean,
         "trials": lambda sample, _: float(sample.n),
         "regressed": _regressed,
     }
-    for name, read in readings.items():
-        yield f"# TYPE celedger_{name} gauge\n# HELP celedger_{name} {_FAMILIES[name]}\n"
+    families = [("value", unit) for unit in sorted({_unit(row[2].metric.unit) for row in rows})]
+    for kind, unit in (*families, ("trials", ""), ("regressed", "")):
+        name = f"{kind}_{unit}" if unit else kind
+        yield f"# TYPE celedger_{name} gauge\n"
+        if unit:
+            yield f"# UNIT celedger_{name} {unit}\n"
+        yield f"# HELP celedger_{name} {_FAMILIES[kind]}\n"
         for _, batch, sample, is_worse in rows:
-            value, metric = read(sample, is_worse), sample.metric
-            if value is not None:
+            value, metric = readings[kind](sample, is_worse), sample.metric
+            if value is not None and (kind != "value" or _unit(metric.unit) == unit):
                 labels = _labels(
                     suite=batch.suite, task=batch.task, metric=metric.name, unit=metric.unit,
                     direction=metric.direction.value,
@@ -101,6 +108,12 @@ def openmetrics_lines(rows: Iterable[Row]) -> Iterator[str]:
         )
         yield f"celedger_commit_info{labels} 1\n"
     yield "# EOF\n"
+
+
+def _unit(unit: str) -> str:
+    """Return a unit as part of a name: `seconds`, `bytes`, `samples_per_s`."""
+    known = {"s": "seconds", "B": "bytes", "%": "percent"}
+    return known.get(unit) or re.sub(r"[^A-Za-z0-9]+", "_", unit.replace("/", "_per_")).strip("_")
 
 
 def _regressed(sample: Sample, is_worse: bool) -> float | None:

@@ -39,7 +39,17 @@ def project(tmp_path: Path) -> ScriptedProject:
 def test_prometheus_reads_openmetrics(project: ScriptedProject) -> None:
     text = project.run("export", "HEAD~1", "--format", "openmetrics").out
     families = {f.name: f for f in text_string_to_metric_families(text)}
-    assert set(families) == {f"celedger_{n}" for n in ("value", "trials", "regressed", "commit")}
+    names = {"value", "value_seconds", "value_bytes", "trials", "regressed", "commit"}
+    assert set(families) == {f"celedger_{name}" for name in names}
+    seconds = families["celedger_value_seconds"]
+    assert (seconds.unit, {s.labels["unit"] for s in seconds.samples}) == ("seconds", {"s"})
+    assert [export._unit(unit) for unit in ("1/s", "img/s", "MB", "°C", "µ")] == [
+        "1_per_s",
+        "img_per_s",
+        "MB",
+        "C",
+        "",
+    ]
     values = {s.labels["metric"]: s for s in families["celedger_value"].samples}
     assert values["val_loss"].value == 1.5
     assert values["val_loss"].labels["direction"] == "lower"
