@@ -1,5 +1,6 @@
-"""Writes docs/schemas/VERB.json from what the verbs print: `make docs`. The golden transcripts are
-the owner of that; a test compares the schemas with them, and with answers of other repositories."""
+"""Writes docs/schemas/VERB.json from what the verbs print: `make docs`. The golden transcripts and
+the answers that the lab's tests keep are the owners of that; tests compare the schemas with them,
+and with other answers."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "schemas"
+LAB = ROOT / "tests" / "lab" / "golden" / "answers"
 _COMMAND = re.compile(r"[a-z]+\$ (?:[A-Z_]+=\S+ )*celedger (.*)")
 # Objects whose keys are names: of parameters, metrics, outcomes, environments.
 _MAPS = frozenset(
@@ -24,12 +26,13 @@ _MAPS = frozenset(
         "not_finite",
         "causes",
         "params",
+        "shares",
     )
 )
 
 
 def samples() -> dict[str, list[Any]]:
-    """Return the JSON answers of the golden transcripts, by verb."""
+    """Return the JSON answers that are kept, by verb."""
     found: dict[str, list[Any]] = {}
     for path in sorted((ROOT / "tests" / "golden").glob("*.txt")):
         for block in path.read_text(encoding="utf-8").split("\n\n"):
@@ -40,6 +43,9 @@ def samples() -> dict[str, list[Any]]:
             text = "\n".join(line[2:] for line in lines if line.startswith("  "))
             if text:
                 found.setdefault(verb_of(typed[1].split()), []).append(json.loads(text))
+    for path in sorted(LAB.glob("*.json")):
+        answer = json.loads(path.read_text(encoding="utf-8"))
+        found.setdefault(path.name.partition(".")[0], []).append(answer)
     return found
 
 
@@ -64,6 +70,8 @@ def schema(verb: str, answers: Sequence[Any]) -> dict[str, Any]:
 
 def _infer(name: str, values: Sequence[Any]) -> dict[str, Any]:
     """Return what these values of a field have in common. Fields and kinds may be added later."""
+    if name == "figure":  # a number, a sentence, or several by name
+        return {}
     if name == "environments":  # what a machine tells of itself
         return {"type": ["array", "object"]}
     objects = [value for value in values if isinstance(value, dict)]

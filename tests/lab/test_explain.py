@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from conftest import UNCOMPILED, celedger, git, make_project, record_of
+from lab.conftest import Answered
 
 NET = """\
 import torch
@@ -83,7 +84,9 @@ def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return project.root
 
 
-def test_the_wrong_axis_is_named_with_its_line_and_only_the_answer_is_kept(repo: Path) -> None:
+def test_the_wrong_axis_is_named_with_its_line_and_only_the_answer_is_kept(
+    repo: Path, answered: Answered
+) -> None:
     ledger = repo / "ledger.db"
     celedger(repo, "run", "HEAD", "--task", "plain", "--suite", "tiny")
     before = record_of(ledger)
@@ -94,7 +97,7 @@ def test_the_wrong_axis_is_named_with_its_line_and_only_the_answer_is_kept(repo:
         "--device", "cpu", timeout=300,
     )  # fmt: skip
     assert done.status == 1, done.err
-    (found,) = json.loads(done.out)["explanations"]
+    (found,) = answered("explain", done.out)["explanations"]
     finding = found["finding"]
     assert (found["verdict"], found["steps"]) == ("difference", 8)
     assert (finding["phase"], finding["step"], finding["module"]) == ("forward", 0, "")
@@ -123,13 +126,13 @@ def test_a_refactor_is_no_difference(repo: Path) -> None:
 
 
 @pytest.mark.matrix
-def test_watchpoints_that_fire_on_one_side_alone_are_named(repo: Path) -> None:
+def test_watchpoints_that_fire_on_one_side_alone_are_named(repo: Path, answered: Answered) -> None:
     done = celedger(
         repo, "explain", "HEAD~2", "fit", "--b", "lr=1e20", "--watch", "--suite", "tiny", "--json",
         timeout=300,
     )  # fmt: skip
     assert done.status == 1, done.err
-    (found,) = json.loads(done.out)["explanations"]
+    (found,) = answered("explain", done.out)["explanations"]
     fired = {one["watchpoint"]: one for one in found["watch"]}
     assert fired["weight-change-large"]["step"] == 0
     assert "overflow" in fired

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 from conftest import UNCOMPILED, make_project
+from lab.conftest import Answered
 
 SUITE = """\
 [suite]
@@ -53,7 +53,9 @@ for epoch in range(3):
         ("unseeded", 1), ("plain", 125), ("broken", 125),
     ))],
 )  # fmt: skip
-def test_any_training_is_checked_and_run_twice(task: str, status: int, tmp_path: Path) -> None:
+def test_any_training_is_checked_and_run_twice(
+    task: str, status: int, tmp_path: Path, answered: Answered
+) -> None:
     scripts = {
         "fit.py": UNCOMPILED + FIT, "broken.py": UNCOMPILED + FIT + "1 / 0\n",
         "plain.py": "print('no torch here')\n",
@@ -66,7 +68,7 @@ def test_any_training_is_checked_and_run_twice(task: str, status: int, tmp_path:
         reason = "ZeroDivisionError" if task == "broken" else "trains nothing that a probe can see"
         assert reason in done.err and not done.out
         return
-    checks = {check["check"]: check for check in json.loads(done.out)["checks"]}
+    checks = {check["check"]: check for check in answered("preflight", done.out)["checks"]}
     del checks["inference latency"]  # of this machine and moment
     failed = {name for name, check in checks.items() if check["status"] not in ("pass", "n/a")}
     assert failed == ({"same seed, same result"} if task == "unseeded" else set()), checks

@@ -17,6 +17,7 @@ from conftest import (
     matrix_after,
     record_of,
 )
+from lab.conftest import Answered
 
 from celedger.ledger import Ledger
 
@@ -82,7 +83,7 @@ def run(project: Project, *words: str) -> Done:
 
 
 def test_a_profile_names_phases_waits_and_a_stall_outside_the_record(
-    trained: Project, tmp_path: Path
+    trained: Project, tmp_path: Path, answered: Answered
 ) -> None:
     with Ledger.open(trained.root / "ledger.db", create=True):
         pass
@@ -90,7 +91,7 @@ def test_a_profile_names_phases_waits_and_a_stall_outside_the_record(
     before = record_of(trained.root / "ledger.db")
     done = run(trained, "HEAD~2", "fit", "--json", "--timeline", str(trace), "-o", str(picture))
     assert done.status == 0, done.err
-    found = json.loads(done.out)
+    found = answered("profile", done.out)
     assert found["schema"] == 1
     phases = {phase["name"]: phase["share"] for phase in found["phases"]}
     assert set(phases) == {"step", "data", "other", "forward", "backward", "tail"}
@@ -116,12 +117,14 @@ def test_a_profile_names_phases_waits_and_a_stall_outside_the_record(
 
 
 @pytest.mark.matrix
-def test_memory_of_two_commits_names_the_line_that_keeps(trained: Project) -> None:
+def test_memory_of_two_commits_names_the_line_that_keeps(
+    trained: Project, answered: Answered
+) -> None:
     picture = trained.root / "memory.png"
     done = run(trained, "HEAD~3..HEAD~1", "fit", "--memory", "--json", "-o", str(picture))
     assert done.status == 1, done.err
     assert picture.read_bytes().startswith(b"\x89PNG")
-    found = json.loads(done.out)
+    found = answered("profile", done.out)
     (leak,) = found["new_leaks"]
     assert (leak["kind"], leak["file"], leak["line"]) == ("tensors", "model.py", 16)
     assert (leak["number"], leak["bytes"]) == (1.0, 4000.0)
@@ -130,12 +133,14 @@ def test_memory_of_two_commits_names_the_line_that_keeps(trained: Project) -> No
 
 
 @pytest.mark.matrix
-def test_an_added_operator_is_named_between_two_commits(trained: Project) -> None:
+def test_an_added_operator_is_named_between_two_commits(
+    trained: Project, answered: Answered
+) -> None:
     picture = trained.root / "slower.png"
     done = run(trained, "HEAD~3..HEAD", "fit", "--turns", "1", "--json", "-o", str(picture))
     assert done.status in (0, 1), done.err
     assert picture.read_bytes().startswith(b"\x89PNG")
-    found = json.loads(done.out)
+    found = answered("profile", done.out)
     # With two runs a side, a busy machine may leave it within noise: status and words agree.
     assert (found["verdict"] == "slower") == (done.status == 1)
     added = [row for row in found["operators"] if row["change"] == "added"]

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from conftest import UNCOMPILED, Done, Project, git, make_project
+from lab.conftest import Answered
 
 from celedger.lab.diagnose.signature import Signature, first_difference
 from celedger.system.warm import LAUNCHERS, end_kept, kept
@@ -173,7 +174,9 @@ def test_another_order_of_additions_is_called_a_rounding(project: Project) -> No
     )
 
 
-def test_the_module_that_differs_first_is_named_with_its_line(project: Project) -> None:
+def test_the_module_that_differs_first_is_named_with_its_line(
+    project: Project, answered: Answered
+) -> None:
     own = {
         "class Net(nn.Module)": (
             "class Half(nn.Linear):\n    def forward(self, x):\n"
@@ -186,6 +189,8 @@ def test_the_module_that_differs_first_is_named_with_its_line(project: Project) 
         next(n for n, text in enumerate(TRAIN.splitlines(), 1) if text.startswith("class Net")) + 1
     )
     assert f"first module that differs: last (Half), train.py:{line}" in done.out
+    (task,) = answered("same", asked(project, own, "--json").out)["tasks"]
+    assert task["verdict"] == "different"
 
 
 def test_what_does_not_repeat_tells_nothing(tmp_path: Path) -> None:
@@ -199,7 +204,9 @@ def test_what_does_not_repeat_tells_nothing(tmp_path: Path) -> None:
     assert "fit: does not repeat its own bits (step 1, the first weights): nothing can" in done.out
 
 
-def test_other_work_is_told_and_counts_where_it_is_asked_for(project: Project) -> None:
+def test_other_work_is_told_and_counts_where_it_is_asked_for(
+    project: Project, answered: Answered
+) -> None:
     edit = {"        optimiser.step()\n": (
         "        optimiser.step()\n        total = 0\n        for number in range(50):\n"
         "            total += number\n        loss.item()\n"
@@ -210,6 +217,8 @@ def test_other_work_is_told_and_counts_where_it_is_asked_for(project: Project) -
     assert "of your lines" in done.out
     assert "0 → 1 reads of a value" in done.out
     assert asked(project, edit, "--work").status == 1
+    (task,) = answered("same", asked(project, edit, "--json").out)["tasks"]
+    assert task["work"]
 
 
 def test_a_training_without_torch_and_one_that_fails_cannot_be_told(project: Project) -> None:
@@ -226,7 +235,9 @@ def test_a_training_without_torch_and_one_that_fails_cannot_be_told(project: Pro
     assert "fit: ended after 0 steps: exit status 1: TypeError" in done.out
 
 
-def test_nothing_runs_where_the_files_are_the_same_or_not_read(project: Project) -> None:
+def test_nothing_runs_where_the_files_are_the_same_or_not_read(
+    project: Project, answered: Answered
+) -> None:
     done = project.run("same", "fit")
     assert (done.status, "the same files" in done.out) == (0, True)
     assert project.run("run", "HEAD", "--task", "fit").status == 0
@@ -235,7 +246,7 @@ def test_nothing_runs_where_the_files_are_the_same_or_not_read(project: Project)
         done = project.run("same", "fit", "--json")
     finally:
         git(project.root, "checkout", "--quiet", ".")
-    (task,) = json.loads(done.out)["tasks"]
+    (task,) = answered("same", done.out)["tasks"]
     assert (task["verdict"], task["steps"]) == ("same", 0)
     assert task["message"] == "nothing that it reads has changed"
 
@@ -253,7 +264,9 @@ def test_a_fork_server_stays_for_the_next_answer_until_it_is_stopped(project: Pr
     assert project.run("stop").out == "no fork server runs\n"
 
 
-def test_the_signature_of_a_commit_is_kept_and_that_of_an_edit_is_not(tmp_path: Path) -> None:
+def test_the_signature_of_a_commit_is_kept_and_that_of_an_edit_is_not(
+    tmp_path: Path, answered: Answered
+) -> None:
     own = make_project(tmp_path / "project", SUITE, {"none.py": ""})
     own.commit("one", SCRIPTS)
     (own.root / "train.py").write_text(TRAIN + "# edited\n")
@@ -263,7 +276,7 @@ def test_the_signature_of_a_commit_is_kept_and_that_of_an_edit_is_not(tmp_path: 
     after = git(own.root, "status", "--porcelain"), (own.root / ".git" / "index").read_bytes()
     end_kept(launchers(own))
     assert before == after
-    assert json.loads(first.out)["tasks"][0]["verdict"] == "same"
+    assert answered("same", first.out)["tasks"][0]["verdict"] == "same"
     shown = own.run("show", "HEAD").out
     assert shown.count("signature of fit") == 1
     assert "operators" in shown
@@ -351,7 +364,7 @@ def test_a_signature_is_read_as_it_was_kept() -> None:
     assert Signature.of(document) == whole
 
 
-def test_a_range_is_logged_a_line_for_each_commit(tmp_path: Path) -> None:
+def test_a_range_is_logged_a_line_for_each_commit(tmp_path: Path, answered: Answered) -> None:
     own = make_project(tmp_path / "project", SUITE, {"none.py": ""})
     shas = [own.commit("one", SCRIPTS)]
     shas.append(
@@ -373,6 +386,6 @@ def test_a_range_is_logged_a_line_for_each_commit(tmp_path: Path) -> None:
     assert "TypeError" in lines[4]
     again = own.run("same", f"{shas[0][:12]}..HEAD~1", "fit", "--json")
     end_kept(launchers(own))
-    (task,) = json.loads(again.out)["tasks"]
+    (task,) = answered("same", again.out)["tasks"]
     assert [row["bits"] for row in task["commits"]] == ["equal", "equal", "equal", "new"]
     assert own.run("show", "HEAD~1").out.count("signature of fit") == 1

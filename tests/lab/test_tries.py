@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from conftest import SUITE, UNCOMPILED, celedger, make_project
+from lab.conftest import Answered
 from lab.edited import START, TrainingServer
 
 from celedger.base.errors import CannotJudge, UsageError
@@ -189,7 +189,7 @@ def test_an_unknown_switch_names_those_there_are(text: str) -> None:
 
 
 @pytest.mark.matrix
-def test_the_verb_prints_a_table_of_what_was_tried(tmp_path: Any) -> None:
+def test_the_verb_prints_a_table_of_what_was_tried(tmp_path: Any, answered: Answered) -> None:
     seeded = TRAINING.replace("net = Net()", "torch.manual_seed(0)\nnet = Net()")
     text = UNCOMPILED + seeded.replace("HAND ==", "'' ==")
     project = make_project(tmp_path / "project", SUITE, {"fit.py": text})
@@ -197,7 +197,7 @@ def test_the_verb_prints_a_table_of_what_was_tried(tmp_path: Any) -> None:
     words = ("profile", "HEAD", "fit", "--turns=1", "--try=fused", "--try=pin_memory")
     done = celedger(project.root, *words, "--json", timeout=300)
     assert done.status == 0, done.err
-    document = json.loads(done.out)
+    document = answered("profile", done.out)
     (row,) = document["tried"]
     assert (row["switch"], row["runs"], row["losses"] in ("equal", "rounding")) == (
         "fused",

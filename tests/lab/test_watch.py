@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
 from conftest import UNCOMPILED, Project, make_project, matrix_after, record_of
+from lab.conftest import Answered
 
 HERE = Path(__file__).parent
 SUITE = """\
@@ -81,13 +81,15 @@ def project(tmp_path: Path) -> Project:
     return project
 
 
-def test_a_log_loss_that_underflows_is_named_with_a_scale(project: Project) -> None:
+def test_a_log_loss_that_underflows_is_named_with_a_scale(
+    project: Project, answered: Answered
+) -> None:
     wrong = project.run("watch", "half", "--set", "nothing=1")
     assert (wrong.status, wrong.out) == (129, "")
     before = record_of(project.root / "ledger.db")
     done = project.run("watch", "half", "--json")
     assert done.status == 1, done.err
-    (training,) = json.loads(done.out)["trainings"]
+    (training,) = answered("watch", done.out)["trainings"]
     underflow = next(f for f in training["findings"] if f["watchpoint"] == "underflow")
     assert underflow["tensor"] == "log(1 + x), forward"
     assert underflow["module"] is None  # the loss function's
