@@ -8,8 +8,8 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from celedger.base.model import CLOCKED, Metric, Task, TrialRecord
-from celedger.judge.incident import TWO_SIDED_95, MetricStanding, Standing, State, interval
-from celedger.judge.standings import HIDDEN, NO_REPEATS, ONE_SIDED_95, PAIRED
+from celedger.judge.incident import MetricStanding, Standing, State
+from celedger.judge.standings import HIDDEN, NO_REPEATS, PAIRED
 from celedger.ledger.read import Reader
 from celedger.repo.synthetic import is_synthetic
 from celedger.stats.tries import evidence, needed
@@ -107,8 +107,9 @@ class _Comparison:
         size = sign * (value - level)  # positive is worse
         floor = self.metric.floor.visible_at(level)
         noise = self.noise
-        error = math.inf if noise is None else noise.error(count, count)
-        kind, note = self._kind(size, floor, error)
+        width = math.inf if noise is None else noise.reach(count, count)
+        smallest = math.inf if noise is None else noise.reach(count, count, 0.95)
+        kind, note = self._kind(size, floor, width, smallest)
         if noise is not None and kind is not Standing.TOO_NOISY:
             # One training of the commit that went wrong makes no edit better: the seed that gains
             # most is left out, if there are others. That only weakens a claim.
@@ -117,24 +118,26 @@ class _Comparison:
             claim = evidence(sum(gains) / len(gains), variance, noise.sd, noise.freedom)
             if claim >= needed(number, metrics) and -size >= floor:
                 kind = Standing.BETTER
-            elif -size > max(floor, TWO_SIDED_95 * error):
+            elif -size > max(floor, width):
                 note = f"seems better, but chance is not excluded at try {number}"
-        low, high = interval(sign, size, error)
+        low, high = sorted((sign * (size - width), sign * (size + width)))
         return MetricStanding(
             self.task.suite, self.task.name, self.metric.name, kind, True, (), level, value,
-            low, high, ONE_SIDED_95 * error, floor, count, self.metric.unit, note,
+            low, high, smallest, floor, count, self.metric.unit, note,
         )  # fmt: skip
 
-    def _kind(self, size: float, floor: float, error: float) -> tuple[Standing, str]:
+    def _kind(
+        self, size: float, floor: float, width: float, smallest: float
+    ) -> tuple[Standing, str]:
         is_timed = self.metric.kind in CLOCKED
         largest = max(abs(b - a) for a, b in self.pairs)
         if largest <= PAIRED * floor and not is_timed:
             return Standing.SAME, "equal at every seed" if largest == 0 else ""
-        if math.isinf(error):
+        if math.isinf(width):
             return Standing.TOO_NOISY, NO_REPEATS
-        if size >= floor and size > TWO_SIDED_95 * error:
+        if size >= floor and size > width:
             return Standing.WORSE, ""
-        if size + ONE_SIDED_95 * error > floor:
+        if size + smallest > floor:
             return Standing.TOO_NOISY, HIDDEN
         return Standing.SAME, ""
 

@@ -330,6 +330,14 @@ class MetricNoise:
             return 0.0 if self.is_exact else math.inf
         return self.sd * math.sqrt(self.variance(a, b))
 
+    def reach(self, a: int, b: int, probability: float = 0.975) -> float:
+        """Return how far that difference goes by chance, at this probability: by Student's t, as
+        few repeats tell the noise but roughly."""
+        from celedger.stats.tails import t_quantile
+
+        error = self.error(a, b)
+        return t_quantile(probability, self.freedom) * error if 0 < error < math.inf else error
+
 
 class Standing(StrEnum):
     """How a metric stands at a commit, the worst first."""

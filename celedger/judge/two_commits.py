@@ -19,13 +19,9 @@ _FOUR_IN_FIVE = 0.841621
 def smallest_change(noise: MetricNoise | None, a: int, b: int) -> float:
     """Return the smallest change that `a` and `b` trials of two commits tell at 95 %, in four cases
     of five: 0 where every change is told, infinity where the noise is not known."""
-    return _limit(noise, a, b, TWO_SIDED_95 + _FOUR_IN_FIVE)
-
-
-def _limit(noise: MetricNoise | None, a: int, b: int, errors: float) -> float:
     if noise is None or not a or not b:
         return math.inf
-    return errors * noise.error(a, b)
+    return (TWO_SIDED_95 + _FOUR_IN_FIVE) * noise.error(a, b)
 
 
 def between(
@@ -88,7 +84,7 @@ def compare(
         return "worse"
     if delta == 0:
         return "same"
-    limit = _limit(noise, a[1], b[1], TWO_SIDED_95)
+    limit = noise.reach(a[1], b[1]) if noise is not None and a[1] and b[1] else math.inf
     if math.isinf(limit):
         return "unknown"
     if abs(delta) < limit:

@@ -21,7 +21,7 @@ from celedger.base.errors import CannotJudge
 from celedger.base.model import FindingRecord, Task, TrialRecord
 from celedger.judge.bisection.bisect_report import Rehearsal, Report
 from celedger.judge.edit import values_by_seed
-from celedger.judge.incident import TWO_SIDED_95, MetricNoise
+from celedger.judge.incident import MetricNoise
 from celedger.ledger import Ledger
 from celedger.repo import synthetic
 from celedger.repo.hunks import CommitPart, CommitParts
@@ -56,7 +56,7 @@ def share_restored(
         return nothing
     count, mean = len(differences), statistics.fmean(differences)
     if noise is not None and noise.is_known and not noise.is_exact:
-        error = TWO_SIDED_95 * noise.error(count, count)
+        error = noise.reach(count, count)
     elif count >= _FEWEST_SEEDS:
         spread = statistics.stdev(differences)
         error = t_quantile(0.975, count - 1) * spread / math.sqrt(count)
