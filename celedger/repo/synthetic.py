@@ -13,6 +13,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,7 +97,7 @@ def _working_tree(store: ObjectStore) -> Synthetic:
     repository = store.repository
     if repository.worktree == repository.common_dir:
         raise RepositoryError(f"{repository.root} is a bare repository: it has no working tree")
-    head = repository.resolve("HEAD")
+    asked = ThreadPoolExecutor(1).submit(repository.resolve, "HEAD")  # while git reads the files
     reason = ""
     for _ in range(_ATTEMPTS):
         try:
@@ -104,6 +105,7 @@ def _working_tree(store: ObjectStore) -> Synthetic:
         except _Unstable as error:
             reason = str(error)
             continue
+        head = asked.result()
         tree = store.changed(head.tree, changes) if changes else head.tree
         title = f"working tree at {head.sha[:_SHORT]}"
         return Synthetic(synthetic_commit(store, tree, head, title), head, title, left_out)
@@ -231,7 +233,7 @@ def _stored(store: ObjectStore, files: Mapping[bytes, Entry | None]) -> dict[byt
     rows = store.repository.tell("cat-file", "--batch-check", stdin=request, env=users).text
     absent = {row.split()[0] for row in rows.splitlines() if row.endswith(" missing")}
     new = {path: files[path] for path, entry in hashed.items() if entry.sha in absent}
-    for path, entry in _added(store, new).items():
+    for path, entry in (_added(store, new) if new else {}).items():
         if entry != hashed[path]:
             raise _Unstable(plain(os.fsdecode(path)))
     return hashed
