@@ -183,7 +183,7 @@ def bisect(
                     expected=lambda trials: _warn(trials, limits.budget, progress),
                     on_step=lambda step: _tell(step, number, progress),
                 )  # fmt: skip
-                if prove:
+                if prove and any(report.named for report in answer.reports):
                     progress.say("training the bad end without the named commit")
                     noise = memory.read(session.repository, session.ledger)
                     answer = bisection.proved(bench, session.config, answer, noise)

@@ -35,7 +35,7 @@ def _shipped(name: str, folder: Path) -> Path:
 def materialise(path: Path) -> dict[str, str]:
     """Make the repository at `path`, or find it there again; return the hash of each planted
     commit by kind. Raises UsageError where something else is."""
-    if not path.exists() or not any(path.iterdir()):
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         clone_bundle(bundle(), path)
     planted = refs_below(path, _TRUTH) if (path / ".git").exists() else {}
     if sorted(planted) != sorted(KINDS):

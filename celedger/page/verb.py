@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -127,6 +129,8 @@ def replacing(path: Path) -> Iterator[TextIO]:
     Raises OSError."""
     from celedger.base import files
 
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     draft = path.with_name(f".{path.name}.new")
     try:
         draft.unlink(missing_ok=True)  # of a killed command, or a link to follow

@@ -209,7 +209,8 @@ def commits_in(clone: Path) -> list[str]:
 
 def clone_bundle(bundle: Path, path: Path) -> None:
     """Make a repository at `path` of all refs of a bundle, and check out its branch `main`."""
-    path.mkdir(parents=True, exist_ok=True)
+    with explained(f"{path} cannot be made", kind=RepositoryError):
+        path.mkdir(parents=True, exist_ok=True)
     tell(path, "init", "--quiet", "--initial-branch=main", "--template=")
     tell(path, "fetch", "--quiet", "--update-head-ok", str(bundle), "refs/*:refs/*")
     tell(path, "-c", "core.hooksPath=/dev/null", "reset", "--quiet", "--hard", "main", "--")

@@ -376,8 +376,12 @@ class Repository:
     # --- errors
 
     def _unknown(self, revision: str, error: str) -> UsageError | RepositoryError:
-        if self.ask("rev-parse", "--verify", "HEAD").status != 0 and not self._refs():
-            return RepositoryError(f"{self.root} has no commits yet", "git commit")
+        is_of_head = revision == "." or revision.startswith("HEAD")
+        if self.ask("rev-parse", "--verify", "HEAD").status != 0 and (
+            is_of_head or not self._refs()
+        ):
+            where = f"the branch of {self.root}" if self._refs() else self.root
+            return RepositoryError(f"{where} has no commits yet", "git commit")
         if "expected commit type" in error:
             return UnknownRevision(f"{revision!r} names an object that is no commit")
         if "ambiguous" in error:

@@ -74,6 +74,28 @@ def test_without_commits(tell: Tell, tmp_path: Path, words: list[str]) -> None:
     assert_one_line(tell(tmp_path, *words), 128, "has no commits yet")
 
 
+@pytest.mark.parametrize("words", [["run"], ["check", "."], ["run", "."]])
+def test_a_branch_without_commits(tell: Tell, tmp_path: Path, words: list[str]) -> None:
+    project = make_project(tmp_path / "project")
+    project.history([1.0])
+    git(project.root, "checkout", "--quiet", "--orphan", "empty")
+    assert_one_line(tell(project.root, *words), 128, "the branch of ", "has no commits yet")
+
+
+def test_a_file_where_a_folder_is_meant_and_the_reverse(tell: Tell, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert_one_line(tell(tmp_path, "demo", "file"), 129, "is not empty and not the demo")
+    assert_one_line(tell(tmp_path, "demo", "file/x"), 128, "file/x cannot be made")
+
+
+@with_verbs("report", "export")
+@pytest.mark.matrix
+@pytest.mark.parametrize("verb", ["report", "export"])
+@pytest.mark.parametrize("path", [".", "/", ""])
+def test_a_folder_is_no_file_to_write(tell: Tell, trained: Project, verb: str, path: str) -> None:
+    assert_one_line(tell(trained.root, verb, "-o", path), 128, "Is a directory")
+
+
 @pytest.mark.matrix
 def test_folders_that_are_not_there(tell: Tell, trained: Project, tmp_path: Path) -> None:
     gone = tmp_path / "gone"
