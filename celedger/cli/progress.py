@@ -41,12 +41,15 @@ def _trial_line(sha: str, record: TrialRecord, seconds: float) -> str:
     text += f", {count(record.epochs, 'epoch')}, {seconds:.1f} s"
     if outcome.marks:
         text += f" [{', '.join(outcome.marks)}]"
-    if record.early_stopped:
-        return f"{text}: {outcome.message}"
-    if outcome.message:
-        text += f"\n    {outcome.message}"
-        text += f"\n    log: {outcome.log}" if outcome.log else ""
-    return text
+    return f"{text}: {outcome.message}" if record.early_stopped else text
+
+
+def _failure(record: TrialRecord) -> str:
+    """Return why a trial did not end well, "" for one that did."""
+    outcome = record.outcome
+    if outcome is None or not outcome.message or record.early_stopped:
+        return ""
+    return f"    {outcome.message}" + (f"\n    log: {outcome.log}" if outcome.log else "")
 
 
 class Progress:
@@ -158,6 +161,10 @@ class Progress:
         number = f"[{self._done}/{self._total}] " if self._done <= self._total else ""
         if seconds is not None and (self._bar is None or not record.ok):
             self.say(number + _trial_line(sha, record, seconds))
+            about = f"{record.task} {record.outcome.message}" if record.outcome else ""
+            if (why := _failure(record)) and about not in self._announced:
+                self._announced.add(about)  # what fails alike is told once
+                self.say(why)
         self._show()
 
     def _show(self, text: str = "") -> None:

@@ -130,6 +130,9 @@ def run(
                 )
         if standings and all(each.standing is Standing.FIRST for each in standings):
             note("celedger: first measurement: there is nothing to compare with yet")
+        for incident in state.incidents:
+            if incident.seen_at == newest.sha and incident.is_searchable:
+                note(f"Next: `{incident.next()}`")
     head_records = [
         record
         for record in records

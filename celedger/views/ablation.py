@@ -130,7 +130,7 @@ class Ablation(Document):
             text = (
                 f"{what} leads; as good may be {', '.join(close[:_NAMED])}{more}: more seeds tell"
             )
-        parts = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
+        parts = ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares.items())
         return f"{text}\n  parameters that explain the differences: {parts}" if parts else text
 
     def _variant(self, rows: Sequence[Row], number: int) -> str:

@@ -125,7 +125,7 @@ class TaskNoise:
         )  # fmt: skip
 
     def lines(self, width: int) -> list[str]:
-        lines = [f"{self.batch.title}  (recipe {short(self.batch.recipe)})"]
+        lines = [f"{self.batch.title}  (definition {short(self.batch.recipe)})"]
         counts = f"{count(self.trials, 'trial')}, {count(self.seeds, 'seed')}"
         environment = f"environment {short(self.batch.environment)}"
         lines.append(f"  {counts}, {count(self.commits, 'commit')}, {environment}")

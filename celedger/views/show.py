@@ -71,7 +71,7 @@ class BatchRows:
     def lines(self, width: int) -> list[str]:
         batch = self.batch
         head = f"{batch.title}  {batch.status}, {count(len(batch.records), 'trial')}"
-        lines = [f"{head}  (recipe {short(batch.recipe)})"]
+        lines = [f"{head}  (definition {short(batch.recipe)})"]
         lines += [line for text in self.told for line in wrap(f"  {text}", width, 4)]
         rows = [row.cells() for row in self.metrics]
         if not any(row.sample.n or row.sample.left_out or row.remarks for row in self.metrics):

@@ -11,7 +11,8 @@ import pytest
 
 from celedger.base.model import Direction, Kind, Metric
 from celedger.judge.incident import MetricNoise
-from celedger.judge.variants import ERROR, lead, shares
+from celedger.judge.variants import ERROR, Lead, lead, shares
+from celedger.views.ablation import Ablation, Row
 
 LOSS = Metric("loss", direction=Direction.LOWER)
 TIME = Metric("step_time", "s", Direction.LOWER, Kind.SPEED)
@@ -133,3 +134,14 @@ def test_no_share_where_nothing_tells_parameters_apart() -> None:
     assert shares(TIME, slow, [None] * 4) == {}
     calm = MetricNoise("s", "t", "step_time", 0.01, 20, False, 0.5)
     assert [*shares(TIME, slow, [calm] * 4)] == ["a"]
+
+
+def test_the_shares_are_told_below_the_best_variant() -> None:
+    params = [{"lr": lr, "norm": norm} for lr in (0.1, 0.2) for norm in ("batch", "group")]
+    rows = tuple(Row("c", "s", "fit", "e", each, 2, 0, ()) for each in params)
+    own = Lead(LOSS, 4, 0, (1,), 1, -0.1, 1.0)
+    text = Ablation((), ("lr", "norm"), (), rows, ((rows, own, {"lr": 0.82, "norm": 0.1}),)).text()
+    assert text.splitlines()[-2:] == [
+        "loss: lr=0.1 norm=batch leads; as good may be lr=0.1 norm=group: more seeds tell",
+        "  parameters that explain the differences: lr 82 %, norm 10 %",
+    ]
