@@ -229,11 +229,10 @@ def _of_steps(derivation: Derivation, incident: StepIncident) -> _Part:
         )
         rows.append(row)
         sizes.append([*key, step.size, step.error, step.before])
-    headline = next(
-        (t.record.details["metrics"][0] for t in derivation.told if t.id == incident.id), []
-    )[:3]
+    record = next((t.record for t in derivation.told if t.id == incident.id), None)
+    headline = (record.suite, record.task, record.metric) if record is not None else None
     rows.sort(key=lambda row: (
-        not row.declared, -row.floors * (STAYS if [*row.key] == headline else 1),
+        not row.declared, -row.floors * (STAYS if row.key == headline else 1),
     ))  # fmt: skip
     steps = [share.step for share in incident.shares.values()]
     return _Part(

@@ -10,7 +10,8 @@ import difflib
 import os
 import re
 import shlex
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,13 +71,24 @@ class Repository:
         self, *words: str, stdin: bytes | None = None, env: Mapping[str, str] | None = None
     ) -> GitAnswer:
         """Run `git WORDS` in the work tree and return what it said, failed or not."""
-        return ask(self.worktree, *words, stdin=stdin, env={**self._beside(), **(env or {})})
+        with self._times_of_shared_indexes():
+            return ask(self.worktree, *words, stdin=stdin, env={**self._beside(), **(env or {})})
 
     def tell(
         self, *words: str, stdin: bytes | None = None, env: Mapping[str, str] | None = None
     ) -> GitAnswer:
         """Like `ask`, but a failure is a RepositoryError with git's own sentence."""
-        return tell(self.worktree, *words, stdin=stdin, env={**self._beside(), **(env or {})})
+        with self._times_of_shared_indexes():
+            return tell(self.worktree, *words, stdin=stdin, env={**self._beside(), **(env or {})})
+
+    @contextmanager
+    def _times_of_shared_indexes(self) -> Iterator[None]:
+        """Give the shared files of a split index back the times that git renews as it reads."""
+        times = [(path, path.stat()) for path in self.git_dir.glob("sharedindex.*")]
+        yield
+        for path, was in times:
+            with suppress(OSError):
+                os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
 
     def _beside(self) -> dict[str, str]:
         return {} if self.objects is None else seen_beside(self.objects)

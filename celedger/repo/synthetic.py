@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import tempfile
 import time
 from collections.abc import Mapping
@@ -19,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from celedger.base.errors import CannotJudge, RepositoryError, UnknownRevision, explained
+from celedger.base.errors import CannotJudge, RepositoryError, UnknownRevision
 from celedger.base.model import Commit
 from celedger.base.text import plain
 from celedger.repo.filters import ONE_INDEX
@@ -115,21 +114,15 @@ def _working_tree(store: ObjectStore) -> Synthetic:
 
 
 def _index(store: ObjectStore) -> Synthetic:
-    """Return the index as a commit. A copy of it is read: git would renew the file itself."""
+    """Return the index as a commit. `git write-tree` would renew the times of the user's trees, and
+    so would `git diff-index`, which unfolds a sparse index."""
     repository = store.repository
     head = repository.resolve("HEAD")
-    named = (
-        os.environ.get("GIT_INDEX_FILE") or repository.tell("rev-parse", "--git-path", "index").path
-    )
-    with tempfile.TemporaryDirectory(prefix=".index-", dir=store.folder) as folder:
-        index = Path(folder, "index")
-        with explained("the index cannot be read", kind=RepositoryError):
-            shutil.copyfile(repository.worktree / named, index)
-        env = {
-            "GIT_INDEX_FILE": str(index), "GIT_OBJECT_DIRECTORY": str(store.objects),
-            **seen_beside(repository.common_dir / "objects"),
-        }  # fmt: skip
-        tree = repository.tell(*ONE_INDEX, "write-tree", env=env).text
+    index = repository.worktree / os.environ.get("GIT_INDEX_FILE", repository.git_dir / "index")
+    env = {"GIT_INDEX_FILE": str(index)}
+    words = ("diff", "--cached", *_RAW, "--no-renames", head.sha, "--")
+    changes = {path: after for path, _, _, after in _rows(repository.tell(*words, env=env).out)}
+    tree = store.changed(head.tree, changes) if changes else head.tree
     title = f"index at {head.sha[:_SHORT]}"
     return Synthetic(synthetic_commit(store, tree, head, title), head, title)
 
@@ -329,14 +322,21 @@ def differences(
 ) -> list[tuple[bytes, bytes, Entry | None, Entry | None]]:
     """Return what differs between two trees: the old and the new path, which are not equal for a
     renamed file, and the entries."""
-    out = store.repository.tell(
-        "diff-tree", "-r", "-z", "--raw", "--find-renames", "--no-abbrev",
-        "--ignore-submodules=none", old, new,
-    ).out  # fmt: skip
+    words = ("diff-tree", "-r", *_RAW, "--find-renames", old, new)
+    return _rows(store.repository.tell(*words).out)
+
+
+_RAW = ("-z", "--raw", "--no-abbrev", "--ignore-submodules=none")
+
+
+def _rows(out: bytes) -> list[tuple[bytes, bytes, Entry | None, Entry | None]]:
     words, rows = iter(out.split(b"\0")[:-1]), []
     for word in words:
         before, after, *shas, letter = word[1:].decode().split()
         path = next(words)
+        if letter == "U":
+            problem = f"the index has conflicts: {plain(os.fsdecode(path))}"
+            raise RepositoryError(problem, "git status")
         other = next(words) if letter.startswith("R") else path
         entries = [
             Entry(mode, sha) if mode != _NOTHING else None

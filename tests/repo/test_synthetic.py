@@ -113,6 +113,36 @@ def test_the_users_repository_stays_byte_for_byte_as_it_was(root: Path, git: Git
     assert state(root) == before
 
 
+@pytest.mark.parametrize("kind", ["whole", "split", "sparse"])
+def test_an_index_of_any_kind_is_read_and_no_time_is_renewed(
+    kind: str, root: Path, git: Git
+) -> None:
+    (root / "other").mkdir()
+    (root / "other" / "far.py").write_text("far\n")
+    commit(git, root, "other")
+    if kind == "split":
+        git(root, "update-index", "--split-index")
+    if kind == "sparse":
+        git(root, "sparse-checkout", "set", "--cone", "--sparse-index", "package")
+    (root / "package" / "staged.py").write_text("staged\n")
+    git(root, "add", "package/staged.py")
+    git(root, "rm", "--quiet", "--cached", "train.py")
+    (root / "package" / "meant.py").write_text("not yet\n")
+    git(root, "add", "--intent-to-add", "package/meant.py")
+    (root / "package" / "model.py").write_text("edited\n")
+    for path in (root / ".git").rglob("*"):
+        if path.is_file():
+            os.utime(path, (1e9, 1e9))
+    before = state(root)
+    repository = Repository.open(root)
+    assert repository.is_dirty()
+    working_tree(root)
+    made = synthetic.find(repository, ":")
+    assert state(root) == before
+    assert made is not None
+    assert made.commit.tree == git(root, "write-tree")
+
+
 def test_equal_trees_have_equal_ids_and_heads_own_tree_is_head(root: Path) -> None:
     assert working_tree(root).commit == working_tree(root).base
     (root / "train.py").write_text("edited\n")
