@@ -18,7 +18,12 @@ RECIPES = {
     section.partition("\n")[0]: "".join(re.findall(r"^```sh\n(.*?)^```", section, re.M | re.DOTALL))
     for section in PAGE.read_text().split("\n## ")[1:]
 }
-NEEDS = {"accelerate": "accelerate", "Hydra": "hydra", "trackio": "trackio"}
+NEEDS = {
+    "accelerate": "accelerate",
+    "Hydra": "hydra",
+    "trackio": "trackio",
+    "pytest-benchmark": "pytest_benchmark",
+}
 
 
 @pytest.mark.matrix
@@ -44,7 +49,7 @@ def test_a_recipe_can_be_pasted(name: str, tmp_path: Path) -> None:
     )  # fmt: skip
     (task,) = json.loads(shown.stdout)["commits"][0]["tasks"]
     assert set(task["outcomes"]) == {"ok"}
-    assert re.fullmatch(r"(\w+_)?loss|accuracy", task["main"]["metric"])
+    assert re.fullmatch(r"(\w+_)?loss|accuracy|total_time", task["main"]["metric"])
 
 
 def test_every_recipe_has_a_block() -> None:
