@@ -98,6 +98,10 @@ def _infer(name: str, values: Sequence[Any]) -> dict[str, Any]:
 def _object(objects: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     names = list(dict.fromkeys(name for each in objects for name in each))
     fields = {name: _infer(name, [o[name] for o in objects if name in o]) for name in names}
+    for field in fields.values():  # a list of rows is there, if empty; all else may be missing
+        kind = field.get("type")
+        if kind == "object" or (kind == "array" and "properties" not in field.get("items", {})):
+            field["type"] = [kind, "null"]
     if "schema" in fields:
         fields["schema"] = {"const": objects[0]["schema"]}
     required = [n for n in names if all(n in each for each in objects) and n != "not_finite"]
