@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from celedger.base.errors import Status, UnknownRevision, UsageError, command
-from celedger.cli import options
+from celedger.cli import options, verbs
 from celedger.cli.session import Session, load_suite, note, open_bench, record_state, writing
 from celedger.cli.synthetic import apart, find, is_unchanged, suite_at
 from celedger.cli.synthetic import status as status_of
@@ -75,6 +75,7 @@ def run(
     from celedger.judge import memory
     from celedger.judge.incident import Standing, status
     from celedger.repo import spread
+    from celedger.service.measure import preflight
     from celedger.trial.workplace import ends_first, in_shares, lacking, re_used
     from celedger.views.show import CommitRows
 
@@ -112,6 +113,11 @@ def run(
                 needs = in_shares(needs, budget.costs, _shares(session), free)
             if dry_run:
                 return _list(needs, budget)
+            preflight(
+                bench, newest, {need.task.recipe: need.task for need in needs}.values(),
+                lambda words: verbs.answer_if_installed(words, context.obj),
+                lambda text: note(f"celedger: {text}"),
+            )  # fmt: skip
             records = _train(bench, needs, "; --force runs them again", budget)
             budget.report()
         state = record_state(session, memory.tip_of(repository, newest), "run")

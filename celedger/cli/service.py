@@ -382,11 +382,9 @@ def _drain(command: Options, engine: str | None, *, from_hook: bool) -> None:
 
     def diagnose(repository: Repository, settings: Config, words: Sequence[str]) -> str:
         """Return the answer of an installed verb, "" where it is not installed."""
-        if not verbs.is_installed(words[0]):
-            return ""
         given = Options(repository.worktree, settings.ledger, attended=not from_hook)
         inside = (repository.root, repository.worktree)
-        return verbs.answer_of(words[0], words[1:], given, not_in=inside)
+        return verbs.answer_if_installed(words, given, not_in=inside)
 
     with (
         writing(command, attended=not from_hook, engine=engine) as session,

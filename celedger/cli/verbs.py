@@ -77,6 +77,15 @@ def answer_of(
     return judgement_of(name, words, options, not_in=not_in)[1]
 
 
+def answer_if_installed(
+    words: Sequence[str], options: Options, *, not_in: Collection[Path] = ()
+) -> str:
+    """Return the answer of a verb with its words; "" where no package has the verb."""
+    if not is_installed(words[0]):
+        return ""
+    return answer_of(words[0], words[1:], options, not_in=not_in)
+
+
 def judgement_of(
     name: str, words: Sequence[str], options: Options, *, not_in: Collection[Path] = ()
 ) -> tuple[int, str]:

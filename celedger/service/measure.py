@@ -5,15 +5,16 @@ state. Verbs and the worker do it in this order. Must not know how the answer is
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from random import SystemRandom
 from typing import TYPE_CHECKING
 
 from celedger.base.config import Config
+from celedger.base.errors import CeledgerError
 from celedger.base.model import Commit, Task, TrialRecord
 from celedger.judge import memory
-from celedger.judge.incident import State
+from celedger.judge.incident import TYPED, State
 from celedger.judge.line import Line
 from celedger.ledger import Ledger, ulid
 from celedger.repo import Repository
@@ -41,6 +42,26 @@ def record_state(
     if is_upgrade:
         note_as_sent(ledger, settings, state)
     return state
+
+
+def preflight(
+    bench: Bench,
+    commit: Commit,
+    tasks: Iterable[Task],
+    diagnose: Callable[[Sequence[str]], str],
+    say: Callable[[str], None],
+) -> None:
+    """Check each task before its first trial of a definition, where the suite asks for it. The
+    answer is a finding of the commit; the trials run whatever it is. `diagnose` runs a verb, and
+    returns its answer; `say` gets a line a task."""
+    for task in tasks if bench.suite.preflight.before_first else ():
+        if bench.ledger.trials(recipe=task.recipe):
+            continue
+        words = ["preflight", task.name, commit.sha[:TYPED], "--suite", bench.suite.folder.name]
+        try:
+            say(diagnose(words).partition("\n")[0] or f"{task.name} is not checked: no preflight")
+        except CeledgerError as error:
+            say(f"{task.name} is not checked: {error}")
 
 
 def measure(

@@ -268,7 +268,7 @@ class Worker:
         # Here, and not above: a merge during a trial starts a worker that leaves its job and
         # goes; the statistics would cost it, and the trial, a second of a core.
         from celedger.judge import memory
-        from celedger.service.measure import measure, record_state
+        from celedger.service.measure import measure, preflight, record_state
         from celedger.service.notify import announce
         from celedger.trial.dispatch import chosen_bench
         from celedger.trial.workplace import choose_tasks, suite_of
@@ -288,6 +288,11 @@ class Worker:
             together=True,
         ) as bench:  # fmt: skip
             self._sign(repository, settings, bench, commit)
+            if (diagnose := self.diagnose) is not None:
+                preflight(
+                    bench, commit, tasks, lambda words: diagnose(repository, settings, words),
+                    self.say,
+                )  # fmt: skip
             state, _, ran = measure(
                 bench, commit, tasks, commit.sha, record, self.say, most=settings.max_reruns
             )

@@ -30,12 +30,22 @@ _METRIC = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
+class Preflight:
+    """What a suite says of the checks before trusting a training."""
+
+    before_first: bool = False  # they run before a task's first trial of a definition
+    checks: tuple[str, ...] = ()  # of its own: `FILE.py:FUNCTION`
+    waivers: Mapping[str, str] = field(default_factory=dict)  # check -> reason
+
+
+@dataclass(frozen=True, slots=True)
 class Suite:
     name: str
     folder: Path
     tasks: tuple[Task, ...]
     warnings: tuple[str, ...] = ()
     files: Mapping[str, str] = field(default_factory=dict)  # name -> digest (content.digests)
+    preflight: Preflight = Preflight()
 
     @property
     def texts(self) -> dict[str, Path]:
@@ -109,9 +119,9 @@ def load(folder: Path) -> Suite:
     """Read a suite. Raises SuiteError with the file, the place and what is wrong."""
     file = folder / FILE
     check_links(folder, file)
-    top = TomlTable(f"{file}:", _parsed(file), ("suite", "metrics", "task"))
+    top = TomlTable(f"{file}:", _parsed(file), ("suite", "metrics", "task", "preflight"))
     head = TomlTable(
-        f"{file}: [suite]", top.raw("suite", {}), ("name", *_OF_SUITE),
+        f"{file}: [suite]", top.raw("suite", {}), ("name", "preflight", *_OF_SUITE),
         "[[task]]", (*_TASK_KEYS, *_OF_TASK),
     )  # fmt: skip
     name = _name(head, head.raw("name", folder.resolve().name))
@@ -133,7 +143,14 @@ def load(folder: Path) -> Suite:
             if task.name in tasks:
                 body.fail(f"is there twice: {task.name}")
             tasks[task.name] = task
-    return Suite(name, folder, tuple(tasks.values()), tuple(warnings), files)
+    checks = TomlTable(f"{file}: [preflight]", top.raw("preflight", {}), _OF_PREFLIGHT)
+    first = head.read({"preflight": toml_table.truth}).get("preflight", False)
+    preflight = Preflight(first, **checks.read(_OF_PREFLIGHT))
+    for check in preflight.checks:
+        script, _, function = check.partition(":")
+        if script not in files or not function.isidentifier():
+            checks.fail(f"checks has {check!r}", "write FILE.py:FUNCTION, of a file of the suite")
+    return Suite(name, folder, tuple(tasks.values()), tuple(warnings), files, preflight)
 
 
 def _parsed(file: Path) -> dict[str, object]:
@@ -171,6 +188,10 @@ _OF_SUITE = {
     "sandbox": toml_table.truth,
     "trace": toml_table.truth,
     **_LIMITS,
+}
+_OF_PREFLIGHT: dict[str, Reader] = {
+    "checks": toml_table.strings,
+    "waivers": toml_table.reasons,
 }
 _OF_TASK = {
     "steps": toml_table.truth,

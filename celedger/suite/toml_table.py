@@ -90,6 +90,12 @@ def strings(value: object) -> tuple[str, ...]:
     return tuple(string(item) for item in value)
 
 
+def reasons(value: object) -> Mapping[str, str]:
+    if not isinstance(value, dict):
+        raise ValueError(f"is {shown(value)}, not a table of names and reasons")
+    return {name: string(reason) for name, reason in value.items()}
+
+
 def inside(value: object) -> tuple[str, ...]:
     """Relative paths or patterns that stay in the tree."""
     paths = strings(value)

@@ -65,10 +65,9 @@ class TrainingServer:
         blames, the likeliest first, and the comparison."""
         from celedger.lab.diagnose.blame import blame
         from celedger.lab.diagnose.causes import judge
-        from celedger.lab.diagnose.changed_values import recorded_values
+        from celedger.lab.diagnose.changed_values import hunk_values, recorded_values
         from celedger.lab.diagnose.code_change import CodeChange
         from celedger.lab.diagnose.difference import TraceComparison
-        from celedger.lab.diagnose.harmless import acquitted
         from celedger.lab.diagnose.trace import processes, read
 
         options = {"full": list(full), "steps": 30, **options}
@@ -86,8 +85,8 @@ class TrainingServer:
         if front is None:
             return None, (), comparison
         tree = Path("/tree")
-        spared = acquitted(comparison, front, change, tree)
-        finding, blamed = blame(judge(comparison, front), change, tree, ["/tree/fit.py"], spared)
+        values = hunk_values(comparison, front, change)
+        finding, blamed = blame(judge(comparison, front), change, tree, ["/tree/fit.py"], values)
         return finding, blamed, comparison
 
 

@@ -110,6 +110,21 @@ def test_an_address_is_no_value(monkeypatch: pytest.MonkeyPatch) -> None:
     assert a["1:n"]["v"] == b["1:n"]["v"]
 
 
+def test_a_value_that_cannot_be_read_ends_no_recording() -> None:
+    class Broken:
+        @property
+        def bit_generator(self) -> None:
+            raise RuntimeError
+
+    events: list[dict[str, Any]] = []
+    recorder = line_values.Recorder()
+    recorder.begin(_into(events), lambda: True, lambda value: None)
+    for name, value in (("a", Broken()), ("b", np.random), ("c", 1)):
+        recorder.value(0, name, value)
+    assert [event["s"] for event in events] == ["", "name", "number"]
+    assert [event["u"] for event in events] == [1, 0, 0]
+
+
 @pytest.mark.parametrize(("last", "status"), [("", 0), ("sys.exit(3)", 3), ("raise ValueError", 1)])
 def test_a_script_with_changed_lines_runs_as_itself(tmp_path: Path, last: str, status: int) -> None:
     script = (

@@ -76,3 +76,39 @@ def test_any_training_is_checked_and_run_twice(
     assert (
         not (project.root / "ledger.db").exists() or project.run("log").out.count("val_loss") == 0
     )
+
+
+CHECKS = """\
+def starts_below_two(seen):
+    assert seen.first_loss < 2, f"{seen.first_loss:.2f} at the start"
+    return f"{seen.first_loss:.2f} after no step, {tuple(seen.args[0].shape)} a batch"
+
+def has_no_bias(seen):
+    assert not [name for name, _ in seen.model.named_parameters() if "bias" in name]
+"""
+
+
+def test_a_team_adds_checks_and_waives_some_with_a_reason(tmp_path: Path) -> None:
+    suite = SUITE.replace('name = "tiny"\n', 'name = "tiny"\npreflight = true\n', 1)
+    own = '[preflight]\nchecks = ["checks.py:starts_below_two", "checks.py:has_no_bias"]\n'
+    waiver = '[preflight.waivers]\n"checks.py:has_no_bias" = "the last layer needs one"\n'
+    scripts = {"fit.py": UNCOMPILED + FIT, "checks.py": CHECKS, "broken.py": "", "plain.py": ""}
+    project = make_project(tmp_path / "project", own + suite, scripts)
+    project.commit("one")
+    done = project.run("preflight", "sound", "--json")
+    assert done.status == 1, done.out + done.err
+    checks = {check["check"]: check for check in json.loads(done.out)["checks"]}
+    assert "(32, 8) a batch" in checks["checks.py:starts_below_two"]["said"]
+    assert checks["checks.py:has_no_bias"]["status"] == "fail"
+    file = project.root / "suites" / "tiny" / "suite.toml"
+    file.write_text(own + waiver + suite)
+    project.commit("two")
+    done = project.run("run", "--task", "sound")
+    assert "1 waived" in done.err, done.out + done.err
+    assert "waived" in project.run("show", "HEAD").out
+    assert "waived" not in project.run("run", "--task", "sound", "--force").err
+    file.write_text(own + waiver.replace("no_bias", "no_bia") + suite)
+    done = project.run("preflight", "sound")
+    assert (done.status, "which is no check" in done.err) == (129, True)
+    file.write_text(own.replace("checks.py:has", "checks.py has") + suite)
+    assert "write FILE.py:FUNCTION" in project.run("preflight", "sound").err

@@ -9,9 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from celedger.lab.diagnose.code_change import CodeChange, setting_slice, users
-from celedger.lab.diagnose.finding import ExplainFinding, FindingPhase, Sureness
-from celedger.lab.diagnose.harmless import Acquitted, path_in_tree
+from celedger.lab.diagnose.changed_values import HunkValues
+from celedger.lab.diagnose.code_change import CodeChange
+from celedger.lab.diagnose.finding import (
+    ExplainFinding,
+    FindingPhase,
+    Sureness,
+    path_in_tree,
+)
 from celedger.lab.diagnose.trace import Frame
 from celedger.repo.hunks import Hunk
 
@@ -21,28 +26,17 @@ _NEAR = 3  # lines: a call that spans several is reported at its first or last
 _CALLER = 2.0  # for each frame
 _LATER = 0.5  # for each kind
 _COST = {"line": 0.0, "near": 1.0, "function": 1.5, "file": 100.0}
-# What a call is given was made elsewhere: its own line is a later guess, unless it is that of the
-# first call whose result differs.
-_GIVEN = 1.0
-# Places whose own line is as likely as what makes their arguments.
-_MAKERS = ("call", "caller", "computed", "optimiser made", "constructed")
-_BINDING = 0.25  # for each binding between a line and the call that is given its result
-_TIDIED = 0.5  # a hunk that says the same things in another way
-_REWRITE = 0.5  # a line that became another is often tidied; one that is new or gone seldom
-# Causes: a setting that the training's own code may write; empty: the one named as the tensor.
-_SETTINGS = {"schedule": "", "settings": "", "parameters": "requires_grad"}
 _LOADED = 200.0  # of a hunk in a file without frames
 _CLOSENESS = {"line": 0, "near": 1, "function": 1, "file": 2}
 
 
-_NOTHING = Acquitted()
-_Reached = tuple[str, str, Frame, float, tuple[str, ...]]
+_NOTHING = HunkValues()
 
 
 class Blamed(NamedTuple):
-    """A hunk, and how it was found: a line of it ran there (0), its function did (1), its file
-    (2), or it is in a file that was loaded (3); it means the same on both sides, or computed the
-    same before the first difference (4)."""
+    """A hunk, and how it was found: a line of it ran there (0), its function did, or it is the
+    first to compute another value (1), its file did (2), or it is in a file that was loaded (3); it
+    means the same on both sides, or computed the same before the first difference (4)."""
 
     hunk: Hunk
     closeness: int
@@ -53,7 +47,7 @@ def blame(
     change: CodeChange,
     tree: Path,
     loaded: Iterable[str],
-    acquitted: Acquitted = _NOTHING,
+    values: HunkValues = _NOTHING,
 ) -> tuple[ExplainFinding, tuple[Blamed, ...]]:
     """Return the hunks that have to do with it, the likeliest first and the acquitted last, and
     the finding with its sureness in their light: a place that the change does not touch is no
@@ -63,24 +57,18 @@ def blame(
     ranked = []
     for hunk in change.hunks:
         reached = [
-            (start + _COST[at] + _GIVEN * (finding.given and at in beside), at)
-            for side, path, frame, start, beside in frames
+            (start + _COST[at], at)
+            for side, path, frame, start in frames
             if (at := _reach(change, hunk, side, path, frame)) is not None
-        ]  # fmt: skip
-        if finding.given:
-            reached += _sources(finding, change, hunk, tree)
-        if finding.cause in _SETTINGS:
-            reached += _written(change, hunk, _SETTINGS[finding.cause] or finding.tensor)
-        if finding.cause == "schedule":
-            reached += _schedulers(finding, change, hunk, tree)
+        ]
         cost, at = min(reached, default=(_LOADED, ""))
-        closeness = _CLOSENESS.get(at, 3)
+        is_first = hunk == values.first
+        closeness = min(_CLOSENESS.get(at, 3), 1 if is_first else 3)
         if closeness < 3 or files & {hunk.new, hunk.old}:
-            same = hunk in acquitted.equal or change.same(hunk)
-            late = hunk in acquitted.later
-            cost += _TIDIED * change.tidied(hunk)
-            behind = hunk != acquitted.first
-            ranked.append((same, late, behind, cost, Blamed(hunk, 4 if same else closeness)))
+            same = hunk in values.equal or change.same(hunk)
+            late = hunk in values.later
+            blamed_hunk = Blamed(hunk, 4 if same else closeness)
+            ranked.append((same, late, not is_first, cost, blamed_hunk))
     ranked.sort(key=lambda row: row[:4])
     blamed = tuple(row[-1] for row in ranked)
     sure = finding.sureness
@@ -110,66 +98,15 @@ def blame_functions(places: Sequence[tuple[str, str]], change: CodeChange) -> li
     return [one for _, _, one in ranked]
 
 
-def _frames(finding: ExplainFinding, tree: Path) -> Iterator[_Reached]:
-    """Yield the frames of a finding's places that are in the tree: side, path, frame, cost, and how
-    near a hunk comes that costs more where the place is given what differs."""
+def _frames(finding: ExplainFinding, tree: Path) -> Iterator[tuple[str, str, Frame, float]]:
+    """Yield the frames of a finding's places that are in the tree: side, path, frame and cost."""
     kinds = list(dict.fromkeys(location.what for location in finding.places))
     for place in finding.places:
         later = _LATER * kinds.index(place.what)
         inside = [(path_in_tree(tree, frame.file), frame) for frame in place.frames]
         frames_in_tree = [(path, frame) for path, frame in inside if path is not None]
         for depth, (path, frame) in enumerate(frames_in_tree):
-            beside = ("near", "function") if place.what in _MAKERS else ("line", "near", "function")
-            yield place.side, path, frame, later + _CALLER * depth, beside
-
-
-def _sources(
-    finding: ExplainFinding, change: CodeChange, hunk: Hunk, tree: Path
-) -> Iterator[tuple[float, str]]:
-    """Yield the costs of a hunk that may have made what the calls at the finding's places are
-    given. Where that is an argument of the function there, its caller's line comes next."""
-    rewrite = _REWRITE * all(change.changed_lines(hunk, side) for side in "ab")
-    kinds = list(dict.fromkeys(location.what for location in finding.places))
-    for place in finding.places:
-        side, cost = place.side, _LATER * kinds.index(place.what)
-        at = hunk.path(side)
-        if not (lines := change.changed_lines(hunk, side)):
-            continue
-        for frame in place.frames:
-            if (path := path_in_tree(tree, frame.file)) is None:
-                continue
-            sources = change.sources(side, path, frame.line)
-            if distances := [sources[at, line] for line in lines if (at, line) in sources]:
-                yield cost + _BINDING * min(distances) + rewrite, "near"
-            given = change.from_caller(side, path, frame.line)
-            cost += _CALLER if given is None else _BINDING * given
-
-
-def _written(change: CodeChange, hunk: Hunk, setting: str) -> Iterator[tuple[float, str]]:
-    """Yield the costs of a hunk that may have made a setting which the loop itself writes."""
-    for side, path in (("a", hunk.old), ("b", hunk.new)):
-        lines = change.changed_lines(hunk, side)
-        sources = setting_slice(change.source(side, path).tree, setting) if lines else {}
-        if distances := [sources[line] for line in lines if line in sources]:
-            yield _BINDING * min(distances), "near"
-
-
-def _schedulers(
-    finding: ExplainFinding, change: CodeChange, hunk: Hunk, tree: Path
-) -> Iterator[tuple[float, str]]:
-    """Yield the costs of a hunk that may have made what is given the optimiser: a scheduler."""
-    rewrite = _REWRITE * all(change.changed_lines(hunk, side) for side in "ab")
-    for place in finding.places:
-        at = hunk.old if place.side == "a" else hunk.new
-        lines = change.changed_lines(hunk, place.side)
-        inside = ((path_in_tree(tree, frame.file), frame.line) for frame in place.frames[:1])
-        for path, line in inside if lines else ():
-            if path is None or not place.what.startswith("optimiser"):
-                continue
-            for user in users(change.source(place.side, path).tree, line):
-                sources = {**change.sources(place.side, path, user), (path, user): 0}
-                if distances := [sources[at, line] for line in lines if (at, line) in sources]:
-                    yield _BINDING * min(distances) + rewrite, "near"
+            yield place.side, path, frame, later + _CALLER * depth
 
 
 def _reach(change: CodeChange, hunk: Hunk, side: str, path: str, frame: Frame) -> str | None:

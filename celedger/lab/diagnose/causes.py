@@ -149,6 +149,8 @@ CAUSES = (
     Cause("operands", "forward", LIKELY, lambda s: s.same_function
         and s.first_calls[0].raw["i"] != s.first_calls[1].raw["i"]
         and f"`{s.first_calls[1].name}` in {s.place} is given {step.other_operands(s)}"),
+    Cause("operands", "forward", LIKELY, lambda s: not s.same_function and s.given_otherwise
+        and f"`{s.given_otherwise}` in {s.place} is given other operands"),
     Cause("result", "forward", UNSURE, lambda s: s.same_function
         and f"`{s.call}` in {s.place} gives another result for the same arguments"),
     Cause("not-cleared", "forward", SURE, step.held_within_a_step),
@@ -164,6 +166,8 @@ CAUSES = (
         and f"`{s.first_calls[1].name}` in the loss is given other values"),
     Cause("calls", "loss", SURE, lambda s: s.computed
         and f"the loss computes something else: {s.computed}"),
+    Cause("loss", "loss", LIKELY, lambda s: s.given_otherwise
+        and f"`{s.given_otherwise}` in the loss is given other values"),
     Cause("loss", "loss", LIKELY, lambda s: "the loss of equal outputs differs"),
 
     # A detached gradient is named before other new calls of the step.

@@ -9,6 +9,7 @@ from keyword import iskeyword
 from typing import Any, NamedTuple
 
 from celedger.lab.diagnose.code_change import CodeChange
+from celedger.lab.diagnose.difference import Front, TraceComparison
 from celedger.lab.diagnose.trace import Event, Trace
 from celedger.repo.hunks import Hunk
 
@@ -17,6 +18,9 @@ _MOST_RANGES = 1000  # they travel in one variable of the environment
 _HOLDERS = {"tensor", "array", "items"}  # kinds of values, of which one may hold another's
 _VAGUE = {"", "none", "fields"}  # that say little about what they stand for
 _INPUT = "<"  # begins the name of what a hunk reads
+# Kinds of a first difference that equal values with a gradient do not acquit: `detach` keeps every
+# value.
+_BACKWARD = frozenset({"grad", "missing", "pgrad"})
 
 
 class HunkValues(NamedTuple):
@@ -46,14 +50,10 @@ def recorded_values(change: CodeChange, side: str) -> dict[str, Any]:
     return {} if many else {"early": "line_values", "changed": changed, "names": names}
 
 
-def hunk_values(
-    change: CodeChange, a: Trace, b: Trace, until: tuple[Event | None, Event | None], *,
-    backward: bool,
-) -> HunkValues:  # fmt: skip
-    """Compare the values of each hunk. `until`: the first difference, on both sides. `backward`: it
-    is one of gradients, of which equal values prove nothing."""
-    sides = [_by_hunk(trace, event) for trace, event in zip((a, b), until, strict=True)]
-    unread = _OPAQUE | (_GRADIENT if backward else 0)
+def hunk_values(c: TraceComparison, front: Front, change: CodeChange) -> HunkValues:
+    """Compare the values of each hunk, on both sides up to the first difference."""
+    sides = [_by_hunk(c.a, front.pair.a), _by_hunk(c.b, front.pair.b)]
+    unread = _OPAQUE | (_GRADIENT if front.kind in _BACKWARD else 0)
     equal, later, first = set(), set(), []
     for number, hunk in enumerate(change.hunks):
         before = [values.get(number, {}) for values, _ in sides]

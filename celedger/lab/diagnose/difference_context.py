@@ -61,7 +61,13 @@ class DifferenceContext:
             self.old = c.a.modules.get(self.owner)
             self.new = c.b.modules.get(c.paths_in_b.get(self.owner, "no module"))
         self.calls = self._calls(c.a), self._calls(c.b)
-        self.gone, self.fresh = _only_on_one_side(*self.calls)
+        counts = [Counter(event.call for event in self._scope(trace)) for trace in (c.a, c.b)]
+        # The calls that one side makes more often, wherever in the pass: no other is gone or new.
+        self.extra = counts[0] - counts[1], counts[1] - counts[0]
+        self.gone, self.fresh = (
+            [event for event in side if extra[event.call]]
+            for side, extra in zip(_only_on_one_side(*self.calls), self.extra, strict=True)
+        )
         if self.part not in ("backward", "gradients"):  # there, equal values may be detached
             self.gone, self.fresh = (
                 [e for e in some if e.drew or e.order in {one.order for one in live}]
@@ -131,24 +137,28 @@ class DifferenceContext:
     # --- the calls of torch's functions that lead to the first difference
 
     def _calls(self, trace: Trace) -> list[Event]:
-        """Return a side's calls that are compared."""
+        """Return a side's calls that are compared: up to the difference."""
+        event = self.event_a if trace is self.comparison.a else self.event_b
+        until_event = self.part in ("forward", "loss", "report")
+        return [e for e in self._scope(trace) if not until_event or e.order < event.order]
+
+    def _scope(self, trace: Trace) -> list[Event]:
+        """Return a side's calls in the part of the step that differs."""
         if self.part == "report":
-            report = self.event_a if trace is self.comparison.a else self.event_b
-            return [
-                e for e in trace.of("call")
-                if e.path is None and (e.evaluation or e.step == report.step)
-                and e.order < report.order
-            ]  # fmt: skip
+            event = self.event_a if trace is self.comparison.a else self.event_b
+            # A printed report has no place in time: what trains may follow on it.
+            step = event.step if "t" in event.raw else None
+            calls = (e for e in trace.of("call") if e.evaluation or e.step == step)
+            return [e for e in calls if e.path is None]
         if self.part in ("backward", "gradients"):
-            calls = _calls_of_step(trace, self.step)
+            calls_of_step = _calls_of_step(trace, self.step)
             loop = self.part == "gradients" and self.every_gradient
-            return [e for e in calls if e.path is None] if loop else calls
+            return [e for e in calls_of_step if e.path is None] if loop else calls_of_step
         if self.part == "late":  # what wrote its weights is no module
             return [e for e in trace.of("call") if e.path is None and e.step <= self.step]
         if self.part in ("forward", "loss"):
-            number, event = (0, self.event_a) if trace is self.comparison.a else (1, self.event_b)
-            calls = self.comparison.calls(self.owner, self._owner_number, self.event_a)[number]
-            return [e for e in calls if e.order < event.order]
+            number = 0 if trace is self.comparison.a else 1
+            return self.comparison.calls(self.owner, self._owner_number, self.event_a)[number]
         return self._data_calls(trace) if self.part == "data" else []
 
     def _data_calls(self, trace: Trace) -> list[Event]:
@@ -193,15 +203,23 @@ class DifferenceContext:
 
     @property
     def computed(self) -> str:
-        """Return what is computed in place of what, in the calls in which the two sides part."""
-        gone, new = self.parting
-        if gone is None and new is None:
-            gone, new = telling(self.gone), telling(self.fresh)
-        elif gone is not None and new is not None:
-            return "" if gone.call == new.call else replaced(gone, new)
-        elif (gone or new).name in _VIEWS:  # type: ignore[union-attr]
-            gone, new = gone and telling([*self.gone, gone]), new and telling([*self.fresh, new])
-        return replaced(gone, new)
+        """Return what is computed in place of what, in the calls in which the two sides part; empty
+        where both sides make these calls."""
+        gone, new = (
+            event if event is not None and extra[event.call] else None
+            for event, extra in zip(self.parting, self.extra, strict=True)
+        )
+        if gone is not None and new is not None:
+            return replaced(gone, new)
+        one = gone or new
+        if one is not None and one.name not in _VIEWS:
+            return replaced(gone, new)
+        return new_or_gone([*self.gone, *filter(None, [gone])], [*self.fresh, *filter(None, [new])])
+
+    @property
+    def given_otherwise(self) -> str:
+        """Return the function that both sides call, and whose operands part them."""
+        return next((event.name for event in reversed(self.parting) if event is not None), "")
 
     # --- the module at fault in a forward pass
 
@@ -433,5 +451,9 @@ def replaced(gone: Event | None, new: Event | None) -> str:
 
 
 def new_or_gone(gone: Sequence[Event], fresh: Sequence[Event]) -> str:
-    """Name one of the calls that only one side makes, a new one first; empty if there are none."""
-    return replaced(None, telling(fresh)) or replaced(telling(gone), None)
+    """Name the call of each side alone that matters most, or both where they have one name; empty
+    if there are none."""
+    old, new = telling(gone), telling(fresh)
+    if old is not None and new is not None and old.name == new.name:
+        return replaced(old, new)
+    return " and ".join(filter(None, [replaced(None, new), replaced(old, None)]))

@@ -17,7 +17,7 @@ from celedger.base.errors import CannotJudge, RepositoryError, UsageError
 from celedger.base.model import Commit, Kind, Task
 from celedger.lab.diagnose.blame import Blamed, blame
 from celedger.lab.diagnose.causes import judge
-from celedger.lab.diagnose.changed_values import recorded_values
+from celedger.lab.diagnose.changed_values import HunkValues, hunk_values, recorded_values
 from celedger.lab.diagnose.code_change import CodeChange
 from celedger.lab.diagnose.difference import (
     Front,
@@ -29,7 +29,6 @@ from celedger.lab.diagnose.difference import (
     stored,
 )
 from celedger.lab.diagnose.finding import CodePlace, ExplainFinding, FindingPhase, Sureness, named
-from celedger.lab.diagnose.harmless import Acquitted, acquitted
 from celedger.lab.diagnose.inexact_trainings import (
     first_operator,
     first_shift,
@@ -221,8 +220,8 @@ def explain(runner: SideRunner, a: Side, b: Side) -> Explanation:
     whole = Explanation(runner.task.name, a, b, runner.seed, steps, "equal", notes=notes)
     if runs.crash:
         tree = runner.bench.station.tree
-        acquittals = _acquitted_before(c, change, tree) if c is not None else Acquitted()
-        crash, blamed = blame(_crash(right, runs.crash), change, tree, runs.files, acquittals)
+        values = _values_before_crash(c, change) if c is not None else HunkValues()
+        crash, blamed = blame(_crash(right, runs.crash), change, tree, runs.files, values)
         steps = min((trace.steps for trace in right), default=0)
         return replace(whole, verdict="difference", finding=crash, blamed=blamed, steps=steps)
     if c is None:
@@ -250,7 +249,7 @@ def code_change(repository: Repository, old: str, new: str) -> CodeChange:
 
     before, after = {one.old for one in changes} - {""}, {one.new for one in changes} - {""}
     texts = ({name: text(old, name) for name in before}, {name: text(new, name) for name in after})
-    return CodeChange(changes, texts, lambda side, path: text({"a": old, "b": new}[side], path))
+    return CodeChange(changes, texts)
 
 
 class TracedRuns(NamedTuple):
@@ -324,8 +323,8 @@ def _bit_by_bit(
     if runner.limits.operators and (operator := first_operator(c, front)):
         finding = replace(finding, operator=operator)
     tree = runner.bench.station.tree
-    acquittals = acquitted(c, front, change, tree)
-    finding, blamed = blame(finding, change, tree, runs.files, acquittals)
+    values = hunk_values(c, front, change)
+    finding, blamed = blame(finding, change, tree, runs.files, values)
     whole = replace(whole, finding=finding, blamed=blamed, vanished=len(front.vanished))
     far = finding.distance
     if finding.cause not in _LITERAL and far is not None and far.rounding:
@@ -442,13 +441,13 @@ def _crash(traces: Sequence[Trace], message: str) -> ExplainFinding:
     )  # fmt: skip
 
 
-def _acquitted_before(c: TraceComparison, change: CodeChange, tree: Path) -> Acquitted:
-    """Acquit hunks of a crash of side b by what both sides computed before it."""
+def _values_before_crash(c: TraceComparison, change: CodeChange) -> HunkValues:
+    """Compare the values of hunks up to the last event that both sides have."""
     both = [pair for pair in c.pairs if pair.a and pair.b and pair.one.kind != "report"]
     if not both:
-        return Acquitted()
+        return HunkValues()
     last = max(both, key=lambda pair: pair.b.order if pair.b else 0)
-    return acquitted(c, Front(last, "crash", ()), change, tree)
+    return hunk_values(c, Front(last, "crash", ()), change)
 
 
 def rounding_ratio(growth: Growth, amplified: Growth) -> float:

@@ -7,15 +7,11 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from celedger.lab.diagnose.tensor_distance import Distance
 from celedger.lab.diagnose.trace import Event, Frame, Module, Trace
-
-_GIVEN = (  # causes
-    "loss", "operands", "given", "initialisation", "metric", "crash", "gradient", "parameters",
-    "settings",
-)  # fmt: skip
 
 
 class FindingPhase(StrEnum):
@@ -58,11 +54,6 @@ class ExplainFinding:
     facts: Sequence[str] = ()
     places: Sequence[CodePlace] = ()
     sureness: Sureness = Sureness.UNSURE
-
-    @property
-    def given(self) -> bool:
-        """True where the place was given something else: what made it is the cause."""
-        return self.phase is FindingPhase.DATA or self.cause in _GIVEN
 
 
 # --- phrases
@@ -109,6 +100,14 @@ def _text(value: Any) -> str:
 
 
 # --- places in the code
+
+
+def path_in_tree(tree: Path, file: str) -> str | None:
+    """Return a file's path as git names it, None outside of the tree."""
+    try:
+        return Path(file).relative_to(tree).as_posix()
+    except ValueError:
+        return None
 
 
 def places_of(trace: Trace, event: Event | None, what: str, key: str = "w") -> list[CodePlace]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from celedger.lab.diagnose.difference import changed
-from celedger.lab.diagnose.difference_context import DifferenceContext, new_or_gone, replaced
+from celedger.lab.diagnose.difference_context import DifferenceContext, new_or_gone
 from celedger.lab.diagnose.finding import (
     CodePlace,
     FindingPhase,
@@ -81,6 +81,8 @@ def other_argument(s: DifferenceContext, *, number: bool | None = None) -> str |
     with a point differs, or that none does."""
     x, y = s.first_calls
     if x is None or y is None or x.name != y.name or x.call == y.call:
+        return None
+    if x.raw["i"] != y.raw["i"] and not (s.extra[0][x.call] and s.extra[1][y.call]):
         return None
     other_number = _NUMBER.findall(x.call) != _NUMBER.findall(y.call)
     if not (x.tensors and y.tensors) or (number is not None and number is not other_number):
@@ -441,8 +443,8 @@ def report(s: DifferenceContext) -> dict[str, Any]:
     phase = FindingPhase.REPORT
     old, new = s.first_calls
     if old is not None or new is not None:
-        same = old is not None and new is not None and old.call == new.call
-        what = f"`{old.call}` has another result" if same and old else replaced(old, new)
-        sentence += f": {what} in the evaluation"
         phase = FindingPhase.EVALUATION
+        same = old is not None and new is not None and old.call == new.call
+        what = f"`{old.call}` has another result" if same and old else s.new_or_gone
+        sentence += f": {what} in the evaluation" if what else ""
     return {"sentence": sentence, "tensor": changes[0][0], "phase": phase}

@@ -76,6 +76,12 @@ def literals(args: Args, kwargs: Kwargs) -> list[str]:
     return texts
 
 
+def is_made_of_data(name: str, args: Args) -> bool:
+    """Return True for a call that makes a tensor of a list or an array, which is its operand."""
+    makes = name in ("tensor", "as_tensor", "asarray", "from_numpy")
+    return makes and bool(args) and (isinstance(args[0], (list, tuple)) or hasattr(args[0], "ndim"))
+
+
 def _literal(item: Any) -> str:
     if isinstance(item, torch.Tensor):
         return "_"
@@ -220,7 +226,6 @@ class Origins:
         self._probe = probe
         self._writers: dict[int, dict[str, Any]] = {}  # by address: the last call that wrote there
         self._makers: dict[int, int] = {}  # by address: the site of the last call that returned it
-        self._sites: set[int] = set()
         self._calls = 0
         self._adopters: dict[int, int] = {}  # by address: the site that assigned the parameter
         self._random = ""
@@ -239,10 +244,6 @@ class Origins:
         made = {"v": self._adopters.get(at, -1), "c": self._makers.get(at, -1)}
         return {**made, **self._writers.get(at, {})}
 
-    def callers(self) -> list[int] | None:
-        """Return the sites of the calls so far; None where there were too many to look at each."""
-        return sorted(self._sites) if self._calls < _EARLY else None
-
     def _construct(self, obj: Any, *_: Any, **__: Any) -> None:
         self.constructed[obj] = self._probe.sites.here(without=obj)
 
@@ -258,7 +259,6 @@ class Origins:
         self._calls += 1
         if self._calls < _EARLY:
             site = self._probe.sites.here()
-            self._sites.add(site)
             given = {address(tensor) for _, tensor in tensors([args, kwargs])}
             for _, tensor in tensors(result):
                 if (at := address(tensor)) not in given:

@@ -34,6 +34,7 @@ _LARGEST = 1 << 40  # a larger integer may be an address
 _MOST_ITEMS = 20_000
 _DEEPEST = 6
 _OPAQUE, _GRADIENT = 1, 2
+_PLAIN = ("torch.utils.data", "torch.optim")  # of torch, whose objects are their settings
 _LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 _BINDING = (ast.For, ast.AsyncFor, ast.With, ast.AsyncWith)
 _Definition = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -99,7 +100,7 @@ class Recorder:
             if self.wanted():
                 for what, value in values:
                     self._note(hunk, what, value)
-        except Exception:  # a value of the training's that cannot be read
+        except Exception:  # of an object that cannot be asked for anything
             self.stop()
         finally:
             self._busy = False
@@ -147,7 +148,10 @@ class _Place:
             self.flags |= _OPAQUE
             return
         self._describe = describe
-        self.kind = self._read(value, _DEEPEST)
+        try:
+            self.kind = self._read(value, _DEEPEST)
+        except Exception:  # of an object of the training's that cannot be read
+            self.kind = self._opaque()
 
     def _feed(self, kind: str, data: bytes = b"") -> str:
         self.bytes += len(data) + _ITEM
@@ -215,19 +219,22 @@ class _Place:
             return "fields"
         if isinstance(value, range):
             return self._read([value.start, value.stop, value.step], depth)
-        if (state := getattr(value, "bit_generator", None)) is not None:  # of NumPy
-            return self._feed("state", repr(state.state).encode())
         if isinstance(value, (type, BuiltinFunctionType, ModuleType)):
             name = f"{getattr(value, '__module__', '')}.{getattr(value, '__name__', '')}"
             return self._feed("name", name.encode())
+        if (state := getattr(value, "bit_generator", None)) is not None:  # of NumPy
+            return self._feed("state", repr(state.state).encode())
         return self._object(value, depth)
 
     def _object(self, value: Any, depth: int) -> str:
-        fields = getattr(value, "__dict__", None)
-        foreign = type(value).__module__.partition(".")[0] in ("torch", "builtins", "collections")
-        if not isinstance(fields, dict) or foreign or hasattr(value, "named_parameters"):
+        fields, kind = getattr(value, "__dict__", None), type(value)
+        plain = kind.__module__.startswith(_PLAIN)
+        foreign = kind.__module__.partition(".")[0] in ("torch", "builtins", "collections")
+        unread = (foreign and not plain) or hasattr(value, "named_parameters")
+        if not isinstance(fields, dict) or unread:
             return self._opaque()
-        return self._read({name: fields[name] for name in sorted(fields)}, depth)
+        named = {"class": kind.__qualname__} if plain else {}
+        return self._read({**named, **{name: fields[name] for name in sorted(fields)}}, depth)
 
     def _opaque(self) -> str:
         self.flags |= _OPAQUE

@@ -6,12 +6,13 @@ judged), a figure and a sentence; CHECKS names them. An exception in one becomes
 from __future__ import annotations
 
 import math
+import runpy
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from . import observe
@@ -58,7 +59,10 @@ class PreflightProbe(FirstSteps):
         if self.options["steps"] > REPEATED:
             if observe._observer is not None:
                 observe._observer.silence()  # the runs of the checks are no training
-            rows = [self._result(name, check) for name, check in CHECKS.items()]
+            own = {
+                name: own_check(name, file) for name, file in self.options.get("own", {}).items()
+            }
+            rows = [self._result(name, check) for name, check in {**own, **CHECKS}.items()]
         about = {"fingerprint": self.fingerprint, "steps": self.steps, "ended": self.ended}
         self.write("preflight", checks=rows, **about)
         self.flush()
@@ -71,6 +75,37 @@ class PreflightProbe(FirstSteps):
             status, figure = NONE, None
             sentence = f"could not be tried: {type(error).__name__}: {message}"
         return {"check": name, "status": status, "figure": figure, "said": sentence}
+
+
+class Seen(NamedTuple):
+    """What a check of the suite's own is given: the model that was trained, what it was last called
+    with, the steps that ran, and the loss before the first of them (None: no backward pass)."""
+
+    model: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    steps: int
+    first_loss: float | None
+
+
+def own_check(name: str, file: str) -> Callable[[FirstSteps], Result]:
+    """Return a check that a file of the suite defines: a function of `Seen` that raises where it
+    fails, and may return a sentence."""
+
+    def check(probe: FirstSteps) -> Result:
+        loss = probe.start[0] if probe.start is not None else None
+        model, call = next(iter(probe.last.items()), (None, None))
+        if model is None or call is None:
+            return NONE, None, "no module was called in training"
+        try:
+            function = runpy.run_path(file)[name.partition(":")[2]]
+            said = function(Seen(model, call.args, call.kwargs, probe.steps, loss))
+        except Exception as error:
+            kind = "" if isinstance(error, AssertionError) else f"{type(error).__name__}: "
+            return FAIL, None, f"{kind}{error}" or "its assertion does not hold"
+        return PASS, None, str(said or "holds")
+
+    return check
 
 
 # --- the loss --------------------------------------------------------------------------------

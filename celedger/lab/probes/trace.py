@@ -38,15 +38,8 @@ from .tensors import TensorStore, address, data_hash, has_shape, perturb, tensor
 _CALLS_OF_EVALUATION = 2  # of a root: the first batches suffice
 _EARLY_CALLS = 2000  # with a gradient, before a first module or backward pass: of functional code
 _ROWS = 20_000  # inputs whose rows are hashed: about an epoch of a small training
-_TIMELESS = (
-    "site",
-    "early",
-    "start",
-    "rank",
-    "module",
-    "init",
-    "draw",
-)  # events that belong to no step
+# Events that belong to no step.
+_TIMELESS = ("site", "start", "rank", "module", "init", "draw")
 _PROPERTIES = ("__get__", "__set__", "is_", "requires_grad")  # names of calls that compute nothing
 _LOSSES = {
     "cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss",
@@ -137,7 +130,6 @@ class TraceProbe(observe.Probe):
         self.store.open(self.out)
         version = str(torch.__version__)
         self.write("start", argv=sys.argv, full=sorted(self.full), torch=version)
-        self.write("early", s=self.origins.callers())
         for event in self._early:
             self.write(**event)
         self._random = describe.torch_generators()
@@ -232,11 +224,13 @@ class TraceProbe(observe.Probe):
         before = [self.store.hash_before(t) if id(t) in results else None for t in arguments]
         inputs = [old or one.get("h") for old, one in zip(before, self._tensors(arguments))]  # noqa: B905 (3.8)
         outputs = self._tensors(result)
+        literals = describe.literals(args, kwargs)
+        if not arguments and describe.is_made_of_data(name, args):
+            literals[0], inputs = "_", [f"data {one.get('h')}" for one in outputs]
         drawn = self._drawn() if kind == "call" else {}
         self.write(
-            kind, o=name, p=module, n=number, l=describe.literals(args, kwargs), i=inputs,
-            g=[int(tensor.requires_grad) for tensor in arguments], x=outputs,
-            w=self.sites.here(), **drawn, **more,
+            kind, o=name, p=module, n=number, l=literals, i=inputs,
+            x=outputs, w=self.sites.here(), **drawn, **more,
         )  # fmt: skip
 
     def _write_rows(self, role: str, path: str, position: int, tensor: Any) -> None:

@@ -11,8 +11,7 @@ from typing import Any
 from celedger.lab.diagnose.blame import Blamed
 from celedger.lab.diagnose.difference import Growth
 from celedger.lab.diagnose.explain import Explanation
-from celedger.lab.diagnose.finding import ExplainFinding, figure, share
-from celedger.lab.diagnose.harmless import path_in_tree
+from celedger.lab.diagnose.finding import ExplainFinding, figure, path_in_tree, share
 from celedger.lab.diagnose.trace import Frame
 from celedger.lab.diagnose.watch import WatchpointFinding
 from celedger.lab.views.watch import module as watch_module

@@ -45,9 +45,10 @@ def preflight_text(
     summary = _summary(checks)
     lines = [f"{task.suite}/{task.name} at {short(commit.sha)}, seed {seed}: {summary}", ""]
     room = max(len(check["check"]) for check in checks)
+    wide = max(4, *(len(check["status"]) for check in checks))
     for check in sorted(checks, key=lambda check: STATUSES.index(check["status"])):
         name, status = check["check"], check["status"]
-        head = f"{status:<4}  {name:<{room}}  "
+        head = f"{status:<{wide}}  {name:<{room}}  "
         blank = " " * len(head)
         lines += wrap(plain(check["said"]), width, initial_indent=head, subsequent_indent=blank)
         if status in ("fail", "warn") and name in _ADVICE:
