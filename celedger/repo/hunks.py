@@ -48,14 +48,6 @@ class Hunk:
             return self.old_start, self.old_count
         return self.new_start, self.new_count
 
-    def touches(self, path: str, first: int, last: int, *, side: str) -> bool:
-        """Return True if it changes lines `first` to `last` of a file of a side. A hunk that only
-        takes lines out stands, on the other side, between two lines."""
-        start, count = self.span(side)
-        if path != self.path(side):
-            return False
-        return start <= last and first <= start + max(count - 1, 1 if count == 0 else 0)
-
 
 def hunks(repository: Repository, old: str, new: str) -> list[Hunk]:
     """Return what changed from one commit (a hash) to another, in text files."""

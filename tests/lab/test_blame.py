@@ -53,8 +53,6 @@ def test_hunks_have_their_files_and_lines(tmp_path: Path) -> None:
     assert found['odd "name.py', 'odd "name.py'].lines == ("-a", "+b")  # git quotes it
     (mask,) = [h for h in changed(tmp_path / "again").hunks if "tril(1)" in "".join(h.lines)]
     assert (mask.new_start, mask.new_count, mask.around) == (5, 1, "def mask(t):")
-    assert mask.touches("net.py", 5, 5, side="b")
-    assert not mask.touches("net.py", 6, 9, side="b")
 
 
 def test_the_line_that_ran_is_blamed_first_and_comments_last(tmp_path: Path) -> None:

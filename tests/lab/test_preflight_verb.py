@@ -88,7 +88,9 @@ def has_no_bias(seen):
 """
 
 
-def test_a_team_adds_checks_and_waives_some_with_a_reason(tmp_path: Path) -> None:
+def test_a_team_adds_checks_and_waives_some_with_a_reason(
+    tmp_path: Path, answered: Answered
+) -> None:
     suite = SUITE.replace('name = "tiny"\n', 'name = "tiny"\npreflight = true\n', 1)
     own = '[preflight]\nchecks = ["checks.py:starts_below_two", "checks.py:has_no_bias"]\n'
     waiver = '[preflight.waivers]\n"checks.py:has_no_bias" = "the last layer needs one"\n'
@@ -97,7 +99,7 @@ def test_a_team_adds_checks_and_waives_some_with_a_reason(tmp_path: Path) -> Non
     project.commit("one")
     done = project.run("preflight", "sound", "--json")
     assert done.status == 1, done.out + done.err
-    checks = {check["check"]: check for check in json.loads(done.out)["checks"]}
+    checks = {check["check"]: check for check in answered("preflight", done.out)["checks"]}
     assert "(32, 8) a batch" in checks["checks.py:starts_below_two"]["said"]
     assert checks["checks.py:has_no_bias"]["status"] == "fail"
     file = project.root / "suites" / "tiny" / "suite.toml"

@@ -29,6 +29,10 @@ command = "{python} {suite}/functional.py {seed}"
 name = "bare"
 command = "{python} {suite}/bare.py {seed}"
 [[task]]
+name = "rows"
+command = "{python} {suite}/rows.py {seed} {workers}"
+grid = { workers = [0, 2] }
+[[task]]
 name = "plain"
 command = "{python} {suite}/plain.py {seed}"
 """
@@ -65,7 +69,24 @@ for step in range(12):  # no module is ever called
     loss.backward()
     optimiser.step()
 """
+ROWS = """\
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+x = torch.randn(64, 2)
+y = (x[:, 0] > 0).long()
+x[13], y[13] = torch.tensor([4.0, 0.0]), 0  # a wrong label
+net = torch.nn.Linear(2, 2)
+optimiser = torch.optim.SGD(net.parameters(), lr=0.5)
+for epoch in range(6):
+    data = TensorDataset(x, y)
+    for rows, labels in DataLoader(data, 16, shuffle=True, num_workers=int(sys.argv[2])):
+        optimiser.zero_grad()
+        torch.nn.functional.cross_entropy(net(rows), labels).backward()
+        optimiser.step()
+"""
 SCRIPTS = {
+    "rows.py": UNCOMPILED + ROWS,
     "functional.py": UNCOMPILED + FUNCTIONAL,
     "bare.py": UNCOMPILED + BARE,
     "half.py": UNCOMPILED + (HERE / "half.py").read_text().replace("range(24)", "range(8)"),
@@ -129,3 +150,19 @@ def test_what_cannot_be_judged_says_why_and_keeps_its_log(
     folder = Path(done.err.partition("are kept in ")[2].splitlines()[0])
     assert list(folder.rglob("log.txt"))
     shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.matrix)])
+def test_the_rows_with_the_largest_losses_are_named(
+    project: Project, answered: Answered, workers: int
+) -> None:
+    done = project.run("watch", f"rows[workers={workers}]", "--samples", "--json")
+    assert done.out, done.err
+    (training,) = answered("watch", done.out)["trainings"]
+    worst = training["samples"]
+    assert worst[0]["index"] == 13
+    assert worst[0]["loss"] > 2 * worst[1]["loss"]
+    assert {row["step"] for row in worst} <= {20, 21, 22, 23}
+    if not workers:
+        text = project.run("watch", "rows[workers=0]", "--samples").out
+        assert "rows with the largest loss: 13 (" in text

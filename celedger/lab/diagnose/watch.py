@@ -81,19 +81,21 @@ def watch(
     thresholds: Mapping[str, float],
     *,
     params: Mapping[str, object] | None = None,
+    samples: bool = False,
 ) -> WatchReport:
     """Train once with watchpoints, unless `folder` holds the record of such a training: then judge
-    that. `params` change the task's.
+    that. `params` change the task's; `samples`: the loss of each row of the data is followed, too.
 
     Raises CannotJudge where nothing trained: no build, no torch, or a failure before any step; and
     UsageError where the folder holds something else.
     """
     limits(thresholds)  # what is misspelt is said before a training
     about = {"task": task.name, "commit": commit.sha, "seed": seed, "recipe": task.recipe}
+    about |= {"samples": True} if samples else {}
     failed = _recorded(folder, about)
     if failed is None:
         run = partial(diagnose, bench, commit, task, seed, params=params, environment=EAGER)
-        failed = _record(folder, run)
+        failed = _record(folder, run, {"kind": "watch", "samples": samples})
         (folder / _RECORD).write_text(json.dumps({**about, "failed": failed}))
     judged = tuple(judge(training, thresholds) for training in _trainings(folder))
     report = WatchReport(task, commit, seed, judged, failed)
@@ -122,11 +124,15 @@ def _recorded(folder: Path, about: Mapping[str, object]) -> str | None:
     return record["failed"]
 
 
-def _record(folder: Path, run: Callable[[Path, Mapping[str, object]], Diagnostic]) -> str:
+def _record(
+    folder: Path,
+    run: Callable[[Path, Mapping[str, object]], Diagnostic],
+    probe: Mapping[str, object],
+) -> str:
     """Train under watchpoints and return why it failed, if it did. Where something stopped to be
     finite, train again up to there: an equal seed meets it in the same step, and now every operator
     of it is followed."""
-    done = run(folder / "watch", {"kind": "watch"})
+    done = run(folder / "watch", probe)
     broken = [overflow_step(training) for training in read(done.out)]
     # The step before, too: what breaks a gradient shows in the next step's loss.
     steps = sorted({s for step in broken if step is not None for s in (step - 1, step) if s >= 0})

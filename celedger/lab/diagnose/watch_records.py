@@ -119,6 +119,8 @@ class Watched:
     steps: Sequence[WatchedStep]
     counts: Mapping[str, Sequence[int]]
     rank: str = ""  # `rank 1 of 2` of a distributed training
+    # The rows of the data with the largest last losses: index, loss, step.
+    samples: Sequence[tuple[int, float, int]] = ()
 
     def place_of(self, parameter: str, tensor: str = "") -> tuple[str, str]:
         """Return a parameter's module, and the name of the tensor within it."""
@@ -148,7 +150,8 @@ def read(out: Path) -> list[Watched]:
             last = parts[-1]
             parameters = {n: Parameter(n, **about) for n, about in last["parameters"].items()}
             trainings.append(Watched(
-                parameters, last["optimisers"], losses, steps, last["counts"], rank_of(folder)
+                parameters, last["optimisers"], losses, steps, last["counts"], rank_of(folder),
+                [(int(i), float(loss), int(step)) for i, loss, step in last.get("samples", ())],
             ))  # fmt: skip
     return trainings
 

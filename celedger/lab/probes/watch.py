@@ -24,6 +24,7 @@ from celedger.child.torch_steps import dense
 from . import observe
 from .observe import Args, Kwargs
 from .precision import OperatorPrecision
+from .samples import SampleLosses
 from .tensor_statistics import (
     COUNTED,
     HIGHEST,
@@ -57,7 +58,8 @@ def looks() -> Iterator[int]:
 
 class WatchProbe(observe.Probe):
     """Observe a training for watchpoints. `options`: `closely`, steps to trace operator by
-    operator, after the last of which the training ends."""
+    operator, after the last of which the training ends; `samples`: whether the loss of each row of
+    the data is followed."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         super().__init__(options)
@@ -77,6 +79,9 @@ class WatchProbe(observe.Probe):
         self._weights = WatchedWeights(self.names)
         self._last_batch: Any = None
         self._loader_rows = 0  # of the data loaders that the script uses
+        self._samples = SampleLosses() if options.get("samples") else None
+        if self._samples is not None:
+            self.modes.enter_context(self._samples.mode)
         self._operators = OperatorPrecision(self)
         self._clear()
         observe.patch(torch.utils.data.DataLoader, "__iter__", before=self._loader_iterated)
@@ -142,6 +147,8 @@ class WatchProbe(observe.Probe):
     def backward_begins(self, losses: Sequence[Tensor]) -> None:
         self._passing_back = True
         self.stack = []
+        if self._samples is not None:
+            self._samples.backward(losses, self.step)
         loss = self._unscaled if self._unscaled is not None else next(iter(losses), None)
         if loss is None or loss.numel() != 1 or not loss.is_floating_point():
             return
@@ -180,6 +187,7 @@ class WatchProbe(observe.Probe):
     def gives_up(self) -> None:
         self.looking = False
         self._operators.leave()
+        super().gives_up()
 
     # --- activations and their gradients
 
@@ -317,6 +325,7 @@ class WatchProbe(observe.Probe):
             "watch", parameters=self._weights.about, optimisers=self._weights.optimisers,
             losses=[[step, float(loss)] for step, loss in self._losses],
             counts={kind: counts.tolist() for kind, counts in self._counts.items()},
+            samples=self._samples.worst() if self._samples is not None else [],
         )  # fmt: skip
         self._losses = []
         self.flush()

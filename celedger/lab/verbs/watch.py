@@ -34,6 +34,9 @@ def watch(
         typer.Option("--tensor", metavar="NAME",
                      help="With -o: draw the distributions of this parameter and its gradient."),
     ] = None,
+    samples: Annotated[
+        bool, typer.Option("--samples", help="Name the rows of the data with the largest losses.")
+    ] = False,
     suite: options.Suite = None,
     device: options.Device = None,
     output: options.Output = None,
@@ -69,6 +72,7 @@ def watch(
             at,
             record.absolute() if record else session.folder,
             thresholds,
+            samples=samples,
         )
         if output is not None:
             from celedger.lab.views import watch_figure

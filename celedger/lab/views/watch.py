@@ -16,6 +16,7 @@ from celedger.views.format import count, number, percent, plain, short
 # A loss scale for float16 is mentioned if more than this would underflow without one: the rest is
 # noise of the sample.
 _WORTH = 0.01
+_ROWS = 10  # of the largest losses
 
 
 def watch_text(report: WatchReport, *, width: int = 100) -> str:
@@ -31,6 +32,9 @@ def watch_text(report: WatchReport, *, width: int = 100) -> str:
         for finding in judged.findings:
             lines += [*_finding(finding, width), ""]
         lines += _halves(judged, width)
+        if worst := training.samples[:_ROWS]:
+            rows = (f"{index} ({number(loss, significant=3)})" for index, loss, _ in worst)
+            lines += [*_indented(f"rows with the largest loss: {', '.join(rows)}", width, 0), ""]
     if report.failed:
         lines += wrap(f"the run did not end well: {plain(report.failed)}", width)
     return "\n".join(lines).rstrip()
@@ -133,6 +137,10 @@ def _training_json(judged: JudgedTraining) -> dict[str, object]:
         "looked_at": [step.number for step in judged.training.steps],
         "half_precision": judged.training.half or None,
         "loss_scale": asdict(judged.scale),
+        "samples": [
+            {"index": index, "loss": loss, "step": step}
+            for index, loss, step in judged.training.samples
+        ],
         "findings": [
             {
                 "watchpoint": f.watchpoint.name,
