@@ -125,6 +125,29 @@ def test_a_value_that_cannot_be_read_ends_no_recording() -> None:
     assert [event["u"] for event in events] == [1, 0, 0]
 
 
+def test_a_spawned_process_records_too(tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text(
+        "import multiprocessing\nfrom celedger.lab.probes import line_values\n\n"
+        "def work():\n    n = 1\n\n"
+        "if __name__ == '__main__':\n"
+        "    process = multiprocessing.get_context('spawn').Process(target=work)\n"
+        "    process.start()\n    process.join()\n"
+    )
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/sitecustomize.py").write_text(
+        "from celedger.lab.probes import line_values\n"
+        "line_values.install({'changed': {'main.py': [[0, 5, 5, 0]]}, 'names': {'0': ['n']}})\n"
+        "show = lambda k, **event: print(event['q'], event['s'], flush=True)\n"
+        "line_values.recorder.begin(show, lambda: True, lambda value: None)\n"
+    )
+    path = os.pathsep.join([str(tmp_path / "site"), str(ROOT)])
+    done = subprocess.run(
+        [sys.executable, "main.py"], cwd=tmp_path, capture_output=True, text=True, check=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )  # fmt: skip
+    assert done.stdout == "n number\n", done.stderr
+
+
 @pytest.mark.parametrize(("last", "status"), [("", 0), ("sys.exit(3)", 3), ("raise ValueError", 1)])
 def test_a_script_with_changed_lines_runs_as_itself(tmp_path: Path, last: str, status: int) -> None:
     script = (

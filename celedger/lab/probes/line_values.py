@@ -18,6 +18,7 @@ import hashlib
 import importlib.machinery
 import itertools
 import os
+import runpy
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -304,6 +305,17 @@ def install(options: Mapping[str, Any]) -> None:
         return original(self, fullname)
 
     loader.get_code = get_code
+    by_path: Any = runpy
+    original_by_path = by_path._get_code_from_file
+
+    def get_code_by_path(*args: Any) -> Any:  # of a launcher, or a spawned process
+        path = str(Path.cwd() / args[-1])
+        if path not in changed:
+            return original_by_path(*args)
+        code = instrumented(Path(path).read_bytes(), args[-1], changed[path], options["names"])
+        return (code, args[-1]) if len(args) == 2 else code  # until Python 3.11
+
+    by_path._get_code_from_file = get_code_by_path
     _run_script(changed, options["names"])
 
 
