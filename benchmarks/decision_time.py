@@ -1,5 +1,5 @@
 """How long one decision of a bisect takes: posterior and choice, with trials stopped at equal bits;
-the choice alone beside 15 trials under way, and which of these are useless.
+the choice alone beside 15 trials under way.
 
 Ranges of 1,000 and 100,000 commits, in a line and with merges, a shift of 4 sd, 32 whole trials and
 eight stopped ones. Prints the best and the median of the processor times, in ms.
@@ -58,20 +58,16 @@ def decisions(lineage: Lineage, random: np.random.Generator) -> dict[str, float]
         equal_bits.pick(question, evidence, equal_bits.view(question, evidence, positions))
         return time.process_time() - start
 
-    def beside_others() -> dict[str, float]:
+    def beside_others() -> float:
         question, evidence = Question(lineage), Evidence(whole)
         view, cost = equal_bits.view(question, evidence), choice.Cost()
         beside = UnderWay(tuple(near(WORKERS - 1, n / 50)), WORKERS)
         start = time.process_time()
         equal_bits.pick(question, evidence, view, cost, beside)
-        chosen = time.process_time()
-        choice.useless(question, evidence, view.trusting, cost, beside)
-        return {
-            "beside 15 trials": chosen - start,
-            "which are useless": time.process_time() - chosen,
-        }
+        return time.process_time() - start
 
-    return beside_others() | {
+    return {
+        "beside 15 trials": beside_others(),
         "whole trials only": timed(()),
         "with stopped ones": timed(alike),
         "after a whole trial": timed(alike, read(first, 77)),

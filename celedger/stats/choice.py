@@ -249,17 +249,6 @@ ASSUMED_SHIFT, SURE_SHIFT, NO_SHIFT = 2.0, 8.0, 1e-6
 number of them does."""
 CONFIRMING = 4.0
 """Readings to be sure of the last neighbours, in units of log odds over d²/2."""
-
-
-CLEAR = 0.6
-"""Bits of one trial at the median from which a trial under way may be ended, about 2.3 sd. At 2 sd
-ending saved nothing in simulations."""
-USELESS = 0.2
-"""A trial under way is ended if it tells less than this part of what the best other one would. With
-0, 0.1 and 0.2 a search of 1,024 commits at 4 sd takes 5.7, 5.2 and 5.1 with 4 workers and 3.3, 3.0
-and 2.9 with 16, in durations of a trial (40 cases)."""
-CHEAP = 0.1
-"""Only where a build costs at most this part of a trial."""
 ALONE = UnderWay()
 
 
@@ -304,42 +293,22 @@ def choose(
     needed = _needed(question, evidence, posterior, cost, beside)
     if needed is not None or posterior.state is not State.SEARCHING or posterior.belief is None:
         return needed
-    workers = beside.workers if beside.positions else 1
-    table = _alone(question, evidence, posterior, cost, workers)
-    left = np.ones(len(table.positions))
+    positions, seeds, gain, rate = _alone(question, evidence, posterior, cost, beside)
     if beside.positions:
-        left = _Company(question, evidence, posterior, table.positions, beside).left(())
-    return _best(table, left)
-
-
-@dataclass(frozen=True)
-class _Compared:
-    """What is compared: P positions, S seeds."""
-
-    positions: list[int]
-    seeds: list[int | None]
-    gain: Floats
-    """(P, S) bits that a trial tells if no other one runs"""
-    rate: Floats
-    """(P,) the chance to be told them by a second of cost"""
-
-
-def _best(table: _Compared, left: Floats) -> Choice | None:
-    """Return the best choice, where others leave a part (P,) of each gain."""
-    gain = table.gain * left[:, None]
-    worth = gain * table.rate[:, None]
-    row, column = divmod(
-        int(np.argmax(np.round(worth / max(worth.max(), 1e-300), 9))), gain.shape[1]
-    )
+        gain = gain * _left(question, posterior, positions, beside.positions)[:, None]
+    worth = gain * rate[:, None]
+    best = int(np.argmax(np.round(worth / max(worth.max(), 1e-300), 9)))
+    row, column = divmod(best, gain.shape[1])
     if gain[row, column] < SMALLEST_GAIN:
         return None
-    return Choice(table.positions[row], float(gain[row, column]), table.seeds[column])
+    return Choice(positions[row], float(gain[row, column]), seeds[column])
 
 
 def _alone(
-    question: Question, evidence: Evidence, posterior: Posterior, cost: Cost, workers: int
-) -> _Compared:
-    """Return what is compared if no other trial runs."""
+    question: Question, evidence: Evidence, posterior: Posterior, cost: Cost, beside: UnderWay
+) -> tuple[list[int], list[int | None], Floats, Floats]:
+    """Return the P positions and the S seeds that are compared, (P, S) bits that a trial tells if
+    no other one runs, and (P,) the chance to be told them by a second of cost."""
     lineage, belief = question.lineage, posterior.belief
     assert belief is not None
     bad, doubted = lineage.bad, posterior.no_change > DOUBTED
@@ -353,8 +322,8 @@ def _alone(
     stands = belief.table.alone or not spares
     useful = tested - {p for p, n in belief.table.readings.items() if not n and stands}
     positions = worth_comparing(lineage, posterior, useful, frozenset(tested | hidden), cost.built)
-    if workers > 1:
-        marks = np.arange(1, 2 * workers) / (2 * workers)
+    if beside.positions and beside.workers > 1:
+        marks = np.arange(1, 2 * beside.workers) / (2 * beside.workers)
         between = quantiles(lineage, posterior, marks, tested | hidden)
         positions = sorted({*positions, *between})
     share = shares(lineage, posterior, positions)
@@ -367,9 +336,8 @@ def _alone(
     seeds, by_seed, located = seed_choice.weigh_seeds(posterior, positions, share, gain)
     if doubted:
         by_seed = _of_doubt(posterior, positions, seeds, located, gain)
-    chance = _testable(lineage, positions, tested, hidden)
-    rate = chance / np.array([cost.at(p) for p in positions])
-    return _Compared(positions, seeds, by_seed, rate)
+    chance = _testable(positions, tested, hidden)
+    return positions, seeds, by_seed, chance / np.array([cost.at(p) for p in positions])
 
 
 def _of_doubt(
@@ -441,41 +409,8 @@ def _needed(
     return None
 
 
-def useless(
-    question: Question, evidence: Evidence, posterior: Posterior, cost: Cost, beside: UnderWay
-) -> list[int]:
-    """Return which trials under way, as indices into their positions, tell so little by now that
-    the next choice should run in their place. None of an end, where the shift is not clear or where
-    a start costs much."""
-    undecided = posterior.belief is None or posterior.no_change > DOUBTED
-    nobody = UnderWay((), beside.workers)
-    if undecided or cost.build > CHEAP * cost.seconds or not beside.positions:
-        return []
-    if posterior.state is not State.SEARCHING or _needed(
-        question, evidence, posterior, cost, nobody
-    ):
-        return []
-    table = _alone(question, evidence, posterior, cost, beside.workers)
-    positions = table.positions
-    company, ended = _Company(question, evidence, posterior, positions, beside), list[int]()
-    while company.bits >= CLEAR and (least := company.least(ended)) is not None:
-        index, own = least
-        without = [*ended, index]
-        better = _best(table, company.left(without))
-        if better is None:
-            break
-        if own >= USELESS * company.more(without)[0][positions.index(better.position)]:
-            break
-        ended.append(index)
-    return ended
-
-
 def gains(
-    question: Question,
-    evidence: Evidence,
-    posterior: Posterior,
-    positions: list[int],
-    beside: UnderWay = ALONE,
+    question: Question, posterior: Posterior, positions: list[int], beside: UnderWay = ALONE
 ) -> Floats:
     """(P,) bits that one trial at each position tells about this answer beyond those under way; 0
     while the ends do not differ. What several metrics learn of one trial is compared by it."""
@@ -485,7 +420,7 @@ def gains(
     gain = _gains(posterior, positions, share, posterior.belief.fit.predictions())
     gain = np.asarray(seed_choice.weigh_seeds(posterior, positions, share, gain)[1].max(axis=1))
     if beside.positions:
-        gain = gain * _Company(question, evidence, posterior, positions, beside).left(())
+        gain = gain * _left(question, posterior, positions, beside.positions)
     return gain
 
 
@@ -529,64 +464,25 @@ def capacity(shift: float) -> float:
     return float(information * (x[1] - x[0]) / np.log(2))
 
 
-class _Company:
-    """The trials under way, and what they leave to the next one. Those of ends part no candidates,
-    the `inner` ones cut them into cells."""
-
-    def __init__(
-        self,
-        question: Question,
-        evidence: Evidence,
-        posterior: Posterior,
-        positions: list[int],
-        beside: UnderWay,
-    ) -> None:
-        lineage, belief = question.lineage, posterior.belief
-        assert belief is not None
-        counts = belief.table.readings
-        self._read = np.array([max(counts.get(p, 0), 1) for p in positions], dtype=float)
-        self._positions, self._running = positions, beside.positions
-        ends = GOOD, lineage.bad
-        self.inner = [i for i, p in enumerate(beside.positions) if p not in ends]
-        self.bits = _bits(posterior, float(belief.world[EXACT]))
-        if self.inner:
-            group, self._weight, self._bad = cells(
-                lineage, posterior, [beside.positions[i] for i in self.inner]
-            )
-            self._share = shares(lineage, posterior, positions, group, len(self._weight))
-
-    def more(self, without: Sequence[int]) -> tuple[Floats, Floats]:
-        """(P,) what a trial tells beyond those under way, some left out, and what it tells alone;
-        in nats and of the place of the change only."""
-        if not self.inner:
-            return np.zeros(len(self._positions)), np.zeros(len(self._positions))
-        return beyond(self._weight, self._kept(without), self._share, likeness(self.bits))
-
-    def left(self, without: Sequence[int]) -> Floats:
-        """(P,) the part of a trial's gain that those under way leave. At an end, and where only a
-        level is to be learned, they count as so many readings more: of n readings the next one
-        takes about 1/n² of the mean's variance."""
-        running = [p for i, p in enumerate(self._running) if i not in without]
-        again = (self._read / (self._read + [running.count(p) for p in self._positions])) ** 2
-        more, alone = self.more(without)
-        return np.where(alone > NOTHING, more / np.maximum(alone, NOTHING), again)
-
-    def least(self, without: Sequence[int]) -> tuple[int, float] | None:
-        """Return the index of the trial under way whose end would be missed least, and what it
-        tells beyond the others; None if none is left."""
-        r = likeness(self.bits)
-        rest = {
-            i: told(self._weight, self._kept([*without, i]), r)
-            for i in self.inner
-            if i not in without
-        }
-        if not rest:
-            return None
-        index = max(rest, key=rest.__getitem__)
-        return index, told(self._weight, self._kept(without), r) - rest[index]
-
-    def _kept(self, without: Sequence[int]) -> Bools:
-        return self._bad[:, [i not in without for i in self.inner]]
+def _left(
+    question: Question, posterior: Posterior, positions: list[int], running: Sequence[int]
+) -> Floats:
+    """(P,) the part of a trial's gain that those under way leave. They cut the candidates into
+    cells; at an end, and where only a level is to be learned, they count as so many readings more:
+    of n readings the next one takes about 1/n² of the mean's variance."""
+    lineage, belief = question.lineage, posterior.belief
+    assert belief is not None
+    read = np.array([max(belief.table.readings.get(p, 0), 1) for p in positions], dtype=float)
+    beside = np.array([running.count(p) for p in positions])
+    again: Floats = (read / (read + beside)) ** 2
+    inner = [p for p in running if p not in (GOOD, lineage.bad)]
+    if not inner:
+        return again
+    group, weight, bad = cells(lineage, posterior, inner)
+    share = shares(lineage, posterior, positions, group, len(weight))
+    r = likeness(_bits(posterior, float(belief.world[EXACT])))
+    more, alone = beyond(weight, bad, share, r)
+    return np.where(alone > NOTHING, more / np.maximum(alone, NOTHING), again)
 
 
 def _bits(posterior: Posterior, repeats: float) -> float:
@@ -632,9 +528,7 @@ def _gains(
     return np.asarray(gain / (1 + m * common) ** 2)
 
 
-def _testable(
-    lineage: Lineage, positions: list[int], tested: set[int], hidden: frozenset[int]
-) -> Floats:
+def _testable(positions: list[int], tested: set[int], hidden: frozenset[int]) -> Floats:
     """(P,) chance that a commit can be tested: neighbours of broken commits are often broken,
     so that each failure moves the next attempt further away."""
     if not hidden:

@@ -251,7 +251,7 @@ SPARED = 0.01
 often."""
 FURTHER = 0.05
 """Prior odds of each level beyond two."""
-SEVERAL = 0.1
+SEVERAL = 0.3
 """Prior odds that these moved the level, where no pairs are seen; else their bits are new draws."""
 NEARLY = 0.75
 """A step of this part of the largest is as good an answer: the first of such is asked, for no
@@ -368,8 +368,6 @@ class Exact:
     """(G,) of a change; -inf where the bits rule it out"""
     log_none: Floats
     """(G,) that the bits were drawn anew there, and the level stayed"""
-    touched: bool
-    """Some seed's bits differ between the ends, or no seed is known at both."""
     steps: Steps | None = None
     """Where there are more than two levels"""
     several: float = 1.0
@@ -425,7 +423,6 @@ def weigh(
         return Exact(
             np.where(apart & possible, log + log_touched + change, -np.inf),
             np.where(possible, log + anew + none, -np.inf),
-            bool((apart & possible).any()),
         )
 
 
@@ -450,19 +447,25 @@ def weigh_many(
 
     Either one change moved the level and others only drew the bits anew, which `log_free` (G,)
     and `log_none` weigh; or there are several steps, the largest is asked, and the ends tell
-    whether the level stayed. Seeds that stay paired speak for the latter."""
+    whether the level stayed. Seeds that agree on what each level is speak for the latter."""
     steps = Steps.of(bits, splits, order)
-    cut = steps.held >= 0
+    cut = (steps.held >= 0) & (log_prior > -np.inf)
     if not cut.any():
-        return Exact(np.full(len(cut), -np.inf), np.full(len(cut), -np.inf), True)
+        return Exact(np.full(len(cut), -np.inf), np.full(len(cut), -np.inf))
     log = float(steps.level.max() - 1) * np.log(FURTHER)
     log += (len(bits.site) - len(bits.first)) * bits.repeat
     free = np.where(cut, log_free, -np.inf)
     total = np.logaddexp.reduce(log_prior + free)
     one, many, none = -np.inf, total, -np.inf
     if not bits.alone:
+        one = -np.log1p(SEVERAL)
+        floor = max(readings.finest, ROUNDED * readings.resolution)
+        sites, weight = bits.site[bits.first], log_prior[cut]
+        sides = [_of_means(bits, bad[sites], floor) for bad in splits[cut]]
+        two = np.logaddexp.reduce(weight + sides) - np.logaddexp.reduce(weight)
+        means = total + _of_means(bits, steps.level[sites], floor) - two
         factor = pairs.log_factor if pairs is not None else np.zeros(len(free))
-        one, many = -np.log1p(SEVERAL), np.logaddexp.reduce(log_prior + free + factor)
+        many = np.logaddexp(means, np.logaddexp.reduce(log_prior + free + factor))
         many += one + np.log(SEVERAL)
         ends = _of_ends(bits, readings, selected)
         none = np.logaddexp(one + log_none, many + ends)
@@ -474,7 +477,23 @@ def weigh_many(
         change = np.logaddexp(one + free, many + largest)
     either = np.logaddexp(one + total, many)
     several = float(np.exp(many - either)) if np.isfinite(either) else 0.0
-    return Exact(log + change, np.where(cut, log + none, -np.inf), True, steps, several)
+    return Exact(log + change, np.where(cut, log + none, -np.inf), steps, several)
+
+
+def _of_means(bits: Bits, level: Ints | Bools, finest: float) -> float:
+    """Return the log density of the first readings with their bits, where each `level` (C,) has a
+    mean, and as likely each seed one beside; means and the log of the noise are flat."""
+    value, logs = bits.value[bits.first], []
+    log_s = np.linspace(np.log(finest), 0.0, SCALE_NODES)
+    levels = level[:, None] == np.unique(level)
+    for columns in (levels, np.hstack([levels, bits.of_seed])):
+        vectors, lengths, _ = np.linalg.svd(columns, full_matrices=False)
+        vectors, lengths = vectors[:, lengths > 1e-9], lengths[lengths > 1e-9]
+        square = value @ value - ((value @ vectors) ** 2).sum()
+        log = -(len(value) - len(lengths)) * (log_s + 0.5 * np.log(2 * np.pi))
+        log -= max(square, 0.0) / (2 * np.exp(2 * log_s))
+        logs.append(float(np.logaddexp.reduce(log)) - float(np.log(lengths).sum()))
+    return float(np.logaddexp.reduce(logs)) - math.log(2 * SCALE_NODES)
 
 
 def _of_ends(bits: Bits, readings: Readings, selected: tuple[int, int]) -> float:

@@ -267,14 +267,15 @@ class Fit:
         return float(belief @ [noise.share for noise in self.noises] / max(belief.sum(), SMALLEST))
 
     def effect(self, weight: Floats, mass: float) -> tuple[float, float, float]:
-        """Median and central interval holding `mass` of bad level - good level, groups mixed
-        by `weight`; a second mode counts by its share."""
+        """Median and central interval holding `mass` of bad level - good level, given that this is
+        positive; groups mixed by `weight`, a second mode counts by its share."""
         groups = np.flatnonzero(weight > NEGLIGIBLE * weight.max())
         good = self._means(self.good[groups], 0)
         bad = self._means(self.bad[groups], 1)
         shift = (bad[:, None, :] - good[:, :, None]).ravel()
         order = np.argsort(shift, kind="stable")
-        cumulated = np.cumsum(np.repeat(weight[groups], good.shape[1] * bad.shape[1])[order])
+        each = np.repeat(weight[groups], good.shape[1] * bad.shape[1])
+        cumulated = np.cumsum(np.where(shift > 0, each, 0.0)[order])
         marks = np.array([0.5, (1 - mass) / 2, (1 + mass) / 2]) * cumulated[-1]
         if not cumulated[-1] > 0:  # no split explains the readings
             return float(np.nan), float(np.nan), float(np.nan)

@@ -1,9 +1,9 @@
 """Is the bad end of a range worse than its good end? The question with which a bisect begins.
 
 A metric that repeats exactly is compared exactly. Else a t-test on the noise of the ledger, with
-means that one outlier cannot move, or the e-value of Lehmann's ranks, under one budget over all
-metrics that are compared: of a dozen one always looks worse. What is worse over time is decided in
-`incidents.py`; this must not know of it.
+means that one outlier cannot move, under one budget over all metrics that are compared: of a dozen
+one always looks worse. What is worse over time is decided in `incidents.py`; this must not know of
+it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from enum import StrEnum
 import numpy as np
 
 from celedger.base.model import Floor
-from celedger.stats.arrays import Bools, Floats
+from celedger.stats.arrays import Floats
 from celedger.stats.noise import Grouped, Layout, Noise, collapse, fine, pool, smallest_change
 from celedger.stats.tails import t_quantile, t_test
 
-ALPHA = 0.05
-"""False-discovery rate over the metrics of a comparison."""
+ALPHA = 0.025
+"""Chance of a false answer, over the metrics of a comparison."""
 BLIND = 20.0
 """A test that could not tell a change of 20 noise sds tells nothing: undecided, not the same."""
 UNSETTLED = 5
@@ -37,8 +37,6 @@ HEAVY_DOF = 3.0
 is no outlier."""
 LONE_DOF = 1.0
 """The same for the only value of the good end."""
-ODDS = np.array([1.8, 3.2, 11.7, 426.0])
-"""Odds that a value of the bad end exceeds one of the good end: those of half a sd to four sd."""
 CONFIDENCE = 0.95
 
 
@@ -73,7 +71,6 @@ class EndsAnswer:
     verdict: EndVerdict
     effect: float = math.nan
     p_value: float = math.nan
-    e_value: float = math.nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,29 +81,16 @@ class _Tested:
     effect: float
     half: float  # width of the 95 % interval of the effect
     p_value: float
-    e_value: float
     noise: Noise
     sizes: tuple[int, int]  # trials of the bad end, of the good end
 
 
 def compare_ends(questions: Sequence[EndsQuestion]) -> list[EndsAnswer]:
-    """Return the answers, under one budget: of the changes reported, a share ALPHA at most is false
-    in the mean (e-BH: any dependence between the metrics)."""
+    """Return the answers, under one budget."""
     tested = [_test(question) for question in questions]
-    cases = [case for case in tested if isinstance(case, _Tested)]
-    metrics = max(len(cases), 1)
-    p_values = np.array([case.p_value for case in cases])
-    e_values = np.nan_to_num(np.array([case.e_value for case in cases]), nan=0.0) / 2
-    # A p-value below its limit is worth M / alpha: an e-value too, all or nothing.
-    seemed = p_values <= ALPHA / 2 / metrics
-    changed = iter(_discoveries(e_values + np.where(seemed, metrics / ALPHA, 0.0)).tolist())
-    near = ALPHA * min(1.0, UNSETTLED / metrics)
-    almost = iter(((p_values <= near / 2) | (e_values >= 1 / near)).tolist())
-    confidence = 1 - ALPHA / metrics
+    metrics = max(sum(isinstance(case, _Tested) for case in tested), 1)
     return [
-        _conclude(case, question, next(changed), next(almost), confidence)
-        if isinstance(case, _Tested)
-        else case
+        _conclude(case, question, metrics) if isinstance(case, _Tested) else case
         for case, question in zip(tested, questions, strict=True)
     ]
 
@@ -161,13 +145,13 @@ def _exact(bad: Grouped, good: Grouped, noise: Noise, question: EndsQuestion) ->
     if not common:  # an exact metric does not depend on the seed as far as anyone has seen
         common, last = sorted(own), dict.fromkeys(own, float(good.split()[-1].mean()))
     if equal:
-        return EndsAnswer(EndVerdict.SAME, 0.0, 1.0, 0.0)
+        return EndsAnswer(EndVerdict.SAME, 0.0, 1.0)
     level = float(np.mean([last[s] for s in common])) * sign
     effect = float(np.mean([own[s] for s in common])) * sign - level
     if effect == 0 or abs(effect) < question.floor.at(level):
-        return EndsAnswer(EndVerdict.SAME, effect, 0.0, math.inf)
+        return EndsAnswer(EndVerdict.SAME, effect, 0.0)
     verdict = EndVerdict.WORSE if effect * sign > 0 else EndVerdict.BETTER
-    return EndsAnswer(verdict, effect, 0.0, math.inf)
+    return EndsAnswer(verdict, effect, 0.0)
 
 
 def _labels(values: Grouped) -> list[int]:
@@ -186,7 +170,7 @@ def _weigh(bad: Grouped, good: Grouped, noise: Noise) -> _Tested:
     level = robust_mean(good.values, math.hypot(sd, noise.between))
     effect = robust_mean(bad.values, sd, toward=level) - level
     sizes = bad.values.size, good.values.size
-    half = p_value = e_value = math.nan
+    half = p_value = math.nan
     if noise.known:
         of_trials = noise.sd**2 * (1 / sizes[0] + 1 / sizes[1])
         error = math.sqrt(of_trials + noise.between**2 * (1 + 1 / len(good)))
@@ -195,21 +179,13 @@ def _weigh(bad: Grouped, good: Grouped, noise: Noise) -> _Tested:
         alone = min(sizes) == 1 or noise.between > 0
         heavy = HEAVY_DOF if sizes[1] > 1 else LONE_DOF
         p_value = t_test(effect, error, min(noise.dof, heavy) if alone else noise.dof)
-        own, past = bad.values, good.values
-        if noise.between > 0:  # repeats of a commit share its luck: one value a commit
-            own, past = bad.means(), good.means()
-        e_value = lehmann_e_value(own, past)
-    return _Tested(level, effect, half, p_value, e_value, noise, sizes)
+    return _Tested(level, effect, half, p_value, noise, sizes)
 
 
-def _conclude(
-    case: _Tested, question: EndsQuestion, changed: bool, almost: bool, confidence: float
-) -> EndsAnswer:
-    """Return the answer from the test, the budget and the floor. `almost`: at a budget a few times
-    larger the test would have told the ends apart."""
-    answer = EndsAnswer(
-        EndVerdict.UNDECIDED, case.effect * question.sign, case.p_value, case.e_value
-    )
+def _conclude(case: _Tested, question: EndsQuestion, metrics: int) -> EndsAnswer:
+    """Return the answer from the test, its part of the budget and the floor."""
+    answer = EndsAnswer(EndVerdict.UNDECIDED, case.effect * question.sign, case.p_value)
+    changed = case.p_value <= ALPHA / metrics
     if not math.isfinite(case.p_value):
         return answer
     floor = question.floor.at(case.level)
@@ -219,12 +195,13 @@ def _conclude(
     if changed:
         verdict = EndVerdict.WORSE if case.effect > 0 else EndVerdict.BETTER
         return replace(answer, verdict=verdict)
+    confidence = 1 - 2 * ALPHA / metrics
     smallest = smallest_change(case.noise, *case.sizes, confidence, baseline_commits=1)
     if smallest > BLIND * math.hypot(case.noise.sd, case.noise.between):
         return answer
-    # A rank among few or tied values cannot be extreme, however far the value lies; an interval
-    # that excludes every change below the floor by far can (twice its half-width, since nothing
-    # here was held to the budget).
+    # At a budget a few times larger the test would have told the ends apart; or an interval of
+    # twice the half-width, since nothing here is held to the budget, excludes the floor.
+    almost = case.p_value <= ALPHA * min(1.0, UNSETTLED / metrics)
     beyond = abs(case.effect) - 3 * case.half / 2 > floor
     if (almost or beyond) and not small:
         return answer
@@ -245,29 +222,3 @@ def robust_mean(values: Floats, sd: float, toward: float | None = None) -> float
     else:
         middle = low if abs(low - toward) < abs(high - toward) else high
     return float(np.clip(values, middle - CLIP * sd, middle + CLIP * sd).mean())
-
-
-def lehmann_e_value(values: Floats, baseline: Floats) -> float:
-    """Return the e-value of the bad end's ranks among those of the good end: the ratio of their
-    probabilities under the distributions F^odds and 1 - (1 - F)^odds, and under the good end's own
-    F, whatever F is (Savage & Sethuraman 1966). Ties stand in the order of the good end first."""
-    every = np.concatenate((baseline, values))
-    of_bad = np.arange(every.size) >= baseline.size
-    of_bad = of_bad[np.argsort(every, kind="stable")]
-    below = np.cumsum([of_bad, of_bad[::-1]], axis=1)
-    places = np.arange(1, every.size + 1)
-    logs = values.size * np.log(ODDS)
-    logs = logs - np.log1p((ODDS[:, None, None] - 1) * below / places).sum(axis=2).T
-    return float(np.exp(np.minimum(logs, 700)).mean())
-
-
-def _discoveries(e_values: Floats) -> Bools:
-    """Return which of M e-values are discoveries at false-discovery rate ALPHA, under any
-    dependence: the r largest, for the largest r with E_(r) >= M / (alpha r) (Wang & Ramdas
-    2022)."""
-    order = np.sort(e_values)[::-1]
-    enough = order * ALPHA * np.arange(1, order.size + 1) >= order.size
-    if not enough.any():
-        return np.zeros(e_values.shape, dtype=bool)
-    discoveries: Bools = e_values >= order[np.flatnonzero(enough)[-1]]
-    return discoveries

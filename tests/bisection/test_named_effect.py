@@ -92,6 +92,14 @@ def test_equal_seeds_tell_the_effect_side_by_side() -> None:
     assert effect_by_seed(rows[:2], rows[6:], 0.95) is None
 
 
+def test_what_is_named_made_it_worse_in_all_of_its_interval() -> None:
+    """The interval of a commit that had moved few seeds' values held 0 beside "> 99.9 %"."""
+    good, bad = (0.0, 1.0, 0.4, 3.0, 0.1), (1.2, 4.1, 0.9)
+    rows = [firstbad.Reading(p, v) for p, own in ((GOOD, good), (0, bad)) for v in own]
+    answer = firstbad.posterior(firstbad.Question(Lineage.line(1)), firstbad.Evidence(tuple(rows)))
+    assert 0 < answer.effect_low < answer.effect < answer.effect_high
+
+
 def test_the_level_before_the_named_commit_is_its_neighbours() -> None:
     """Over all that is good it would lie between the two levels before."""
     question = firstbad.Question(Lineage.line(LAST + 1))

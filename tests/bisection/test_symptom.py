@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from celedger.base.model import Outcome, OutcomeKind, Purpose, Trial, TrialRecord
-from celedger.judge.bisection.symptom import at_one_place, signature
+from celedger.base.model import Floor, Outcome, OutcomeKind, Purpose, Trial, TrialRecord
+from celedger.judge.bisection.symptom import _weight, at_one_place, signature
+from celedger.stats.range_ends import EndsQuestion, EndVerdict, compare_ends
 
 
 def crash(message: str, kind: OutcomeKind = OutcomeKind.FAILED, code: int = 1) -> TrialRecord:
@@ -60,3 +61,14 @@ def test_crashes_at_one_step_in_one_frame_are_at_one_place() -> None:
     assert not at_one_place([always] * 2)
     assert not at_one_place([always, always, later])
     assert not at_one_place([unknown] * 3)
+
+
+def test_telemetry_that_only_seems_worse_is_searched_where_it_is_named() -> None:
+    """Durations of short trials: 117 trials were spent on them, and nothing had changed."""
+    own = (0.231, 0.229, 0.236), (0.2, 0.204, 0.216)
+    question = EndsQuestion(*own, 1, Floor.parse("1%"), None, (0, 1, 2), (0, 1, 2))
+    (answer, *_) = compare_ends([question] * 6)
+    assert answer.verdict is EndVerdict.UNDECIDED
+    for named, telemetry in ((True, True), (True, False), (False, False)):
+        assert _weight(question, answer, named=named, telemetry=telemetry) < 4
+    assert _weight(question, answer, named=False, telemetry=True) == float("inf")

@@ -153,6 +153,21 @@ def test_of_two_equal_steps_that_move_each_seed_differently_the_first_is_named()
     assert len(path) <= 30
 
 
+@pytest.mark.parametrize("number", range(4))
+def test_a_rise_of_which_half_falls_again_is_named_by_seeds_that_agree(number: int) -> None:
+    """ema-pytorch: .12, 2.30, 1.27, and all bits anew at each. It took three times this."""
+    first = int(np.random.default_rng(number).integers(8, 56))
+
+    def value(position: int, seed: int) -> float:
+        level = (position >= first) + (position > first)
+        noise = np.random.default_rng([number, level, seed]).standard_normal()
+        return (0.12, 2.3, 1.27)[level] + 0.02 * float(noise)
+
+    answer, path = search(value, Lineage.line(64), 0)
+    assert (answer.state, answer.leader) == (State.FOUND, first)
+    assert len(path) <= 14
+
+
 def test_four_more_seeds_are_tried_in_pairs_before_nothing_is_said_to_have_changed() -> None:
     of_seed = np.random.default_rng(3).standard_normal(40)
     answer, path = search(lambda p, s: float(of_seed[s]), Lineage.line(64), 2)

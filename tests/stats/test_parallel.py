@@ -7,8 +7,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from celedger.stats.choice import Cost, UnderWay, beyond, choose, likeness, told, useless
-from celedger.stats.firstbad import Evidence, Posterior, Question, Reading, posterior
+from celedger.stats.choice import UnderWay, beyond, choose, likeness, told
+from celedger.stats.firstbad import Evidence, Question, Reading, posterior
 from celedger.stats.lineage import GOOD, Lineage
 
 LINE = Question(Lineage.line(256))
@@ -167,26 +167,3 @@ def test_the_leader_and_its_parent_are_measured_at_once() -> None:
     assert next_ones(LINE, readings, 1) != [99]
     question = Question(Lineage.line(256), prior=[float(p == 101) + 1e-9 for p in range(256)])
     assert next_ones(question, readings[:20], 2) == [100, 101]
-
-
-# --- what is ended
-
-
-def answered(readings: list[Reading]) -> tuple[Evidence, Posterior]:
-    evidence = Evidence(tuple(readings))
-    return evidence, posterior(LINE, evidence)
-
-
-def test_a_trial_outside_what_is_left_is_ended() -> None:
-    evidence, answer = answered([*ends(4.0), Reading(127, 4.2), Reading(63, 0.1)])
-    beside = UnderWay((90, 200, 105), 3)
-    assert useless(LINE, evidence, answer, Cost(), beside) == [1]
-
-
-def test_no_trial_is_ended_where_the_change_is_faint_or_a_start_is_dear() -> None:
-    beside = UnderWay((90, 200, GOOD), 3)
-    evidence, answer = answered([*ends(1.5), Reading(127, 1.6), Reading(63, 0.1)])
-    assert useless(LINE, evidence, answer, Cost(), beside) == []
-    evidence, answer = answered([*ends(4.0), Reading(127, 4.2), Reading(63, 0.1)])
-    assert useless(LINE, evidence, answer, Cost(1.0, 0.5), beside) == []
-    assert useless(LINE, evidence, answer, Cost(), beside) == [1]  # and none of an end

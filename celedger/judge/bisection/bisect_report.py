@@ -112,8 +112,8 @@ class Report:
     commits: tuple[Commit, ...]
     status: str
     culprits: tuple[Commit, ...]
-    probability: float  # of the leader, or of the answer "nothing changed" or "gradual"
-    no_change: float  # probability that nothing changed at all; the others are given that it did
+    probability: float  # of the answer; of a set or undecided, of the leader if anything changed
+    no_change: float  # probability that nothing changed at all
     confidence: float
     level: float
     effect: float
@@ -258,6 +258,9 @@ def _report(
     between = None
     if status in ("nothing-changed", "undecided") and posterior.no_change >= _ALIKE:
         between = worse_between(history, good, track.question, evidence, sign)
+    leader = posterior.probability[posterior.leader]
+    if status == "found":
+        leader = leader * (1 - posterior.no_change)
     speakers = track.speakers()
     stopped = [trial for trial in spent if trial.early_stopped]
     measured = {track.commit(position).sha for position in track.sites}
@@ -274,11 +277,7 @@ def _report(
         commits=commits,
         status=status,
         culprits=() if nothing else tuple(commits[i] for i in order),
-        probability=float(
-            posterior.no_change
-            if nothing
-            else posterior.gradual or posterior.probability[posterior.leader]
-        ),
+        probability=float(posterior.no_change if nothing else posterior.gradual or leader),
         no_change=posterior.no_change,
         confidence=track.question.confidence,
         level=level,

@@ -156,14 +156,6 @@ class Track:
         is_worse = means[worst] > max(means[end] for end in ends) + self.question.floor
         return worst if is_worse and len(values[worst]) < _LOOKS else None
 
-    def useless(self, cost: choice.Cost, beside: UnderWay) -> list[int]:
-        """Return which trials under way tell this metric too little by now; all when it is
-        answered."""
-        if self.posterior.state is not firstbad.State.SEARCHING:
-            return list(range(len(beside.positions)))
-        view = self.view
-        return choice.useless(view.question, self.evidence, view.trusting, cost, beside)
-
     def fellows(self, position: int) -> frozenset[int]:
         """Return the positions known to compute the same as this one."""
         return equal_bits.alike(self.evidence.readings, position, self._alike)

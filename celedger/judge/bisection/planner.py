@@ -179,7 +179,7 @@ class _Search:
             best = 0
             if len(positions) > 1:
                 bits = sum(
-                    choice.gains(t.view.question, t.evidence, t.view.trusting, positions, beside)
+                    choice.gains(t.view.question, t.view.trusting, positions, beside)
                     for t in wanting
                 )
                 best = int(np.argmax(bits / np.array([cost.at(p) for p in positions])))
@@ -225,14 +225,10 @@ class _Search:
         return self._signing.signed
 
     def spare(self, under_way: Sequence[Proposal]) -> list[Proposal]:
-        """Return which trials under way are no longer worth their end to any metric."""
-        if not under_way:
+        """Return which trials under way are not worth their end: all metrics are answered."""
+        if any(t.posterior.state is firstbad.State.SEARCHING for t in self.tracks):
             return []
-        cost, beside = self._cost(), self._beside(under_way)
-        useless = set.intersection(*(set(t.useless(cost, beside)) for t in self.tracks))
-        answered = all(t.posterior.state is not firstbad.State.SEARCHING for t in self.tracks)
-        needed = {Aim.NAMED, Aim.LOOK} if answered else {Aim.NAMED, Aim.LOOK, Aim.CONFIRM}
-        return [p for i, p in enumerate(under_way) if i in useless and p.aim not in needed]
+        return [p for p in under_way if p.aim not in (Aim.NAMED, Aim.LOOK)]
 
     def ask(self, others: Others, engine: Engine) -> bool:
         """Count what other tasks say of the first metric's answer. Return True if they were not

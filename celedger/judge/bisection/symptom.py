@@ -359,13 +359,15 @@ def _unended(good: Commit, bad: Commit) -> CannotJudge:
 
 
 def _seems_worse(question: EndsQuestion, answer: EndsAnswer) -> bool:
-    """Return True if a metric is too noisy to tell and its values are worse."""
-    return answer.verdict is EndVerdict.TOO_NOISY and answer.effect * question.sign > 0
+    """Return True if a metric's values are worse, and its noise hides whether it is."""
+    hidden = answer.verdict in (EndVerdict.TOO_NOISY, EndVerdict.UNDECIDED)
+    return hidden and answer.effect * question.sign > 0
 
 
 def _weight(question: EndsQuestion, answer: EndsAnswer, *, named: bool, telemetry: bool) -> float:
     """Return how surely BAD is worse, as a p-value; 1 more for telemetry, which a busy machine
-    moves, and 2 more for what is only suspected; inf where it is the same or better.
+    moves, and 2 more for what is only suspected; inf where it is the same or better, and for
+    telemetry that is only suspected.
 
     A metric that the person named is believed to be worse unless the ends prove that it is
     better: the search itself measures them more, looks in the middle, and ends with "nothing
@@ -379,7 +381,8 @@ def _weight(question: EndsQuestion, answer: EndsAnswer, *, named: bool, telemetr
     exact = question.noise is not None and question.noise.exact
     if answer.verdict is EndVerdict.BETTER or (exact and not named):
         return math.inf
-    if named or (answer.verdict is EndVerdict.UNDECIDED and answer.effect * question.sign > 0):
+    suspected = answer.verdict is EndVerdict.UNDECIDED and _seems_worse(question, answer)
+    if named or (suspected and not telemetry):
         return 2.0 + weight
     return math.inf
 
