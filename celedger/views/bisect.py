@@ -126,7 +126,7 @@ class BisectAnswer(Document):
         untestable = [report.commits[i].sha for i in report.untestable[:_LISTED] if i >= 0]
         if untestable:
             lines.append(f"  untestable  {', '.join(map(short, untestable))}")
-        lines += _shares(report)
+        lines += shares_of(report)
         if report.between is not None:
             return [*lines, "", "search up to it with", f"  {self.typed.between(report)}"]
         lines += ["", "reproduce with", f"  {self.typed.bisect(report, [report.metric])}"]
@@ -314,7 +314,7 @@ def effect_text(report: Report, unit: str) -> str:
     return f"{text} ({effect}; 95 %: {low} … {high})" if bounded else f"{text} ({effect})"
 
 
-def _shares(report: Report) -> list[str]:
+def shares_of(report: Report) -> list[str]:
     """Return how much of the difference the named commit explains, and where the rest is."""
     lines, rest = [], np.zeros(2)
     for other in report.others:
@@ -331,11 +331,14 @@ def _shares(report: Report) -> list[str]:
         if other.probability >= report.confidence:
             rest += low, high
             lines.append(f"  also        {low:.0%} to {high:.0%} of it lies in {ends}")
-        else:
-            lines.append(
-                f"  perhaps     up to {high:.0%} of the difference lies in {ends} "
-                f"({sure(other.probability)} sure)"
-            )
+        else:  # at most what the named commit surely leaves
+            own = np.clip([report.low / whole, report.high / whole], 0.0, 1.0)
+            high = min(high, 1 - float(own.min())) if np.isfinite(own).all() else high
+            if round(100 * high):
+                lines.append(
+                    f"  perhaps     up to {high:.0%} of the difference lies in {ends} "
+                    f"({sure(other.probability)} sure)"
+                )
     if rest.any():
         low, high = np.clip(1 - rest[::-1], 0.0, 1.0)
         lines.insert(0, f"  explains    {low:.0%} to {high:.0%} of the difference")

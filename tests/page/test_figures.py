@@ -38,9 +38,11 @@ from celedger.base.model import (
     Trial,
 )  # fmt: skip
 from celedger.judge.bisection import Report
+from celedger.judge.bisection.bisect_report import Other
 from celedger.judge.state import state_of
 from celedger.page import curves, drift_picture, marks, posterior
 from celedger.views import picture
+from celedger.views.bisect import shares_of
 
 Commits = Callable[..., list[Commit]]
 TASK = ("core", "mlp_digits")
@@ -572,3 +574,11 @@ def test_steps_are_joined_over_epochs(history: Any, make_commits: Commits, tmp_p
     ):  # fmt: skip
         with pytest.raises(error):
             curves.read_chart(history.ledger, TASK, shas, names, "step")
+
+
+def test_another_step_has_at_most_what_the_named_commit_leaves(make_commits: Commits) -> None:
+    made = make_commits(12)
+    other = Other(made[2], made[3], 0.02, 0.25, 0.4, -0.01, 0.06)  # 0.05 lies between the ends
+    text = "\n".join(shares_of(searched(made, 7, others=(other,))))
+    assert "perhaps     up to 20% of the difference lies in" in text  # named: 0.04 at least
+    assert not shares_of(searched(made, 7, others=(other,), low=0.05))
