@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from conftest import Done, celedger, make_project  # noqa: E402
-from old_verdicts import record_verdicts  # noqa: E402
+from old_verdicts import record_verdict  # noqa: E402
 
 from celedger.base.model import (  # noqa: E402
     BaselineAct,
@@ -55,8 +55,6 @@ from celedger.base.model import (  # noqa: E402
     StepValues,
     Task,
     Trial,
-    Verdict,
-    VerdictKind,
 )  # fmt: skip
 from celedger.ledger import Ledger, checksums, ulid  # noqa: E402
 from celedger.repo import Repository  # noqa: E402
@@ -116,13 +114,8 @@ def fill(ledger: Ledger, commits: list[Commit], seed: int) -> None:
             Trial(ulid.new(clock + number, random), commits[number].sha, trials[0].recipe, "e" * 64,
                   7, Purpose.RUN, clock + number, "host", "cpu"), evidence, [],
         )  # fmt: skip
-    record_verdicts(ledger, [
-        Verdict(
-            c.sha, "tiny", "fit", "val_loss", VerdictKind.SAME, 1.0, 1.0, 0.0, -0.1, 0.1, 0.5,
-            (trials[0].ulid,), (trials[1].ulid,), "rule-1", "a note", trials[0].recipe, "e" * 64,
-        )
-        for c in commits
-    ])  # fmt: skip
+    for commit in commits:
+        record_verdict(ledger, commit, trials[0].ulid)
     report = {
         "good": first.sha, "bad": last.sha, "commits": [c.sha for c in commits[1:]],
         "posterior": [1 / (len(commits) - 1)] * (len(commits) - 1), "trials": 3, "stored": 4,
@@ -246,7 +239,7 @@ ATTACKS: dict[str, Attack] = {
     "word: an unknown outcome": put("outcomes", kind="fine"),
     "word: an unknown reason": put("trials", why="fun"),
     "word: an unknown mark": put("outcomes", marks="shiny"),
-    "word: an unknown verdict": put("verdicts", kind="great"),
+    "verdict: an unsafe name": put("verdicts", kind="\x1b[31m"),
     "word: an unknown direction": put("definitions", direction="sideways"),
     "word: an unknown act": lambda db: (
         db.execute("PRAGMA ignore_check_constraints = ON"), put("baselines", act="bless")(db)

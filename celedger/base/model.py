@@ -372,43 +372,6 @@ class ReusableTrial:
     failed: bool = False  # it may have lacked what is no commit's
 
 
-class VerdictKind(StrEnum):
-    """The meaning of the numbers. `failed`, `missing`, `not-finite` never pass."""
-
-    SAME = "same"  # a change worth knowing would have been seen
-    TOO_NOISY = "too-noisy"  # nothing was seen, and a change worth knowing would not have been
-    REGRESSED = "regressed"
-    IMPROVED = "improved"
-    UNDECIDED = "undecided"  # seems changed, or there is nothing to compare with
-    FAILED = "failed"
-    NOT_FINITE = "not-finite"
-    MISSING = "missing"
-    ENVIRONMENT_CHANGED = "environment-changed"
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """One metric of one task at one commit, judged, in the metric's own unit."""
-
-    commit: str
-    suite: str
-    task: str
-    metric: str  # "" when the whole task failed
-    kind: VerdictKind
-    level: float = math.nan  # the baseline's level
-    value: float = math.nan  # this commit's mean
-    effect: float = math.nan  # value - level; between low and high at the stated confidence
-    low: float = math.nan
-    high: float = math.nan
-    p_value: float = math.nan
-    trials: tuple[str, ...] = ()  # ulids judged
-    baseline: tuple[str, ...] = ()  # ulids judged against
-    rule: str = ""  # name and version of the rule
-    note: str = ""
-    recipe: str = ""
-    environment: str = ""
-
-
 @dataclass(frozen=True)
 class TaskRecord:
     """A task as the ledger knows it: `definition` is what `Task.definition()` said."""

@@ -157,9 +157,9 @@ def settled(
 
 def record_state(session: Session, tip: str, job: str) -> State:
     """Bring the state of a line up to date, and record what was not said yet."""
-    from celedger.service import measure
+    from celedger.judge import memory
 
-    return measure.record_state(session.repository, session.ledger, session.config, tip, job)
+    return memory.record(session.repository, session.ledger, tip, job=job, now=time.time())
 
 
 def archive_of(repository: Repository, settings: Config) -> Archive:

@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 from collections.abc import (
-    Callable,
     Collection,
     Iterable,
     Iterator,
@@ -22,13 +21,14 @@ from collections.abc import (
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
+from random import SystemRandom
 
 from celedger.base import VERSION, files, serial
 from celedger.base.errors import CeledgerError
 from celedger.base.model import Commit, Task
 from celedger.judge.incident import MetricStanding, Standing, State
 from celedger.judge.line import LONGEST, Line
-from celedger.ledger import Ledger
+from celedger.ledger import Ledger, ulid
 from celedger.repo import Repository, bisecting
 from celedger.system import device_lock
 
@@ -127,7 +127,6 @@ def record(
     *,
     job: str,
     now: float,
-    name: Callable[[], str],
 ) -> State:
     """Bring the state of a line up to date: derive it, and record what was not said yet. Where
     nothing came since the last time, nothing is to say.
@@ -135,7 +134,6 @@ def record(
     Args:
         job: What asks: `run`, `check`, `bisect`, `merge`, or the commit of the worker's job.
         now: Seconds since the epoch.
-        name: Makes a ULID.
     """
     # Two that derive at once, `check` and the worker, would give one incident two names.
     with device_lock.hold(ledger.private / LOCK):
@@ -154,7 +152,7 @@ def record(
         rows = new_rows(
             [each for each in state.incidents if each.id not in moved],
             ledger.said_last(), listed.sizes,
-            revision=tip, job=job, now=now, name=name,
+            revision=tip, job=job, now=now, name=lambda: ulid.new(now, SystemRandom()),
         )  # fmt: skip
         if rows:
             ledger.record_said(rows)
@@ -171,12 +169,6 @@ def is_settled(repository: Repository, ledger: Ledger, asked: Sequence[object]) 
 
 def note_settled(repository: Repository, ledger: Ledger, asked: Sequence[object]) -> None:
     _write(_file(repository, ledger, repr(asked)), {})
-
-
-def is_older(ledger: Ledger) -> bool:
-    """Return True if an older celedger judged this ledger, and nothing was said since: its first
-    state is no news."""
-    return bool(ledger.judged()) and not ledger.said()
 
 
 def standings_at(

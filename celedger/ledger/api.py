@@ -17,14 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from celedger.base.errors import LedgerError
-from celedger.base.model import (
-    BisectRecord,
-    Commit,
-    Metric,
-    SaidIncident,
-    TrialRecord,
-    Verdict,
-)
+from celedger.base.model import BisectRecord, Commit, Metric, SaidIncident, TrialRecord
 from celedger.ledger.read import Reader
 
 if TYPE_CHECKING:
@@ -171,11 +164,6 @@ class OpenLedger:
     def metrics(self) -> list[Metric]:
         """Return each metric with unit and direction, as it was defined last."""
         return self._reader.metrics()
-
-    def verdicts(self, *, commit: str | None = None, task: str | None = None) -> list[Verdict]:
-        """Return the latest verdict on each commit, task and metric, as celedger judged before it
-        kept incidents. None is added any more."""
-        return self._reader.verdicts(commit=commit, task=task)
 
     def incidents(self) -> list[SaidIncident]:
         """Return each incident as it was said last, the oldest first."""

@@ -40,7 +40,6 @@ from celedger.base.model import (
     TaskRecord,
     Trial,
     TrialRecord,
-    Verdict,
     usual_unit,
 )
 from celedger.ledger.store import Store, decoded, from_null, unpack
@@ -365,29 +364,6 @@ class Reader(Store):
         """Return the environments, the oldest first."""
         return self._nouns(Environment, "SELECT fingerprint, details FROM environments ORDER BY id")
 
-    def verdicts(self, *, commit: str | None = None, task: str | None = None) -> list[Verdict]:
-        """Return the latest of each commit, task and metric, in the order in which they were
-        judged. Only verdicts on the definition of the task that was judged last count."""
-        where, values = _where({"c.sha = ?": commit, "v.task = ?": task})
-        latest = f"SELECT max(v.id) {_VERDICTS} {where} GROUP BY v.revision, suite, task, metric"
-        verdicts = self._nouns(
-            Verdict,
-            "SELECT c.sha, suite, task, metric, kind, level, value, effect, low, high, p_value, "
-            "own.ulids, base.ulids, rule, note, recipe, environment "
-            f"{_VERDICTS} JOIN trial_sets own ON own.id = v.trials "
-            f"JOIN trial_sets base ON base.id = v.baseline WHERE v.id IN ({latest}) ORDER BY v.id",
-            values,
-        )
-        last = {(v.commit, v.suite, v.task): v.recipe for v in verdicts}  # the latest overwrites
-        return [v for v in verdicts if last[v.commit, v.suite, v.task] == v.recipe]
-
-    def judged(self) -> list[tuple[str, str, str, float]]:
-        """Return each (suite, task, commit) that was judged, and when: seconds since the epoch."""
-        return self._rows(
-            "SELECT suite, task, c.sha, CAST(strftime('%s', max(v.recorded)) AS REAL) "
-            f"{_VERDICTS} GROUP BY v.revision, suite, task"
-        )
-
     def baselines(self) -> list[BaselineRecord]:
         """Return the acts of people, the oldest first."""
         return self._nouns(
@@ -531,9 +507,6 @@ class Reader(Store):
             f"FROM commits c {where} ORDER BY commit_time, c.id",
             values,
         )
-
-
-_VERDICTS = "FROM verdicts v JOIN commits c ON c.id = v.revision"
 
 
 def _trial_record(

@@ -29,7 +29,6 @@ from celedger.base.model import (
     Metric,
     OutcomeKind,
     Purpose,
-    VerdictKind,
 )
 from celedger.base.text import plain
 from celedger.ledger import ulid as ulids
@@ -259,7 +258,7 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
     "trial_facts": {"name": NAME, "value": TEXT},
     "verdicts": {
         "suite": NAME, "task": NAME, "metric": NAME, "recipe": DIGEST_OR_NONE,
-        "environment": NAME, "kind": _word(VerdictKind), "level": NUMBER,
+        "environment": NAME, "kind": NAME, "level": NUMBER,
         "value": NUMBER, "effect": NUMBER, "low": NUMBER, "high": NUMBER, "p_value": NUMBER,
         "rule": NAME, "note": TEXT, "recorded": DATE,
     },

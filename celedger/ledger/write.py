@@ -13,7 +13,7 @@ import hashlib
 import json
 import sqlite3
 import zlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from celedger.base.errors import LedgerError
@@ -125,11 +125,6 @@ _COUNTED = {
     "verdicts": "verdicts", "bisects": "bisects", "baselines": "baselines",
     "findings": "findings",
 }  # fmt: skip
-# Of these the latest row on a subject counts, whichever ledger it comes from.
-_LATEST = {
-    "verdicts": ("revision", "suite", "task", "metric"),
-    "definitions": ("metric", "task"),
-}
 
 
 class _DryRun(Exception):
@@ -405,8 +400,7 @@ class Ledger(Reader):
                 if dry_run:
                     raise _DryRun
                 if target.total_changes > changes:
-                    for table, subject in _LATEST.items():
-                        _repeat_latest(target, table, subject)
+                    _repeat_latest_definitions(target)
                     self._completed = True
         except _DryRun:
             pass
@@ -504,18 +498,19 @@ def _counts(connection: sqlite3.Connection) -> dict[str, int]:
     return {**number, "unfinished_trials": begun - number["trials"]}
 
 
-def _repeat_latest(connection: sqlite3.Connection, table: str, subject: Sequence[str]) -> None:
-    """Repeat the latest row on each subject after those that were recorded earlier and came later:
-    the last row counts."""
-    partition = f"PARTITION BY {', '.join(subject)}"
+def _repeat_latest_definitions(connection: sqlite3.Connection) -> None:
+    """Repeat the latest definition of each task's metric after those that were recorded earlier and
+    came later: the last row counts, whichever ledger it comes from."""
+    partition = "PARTITION BY metric, task"
     stale = connection.execute(
-        f"SELECT id FROM (SELECT id, max(id) OVER ({partition}) AS last, "
-        f"row_number() OVER ({partition} ORDER BY recorded DESC, id DESC) AS number FROM {table}) "
+        f"SELECT id FROM (SELECT id, max(id) OVER ({partition}) AS last, row_number() OVER "
+        f"({partition} ORDER BY recorded DESC, id DESC) AS number FROM definitions) "
         "WHERE number = 1 AND id != last"
     ).fetchall()
-    names = checksums.COLUMNS[table].removeprefix("id, ")
+    names = checksums.COLUMNS["definitions"].removeprefix("id, ")
     for (row,) in stale:
         key = connection.execute(
-            f"INSERT INTO {table} ({names}) SELECT {names} FROM {table} WHERE id = ?", (row,)
+            f"INSERT INTO definitions ({names}) SELECT {names} FROM definitions WHERE id = ?",
+            (row,),
         ).lastrowid
-        checksums.seal(connection, table, key or 0)
+        checksums.seal(connection, "definitions", key or 0)

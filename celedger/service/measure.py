@@ -4,44 +4,19 @@ state. Verbs and the worker do it in this order. Must not know how the answer is
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from random import SystemRandom
 from typing import TYPE_CHECKING
 
-from celedger.base.config import Config
 from celedger.base.errors import CeledgerError
 from celedger.base.model import Commit, Task, TrialRecord
 from celedger.judge import memory
 from celedger.judge.incident import TYPED, State
 from celedger.judge.line import Line
-from celedger.ledger import Ledger, ulid
-from celedger.repo import Repository
-from celedger.service.notify import note_as_sent
 
 if TYPE_CHECKING:
     from celedger.trial.engine import Need
     from celedger.trial.runner import Bench
-
-
-def record_state(
-    repository: Repository,
-    ledger: Ledger,
-    settings: Config,
-    tip: str,
-    job: str,
-    clock: Callable[[], float] = time.time,
-) -> State:
-    """Bring the state of the line of `tip` up to date, and record what was not said yet. The first
-    state of an older celedger's ledger is no news."""
-    now, is_upgrade = clock(), memory.is_older(ledger)
-    state = memory.record(
-        repository, ledger, tip, job=job, now=now, name=lambda: ulid.new(now, SystemRandom())
-    )
-    if is_upgrade:
-        note_as_sent(ledger, settings, state)
-    return state
 
 
 def preflight(
@@ -82,8 +57,6 @@ def measure(
     from celedger.trial.workplace import lacking
 
     repository, ledger = bench.repository, bench.ledger
-    if memory.is_older(ledger):
-        record()  # then what this job finds is news
     needs = lacking(bench, [commit], tasks)
     line = memory.line_of(repository, ledger, tip)
     question = (tip, commit.sha, *(task.recipe for task in tasks))

@@ -82,13 +82,6 @@ def announce(
                 ledger.record_said(_rows(news, state, name))
 
 
-def note_as_sent(ledger: Ledger, settings: Config, state: State) -> None:
-    """Record all that a state holds as sent: the first state of a ledger that an older celedger
-    judged is no news."""
-    for address in settings.notify:
-        ledger.record_said(_rows(unsent(state.incidents, set()), state, _name(address)))
-
-
 def _name(address: str) -> str:
     """Return what the ledger keeps of an address, which may hold a password."""
     return hashlib.sha256(address.encode()).hexdigest()[:16]

@@ -268,7 +268,7 @@ class Worker:
         # Here, and not above: a merge during a trial starts a worker that leaves its job and
         # goes; the statistics would cost it, and the trial, a second of a core.
         from celedger.judge import memory
-        from celedger.service.measure import measure, preflight, record_state
+        from celedger.service.measure import measure, preflight
         from celedger.service.notify import announce
         from celedger.trial.dispatch import chosen_bench
         from celedger.trial.workplace import choose_tasks, suite_of
@@ -280,7 +280,9 @@ class Worker:
         tasks = choose_tasks(suite, ())
 
         def record() -> State:
-            return record_state(repository, self.ledger, settings, commit.sha, commit.sha, self.now)
+            return memory.record(
+                repository, self.ledger, commit.sha, job=commit.sha, now=self.now()
+            )
 
         with chosen_bench(
             repository, self.ledger, settings, suite, tasks, gate=gate, commit=commit.sha,

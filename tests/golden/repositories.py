@@ -11,12 +11,11 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
 from fast_import import NewCommit, create
-from old_verdicts import record_verdicts
 
 from celedger import suite
 from celedger.base import config
@@ -35,8 +34,6 @@ from celedger.base.model import (
     StepValues,
     Task,
     Trial,
-    Verdict,
-    VerdictKind,
 )
 from celedger.ledger import Ledger
 from celedger.repo import Repository
@@ -356,33 +353,6 @@ def exact(root: Path) -> None:
                         else None,
                         reads=[b"model.py"],
                     )
-        record_verdicts(writer.ledger, _every_verdict(writer))
-
-
-def _every_verdict(writer: Writer) -> list[Verdict]:
-    """A verdict of each kind, at c9, in the words that were stored once."""
-    judged = tuple(r.trial.ulid for r in writer.ledger.trials(commit=writer.commits["c9"].sha))
-    against = tuple(r.trial.ulid for r in writer.ledger.trials(commit=writer.commits["c4"].sha))
-    base = Verdict(
-        writer.commits["c9"].sha, "bits", "count", "loss", VerdictKind.IMPROVED, 0.8333, 0.7083,
-        -0.125, -0.13, -0.12, 0.003, judged[:1], against[:1], "exact-1", "bits differ",
-        writer.tasks["count"].recipe, HERE.fingerprint,
-    )  # fmt: skip
-    # In another environment, so that it decides no other answer.
-    walk = replace(
-        base, task="walk", recipe=writer.tasks["walk"].recipe, environment=ELSEWHERE.fingerprint
-    )
-    return [
-        base,
-        replace(base, metric="duration", kind=VerdictKind.UNDECIDED, note="too few trials"),
-        replace(base, metric="peak_rss", kind=VerdictKind.SAME, effect=0.0, low=-1.0, high=1.0),
-        replace(walk, metric="", kind=VerdictKind.FAILED, note="exit status 1"),
-        replace(walk, kind=VerdictKind.NOT_FINITE, value=math.nan, note="1 of 2"),
-        replace(walk, metric="duration", kind=VerdictKind.ENVIRONMENT_CHANGED,
-                level=math.nan, effect=math.nan, note="torch 2.12.0 -> 2.13.0"),
-        replace(walk, metric="peak_rss", kind=VerdictKind.REGRESSED, effect=math.inf),
-        replace(walk, metric="rss", kind=VerdictKind.MISSING, note="not reported"),
-    ]  # fmt: skip
 
 
 def broken(root: Path) -> None:

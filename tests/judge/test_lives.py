@@ -5,13 +5,10 @@ from __future__ import annotations
 
 import itertools
 import os
-import shutil
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from conftest import git
-from ledgers.make import HERE, history
 
 from celedger.judge import told as tellings
 from celedger.judge.line import Line
@@ -679,30 +676,4 @@ def test_the_worker_names_the_commit_inside_a_bad_merge_in_one_alert(
     life.project.commit("comment", {"notes.txt": "one\n"})
     assert f"since {bad[:8]} number" in drain(life)
     assert life.trials() - ran <= 3
-    assert life.alerts == {row["id"]: ["opened"]}
-
-
-@pytest.mark.parametrize("verb", ["run", "check"])
-def test_the_first_state_of_an_old_ledger_is_no_news(
-    live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
-) -> None:
-    old = tmp_path / "old"
-    history(old)
-    life = live(exact=True)
-    root = life.project.root
-    git(root, "fetch", "-q", str(old), "HEAD")
-    git(root, "reset", "-q", "--hard", "FETCH_HEAD")
-    shutil.rmtree(root / "suites" / "tiny")
-    shutil.copy(HERE / "schema-4.db", root / "ledger.db")
-    life.say(verb, "HEAD")
-    life.say("check", "HEAD")
-    assert life.alerts == {}
-    assert len(life.json("log")["commits"]) == 3
-    life.commit(1.5)
-    life.say("check")
-    life.say("check")
-    life.commit(3.0)
-    life.say("check")
-    assert life.say("check").status == 1
-    (row,) = [r for r in life.listed() if r["first_bad"] == [life.head()]]
     assert life.alerts == {row["id"]: ["opened"]}

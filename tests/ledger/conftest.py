@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from old_verdicts import record_verdicts
+from old_verdicts import record_verdict
 
 from celedger.base.model import (
     BaselineAct,
@@ -32,8 +32,6 @@ from celedger.base.model import (
     StepValues,
     Task,
     Trial,
-    Verdict,
-    VerdictKind,
 )
 from celedger.ledger import Ledger, ulid
 
@@ -115,9 +113,7 @@ class Facts:
                 ])  # fmt: skip
                 assert ledger.finish_trial(trial.ulid, Outcome(OutcomeKind.OK, 2.0), {"loss": 0.5})
                 trials.append(trial)
-            record_verdicts(ledger, [
-                Verdict(commit.sha, "core", "mlp", "loss", VerdictKind.SAME, trials=(trial.ulid,))
-            ])  # fmt: skip
+            record_verdict(ledger, commit, trial.ulid)
         footprint = Footprint((b"model.py",), inputs=("*.txt",))
         ledger.record_footprint(trials[0].ulid, footprint, "around")
         ledger.record_unknown_footprint(trials[1].ulid, "it mounts")
@@ -174,7 +170,7 @@ class Facts:
         trials = ledger.trials()
         return repr([
             ledger.commits(), ledger.tasks(), ledger.metrics(), ledger.environments(), trials,
-            ledger.verdicts(), ledger.bisects(), ledger.baselines(), ledger.findings(),
+            ledger.bisects(), ledger.baselines(), ledger.findings(),
             ledger.trial_facts(), ledger.said(),
             ledger.summaries("mlp", "loss"),
             [(ledger.series(r.trial.ulid), ledger.fingerprints(r.trial.ulid),

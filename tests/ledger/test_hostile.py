@@ -109,7 +109,6 @@ def test_a_poisoned_ledger_is_read_without_the_rows(name: str, theirs: Path, fac
             list(ledger.values())
             list(ledger.values(summaries=True))
             ledger.measured_tasks()
-            ledger.judged()
             for recipe in (t.recipe for t in ledger.tasks()):
                 ledger.metrics(recipe)
                 ledger.environments_of(recipe)

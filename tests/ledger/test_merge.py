@@ -1,4 +1,4 @@
-"""The union of two ledgers: complete, idempotent, and the newest verdict counts."""
+"""The union of two ledgers: complete, idempotent, and the newest definition counts."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from old_verdicts import record_verdicts
 
 from celedger.base.errors import LedgerDamaged
-from celedger.base.model import OutcomeKind, Verdict, VerdictKind
+from celedger.base.model import Floor, OutcomeKind
 from celedger.ledger import Ledger
 from celedger.ledger import checksums as rows
 from celedger.ledger.archive import Archive, restore
@@ -160,35 +159,26 @@ def test_a_trial_that_ran_in_one_ledger_gets_its_end_from_the_other(
 
 
 @pytest.mark.parametrize("theirs_is_newer", [False, True])
-def test_the_newest_verdict_counts_whichever_ledger_had_it(
+def test_the_newest_definition_counts_whichever_ledger_had_it(
     tmp_path: Path, facts: Any, theirs_is_newer: bool
 ) -> None:
     paths = [tmp_path / name for name in ("old.db", "new.db")]
-    for path, kind, at in zip(
-        paths, (VerdictKind.SAME, VerdictKind.REGRESSED), ("01", "02"), strict=True
-    ):
+    for day, path in enumerate(paths, 1):
+        (loss,) = facts.task().metrics
+        task = facts.task("mlp", replace(loss, floor=Floor(float(day), relative=False)))
         with Ledger.open(path, create=True) as ledger:
-            verdict = Verdict("", "core", "mlp", "loss", kind)
-            commit = facts.commit(5)
-            ledger.record_commits([commit])
-            record_verdicts(ledger, [replace(verdict, commit=commit.sha)])
+            ledger.record_task(task)
         with closing(sqlite3.connect(path)) as connection:  # as if it were another day
-            connection.execute("DROP TRIGGER verdicts_never_changed")
-            connection.execute("UPDATE verdicts SET recorded = ?", (f"2026-01-{at}T00:00:00Z",))
+            connection.execute("DROP TRIGGER definitions_never_changed")
+            connection.execute(f"UPDATE definitions SET recorded = '2026-01-0{day}T00:00:00Z'")
+            rows.seal(connection, "definitions", 1)
             connection.commit()
-        _seal_again(path)
     own, other = paths if theirs_is_newer else paths[::-1]
     for _ in range(2):
         merged(own, other)
         with Ledger.open(own, readonly=True) as ledger:
-            assert [v.kind for v in ledger.verdicts()] == [VerdictKind.REGRESSED]
+            assert [m.floor.amount for m in ledger.metrics(task.recipe)] == [2.0]
             assert ledger.damage() == []
-
-
-def _seal_again(path: Path) -> None:
-    with closing(sqlite3.connect(path)) as connection:
-        rows.seal(connection, "verdicts", 1)
-        connection.commit()
 
 
 def test_a_damaged_ledger_is_refused(tmp_path: Path, other: Path) -> None:

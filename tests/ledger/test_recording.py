@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from old_verdicts import record_verdicts
+from old_verdicts import record_verdict
 
 from celedger.base.errors import LedgerError
 from celedger.base.model import (
@@ -29,8 +29,6 @@ from celedger.base.model import (
     Outcome,
     OutcomeKind,
     StepValues,
-    Verdict,
-    VerdictKind,
 )
 from celedger.base.text import escaped, without_sequences
 from celedger.ledger import Ledger
@@ -208,34 +206,6 @@ def test_what_fails_within_a_transaction_leaves_nothing_behind(
     assert ledger.series(trial.ulid) == {"other": [(1, 2.0)], "new name": [(2, 3.0)]}
 
 
-def test_a_verdict_is_added_when_it_says_something_new(ledger: Ledger, facts: Facts) -> None:
-    commit = facts.commit(1)
-    ledger.record_commits([commit])
-    same_ = Verdict(commit.sha, "core", "mlp", "loss", VerdictKind.SAME, level=1.0)
-    worse = Verdict(
-        commit.sha, "core", "mlp", "loss", VerdictKind.REGRESSED, 1.0, 1.5, 0.5, -math.inf, 0.9,
-        0.01, ("a", "b"), ("c",), "e-value 1", "why",
-    )  # fmt: skip
-    for verdict in (same_, same_, worse, worse, same_, worse):
-        record_verdicts(ledger, [verdict])
-    assert ledger._rows("SELECT count(*) FROM verdicts") == [(4,)]
-    assert ledger.verdicts() == [worse]
-    assert ledger.verdicts(commit=commit.sha, task="mlp") == [worse]
-    assert ledger.verdicts(task="other") == []
-
-
-def test_the_trials_of_all_metrics_are_kept_once(ledger: Ledger, facts: Facts) -> None:
-    commit = facts.commit(1)
-    ledger.record_commits([commit])
-    base = tuple(f"01BASE{i}" for i in range(90))
-    for own in (("a",), ("a", "b"), ("a", "b")):
-        verdict = Verdict(
-            commit.sha, "core", "mlp", "", VerdictKind.SAME, trials=own, baseline=base
-        )
-        record_verdicts(ledger, [replace(verdict, metric=name) for name in ("loss", "speed")])
-    assert ledger._rows("SELECT count(*) FROM trial_sets") == [(3,)]
-
-
 def test_a_bisect_comes_back_as_it_was_recorded(ledger: Ledger) -> None:
     bisect = BisectRecord(
         "01", "core", "mlp", "loss", "a" * 40, "b" * 40, ("c" * 40, "d" * 40), 0.97, "found", 5.0,
@@ -276,7 +246,7 @@ def test_no_row_is_ever_changed_or_deleted_but_in_the_queue(ledger: Ledger, fact
     ledger.append(trial.ulid, 1, {"loss": 1.0}, "f1")
     ledger.append_epochs(trial.ulid, [EpochReport(1, {}, steps={"loss": StepValues(0, (1.0,))})])
     assert ledger.finish_trial(trial.ulid, Outcome(OutcomeKind.OK, 1.0), {"loss": 1.0})
-    record_verdicts(ledger, [Verdict(commit.sha, "core", "mlp", "loss", VerdictKind.SAME)])
+    record_verdict(ledger, commit)
     footprint = Footprint((b"", b"model.py"), (b"docs",), ("*.c",))
     ledger.record_footprint(trial.ulid, footprint, "around")
     (evidence,) = ledger.reusable_trials(recipe=trial.recipe, environment=trial.environment)
