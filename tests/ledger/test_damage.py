@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from celedger.base.errors import LedgerDamaged, LedgerError
-from celedger.ledger import Ledger, opening, schema
+from celedger.ledger import Ledger, opening
 from celedger.ledger import checksums as ledger_facts
 
 PAGE = 4096
+OLD_LEDGERS = Path(__file__).parents[1] / "ledgers"
 
 
 @pytest.fixture
@@ -185,22 +186,12 @@ def test_a_checkpoint_without_its_stamp_costs_one_check_of_the_rows(
     Ledger.open(path, readonly=True).close()
 
 
-def old(path: Path, version: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make a ledger of an older schema."""
-    with monkeypatch.context() as patch:
-        patch.setattr(schema, "MIGRATIONS", dict(list(schema.MIGRATIONS.items())[:version]))
-        Ledger.open(path, create=True).close()
-
-
-def test_what_is_damaged_gets_no_checksum(
-    tmp_path: Path, facts: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "old.db"
-    old(path, 2, monkeypatch)
+def test_what_is_damaged_gets_no_checksum(tmp_path: Path) -> None:
+    path = shutil.copy(OLD_LEDGERS / "schema-2.db", tmp_path / "old.db")
     with closing(sqlite3.connect(path)) as then:
         then.executemany(
             "INSERT INTO commits VALUES (?, ?, 't', 'a', 1, 1, 's')",
-            [(i, f"{i:040}") for i in range(500)],
+            [(i, f"{i:040}") for i in range(100, 600)],
         )
         then.commit()
         (root,) = then.execute(

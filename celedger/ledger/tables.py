@@ -1,6 +1,6 @@
-"""The tables and views of the first schema, frozen as they shipped last.
+"""The tables and views of schema 5, frozen.
 
-Lives here: literal SQL, and nothing else. `schema.py` says what later schemas changed.
+Lives here: literal SQL, and nothing else. `schema.py` makes them, also of those of older schemas.
 """
 
 from __future__ import annotations
@@ -106,6 +106,7 @@ CREATE TABLE summaries (         -- keyed for drift: one task's metric is one ra
   definition INTEGER REFERENCES definitions(id),  -- whose rule made it; NULL: the last value
   PRIMARY KEY (metric, task, trial)
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX summaries_by_trial ON summaries (trial);
 CREATE TABLE trial_sets (        -- metrics of a task are judged from the same trials: kept once
   id INTEGER PRIMARY KEY,
   digest BLOB NOT NULL UNIQUE,   -- SHA-256 of ulids
@@ -147,10 +148,10 @@ CREATE TABLE bisects (
   ended REAL NOT NULL,
   report TEXT NOT NULL           -- JSON
 ) STRICT;
-CREATE TABLE baselines (         -- which level a person declared right, and why
+CREATE TABLE baselines (       -- a person's word on a level, an incident or a trial, and why
   id INTEGER PRIMARY KEY,
   ulid TEXT NOT NULL UNIQUE,
-  act TEXT NOT NULL CHECK (act IN ('pin', 'accept')),
+  act TEXT NOT NULL,
   revision INTEGER NOT NULL REFERENCES commits(id),
   suite TEXT NOT NULL,
   task TEXT NOT NULL,            -- '' is every task of the suite
@@ -175,6 +176,51 @@ CREATE TABLE derived (           -- trials that did not run: another one proves 
   trial INTEGER PRIMARY KEY REFERENCES trials(id),
   evidence INTEGER NOT NULL REFERENCES trials(id)
 ) STRICT;
+CREATE TABLE trial_facts (       -- what is known of a trial beyond its columns
+  id INTEGER PRIMARY KEY,
+  trial INTEGER NOT NULL REFERENCES trials(id),
+  name TEXT NOT NULL,
+  value TEXT NOT NULL,
+  UNIQUE (trial, name)
+) STRICT;
+CREATE TABLE said (              -- what was said about incidents, and to whom
+  id INTEGER PRIMARY KEY,
+  ulid TEXT NOT NULL UNIQUE,
+  incident TEXT NOT NULL,        -- 8 hexadecimal digits
+  state TEXT NOT NULL,
+  event TEXT NOT NULL,
+  kind TEXT NOT NULL,
+  suite TEXT NOT NULL,
+  task TEXT NOT NULL,
+  metric TEXT NOT NULL,
+  oldest TEXT NOT NULL,          -- sha of the oldest commit that may be the first bad one
+  revision TEXT NOT NULL,        -- sha of HEAD then
+  job TEXT NOT NULL,
+  address TEXT NOT NULL,         -- to whom an alert went; '' is the record of a job
+  details TEXT NOT NULL,         -- JSON
+  at REAL NOT NULL               -- seconds since the epoch, UTC
+) STRICT;
+CREATE TABLE findings (          -- what diagnoses said; their runs are not in the ledger
+  id INTEGER PRIMARY KEY,
+  ulid TEXT NOT NULL UNIQUE,
+  verb TEXT NOT NULL,
+  suite TEXT NOT NULL,
+  task TEXT NOT NULL,
+  revision INTEGER NOT NULL REFERENCES commits(id),
+  before INTEGER REFERENCES commits(id),  -- NULL: it was compared with no other commit
+  command TEXT NOT NULL,         -- after `celedger`
+  started REAL NOT NULL,         -- seconds since the epoch, UTC
+  headline TEXT NOT NULL,
+  document TEXT NOT NULL         -- JSON
+) STRICT;
+CREATE INDEX findings_by_revision ON findings (revision, id);
+CREATE TABLE checksums (         -- in the order in which facts were completed
+  id INTEGER PRIMARY KEY,
+  fact TEXT NOT NULL,            -- the table of its row
+  row INTEGER NOT NULL,
+  value INTEGER NOT NULL,        -- CRC-32; the latest of a fact counts
+  schema INTEGER NOT NULL DEFAULT 5  -- whose columns it covers
+) STRICT;
 CREATE TABLE jobs (              -- the queue: the one table whose rows change
   id INTEGER PRIMARY KEY,
   kind TEXT NOT NULL,
@@ -182,10 +228,8 @@ CREATE TABLE jobs (              -- the queue: the one table whose rows change
   suite TEXT NOT NULL,
   created REAL NOT NULL,
   key TEXT NOT NULL,
-  payload TEXT NOT NULL,         -- JSON
   state TEXT NOT NULL,
   owner TEXT NOT NULL,
-  lease_until REAL NOT NULL,
   attempts INTEGER NOT NULL,
   message TEXT NOT NULL,
   ended REAL
@@ -199,7 +243,6 @@ SELECT t.suite, t.name AS task, m.name AS metric, d.unit, d.direction, d.kind,
        d.floor, d.floor_is_relative, d.summary, d.recorded, d.metric AS metric_id, d.task AS task_id
 FROM definitions d JOIN metrics m ON m.id = d.metric JOIN tasks t ON t.id = d.task
 WHERE d.id IN (SELECT max(id) FROM definitions GROUP BY task, metric);
-
 CREATE VIEW epoch_metrics AS
 SELECT t.suite, t.name AS task, c.sha, c.subject, r.seed, p.epoch, m.name AS metric, p.value,
        d.unit, r.ulid AS trial, o.kind AS outcome,
@@ -212,15 +255,23 @@ JOIN commits c ON c.id = r.revision
 JOIN metrics m ON m.id = p.metric
 LEFT JOIN outcomes o ON o.trial = r.id
 LEFT JOIN metric_definitions d ON d.metric_id = p.metric AND d.task_id = r.task;
-
+CREATE VIEW incidents AS         -- a metric of an incident, as it was said last
+SELECT s.incident, s.kind,
+       ifnull((SELECT value FROM json_each(m.value) WHERE key = 0), s.suite) AS suite,
+       ifnull((SELECT value FROM json_each(m.value) WHERE key = 1), s.task) AS task,
+       ifnull((SELECT value FROM json_each(m.value) WHERE key = 2), s.metric) AS metric,
+       ifnull((SELECT value FROM json_each(m.value) WHERE key = 3), s.state) AS state,
+       s.oldest, s.revision,
+       strftime('%Y-%m-%dT%H:%M:%SZ', s.at, 'unixepoch') AS said, s.id AS said_id
+FROM said s
+LEFT JOIN json_each(s.details, '$.metrics') m  -- untrusted, SQLite runs no other function of JSON
+WHERE s.id IN (SELECT max(id) FROM said WHERE address = '' GROUP BY incident);
 CREATE VIEW drift AS
 SELECT t.suite, t.name AS task, m.name AS metric, c.sha, c.subject, c.author,
        strftime('%Y-%m-%dT%H:%M:%SZ', c.commit_time, 'unixepoch') AS committed,
        count(*) AS trials, avg(s.value) AS mean, min(s.value) AS lowest, max(s.value) AS highest,
        count(*) - count(s.value) AS nan, e.fingerprint AS environment,
-       (SELECT v.kind FROM verdicts v
-        WHERE v.revision = r.revision AND v.suite = t.suite AND v.task = t.name
-          AND v.metric = m.name ORDER BY v.id DESC LIMIT 1) AS verdict
+       i.state AS verdict
 FROM metrics m
 CROSS JOIN tasks t
 CROSS JOIN summaries s ON s.metric = m.id AND s.task = t.id
@@ -228,27 +279,38 @@ JOIN trials r ON r.id = s.trial
 JOIN outcomes o ON o.trial = s.trial AND o.kind = 'ok'
 JOIN commits c ON c.id = r.revision
 JOIN environments e ON e.id = r.environment
+LEFT JOIN (SELECT suite, task, metric, state, max(said_id) FROM incidents
+  GROUP BY suite, task, metric) i ON (i.suite, i.task, i.metric) = (t.suite, t.name, m.name)
 GROUP BY m.name, t.suite, t.name, r.revision, e.fingerprint;
-
-CREATE VIEW latest AS
-SELECT n.suite, n.task, m.name AS metric, avg(s.value) AS mean, count(*) AS trials,
-       (SELECT v.kind FROM verdicts v
-        WHERE v.revision = n.revision AND v.suite = n.suite AND v.task = n.task
-          AND v.metric = m.name ORDER BY v.id DESC LIMIT 1) AS verdict,
-       c.sha, c.subject, strftime('%Y-%m-%dT%H:%M:%SZ', c.commit_time, 'unixepoch') AS committed
-FROM (
-  SELECT t.suite, t.name AS task, r.revision, max(c.commit_time)  -- r.revision is of that row
+CREATE VIEW latest AS            -- of commits of one second: a child, then by author_time and sha
+WITH ran AS (
+  SELECT DISTINCT t.suite, t.name AS task, c.id, c.sha, c.commit_time, c.author_time
   FROM trials r
   JOIN outcomes o ON o.trial = r.id AND o.kind = 'ok'
   JOIN tasks t ON t.id = r.task
   JOIN commits c ON c.id = r.revision
-  GROUP BY t.suite, t.name
-) n
-CROSS JOIN trials r ON r.revision = n.revision
+), with_child AS (
+  SELECT n.suite, n.task, p.sha FROM ran n
+  JOIN parents p ON p.revision = n.id
+  JOIN commits c ON c.sha = p.sha AND c.commit_time = n.commit_time
+), newest AS (
+  SELECT suite, task, id, row_number() OVER (
+    PARTITION BY suite, task ORDER BY commit_time DESC,
+    (suite, task, sha) IN (SELECT * FROM with_child), author_time DESC, sha DESC
+  ) AS place FROM ran
+)
+SELECT n.suite, n.task, m.name AS metric, avg(s.value) AS mean, count(*) AS trials,
+       i.state AS verdict,
+       c.sha, c.subject, strftime('%Y-%m-%dT%H:%M:%SZ', c.commit_time, 'unixepoch') AS committed
+FROM newest n
+CROSS JOIN trials r ON r.revision = n.id
 CROSS JOIN tasks t ON t.id = r.task AND t.suite = n.suite AND t.name = n.task
 CROSS JOIN outcomes o ON o.trial = r.id AND o.kind = 'ok'
 CROSS JOIN metrics m
 CROSS JOIN summaries s ON s.metric = m.id AND s.task = r.task AND s.trial = r.id
-JOIN commits c ON c.id = n.revision
+JOIN commits c ON c.id = n.id
+LEFT JOIN (SELECT suite, task, metric, state, max(said_id) FROM incidents
+  GROUP BY suite, task, metric) i ON (i.suite, i.task, i.metric) = (n.suite, n.task, m.name)
+WHERE n.place = 1
 GROUP BY n.suite, n.task, m.name;
 """
