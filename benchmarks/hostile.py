@@ -297,8 +297,7 @@ ATTACKS: dict[str, Attack] = {
         "ALTER TABLE checksums DROP COLUMN schema; INSERT INTO checksums SELECT * FROM kept; "
         "DROP TABLE kept; DROP TABLE findings; DROP TABLE trial_facts; DROP TABLE said; "
         "ALTER TABLE jobs ADD COLUMN payload TEXT; ALTER TABLE jobs ADD COLUMN lease_until REAL; "
-        "DELETE FROM _sqlite_migrations WHERE name IN ('4_findings', '5_trial_facts'); "
-        "PRAGMA user_version = 3; "
+        "UPDATE _sqlite_migrations SET name = '3_checksums'; PRAGMA user_version = 3; "
         "CREATE TRIGGER evil AFTER INSERT ON _sqlite_migrations BEGIN INSERT INTO metrics (name) "
         + ENDLESS + " SELECT x FROM t; END;"
     ),

@@ -212,7 +212,7 @@ class Purpose(StrEnum):
 
 
 class OutcomeKind(StrEnum):
-    """Did it run? Never what the numbers say: that is a Verdict."""
+    """Did it run? Never what the numbers say: that is a `Standing`."""
 
     OK = "ok"
     FAILED = "failed"

@@ -193,7 +193,7 @@ def bisect(
                     noise = memory.read(session.repository, session.ledger)
                     guilty = bisection.inside(bench, session.config, answer, noise)
         tip = memory.tip_of(session.repository, history.commits[-1])
-        state = record_state(session, tip, "bisect")
+        state = record_state(session, "bisect", tip)
         log = session.repository.log(state.tip, limit=memory.RECENT)
         draw = verbs.drawer(context.obj)
         announce(session.repository, session.ledger, session.config, state, log, warn, draw)
@@ -240,11 +240,10 @@ def _explained(command: Options, answer: Answer, words: Sequence[str]) -> Iterat
 def _incident(session: Session, name: str) -> Incident | None:
     """Return the incident that is meant instead of a range. Raises UsageError for one that leaves
     nothing to be searched."""
-    from celedger.judge import memory
 
     if ".." in name:
         return None
-    state = record_state(session, memory.tip_of(session.repository), "bisect")
+    state = record_state(session, "bisect")
     incident = state.find(name)
     if incident is None:
         raise UsageError(

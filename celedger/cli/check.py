@@ -149,7 +149,7 @@ def _measure(
         session, "check", names, why=Purpose.CHECK, together=True, suite=suite
     ) as (bench, tasks):  # fmt: skip
         state, line, _ = measure(
-            bench, commit, tasks, tip, lambda: record_state(session, tip, "check"), note,
+            bench, commit, tasks, tip, lambda: record_state(session, "check", tip), note,
             most=session.config.max_reruns if budget is None else budget,
             progress=lambda needs: Progress(bench, needs),
         )  # fmt: skip
@@ -319,7 +319,7 @@ def void(
             trial = record.trial
             _record_act(session, act, trial.commit, record.suite, record.task,
                         BY_ID + trial.ulid, why)  # fmt: skip
-        record_state(session, _tip(session), "baseline")
+        record_state(session, "baseline")
     print(f"{count(len(records), 'trial')} {'count again' if undo else 'void'}")
     return Status.GOOD
 
@@ -352,7 +352,7 @@ def _act_on_incident(context: typer.Context, act: str, name: str, why: str) -> i
         _record_act(
             session, act, incident.likeliest, main.suite, main.task, BY_ID + incident.id, why
         )
-        record_state(session, state.tip, "baseline")
+        record_state(session, "baseline", state.tip)
     print(f"{act}ed {incident.id} {incident.title()}")
     return Status.GOOD
 
@@ -387,12 +387,6 @@ def _record_act(
     session.ledger.record_baseline(record)
 
 
-def _tip(session: Session) -> str:
-    from celedger.judge import memory
-
-    return memory.tip_of(session.repository)
-
-
 def _declare(
     context: typer.Context,
     act: str,
@@ -421,7 +415,7 @@ def _declare(
         elif metric is not None and metric not in names:
             raise UsageError(f"no task has a metric {metric!r}", f"there are {', '.join(names)}")
         _record_act(session, act, commit.sha, chosen.name, task or "", metric or "", why)
-        record_state(session, _tip(session), "baseline")
+        record_state(session, "baseline")
         if act == "pin" and not measured:
             typed = command("run", revision, suite=suite)
             note(context.obj.retyped(f"celedger: {revision} is not measured yet: type {typed}"))

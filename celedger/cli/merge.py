@@ -39,7 +39,6 @@ def merge(
     files and are not copied. A ledger is refused if it has a row that celedger never writes, or no
     commit of this repository.
     """
-    from celedger.judge import memory
     from celedger.ledger import Ledger
     from celedger.views.merge import Merged
 
@@ -57,7 +56,7 @@ def merge(
         added = session.ledger.merge(source, dry_run=dry_run)
         with suppress(UnknownRevision):  # of a repository without a commit
             if not dry_run:
-                record_state(session, memory.tip_of(session.repository), "merge")
+                record_state(session, "merge")
     options.answer(Merged(other, added, dry_run), json)
     return Status.GOOD
 
@@ -112,7 +111,6 @@ def import_(
 
     from celedger.base.config import closest
     from celedger.base.model import Direction
-    from celedger.judge import memory
     from celedger.ledger import Ledger
     from celedger.service import imports
     from celedger.views.merge import Merged
@@ -139,7 +137,7 @@ def import_(
         with Ledger.from_elsewhere(draft) as ledger:
             added = session.ledger.merge(ledger, dry_run=dry_run)
         if not dry_run:
-            record_state(session, memory.tip_of(session.repository), "import")
+            record_state(session, "import")
     options.answer(Merged(source, added, dry_run), json)
     return Status.GOOD
 

@@ -219,7 +219,7 @@ def table(
         state = cache(partial(memory.read, session.repository, session.ledger))
         opened: AbstractContextManager[tuple[Session, Sequence[Commit]]]
         if ".." in revision:
-            opened = nullcontext((session, measured(session, revision)[0]))
+            opened = nullcontext((session, _measured(session, revision)))
         else:
             opened = reading_apart(session, [revision])
         with opened as (own_session, commits):
@@ -234,23 +234,17 @@ def table(
     return Status.GOOD
 
 
-def measured(session: Session, revision: str) -> tuple[list[Commit], list[Commit]]:
-    """Return the measured commits of a range or of a commit's history, and that whole history.
-
-    Both are oldest first. The measured ones are those of the main line, since a series that
-    wanders in and out of merged branches has steps that no commit made; where only branches were
-    measured, all of them.
-    """
+def _measured(session: Session, revision: str) -> list[Commit]:
+    """Return the measured commits of a range, oldest first: those of the main line, since a series
+    that wanders in and out of merged branches has steps that no commit made; where only branches
+    were measured, all of them."""
     from celedger.repo.repository import main_line
     from celedger.views.samples import run_command
 
     trained = set(session.ledger.commits_with_trials())
     repository = session.repository
-    if ".." in revision:
-        old = revision.partition("..")[0]
-        whole = [repository.resolve(old or "HEAD"), *repository.commits(revision)]
-    else:
-        whole = repository.log(revision, limit=100_000)[::-1]
+    old = revision.partition("..")[0]
+    whole = [repository.resolve(old or "HEAD"), *repository.commits(revision)]
     main = {commit.sha for commit in main_line(whole)}
     every = [commit for commit in whole if commit.sha in trained]
     series = [commit for commit in every if commit.sha in main] or every
@@ -259,4 +253,4 @@ def measured(session: Session, revision: str) -> tuple[list[Commit], list[Commit
     if not series:
         problem = f"the ledger holds no trial of {revision}"
         raise CeledgerError(problem, f"type {run_command(session.ledger, revision)}")
-    return series, whole
+    return series

@@ -120,7 +120,7 @@ def run(
             )  # fmt: skip
             records = _train(bench, needs, "; --force runs them again", budget)
             budget.report()
-        state = record_state(session, memory.tip_of(repository, newest), "run")
+        state = record_state(session, "run", memory.tip_of(repository, newest))
         standings = memory.standings_at(
             repository, ledger, state, newest.sha, tasks, bench.suite.judged
         )
@@ -322,7 +322,7 @@ def noise(
             needs = in_turns(bench, at, tasks, seeds=seeds, repeats=repeats)
             ran = _train(bench, needs)
         name, ledger = bench.suite.name, session.ledger
-        state = record_state(session, memory.tip_of(session.repository, at), "noise")
+        state = record_state(session, "noise", memory.tip_of(session.repository, at))
         options.answer(
             NoiseList([TaskNoise.of(ledger, name, task.name, state) for task in tasks]), json
         )

@@ -155,10 +155,12 @@ def settled(
         yield settings, start
 
 
-def record_state(session: Session, tip: str, job: str) -> State:
-    """Bring the state of a line up to date, and record what was not said yet."""
+def record_state(session: Session, job: str, tip: str = "") -> State:
+    """Bring the state of a line, HEAD's where no `tip` is named, up to date, and record what was
+    not said yet."""
     from celedger.judge import memory
 
+    tip = tip or memory.tip_of(session.repository)
     return memory.record(session.repository, session.ledger, tip, job=job, now=time.time())
 
 

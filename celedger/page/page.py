@@ -59,7 +59,6 @@ class TableCell:
 
     state: Health
     metric: str
-    way: str
     href: str
     path: str
     value: str
@@ -283,9 +282,8 @@ def _cell(history: Measured, key: str, stands: SeriesHealth) -> TableCell:
     series = stands.series
     metric = series.metric
     line = sparkline.path(series, len(history.scope.axis))
-    way = _WAYS[metric.direction.value]
     return TableCell(
-        stands.health, metric.name, way, view(key, metric.name), line, _value(series), stands.tag
+        stands.health, metric.name, view(key, metric.name), line, _value(series), stands.tag
     )
 
 

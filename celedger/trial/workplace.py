@@ -282,18 +282,6 @@ def re_used(bench: Bench, needs: Sequence[Need]) -> set[tuple[str, str]]:
     return free
 
 
-def by_environment(
-    bench: Bench, commits: Sequence[Commit], tasks: Sequence[Task]
-) -> list[tuple[dict[str, Environment], list[Commit]]]:
-    """Group the commits that would run in the same environments, with these (by task name)."""
-    groups: dict[tuple[str, ...], tuple[dict[str, Environment], list[Commit]]] = {}
-    for commit in commits:
-        environments = {t.name: bench.place(commit.sha, t).environment for t in tasks}
-        key = tuple(environment.fingerprint for environment in environments.values())
-        groups.setdefault(key, (environments, []))[1].append(commit)
-    return list(groups.values())
-
-
 def in_turns(
     bench: Bench, commit: Commit, tasks: Sequence[Task], *, seeds: int, repeats: int
 ) -> list[Need]:

@@ -242,7 +242,8 @@ def test_processes_that_start_at_once_migrate_once(ledger: Ledger, tomorrow: Non
         one.join()
     assert [one.exitcode for one in all_of_them] == [0] * 8
     with Ledger.open(ledger.path) as migrated:
-        assert migrated._rows("SELECT count(*) FROM _sqlite_migrations") == [(TODAY + 1,)]
+        done = migrated._rows("SELECT count(*) FROM _sqlite_migrations")
+        assert done == [(len(schema.MIGRATIONS),)]
 
 
 def mounted(monkeypatch: pytest.MonkeyPatch, mounts: list[tuple[str, str]]) -> None:
