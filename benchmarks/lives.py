@@ -3,9 +3,8 @@
     OMP_NUM_THREADS=1 python benchmarks/lives.py --lives 20 --noise seed collapse session
     python benchmarks/lives.py --scenes                    # fixed scenes in place of lives
     python benchmarks/lives.py --lives 1 --noise seed --seed 17 --faults
-    python benchmarks/lives.py --prototype FOLDER:a        # judge by a prototype's model
 
-Judges are scored at every job by one scorer (`lives/score.py`). Tables have the targets beside;
+celedger's judge is scored at every job (`lives/score.py`). Tables have the targets beside;
 the command exits with 1 where one is missed by more than two standard errors. `--without` switches
 a part of the judge off. `--faults` lists what was said wrongly, by life and job.
 """
@@ -18,22 +17,21 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from pathlib import Path
 
 from lives import events, report
-from lives.judges import PARTS, Judge, PrototypeJudge
+from lives.judges import PARTS, Judge
 from lives.noise import KINDS
+from lives.pure import PureJudge
 from lives.scenes import SCENES
 from lives.score import Score, play, total
 
-JUDGES = ("pure",)
 Unit = tuple[str, int]
 """A kind of noise or the name of a scene, and the number of the life."""
 
 
 def main() -> int:
     args = _arguments()
-    judge = partial(_judge, args.judge, args.prototype, tuple(args.without))
+    judge = partial(PureJudge, tuple(args.without))
     units: list[Unit] = []
     for name in args.scene if args.scenes else args.noise:
         count = args.lives or (SCENES[name].lives if args.scenes else 20)
@@ -63,22 +61,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--scene", nargs="+", choices=SCENES, default=list(SCENES))
     parser.add_argument("--seed", type=int, default=0, help="number of the first life")
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--judge", choices=JUDGES, default=JUDGES[0])
-    parser.add_argument("--prototype", metavar="FOLDER[:NAME]", help="model, a or b")
     parser.add_argument("--without", nargs="+", choices=PARTS, default=[])
     parser.add_argument("--faults", action="store_true")
     args = parser.parse_args()
     args.scenes = args.scenes or any(a.startswith("--scene") for a in sys.argv)
     return args
-
-
-def _judge(name: str, prototype: str | None, without: tuple[str, ...]) -> Judge:
-    if prototype:
-        folder, _, model = prototype.partition(":")
-        return PrototypeJudge(Path(folder), model or "model", without)
-    from lives.pure import PureJudge  # a prototype needs no product
-
-    return {"pure": PureJudge}[name](without)
 
 
 def _one(scenes: bool, judge: Callable[[], Judge], unit: Unit) -> tuple[Unit, Score]:
