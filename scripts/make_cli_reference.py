@@ -74,8 +74,7 @@ def words_of_verbs() -> Iterator[list[str]]:
     for name in verbs.names():
         command = verbs.command(name)
         within = getattr(command, "commands", None)
-        if not verbs.is_hidden(name):
-            yield from [[name, each] for each in within] if within else [[name]]
+        yield from [[name, each] for each in within] if within else [[name]]
 
 
 def help_of(words: list[str]) -> str:

@@ -376,11 +376,7 @@ def _drain(command: Options, engine: str | None, *, from_hook: bool) -> None:
     def configure(repository: Repository) -> Config:
         return stack.enter_context(settled(repository, command, engine=engine))[0]
 
-    def publish(repository: Repository, settings: Config) -> None:
-        if settings.report is not None:
-            diagnose(repository, settings, ["report", "--output", str(settings.report)])
-
-    def diagnose(repository: Repository, settings: Config, words: Sequence[str]) -> str:
+    def run_verb(repository: Repository, settings: Config, words: Sequence[str]) -> str:
         """Return the answer of an installed verb, "" where it is not installed."""
         given = Options(repository.worktree, settings.ledger, attended=not from_hook)
         inside = (repository.root, repository.worktree)
@@ -415,8 +411,7 @@ def _drain(command: Options, engine: str | None, *, from_hook: bool) -> None:
                 Options(repository.worktree, session.ledger.path, attended=not from_hook),
                 not_in=(repository.root, repository.worktree),
             ),
-            publish=publish,
-            diagnose=diagnose,
+            run_verb=run_verb,
         )
         done = worker.drain()
         if done is None:

@@ -28,26 +28,21 @@ CORE = {
     "stop": "service", "demo": "demo", "doctor": "doctor", "baseline": "check", "hook": "service",
     "merge": "merge", "import": "merge",
 }  # fmt: skip
-_HIDDEN = {"void": "check"}  # another name of `baseline void`
 
 
 def is_core(name: str) -> bool:
-    return name in CORE or name in _HIDDEN
-
-
-def is_hidden(name: str) -> bool:
-    return name in _HIDDEN
+    return name in CORE
 
 
 def names() -> list[str]:
-    """Return all verbs, hidden ones included."""
-    return list(dict.fromkeys([*CORE, *plugins.installed(plugins.VERBS), *_HIDDEN]))
+    """Return all verbs."""
+    return list(dict.fromkeys([*CORE, *plugins.installed(plugins.VERBS)]))
 
 
 def _function(name: str) -> Any:
     """Return what a verb is made of: a function, or a group of verbs. Raises MachineError."""
     if is_core(name):
-        module = import_module(f"celedger.cli.{(CORE | _HIDDEN)[name]}")
+        module = import_module(f"celedger.cli.{CORE[name]}")
         return getattr(module, f"{name}_" if iskeyword(name) else name)
     return plugins.installed(plugins.VERBS)[name].load()
 
@@ -143,4 +138,4 @@ def _listed(name: str) -> Any:
         return TyperCommand(name, short_help=error.cause)
     if isinstance(function, typer.Typer):
         return command(name)
-    return TyperCommand(name, help=inspect.getdoc(function), hidden=is_hidden(name))
+    return TyperCommand(name, help=inspect.getdoc(function))

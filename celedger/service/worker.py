@@ -130,10 +130,9 @@ class Worker:
     listen: events.Listener = events.ignore
     attended: bool = False
     draw: Draw | None = None  # makes the pictures of alerts
-    publish: Callable[[Repository, Config], None] | None = None  # writes the report's page
-    # Runs a verb that diagnoses, keeps its answer and returns it, "" where no package has the verb;
-    # without it nothing is signed or explained.
-    diagnose: Callable[[Repository, Config, Sequence[str]], str] | None = None
+    # Runs an installed verb, which keeps its answer, and returns that, "" where no package has the
+    # verb; without it nothing is signed or explained, and no page is written.
+    run_verb: Callable[[Repository, Config, Sequence[str]], str] | None = None
     owner: str = field(default_factory=lambda: f"{socket.gethostname()} {os.getpid()}")
 
     def drain(self) -> int | None:
@@ -244,13 +243,14 @@ class Worker:
     def _publish(self, job: QueuedJob) -> None:
         """Write the report anew where the user's configuration names its file. A page that cannot
         be written is a line in the log."""
-        if self.publish is None:
+        if self.run_verb is None:
             return
         try:
             repository = self._place(job)
             settings = self.configure(repository)
             if settings.report is not None:
-                self.publish(repository, settings)
+                words = ["report", "--output", str(settings.report)]
+                self.run_verb(repository, settings, words)
         except Exception as error:  # whatever is wrong with it, the work goes on
             self.say(f"the report was not written: {error}")
 
@@ -290,7 +290,7 @@ class Worker:
             together=True,
         ) as bench:  # fmt: skip
             self._sign(repository, settings, bench, commit)
-            if (diagnose := self.diagnose) is not None:
+            if (diagnose := self.run_verb) is not None:
                 preflight(
                     bench, commit, tasks, lambda words: diagnose(repository, settings, words),
                     self.say,
@@ -342,14 +342,14 @@ class Worker:
         """Record the first steps of the commits that came, up to this one, and say whether they
         compute the same. Takes seconds; what cannot be signed is trained all the same."""
         log = repository.log(commit.sha, limit=_SIGNED + 1, first_parent=True)
-        if self.diagnose is None or len(log) < 2:
+        if self.run_verb is None or len(log) < 2:
             return
         known = {*self.ledger.commits_with_trials(), *(r.commit for r in self.ledger.signatures())}
         base = next((c for c in log[1:] if c.sha in known), log[1])
         ends = f"{base.sha[:TYPED]}..{commit.sha[:TYPED]}"
         words = ["same", ends, "--suite", bench.suite.folder.name, "--json"]
         try:
-            answer = self.diagnose(repository, settings, words)
+            answer = self.run_verb(repository, settings, words)
         except CeledgerError as error:
             self.say(f"{commit.sha[:10]} is not signed: {error}")
             return
@@ -368,7 +368,7 @@ class Worker:
         """Let a diagnosis say why the named commit is worse than its parent. What it says is a
         finding of the commit; the incident stands without it."""
         culprit = report.culprits[0]
-        if self.diagnose is None or not report.named or not culprit.parents:
+        if self.run_verb is None or not report.named or not culprit.parents:
             return
         ends = f"{culprit.parents[0][:TYPED]}..{culprit.sha[:TYPED]}"
         (task,) = (task for task in bench.suite.tasks if task.name == report.task)
@@ -376,7 +376,7 @@ class Worker:
         verb = _EXPLAINING.get(metric.kind, _EXPLAIN) if metric is not None else _EXPLAIN
         words = [verb[0], ends, report.task, *verb[1:], "--suite", bench.suite.folder.name]
         try:
-            self.diagnose(repository, settings, words)
+            self.run_verb(repository, settings, words)
         except CeledgerError as error:
             self.say(f"{culprit.sha[:10]} is not explained: {error}")
 

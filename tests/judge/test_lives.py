@@ -341,7 +341,7 @@ def test_void_trials_count_no_more_until_they_are_taken_back(live: Live) -> None
     ids = [t["ulid"] for task in life.json("show", sha)["tasks"] for t in task["trials"]]
     assert life.say("baseline", "void", *ids, "--why", "the fan was broken").status == 0
     assert life.listed() == []
-    assert life.say("void", *ids, "--why", "it was not", "--undo").status == 0
+    assert life.say("baseline", "void", *ids, "--why", "it was not", "--undo").status == 0
     assert life.only()["id"] == name
     life.compare()
 
