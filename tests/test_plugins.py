@@ -56,6 +56,20 @@ def test_one_that_cannot_be_imported_is_a_line(project: Project, site: Path) -> 
     assert len(done.err.splitlines()) == 1
 
 
+def test_every_group_is_read_as_packaging_tools_write_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a comment, and an empty line between two groups."""
+    groups = (plugins.ENGINES, plugins.PROBES, plugins.SIGNERS, plugins.VERBS)
+    text = "\n".join(f"[{group}]\n# ours\nmine = mine_mod:x\n" for group in groups)
+    packages.install(tmp_path, "mine", f"{text}\n[console_scripts]\nx = y:z\n", {})
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for group in groups:
+        found = plugins.installed(group)
+        assert found["mine"].module == "mine_mod"
+        assert "" not in found and "# ours" not in found
+
+
 def test_a_verb_of_the_core_reads_no_entry_points() -> None:
     program = (
         "import sys\nfrom celedger.base import plugins\nfrom celedger.cli.app import run\n"

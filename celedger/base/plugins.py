@@ -27,6 +27,7 @@ VERBS, ENGINES, PROBES = "celedger.verbs", "celedger.engines", "celedger.probes"
 SIGNERS = "celedger.signers"
 _CHECKOUT = PACKAGE.parent / "pyproject.toml"
 _OWN = "celedger-"  # how the folder with celedger's own metadata begins
+_GROUPS = "celedger."  # how the names of the groups begin
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +122,10 @@ def _rows(file: Path) -> Iterator[_Row]:
     with suppress(OSError, UnicodeDecodeError):
         text = file.read_text(encoding="utf-8")
     group = ""
-    for line in text.splitlines() if _OWN[:-1] + "." in text else ():
+    for line in text.splitlines() if _GROUPS in text else ():
         line = line.strip()
         if line.startswith("["):
             group = line.strip("[] ")
-        elif group in (VERBS, ENGINES, PROBES) and not line.startswith("#"):
+        elif group.startswith(_GROUPS) and line and not line.startswith("#"):
             name, _, value = line.partition("=")
             yield group, name.strip(), value.partition("[")[0].strip(), file
