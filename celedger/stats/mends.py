@@ -289,7 +289,7 @@ class Rise:
 class Fall:
     """Steps down of one metric or several whose sets share a commit.
 
-    `nobodys`: the probability that it mended no incident.
+    `nobodys`: the probability that it mended no incident that nobody accepted.
     """
 
     first: int
@@ -433,9 +433,9 @@ class _Filter:
         return list(zip(gone.tolist(), less.tolist(), strict=True))
 
     def fall(self, fall: Fall, rises: Sequence[Rise], ratios: MendRatios) -> float:
-        """Weigh which rises the fall mended; return the probability that it mended none. Those of
-        other tasks are not asked: nothing of them fell. Nor are those that no state has among the
-        newest `MOST_OPEN` of which something is left."""
+        """Weigh which rises the fall mended; return P(none, or accepted ones alone). Those of other
+        tasks are not asked: nothing of them fell. Nor are those that no state has among the newest
+        `MOST_OPEN` of which something is left."""
         kept = self.weights >= NEGLIGIBLE
         self.states, weights = self.states[kept], self.weights[kept]
         columns = _asked(rises, fall)
@@ -453,8 +453,8 @@ class _Filter:
             else (UNDONE, 1 / UNDONE)
             for r in near
         ]
-        wanted = np.log(WANTED) * np.array([r.is_accepted for r in near])
-        whole, part = np.log(np.array(sets)).T + wanted
+        accepted = np.array([rise.is_accepted for rise in near])
+        whole, part = np.log(np.array(sets)).T + np.log(WANTED) * accepted
         first, of_left = _distinct(_codes(self.states[:, asked]))
         lefts = self.states[first][:, asked]
         hypotheses = [_hypotheses(left) for left in lefts.tolist()]
@@ -476,7 +476,8 @@ class _Filter:
         nothing = weights + _log_improvement(fall, keys, self.levels)
         something = weights[parent] + prior[which] + density[of_row[which]]
         total = np.concatenate([nothing, something])
-        nobodys = float(np.logaddexp.reduce(nothing) - np.logaddexp.reduce(total))
+        free = np.append(nothing, something[(takes & ~accepted).sum(1)[which] == 0])
+        nobodys = float(np.logaddexp.reduce(free) - np.logaddexp.reduce(total))
         parent = np.append(np.arange(len(weights)), parent)
         which = np.append(np.full(len(weights), -1), which)
         # What is left has the code of what was left less that of what is taken.
