@@ -17,7 +17,7 @@ import numpy as np
 
 from celedger.base.model import Floor
 from celedger.stats.arrays import Floats
-from celedger.stats.noise import Grouped, Layout, Noise, collapse, fine, pool, smallest_change
+from celedger.stats.noise import Noise, Trials, collapse, fine, pool, smallest_change
 from celedger.stats.tails import t_quantile, t_test
 
 ALPHA = 0.025
@@ -52,16 +52,13 @@ class EndVerdict(StrEnum):
 @dataclass(frozen=True, slots=True)
 class EndsQuestion:
     """One metric of one task at both ends. `sign` is +1 where larger is worse, -1 where larger is
-    better. Seeds let exact repeats be recognised; `noise` is what the ledger knows (pooled from
-    these values when None)."""
+    better; `noise` is what the ledger knows (pooled from these values when None)."""
 
-    bad: Sequence[float]
-    good: Sequence[float]
+    bad: Trials
+    good: Trials
     sign: int
     floor: Floor
     noise: Noise | None
-    bad_seeds: Sequence[int]
-    good_seeds: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +93,15 @@ def compare_ends(questions: Sequence[EndsQuestion]) -> list[EndsAnswer]:
 
 
 def _test(question: EndsQuestion) -> EndsAnswer | _Tested:
-    values = np.asarray(question.bad, dtype=float)
-    if not np.isfinite(values).all():
+    bad, good = (
+        [(seed, question.sign * value) for seed, value in end]
+        for end in (question.bad, question.good)
+    )
+    if not all(math.isfinite(value) for _, value in bad):
         return EndsAnswer(EndVerdict.NOT_FINITE)
-    good = Grouped.of([question.good], [question.good_seeds]).finite()
-    good = good.groups_where(good.sizes > 0).scaled(question.sign)
-    if not len(good):
+    good = [(seed, value) for seed, value in good if math.isfinite(value)]
+    if not good:
         return EndsAnswer(EndVerdict.UNDECIDED)
-    bad = Grouped.of([values], [question.bad_seeds]).scaled(question.sign)
     noise = question.noise
     if noise is None or not noise.known:
         noise = _own_noise(bad, good)
@@ -114,26 +112,24 @@ def _test(question: EndsQuestion) -> EndsAnswer | _Tested:
         if noise.exact:  # its repeats disagree here: it is exact no more
             noise = replace(_own_noise(bad, good), deterministic=False)
         else:
-            bad, good = collapse(bad), collapse(good)
-    return _weigh(bad, good, noise)
+            bad, good = (list(collapse([end])[0]) for end in (bad, good))
+    values = [np.array([value for _, value in end]) for end in (bad, good)]
+    return _weigh(values[0], values[1], noise)
 
 
-def _own_noise(bad: Grouped, good: Grouped) -> Noise:
+def _own_noise(bad: Trials, good: Trials) -> Noise:
     """Return the noise as these values show it: repeats of the bad end count, the step to it does
     not."""
-    noise = pool(good)
-    if bad.values.size == 1 or noise.between > 0:
-        return noise
-    return replace(pool(good.followed_by(bad)), between=0.0)
+    return replace(pool([good] if len(bad) == 1 else [good, bad]), between=0.0)
 
 
-def _exact(bad: Grouped, good: Grouped, noise: Noise, question: EndsQuestion) -> EndsAnswer | None:
+def _exact(bad: Trials, good: Trials, noise: Noise, question: EndsQuestion) -> EndsAnswer | None:
     """Return the answer that needs no statistics: equal seed for seed, or different where any
     difference is real. None where neither holds."""
-    if not noise.deterministic and (bad.seeds is None or not all(map(fine, bad.values.tolist()))):
+    if not noise.deterministic and not all(fine(value) for _, value in bad):
         return None  # values may agree by chance
-    sign, own, last = question.sign, _by_seed(bad), _by_seed(good)
-    if len(set(zip(_labels(bad), bad.values.tolist(), strict=True))) > len(own):
+    sign, own, last = question.sign, dict(bad), dict(good)  # the newest value of each seed
+    if len(set(bad)) > len(own):
         return None  # repeats of a seed differ
     common = sorted(own.keys() & last.keys())
     tolerance = 0.0 if noise.exact else ROUNDING
@@ -143,7 +139,7 @@ def _exact(bad: Grouped, good: Grouped, noise: Noise, question: EndsQuestion) ->
     if not noise.exact and not (equal and 2 * len(common) >= len(own)):
         return None
     if not common:  # an exact metric does not depend on the seed as far as anyone has seen
-        common, last = sorted(own), dict.fromkeys(own, float(good.split()[-1].mean()))
+        common, last = sorted(own), dict.fromkeys(own, float(np.mean([value for _, value in good])))
     if equal:
         return EndsAnswer(EndVerdict.SAME, 0.0, 1.0)
     level = float(np.mean([last[s] for s in common])) * sign
@@ -154,26 +150,16 @@ def _exact(bad: Grouped, good: Grouped, noise: Noise, question: EndsQuestion) ->
     return EndsAnswer(verdict, effect, 0.0)
 
 
-def _labels(values: Grouped) -> list[int]:
-    return [0] * values.values.size if values.seeds is None else values.seeds.tolist()
-
-
-def _by_seed(values: Grouped) -> dict[int, float]:
-    """Return the newest value of each seed."""
-    return dict(zip(_labels(values), values.values.tolist(), strict=True))
-
-
-def _weigh(bad: Grouped, good: Grouped, noise: Noise) -> _Tested:
+def _weigh(bad: Floats, good: Floats, noise: Noise) -> _Tested:
     """Return the evidence against "nothing changed" in the values of the bad end."""
-    good = Grouped(good.values, Layout(good.sizes))
     sd = noise.sd if noise.known else math.nan
-    level = robust_mean(good.values, math.hypot(sd, noise.between))
-    effect = robust_mean(bad.values, sd, toward=level) - level
-    sizes = bad.values.size, good.values.size
+    level = robust_mean(good, math.hypot(sd, noise.between))
+    effect = robust_mean(bad, sd, toward=level) - level
+    sizes = bad.size, good.size
     half = p_value = math.nan
     if noise.known:
         of_trials = noise.sd**2 * (1 / sizes[0] + 1 / sizes[1])
-        error = math.sqrt(of_trials + noise.between**2 * (1 + 1 / len(good)))
+        error = math.sqrt(of_trials + 2 * noise.between**2)
         half = t_quantile(0.5 + CONFIDENCE / 2, min(noise.dof, 1e6)) * error
         # One value carries a side by itself.
         alone = min(sizes) == 1 or noise.between > 0
@@ -196,7 +182,7 @@ def _conclude(case: _Tested, question: EndsQuestion, metrics: int) -> EndsAnswer
         verdict = EndVerdict.WORSE if case.effect > 0 else EndVerdict.BETTER
         return replace(answer, verdict=verdict)
     confidence = 1 - 2 * ALPHA / metrics
-    smallest = smallest_change(case.noise, *case.sizes, confidence, baseline_commits=1)
+    smallest = smallest_change(case.noise, *case.sizes, confidence)
     if smallest > BLIND * math.hypot(case.noise.sd, case.noise.between):
         return answer
     # At a budget a few times larger the test would have told the ends apart; or an interval of

@@ -30,7 +30,6 @@ from celedger.judge.incident import IncidentMetric
 from celedger.ledger import Ledger
 from celedger.stats import choice
 from celedger.stats import noise as noises
-from celedger.stats.noise import Grouped
 from celedger.stats.range_ends import EndsAnswer, EndsQuestion, EndVerdict, compare_ends
 from celedger.trial.protocol import TELEMETRY
 from celedger.trial.runner import Bench, trials_of
@@ -50,21 +49,20 @@ def noise_of(rows: Rows, order: Mapping[str, int]) -> noises.Noise:
     """Return the noise of one metric × task × environment, pooled over the commits given. `order`
     places commits in the history: neighbours there, and not in the order of measuring, may be
     compared. Commits it does not name come last."""
-    return noises.pool_newest(_grouped(rows, order)[1])
+    return noises.pool_newest(_trials_of(rows, order)[1])
 
 
 def noise_beside(rows: Rows, commit: str, trials: int) -> noises.Noise:
     """Return the noise that a commit with so many trials is tested against."""
-    line, grouped = _grouped(rows, {})
-    return noises.pool_beside(grouped, line.index(commit) if commit in line else -1, trials)
+    line, values = _trials_of(rows, {})
+    return noises.pool_beside(values, line.index(commit) if commit in line else -1, trials)
 
 
-def _grouped(rows: Rows, order: Mapping[str, int]) -> tuple[list[str], Grouped]:
+def _trials_of(rows: Rows, order: Mapping[str, int]) -> tuple[list[str], list[noises.Trials]]:
     """Return the commits that have values of their own, the oldest first, and those values."""
     groups = by_commit([row for row in rows if not row.derived])
     line = sorted(groups, key=lambda sha: order.get(sha, len(order)))
-    values = [[row.value for row in groups[sha]] for sha in line]
-    return line, Grouped.of(values, [[row.seed for row in groups[sha]] for sha in line])
+    return line, [[(row.seed, row.value) for row in groups[sha]] for sha in line]
 
 
 # --- the symptom
@@ -343,10 +341,10 @@ def _question(
     then = max(record.trial.started for record in chosen)
     before = [r for r in rows.values() if r.environment == environment and r.started <= then]
     noise = noise_beside(before, bad[0].commit, len(bad))
+    values_at = [[(row.seed, row.value) for row in end] for end in (bad, good)]
     question = EndsQuestion(
-        [row.value for row in bad], [row.value for row in good], metric.direction.sign,
-        metric.floor, noise if noise.known else None, [row.seed for row in bad],
-        [row.seed for row in good],
+        bad=values_at[0], good=values_at[1], sign=metric.direction.sign, floor=metric.floor,
+        noise=noise if noise.known else None,
     )  # fmt: skip
     return question, chosen
 
