@@ -141,19 +141,30 @@ class Before:
 
 
 def paired(steps: Sequence[Step], told: Sequence[Before]) -> dict[int, int]:
-    """Return step -> told incident, by index: as many pairs as overlap, then the nearest ones.
-
-    One after another they would rob one another of their incidents when sets widen. A slow drift
-    takes the oldest incident inside of it.
+    """Return step -> told incident, by index: as many pairs as overlap, then the nearest ones, in
+    the order of both. (One after another steps would rob one another of their incidents when sets
+    widen.) A slow drift takes the oldest incident inside of it.
 
     Args:
-        told: Oldest first.
+        steps, told: Oldest first.
     """
-    gain = np.zeros((len(steps), len(told)))
-    for i, step in enumerate(steps):
-        for j, incident in enumerate(told):
-            gain[i, j] = _gain(step, incident, j)
-    return {i: j for i, j in enumerate(_best_pairs(gain)) if j < len(told) and gain[i, j] > 0}
+    gain = np.array([[_gain(s, t, j) for j, t in enumerate(told)] for s in steps])
+    best = np.zeros((len(steps) + 1, len(told) + 1))  # of the first i steps and j incidents
+    for i in range(len(steps)):
+        for j in range(len(told)):
+            both = best[i, j] + gain[i, j]
+            best[i + 1, j + 1] = max(best[i, j + 1], best[i + 1, j], both)
+    pairs: dict[int, int] = {}
+    i, j = len(steps), len(told)
+    while i and j:
+        if best[i, j] == best[i - 1, j]:
+            i -= 1
+        elif best[i, j] == best[i, j - 1]:
+            j -= 1
+        else:
+            i, j = i - 1, j - 1
+            pairs[i] = j
+    return pairs
 
 
 def _gain(step: Step, incident: Before, age: int) -> float:
@@ -167,42 +178,6 @@ def _gain(step: Step, incident: Before, age: int) -> float:
     if step.kind is StepKind.DRIFT:
         gain -= (0.0 if incident.is_drift else 1e5) + 1e4 * min(9, age)
     return gain
-
-
-def _best_pairs(gain: Floats) -> list[int]:
-    """Return a column for each row, their summed gain the largest (Kuhn 1955, Munkres 1957).
-
-    A row may stay alone: it then gets a column beyond the last.
-    """
-    rows, columns = gain.shape
-    if not rows:
-        return []
-    cost = np.hstack([-gain, np.zeros((rows, rows))])
-    width = columns + rows
-    row_price, column_price = np.zeros(rows + 1), np.zeros(width + 1)
-    owner = np.full(width + 1, rows)  # of a column; `rows` is none; the last column is the start
-    for row in range(rows):
-        owner[width] = row
-        at, slack = width, np.full(width + 1, math.inf)
-        way, visited = np.full(width + 1, width), np.zeros(width + 1, bool)
-        while owner[at] != rows:
-            visited[at] = True
-            i = owner[at]
-            reduced = cost[i] - row_price[i] - column_price[:width]
-            better = ~visited[:width] & (reduced < slack[:width])
-            slack[:width][better], way[:width][better] = reduced[better], at
-            free = np.where(visited[:width], math.inf, slack[:width])
-            nearest = int(free.argmin())
-            delta = free[nearest]
-            row_price[owner[visited]] += delta
-            column_price[visited] -= delta
-            slack[~visited] -= delta
-            at = nearest
-        while at != width:
-            owner[at] = owner[way[at]]
-            at = int(way[at])
-    column_of = {int(owner[j]): j for j in range(width) if owner[j] != rows}
-    return [column_of[i] for i in range(rows)]
 
 
 # --- which steps open an incident
