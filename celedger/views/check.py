@@ -139,7 +139,7 @@ def _sensitivity(standing: MetricStanding) -> str:
     if standing.standing is Standing.SAME and is_seen and abs(size) >= standing.floor:
         return f"{moved} against the commits before"
     if standing.standing is Standing.SAME and is_seen and is_large:
-        return f"{moved}, less than the floor of {_amount(standing.floor, standing)}"
+        return f"{moved}; less than {_amount(standing.floor, standing)} does not count"
     if standing.standing is Standing.SAME and standing.smallest <= TINY * abs(standing.level):
         return "any change would have been seen"
     if standing.standing is Standing.SAME and math.isfinite(standing.smallest):
