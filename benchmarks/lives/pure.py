@@ -57,11 +57,10 @@ class PureJudge:
         self._bits: dict[bytes, int] = {}
         self._left_out: set[tuple[int, int]] = set()  # place and session of disturbed trials
         self._asked: set[tuple[int, int]] = set()  # place and session of controls of a rise
-        self._pinned: dict[int, int] = {}
         self._told: dict[str, ToldIncident] = {}
         self._accepted: set[str] = set()
         self._cache: dict[str, Any] = {}
-        self._heads: list[tuple[int, int]] = []  # place and chain
+        self._heads: list[int] = []
         self._chains: list[int] = []  # environments in the order of first use
         self._controls: Counter[str] = Counter()
         self._histories: dict[MetricKey, MetricHistory] = {}
@@ -90,8 +89,8 @@ class PureJudge:
         )
         job = Job(
             head=head, chain=chain, run=[], own=self._life.seeds,
-            previous=self._heads[-1][0] if self._heads else None,
-            earlier=len(self._heads), in_chain=sum(c == chain for _, c in self._heads),
+            previous=self._heads[-1] if self._heads else None,
+            earlier=len(self._heads),
             left=MOST_EXTRA, needs_anchor=anchor,
             has_sessions=self._keys if self._life.speed else (), rises=self._derived.rises,
         )  # fmt: skip
@@ -106,7 +105,7 @@ class PureJudge:
             if wanted is None or self._is_without(wanted):
                 break
             self._run(session, wanted)
-        self._heads.append((head, chain))
+        self._heads.append(head)
 
     def _is_without(self, wanted: Wanted) -> bool:
         doubts = (Why.AGAIN, Why.BESIDE, Why.RISEN, Why.CONTROL)
@@ -125,8 +124,6 @@ class PureJudge:
         if wanted.why is Why.CONTROL and wanted.incident:
             self._controls[wanted.incident] += 1
             self._controls[""] += 1
-        elif wanted.why is Why.CONTROL:
-            self._pinned[self._chains.index(session.environment)] = wanted.place
 
     def _derive(self) -> list[Contrast]:
         measured = self._measurements()
@@ -138,9 +135,7 @@ class PureJudge:
             ]
             for key in self._keys
         }
-        self._histories = history.trace(
-            measured, told_drifts=drifts, pinned=self._pinned, cache=self._cache
-        )
+        self._histories = history.trace(measured, told_drifts=drifts, cache=self._cache)
         asked = {(place, session) for session, place in self._asked}
         found = [
             c

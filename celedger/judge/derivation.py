@@ -164,7 +164,7 @@ def _traced(
         if each.steps.kind is StepKind.DRIFT:
             for key in each.steps.states:
                 drifts.setdefault(key, []).append((each.steps.first, each.steps.last))
-    return trace(own.measured, told_drifts=drifts, pinned=_controls(own), cache=cache)
+    return trace(own.measured, told_drifts=drifts, cache=cache)
 
 
 def _incidents(
@@ -225,14 +225,6 @@ def voided(acts: Iterable[BaselineRecord]) -> frozenset[str]:
         elif act.act is BaselineAct.RESTORE:
             void.discard(act.metric.removeprefix(BY_ID))
     return frozenset(void)
-
-
-def _controls(task: TaskMeasurements) -> dict[int, int]:
-    """Return the place of each chain's control, by chain: the oldest measured commit there."""
-    controls: dict[int, int] = {}
-    for _, place, chain, *_ in task.ended_well.T.tolist():
-        controls[chain] = min(place, controls.get(chain, place))
-    return controls
 
 
 def _equal_environments(ledger: Ledger, acts: Sequence[BaselineRecord]) -> dict[str, str]:

@@ -199,11 +199,7 @@ class _Settling:
         chain = self._chain(now, own_task.chains)
         before = job._before[self.task.name]
         earlier = before.tasks.get((self.task.suite, self.task.name))
-        places: dict[int, set[int]] = {}
-        if earlier is not None:
-            for _, place, number, *_ in earlier.ended_well.T.tolist():
-                if place != head:
-                    places.setdefault(place, set()).add(number)
+        places = set() if earlier is None else set(earlier.ended_well[1].tolist()) - {head}
         declared = self._declared(now)
         return Job(
             head=head,
@@ -212,7 +208,6 @@ class _Settling:
             own=own,
             previous=max((place for place in places if place < head), default=None),
             earlier=len(places),
-            in_chain=sum(chain in chains for chains in places.values()),
             left=left,
             needs_anchor=needs_anchor(
                 {k: h for k, h in before.histories.items() if k in declared}, head, chain

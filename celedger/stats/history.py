@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from celedger.stats import level_chain, metric_passes, sessions, settled, trial_noise
-from celedger.stats.arrays import Floats, Ints
+from celedger.stats import level_chain, metric_passes, settled, trial_noise
+from celedger.stats.arrays import Floats
 from celedger.stats.course import (
     CommitNodes,
     Measurements,
@@ -77,7 +77,6 @@ class _Task:
     identity of the nodes."""
 
     told_drifts: Mapping[MetricKey, Sequence[tuple[int, int]]]
-    pinned: Mapping[int, int]
     budget: float
     chains: dict[int, list[CommitNodes]]
 
@@ -90,18 +89,14 @@ class _Job:
         told: Drifts that were told.
         contents: Digests of what the nodes before a given one rest on: for the result, and for
             what is settled.
-        pins: Cells of the pinned commit.
         stretch: What is settled, None if nothing is.
-        control: Level of the pinned commit, for each row.
     """
 
     series: Series
     metric: Prepared
     told: Sequence[tuple[int, int]]
     contents: tuple[Callable[[int], str], Callable[[int], str]]
-    pins: Ints
     stretch: Stretch | None
-    control: Floats
 
     @property
     def chain(self) -> int:
@@ -252,7 +247,7 @@ def _keep(job: _Job, passed: Passed, result: ChainResult) -> None:
             for step in result.steps
             if step.kind is StepKind.DRIFT and step.last < nodes.first[first]
         ]
-        stretch = Stretch(first, job.contents[1](first), message, drifts, job.control)
+        stretch = Stretch(first, job.contents[1](first), message, drifts)
     settled.keep(job.series.kept, job.chain, result, job.contents[0](len(nodes)), stretch)
 
 
@@ -278,40 +273,14 @@ def _job(
 ) -> _Job | None:
     """Return one metric in one chain, ready for its pass; None if what was kept is current."""
     chain, told = int(nodes.chain[0]), tuple(task.told_drifts.get(series.key, ()))
-    place = task.pinned.get(chain) if series.has_sessions else None
-    pins = sessions.controls(nodes, place)
-    watched = place if len(pins) else None
-    parts = (chain, point, task.budget, watched)
+    parts = (chain, point, task.budget)
     of_result = _content(nodes, values, "result", *parts, told)
     if settled.is_current(series.kept, chain, of_result(len(nodes))):
         return None
     metric = metric_passes.prepare(nodes, values, point, hazard_of(nodes, task.budget))
     of_stretch = _content(nodes, values, "stretch", *parts, metric.grid.points)
     stretch = settled.stretch(series.kept, chain, of_stretch)
-    return _Job(series, metric, told, (of_result, of_stretch), pins, stretch, np.zeros(0))
-
-
-def _corrected(jobs: Sequence[_Job]) -> list[_Job]:
-    """Return the jobs, sessions' effects corrected where a pinned commit tells of the machine."""
-    groups: dict[tuple[int, bool], list[_Job]] = {}
-    for job in jobs:
-        groups.setdefault((id(job.metric.nodes), job.stretch is None), []).append(job)
-    result: list[_Job] = []
-    for group in groups.values():
-        pins = group[0].pins
-        if not len(pins):
-            result += group
-            continue
-        known = [job.stretch.control for job in group if job.stretch is not None]
-        metrics, level = sessions.corrected(
-            [job.metric for job in group], pins, np.concatenate(known) if known else None
-        )
-        at = 0
-        for job, metric in zip(group, metrics, strict=True):
-            control = level[at : at + len(metric.rows.sd)]
-            at += len(control)
-            result.append(replace(job, metric=metric, control=control))
-    return result
+    return _Job(series, metric, told, (of_result, of_stretch), stretch)
 
 
 def _blocks(jobs: Sequence[_Job]) -> Iterator[tuple[int, Sequence[_Job]]]:
@@ -338,7 +307,7 @@ def _pass_all(kind: Sequence[Series], points: Sequence[NoisePoint], task: _Task)
             job = _job(series, nodes, values, point, task)
             if job is not None:
                 jobs.append(job)
-    for first, block in _blocks(_corrected(jobs)):
+    for first, block in _blocks(jobs):
         earlier = [job.stretch.message for job in block if job.stretch is not None]
         metrics = [job.metric for job in block]
         for job, passed in zip(
@@ -404,7 +373,6 @@ def trace(
     measured: Mapping[MetricKey, Measurements],
     *,
     told_drifts: Mapping[MetricKey, Sequence[tuple[int, int]]] = _NOTHING,
-    pinned: Mapping[int, int] = _NOTHING,
     cache: MutableMapping[str, Any] | None = None,
 ) -> dict[MetricKey, MetricHistory]:
     """Return the history of every metric of one task.
@@ -413,19 +381,18 @@ def trace(
         measured: What was measured along one line of commits.
         told_drifts: First and last place of slow drifts that were told: one is kept down to a
             probability of one half.
-        pinned: Chain -> place of the commit that is run again and again to know the machine.
         cache: Kept from call to call: bytes, one item a metric. What an item rests on is checked by
             its content; items may vanish at any time.
     """
     if cache is None:
-        return _traced(measured, told_drifts, pinned, {key: Kept() for key in measured})
+        return _traced(measured, told_drifts, {key: Kept() for key in measured})
     items = {key: cache.get(settled.item_name(key)) for key in measured}
     kept = {key: settled.decode(item) for key, item in items.items()}
-    content = _inputs(measured, told_drifts, pinned)
+    content = _inputs(measured, told_drifts)
     known = {key: settled.history(one, content) for key, one in kept.items()}
     if None not in known.values():
         return {key: history for key, history in known.items() if history is not None}
-    result = _traced(measured, told_drifts, pinned, kept)
+    result = _traced(measured, told_drifts, kept)
     for key, history in result.items():
         settled.keep_history(kept[key], content, history)
         cache[settled.item_name(key)] = settled.encode(kept[key])
@@ -435,7 +402,6 @@ def trace(
 def _inputs(
     measured: Mapping[MetricKey, Measurements],
     told_drifts: Mapping[MetricKey, Sequence[tuple[int, int]]],
-    pinned: Mapping[int, int],
 ) -> str:
     """Return the digest of all that the histories of a task rest on."""
     columns = [
@@ -443,16 +409,15 @@ def _inputs(
         for key, one in measured.items()
         for part in (key, told_drifts.get(key, ()), *map(one.__getattribute__, one.__slots__))
     ]
-    return settled.digest(sorted(pinned.items()), *columns)
+    return settled.digest(*columns)
 
 
 def _traced(
     measured: Mapping[MetricKey, Measurements],
     told_drifts: Mapping[MetricKey, Sequence[tuple[int, int]]],
-    pinned: Mapping[int, int],
     kept: Mapping[MetricKey, Kept],
 ) -> dict[MetricKey, MetricHistory]:
-    task = _Task(told_drifts, pinned, budget_of(len(measured)), {})
+    task = _Task(told_drifts, budget_of(len(measured)), {})
     known: dict[Any, CommitNodes] = {}
     every = []
     for key, one in measured.items():

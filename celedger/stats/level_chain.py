@@ -111,8 +111,7 @@ class SessionMeans:
         node, session: Of each cell.
         trials: How many trials it has.
         mean, variance: [rows, cells]; `variance` is that of the trials alone.
-        effect: Variance of what is not known of the session's effect: [rows, cells]. Infinite: the
-            cell says nothing of its own.
+        effect: Variance of a session's effect: [rows].
         beside: Index of the cell of the node before in the same session, -1 if there is none.
     """
 
@@ -184,7 +183,7 @@ def session_means(values: Floats, nodes: CommitNodes, rows: NoiseRows) -> Sessio
         trials=sizes,
         mean=mean,
         variance=rows.sd[:, None] ** 2 / sizes,
-        effect=np.repeat(rows.session[:, None] ** 2, len(begins), 1),
+        effect=rows.session**2,
         beside=nodes.beside if SEES_SAME_SESSION else np.full_like(nodes.beside, -1),
     )
 
@@ -196,7 +195,8 @@ def contrast_terms(cells: SessionMeans, i: Ints, j: Ints) -> tuple[Floats, Float
     Given the level l, the session's effect is integrated exactly: the mean of j is
     l + kappa (mean of i - l), kappa = effect / (effect + variance of i).
     """
-    kappa = cells.effect[:, j] / (cells.effect[:, j] + cells.variance[:, i])
+    effect = cells.effect[:, None]
+    kappa = effect / (effect + cells.variance[:, i])
     return kappa, cells.variance[:, j] + kappa * cells.variance[:, i]
 
 
@@ -235,14 +235,11 @@ def of_sessions(
     same, scale = np.empty_like(fresh), np.empty(fresh.shape[:2])
     for begin, end in _chunks(offset, _CHUNK // (len(rows.sd) * len(points))):
         j = window[offset[begin] : offset[end]]
-        speaks = np.isfinite(cells.effect[0, j])
-        effect = np.where(np.isfinite(cells.effect[:, j]), cells.effect[:, j], 0.0)
-        sd = np.sqrt(cells.variance[:, j] + effect)[..., None]
+        sd = np.sqrt(cells.variance[:, j] + cells.effect[:, None])[..., None]
         alone = mean_density((points - cells.mean[:, j, None]) / sd, sd, rows.outliers, ONE)
-        alone[:, ~speaks] = 0.0
         beside = alone.copy()
         i = cells.beside[j]
-        linked = np.flatnonzero(speaks & (i >= 0) & np.isfinite(cells.effect[0, np.maximum(i, 0)]))
+        linked = np.flatnonzero(i >= 0)
         kappa, variance = contrast_terms(cells, i[linked], j[linked])
         sd = np.sqrt(variance)[..., None]
         level = cells.mean[:, j[linked]] - kappa * cells.mean[:, i[linked]]
@@ -261,8 +258,7 @@ def of_sessions(
 def contrasts(cells: SessionMeans, count: int, weight: Floats) -> tuple[Floats, Floats]:
     """Return, of each node, its difference to the node before within sessions, and the precision of
     that; 0 where no session ran both."""
-    speaks = np.isfinite(cells.effect[0])
-    j = np.flatnonzero((cells.beside >= 0) & speaks & speaks[cells.beside])
+    j = np.flatnonzero(cells.beside >= 0)
     i, k = cells.beside[j], cells.node[j]
     each = 1 / (weight @ (cells.variance[:, j] + cells.variance[:, i]))
     apart = weight @ (cells.mean[:, j] - cells.mean[:, i])
@@ -274,55 +270,6 @@ def contrasts(cells: SessionMeans, count: int, weight: Floats) -> tuple[Floats, 
 # --- the passes
 
 _TINY = 1e-300
-_TAPS = ((1, 0.24), (2, 0.06))
-"""Shares of a level's probability that move by one and two steps of the machine's drift, to either
-side: variance .96 steps squared."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Drift:
-    """How a level moves from node to node without a step: by the machine, in all rows.
-
-    Attributes:
-        source: For each way to move, which point of the flat message each point takes from.
-        share: How much of it: 0 where the grid has a gap, or ends.
-        stays: How much of each point stays.
-    """
-
-    source: Ints
-    share: Floats
-    stays: Floats
-
-    def __call__(self, message: Floats) -> Floats:
-        flat = message.ravel()
-        moved = flat[self.source]
-        moved *= self.share
-        result: Floats = (self.stays * flat + moved.sum(0)).reshape(message.shape)
-        return result
-
-
-def drift_of(points: Floats, spacing: Floats, distances: Floats) -> Drift | None:
-    """Return the drift of rows by the given distances, None if no row moves.
-
-    Args:
-        points: Of each row's grid: [rows, points]; `spacing` likewise.
-    """
-    steps = np.rint(distances / spacing).astype(np.int64)[:, None]
-    if not (steps > 0).any():
-        return None
-    count = points.shape[1]
-    sources, shares = [], []
-    for times, share in _TAPS:
-        for distance in (-times * steps, times * steps):
-            wanted = np.arange(count) + distance
-            source = np.clip(wanted, 0, count - 1)
-            apart = np.take_along_axis(points, source, 1) - points - distance * spacing[:, None]
-            is_there = (source == wanted) & (np.abs(apart) < spacing[:, None] / 2)
-            is_there &= distance != 0
-            sources.append((source + count * np.arange(len(points))[:, None]).ravel())
-            shares.append((share * is_there).ravel())
-    every = np.array(shares)
-    return Drift(np.array(sources), every, 1 - every.sum(0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -347,7 +294,6 @@ def passes(
     same: Floats,
     prior: Floats,
     hazard: Floats,
-    drift: Drift | None,
     earlier: Floats | None,
 ) -> Messages:
     """Run both passes.
@@ -368,9 +314,8 @@ def passes(
         if before is None:
             x = prior * fresh[k]
         else:
-            stays = before if drift is None else drift(before)
             h = hazard[k]
-            x = stays * (1 - h) * same[k] + prior * h * fresh[k]
+            x = before * (1 - h) * same[k] + prior * h * fresh[k]
         evidence[k] = x.sum(1) + _TINY
         before = np.divide(x, evidence[k][:, None], out=forward[k])
     backward, step = np.empty_like(fresh), np.zeros(fresh.shape[:2])
@@ -384,8 +329,7 @@ def passes(
         step[k] = hazard[k] * anew
         if k == 0:
             break
-        stays = same[k] * scaled
-        after = (stays if drift is None else drift(stays)) * (1 - hazard[k]) + step[k][:, None]
+        after = same[k] * scaled * (1 - hazard[k]) + step[k][:, None]
     return Messages(forward, backward, evidence, step)
 
 

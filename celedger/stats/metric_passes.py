@@ -185,9 +185,6 @@ def steps_of(result: ChainResult, contrasts: Contrasts, nodes: CommitNodes) -> l
 
 # --- the passes
 
-MACHINE_DRIFT = 0.2
-"""A level of speed or memory drifts from node to node by this share of the session's deviation,
-so that a slow machine is no step."""
 CERTAIN = 0.1
 """A log deviation that is known better is one row; else it is integrated on three."""
 LEAST_MODE_RATE = 1e-4
@@ -225,7 +222,6 @@ class Prepared:
     grid: LevelGrid
     cells: SessionMeans | None
     hazard: Floats
-    drifts: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -277,7 +273,7 @@ def prepare(nodes: CommitNodes, values: Floats, point: NoisePoint, hazard: Float
     has_sessions = point.log_ratio is not None
     grid = level_grid(node_medians(scaled, nodes.offset), has_sessions)
     cells = level_chain.session_means(scaled, nodes, rows) if has_sessions else None
-    return Prepared(nodes, scaled, unit, origin, rows, grid, cells, hazard, has_sessions)
+    return Prepared(nodes, scaled, unit, origin, rows, grid, cells, hazard)
 
 
 def node_medians(values: Floats, offset: Ints) -> Floats:
@@ -323,18 +319,11 @@ def run(block: Sequence[Prepared], first: int, earlier: Sequence[Floats] | None)
     same = fresh
     if block[0].cells is not None:
         same = _by_node([x.same for x in likelihoods])
-    points = np.repeat([m.grid.points for m in block], size, axis=0)
-    drift = None
-    if any(metric.drifts for metric in block):
-        distance = [MACHINE_DRIFT * m.rows.session * m.drifts for m in block]
-        spacing = np.repeat([m.grid.spacing for m in block], size)
-        drift = level_chain.drift_of(points, spacing, np.concatenate(distance))
     messages = level_chain.passes(
         fresh,
         same,
         np.repeat([m.grid.prior for m in block], size, axis=0),
         block[0].hazard[first:],
-        drift,
         None if earlier is None else np.concatenate(earlier),
     )
     result = []

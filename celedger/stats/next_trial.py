@@ -34,9 +34,6 @@ FIRST_SESSIONS = 5
 PAIRS = 2.0
 """Session sd over trial sd above which HEAD always runs beside the commit before: no number of
 HEAD's own trials tells a step below three session sd."""
-PINNED, EVERY = 0.7, 2
-"""Session sd over trial sd above which the oldest commit of the chain runs in every second job:
-the runs tell the machine's state, so a slow drift of the code is seen."""
 SHORT = 2
 """Nodes after which a step that is taken back is in doubt no more than others."""
 COULD_BE = 0.3
@@ -49,7 +46,7 @@ class Why(StrEnum):
     AGAIN = "again"  # HEAD, since its own level is in doubt
     BESIDE = "beside"  # the commit before the doubtful place, or before HEAD
     ANCHOR = "anchor"  # the last commit measured before, in a new chain; or HEAD beside it
-    CONTROL = "control"  # a commit before an incident, or the oldest one of the chain
+    CONTROL = "control"  # a commit before an incident
     REPEAT = "repeat"  # HEAD, since the noise is not known
     CLOCK = "clock"  # HEAD, whose re-used results have no speed and no memory
     RISEN = "risen"  # the commit of a rise that is doubted now, or HEAD beside it
@@ -82,7 +79,7 @@ class Job:
         run: The places of this session's trials so far, in their order.
         own: How many trials HEAD had before any extra one.
         previous: The newest place that was measured before this job, None for the first job.
-        earlier: How many jobs were before this one; `in_chain` of them in this chain.
+        earlier: How many jobs were before this one.
         left: Extra trials that may still run.
         needs_anchor: What `needs_anchor` said before this job's trials.
         has_sessions: The metrics whose values of one session share an effect.
@@ -97,7 +94,6 @@ class Job:
     own: int
     previous: int | None
     earlier: int
-    in_chain: int
     left: int
     needs_anchor: bool = False
     has_sessions: Collection[MetricKey] = ()
@@ -163,10 +159,6 @@ def _at_start(histories: Mapping[MetricKey, MetricHistory], job: Job) -> Wanted 
     typical = sorted(sessions.values())[len(sessions) // 2]
     if at_previous < 1 and (1 <= job.earlier <= FIRST_SESSIONS or typical > PAIRS):
         return Wanted(previous, loudest, Why.BESIDE, job.head)
-    pinned = min((n.first for n in histories[loudest].nodes if n.chain == job.chain), default=None)
-    due = job.in_chain >= EVERY and job.in_chain % EVERY == 0 and typical > PINNED
-    if due and pinned is not None and pinned not in job.run:
-        return Wanted(pinned, loudest, Why.CONTROL, job.head)
     return None
 
 

@@ -52,14 +52,12 @@ class Stretch:
         content: The digest of what it rests on.
         message: Forward message of the last settled node: [rows, points].
         drifts: Those that end in the stretch.
-        control: Level of the pinned commit, for each row; empty if the machine is not known.
     """
 
     first: int
     content: str
     message: Floats
     drifts: Sequence[Step]
-    control: Floats
 
 
 @dataclass(slots=True)
@@ -235,7 +233,6 @@ def keep(
             "drifts": facts_of(stretch.drifts),
         }
         kept.arrays[f"{name} message"] = stretch.message
-        kept.arrays[f"{name} control"] = stretch.control
 
 
 def keep_history(kept: Kept, content: str, history: MetricHistory) -> None:
@@ -318,7 +315,6 @@ def stretch(kept: Kept, chain: int, content: Callable[[int], str]) -> Stretch | 
         facts["content"],
         kept.arrays[f"{name} message"],
         restored(facts["drifts"]),
-        kept.arrays[f"{name} control"],
     )
 
 

@@ -125,12 +125,12 @@ def _session_terms(metric: Prepared, row: int, first: int) -> _SessionTerms | No
     cells = metric.cells
     if cells is None:
         return None
-    kept = np.flatnonzero((cells.node >= first) & np.isfinite(cells.effect[row]))
+    kept = np.flatnonzero(cells.node >= first)
     mean = cells.mean[row, kept]
-    variance = cells.variance[row, kept] + cells.effect[row, kept]
+    variance = cells.variance[row, kept] + cells.effect[row]
     kappa, trials = np.zeros(len(kept)), np.ones(len(kept), dtype=np.int64)
     i = cells.beside[kept]
-    linked = np.flatnonzero((i >= 0) & np.isfinite(cells.effect[row, np.maximum(i, 0)]))
+    linked = np.flatnonzero(i >= 0)
     all_kappa, all_variance = level_chain.contrast_terms(cells, i[linked], kept[linked])
     kappa[linked], variance[linked] = all_kappa[row], all_variance[row]
     trials[linked] = np.minimum(cells.trials[i[linked]], cells.trials[kept[linked]])

@@ -250,24 +250,6 @@ def test_a_drift_that_was_told_is_kept_down_to_one_half(monkeypatch: pytest.Monk
     assert [step.kind for step in sure(told)] == [StepKind.DRIFT]
 
 
-def test_a_pinned_commit_tells_a_slow_machine_from_the_code() -> None:
-    """The machine moves slowly by six deviations; the code does not."""
-    random = np.random.default_rng(RNG_SEED)
-    rows: list[tuple[Any, ...]] = []
-    state = 0.0
-    levels = np.ones(70)
-    levels[50:] += 0.06
-    for place in range(70):
-        state = 0.98 * state + 0.2 * random.normal() * 0.03
-        runs = [place, place, *([0] if place % 2 else [])]
-        for rank, run in enumerate(runs):
-            value = levels[run] + state + random.normal() * 0.01
-            rows.append((run, 0, place, rank, len(rows), value))
-    watched = one(measurements(rows, sessions=True), pinned={0: 0})
-    assert [s.likeliest for s in sure(watched)] == [50]
-    assert sure(watched)[0].size == pytest.approx(0.06, abs=0.02)
-
-
 @pytest.mark.parametrize("sessions", [False, True])
 @pytest.mark.parametrize("value", [0.0, 5.0, 1e300, -1e-300])
 def test_values_that_never_differ_have_no_step(value: float, sessions: bool) -> None:

@@ -14,9 +14,7 @@ from tests.stats.made_steps import LOSS, NO_FLOOR, NOISE, TIME, history, open_at
 HEAD = 59
 LOUD = replace(NOISE, session=3.0)
 QUIET = replace(NOISE, session=0.2)
-PLAIN = Job(
-    head=HEAD, chain=0, run=[HEAD, HEAD], own=2, previous=58, earlier=30, in_chain=30, left=6
-)
+PLAIN = Job(head=HEAD, chain=0, run=[HEAD, HEAD], own=2, previous=58, earlier=30, left=6)
 
 
 def wanted(
@@ -47,7 +45,7 @@ def test_no_budget_asks_for_nothing() -> None:
 
 
 def test_the_first_jobs_run_head_twice() -> None:
-    first = replace(PLAIN, run=[HEAD], own=1, previous=None, earlier=0, in_chain=0)
+    first = replace(PLAIN, run=[HEAD], own=1, previous=None, earlier=0)
     assert wanted({LOSS: history()}, first) == Wanted(HEAD, None, Why.REPEAT)
     assert wanted({LOSS: history()}, replace(first, run=[HEAD] * 3)) is None
     third = replace(first, previous=58, earlier=3)
@@ -59,7 +57,7 @@ def test_the_first_jobs_run_head_twice() -> None:
 def test_a_new_chain_runs_the_anchor_as_often_as_head() -> None:
     lives = {LOSS: history(chains=[(0, 0, 58), (1, 59, 59)])}
     assert needs_anchor(lives, HEAD, 1)
-    job = replace(PLAIN, chain=1, needs_anchor=True, in_chain=0, run=[HEAD] * 3, own=3)
+    job = replace(PLAIN, chain=1, needs_anchor=True, run=[HEAD] * 3, own=3)
     for _ in range(3):
         assert wanted(lives, job) == Wanted(58, None, Why.ANCHOR, HEAD)
         job = replace(job, run=[*job.run, 58])
@@ -84,17 +82,8 @@ def test_the_first_sessions_run_the_commit_before_once_more() -> None:
 
 
 def test_where_sessions_differ_much_head_always_runs_beside_the_commit_before() -> None:
-    job = replace(PLAIN, has_sessions={TIME}, in_chain=31)
-    assert wanted({TIME: history(noise=LOUD)}, job) == Wanted(58, TIME, Why.BESIDE, HEAD)
-
-
-def test_every_second_job_runs_the_oldest_commit_where_sessions_differ() -> None:
-    lives = {TIME: history(noise=replace(NOISE, session=1.0))}
     job = replace(PLAIN, has_sessions={TIME})
-    assert wanted(lives, job) == Wanted(0, TIME, Why.CONTROL, HEAD)
-    assert wanted(lives, replace(job, run=[HEAD, 0])) is None
-    assert wanted(lives, replace(job, in_chain=31)) is None
-    assert wanted({TIME: history(noise=QUIET)}, job) is None
+    assert wanted({TIME: history(noise=LOUD)}, job) == Wanted(58, TIME, Why.BESIDE, HEAD)
 
 
 # Doubts
@@ -131,7 +120,7 @@ def test_of_all_metrics_the_greatest_doubt_asks() -> None:
 
 def test_a_metric_with_sessions_runs_both_sides_in_turns() -> None:
     lives = {TIME: history(doubt(), noise=QUIET)}
-    job = replace(PLAIN, has_sessions={TIME}, run=[HEAD, HEAD], in_chain=31)
+    job = replace(PLAIN, has_sessions={TIME}, run=[HEAD, HEAD])
     assert wanted(lives, job) == Wanted(58, TIME, Why.BESIDE, HEAD)
     job = replace(job, run=[HEAD, HEAD, 58, 58])
     assert wanted(lives, job) == Wanted(HEAD, TIME, Why.AGAIN, 58)
