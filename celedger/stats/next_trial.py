@@ -21,6 +21,9 @@ EXACT_DOUBT = 0.01
 """P(step) from which a metric whose bits repeat is run again: bits seldom change by themselves.
 At .003, 20 simulated lives spent 1.0 extra trials a job, at .01 .8; shifts alike for all seeds and
 with parts of their own are told within three and six pairs at either."""
+FAR, FAR_DOUBT = 4.0, 0.01
+"""Where HEAD has a single trial, it runs again for a rise of so many deviations down to this
+P(step): an outlier explains it so well that P is seldom higher, and one trial more tells."""
 RECENT = 20
 """Measured commits within which a chain was seen, so that it needs no anchor."""
 ANCHOR_TRIALS = 2
@@ -211,7 +214,8 @@ def _doubt(
     histories: Mapping[MetricKey, MetricHistory], derived: Derived, job: Job
 ) -> Wanted | None:
     """Return the trial for the newest step of this chain that is the most in doubt."""
-    is_open = {
+    is_open = {key for key, step in derived.suspected if step.probability >= KEPT}
+    is_open |= {
         key
         for i in derived.incidents
         if i.state in (IncidentState.OPEN, IncidentState.PARTLY)
@@ -248,10 +252,17 @@ def _doubt(
 
 
 def _doubted(history: MetricHistory, job: Job, *, is_open: bool) -> Iterator[Step]:
-    """Yield the newest step of the chain if another trial could settle it."""
-    doubt = EXACT_DOUBT if history.by_seeds and history.noise.is_exact else DOUBT
+    """Yield the newest step of the chain if another trial could settle it.
+
+    Args:
+        is_open: True if an incident of the metric is open, or probable.
+    """
+    usual = EXACT_DOUBT if history.by_seeds and history.noise.is_exact else DOUBT
     for step in history.steps:
         if step.is_newest and step.chain == job.chain and step.kind is StepKind.STEP:
+            is_single = step.last == job.head and len(history.nodes[step.node].rows) == 1
+            is_far = is_single and step.size > FAR * step.unit
+            doubt = min(usual, FAR_DOUBT) if is_far else usual
             sure = OPEN if step.size > 0 else CLOSED if is_open else doubt
             if doubt <= step.probability and (step.probability < sure or not history.knows_noise):
                 yield step

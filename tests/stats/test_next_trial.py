@@ -33,7 +33,7 @@ def doubt(probability: float = 0.4, size: float = 8) -> Step:
 
 def test_nothing_in_doubt_asks_for_nothing() -> None:
     assert wanted({LOSS: history()}, PLAIN) is None
-    assert wanted({LOSS: history(doubt(0.02))}, PLAIN) is None
+    assert wanted({LOSS: history(doubt(0.02, size=3))}, PLAIN) is None
     assert wanted({LOSS: history(doubt(0.96))}, PLAIN) is None
 
 
@@ -110,6 +110,23 @@ def test_a_doubted_revert_asks_for_the_risen_commit_in_turns() -> None:
     job = replace(PLAIN, run=[HEAD, HEAD, 58, 58])
     assert wanted(lives, job) == Wanted(58, LOSS, Why.BESIDE, HEAD)
     assert wanted(lives, replace(job, run=[*job.run, 58])) == Wanted(HEAD, LOSS, Why.AGAIN, 58)
+
+
+def test_a_far_value_of_a_single_trial_is_tried_again() -> None:
+    """An outlier explains it so well that a rise of eight deviations was never asked for."""
+    lives = {LOSS: history(doubt(0.015))}
+    assert wanted(lives, PLAIN) == Wanted(HEAD, LOSS, Why.AGAIN, 58)
+    assert wanted({LOSS: history(step(50, size=8, probability=0.015))}, PLAIN) is None
+    nodes = [replace(node, rows=(1, 2)) for node in lives[LOSS].nodes]
+    assert wanted({LOSS: replace(lives[LOSS], nodes=tuple(nodes))}, PLAIN) is None
+
+
+def test_a_fall_is_doubted_also_where_the_rise_before_it_is_not_told_yet() -> None:
+    fall = step(HEAD, size=-8, before=108, probability=0.3)
+    lives = {LOSS: history(step(55, size=8, probability=0.94), fall)}
+    asked = wanted(lives, PLAIN)
+    assert asked is not None and asked.key == LOSS
+    assert wanted({LOSS: history(step(55, size=8, probability=0.4), fall)}, PLAIN) is None
 
 
 def test_of_all_metrics_the_greatest_doubt_asks() -> None:
