@@ -238,9 +238,9 @@ OPEN = 0.95
 CLOSED = 0.99
 """Probability of a fall from which it can make an incident "good again"."""
 GONE, GONE_UNNAMED = 0.9, 0.95
-"""P(nothing is left of an incident) from which it is recovered: by a commit that says it reverts
-one of its commits, and by another one. The latter at .9 was the wrong one, or half a fix, in 36 of
-1,000 simulated lives, at .96 in 14 (benchmarks/statistics.md)."""
+"""P(nothing is left of an incident) from which it is recovered: the only one, or by a commit that
+says it reverts one of its commits; and one of several by another commit. The latter at .9 was the
+wrong one, or half a fix, in 36 of 1,000 lives, at .96 in 14 (benchmarks/statistics.md)."""
 PARTLY = 0.95
 """P(some of an incident is gone) from which it is partly mended."""
 ONE_SIDED = 1.64
@@ -570,7 +570,8 @@ def _read(
         if is_over:
             names = ratios.naming((rise.first, rise.last), (fall.first, fall.last))
             names = undoes if undoes is not None else names
-        if is_over and (was or names is not None or mend.gone >= GONE_UNNAMED):
+        is_sure = names is not None or len(asked) == 1 or mend.gone >= GONE_UNNAMED
+        if is_over and (was or is_sure):
             mend.state = IncidentState.RECOVERED
             mend.closed = fall.likeliest() if names is None else names
             laid.append(i)

@@ -354,6 +354,17 @@ def test_the_files_that_a_mend_touches_count() -> None:
     assert first.mended > 0.8 > before.mended and first.mended > second.mended
 
 
+def test_the_only_incident_is_mended_also_by_a_commit_that_touches_other_files() -> None:
+    """It was open for ever although its level was that of before."""
+    other = CommitEvidence({}, lambda c, d: False)
+    rise, fall = step(10, size=6), step(30, size=-6, before=106)
+    one = of((LOSS, history(rise, fall)), evidence=other).incidents[0]
+    assert one.state is IncidentState.RECOVERED and one.mended < 0.95
+    older = step(5, size=3.6, before=96.4)
+    two = of((LOSS, history(older, rise, fall)), evidence=other)
+    assert [state for *_, state in states(two)] == [OPEN, OPEN]
+
+
 def test_git_is_asked_only_of_incidents_that_a_fall_may_have_mended() -> None:
     rises = [step(10 * n, size=8, before=100 + 8 * n) for n in range(1, 11)]
     asked: set[int] = set()
