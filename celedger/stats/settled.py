@@ -32,7 +32,7 @@ from celedger.stats.course import (
 from celedger.stats.metric_passes import ChainResult, NoisePoint
 from celedger.stats.seed_histories import Beam, SeedTable
 
-VERSION = 4
+VERSION = 5
 """Of the model and the format: an item of another one is not read."""
 LAG = 120
 """The newest nodes that every job passes again: as many as the longest drift has commits."""
