@@ -65,8 +65,8 @@ def test_crashes_at_one_step_in_one_frame_are_at_one_place() -> None:
 
 def test_telemetry_that_only_seems_worse_is_searched_where_it_is_named() -> None:
     """Durations of short trials: 117 trials were spent on them, and nothing had changed."""
-    own = (0.231, 0.229, 0.236), (0.2, 0.204, 0.216)
-    question = EndsQuestion(*own, 1, Floor.parse("1%"), None, (0, 1, 2), (0, 1, 2))
+    bad, good = (list(enumerate(own)) for own in ((0.231, 0.229, 0.236), (0.2, 0.204, 0.216)))
+    question = EndsQuestion(bad, good, 1, Floor.parse("1%"), None)
     (answer, *_) = compare_ends([question] * 6)
     assert answer.verdict is EndVerdict.UNDECIDED
     for named, telemetry in ((True, True), (True, False), (False, False)):
