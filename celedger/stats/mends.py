@@ -560,18 +560,17 @@ def _read(
         if mend.state is IncidentState.RECOVERED:
             continue
         was = rise.was_recovered
-        names, sure_fall = None, fell
-        undoes = ratios.undoing((rise.first, rise.last), (fall.first, fall.last), rise.tasks)
-        if undoes is not None:  # it fell as surely as it rose
+        sure_fall = fell
+        names = ratios.undoing((rise.first, rise.last), (fall.first, fall.last), rise.tasks)
+        if names is not None:  # it fell as surely as it rose
             sure_fall = max(fell, *(s.probability for s in rise.steps.values()))
         is_over = sure_fall >= (KEPT if was else CLOSED) and mend.gone >= (KEPT if was else GONE)
         if is_over and not was:
             is_over = _standard_errors_over_half(rise, mend, fall) >= MORE_GONE_THAN_LEFT
-        if is_over:
+        if is_over and names is None:
             names = ratios.naming((rise.first, rise.last), (fall.first, fall.last))
-            names = undoes if undoes is not None else names
-        is_sure = names is not None or len(asked) == 1 or mend.gone >= GONE_UNNAMED
-        if is_over and (was or is_sure):
+        is_clear = names is not None or len(asked) == 1
+        if is_over and (was or is_clear or mend.gone >= GONE_UNNAMED):
             mend.state = IncidentState.RECOVERED
             mend.closed = fall.likeliest() if names is None else names
             laid.append(i)
