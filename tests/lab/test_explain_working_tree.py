@@ -61,7 +61,7 @@ def test_other_diagnoses_take_the_working_tree_and_a_revert(
     (quick.root / "suites" / "tiny" / "fit.py").write_text("edited\n")
     asked: list[tuple[list[str], str]] = []
 
-    def diagnose(bench: Bench, commit: Commit, *_: object) -> None:
+    def diagnose(bench: Bench, commit: Commit, *_: object, **_named: object) -> None:
         script = (bench.setup.suite_files / "fit.py").read_text()
         asked.append((list(bench.repository.matching(commit.sha, ["*.py"])), script))
         raise CannotJudge("enough")
