@@ -6,7 +6,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import shlex
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -128,8 +127,8 @@ def test_a_step_that_moves_a_part_back_is_told_beside_the_named_commit(
     assert f"first bad commit of fit val_loss: {shas[4]}" in done.out, done.err
     (line,) = [line for line in done.out.splitlines() if line.startswith("  against  ")]
     assert re.search(r"moves \d+% to \d+% of it back \(\d+\.\d % sure", line)  # of one seed
-    (command,) = [line for line in done.out.splitlines() if "--find improved" in line]
-    again = quick.run(*shlex.split(command)[1:])
+    words = ["--metric", "val_loss", "--find", "improved"]
+    again = quick.run("bisect", f"{shas[4]}..{shas[-1]}", *words)
     assert f"first better commit of fit val_loss: {shas[8]}" in again.out, again.err
 
 
