@@ -292,6 +292,18 @@ tiny/fit.py
     assert project.allow() == ""
 
 
+def test_another_function_of_an_allowed_file_is_asked_about(tmp_path: Path) -> None:
+    project = tracked_project(tmp_path / "project")
+    path = project.root / "suites" / "tiny" / "suite.toml"
+    toml = path.read_text().replace('"tiny"', '"tiny"\npreflight = true', 1)
+    checks = '[preflight]\nchecks = ["fit.py:first"]\n'
+    project.commit("checks", {"suites/tiny/suite.toml": toml + checks})
+    project.allow()
+    assert project.allow() == ""
+    project.commit("theirs", {"suites/tiny/suite.toml": toml + checks.replace("first", "other")})
+    assert '+asks: preflight checks = ["fit.py:other"]' in project.allow()
+
+
 def evil(project: Project, file: str, content: bytes) -> str:
     """Commit a file as a stranger does, and return what `allow` shows of that."""
     (project.root / file).parent.mkdir(exist_ok=True)
