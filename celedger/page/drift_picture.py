@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from celedger.base.errors import CeledgerError, command
 from celedger.base.model import FEWEST_REPEATS, Commit, Environment, Metric, OutcomeKind
 from celedger.judge.derivation import Derivation
-from celedger.judge.incident import Incident, LevelChange, State
+from celedger.judge.incident import DRIFT, Incident, LevelChange, State
 from celedger.page import marks
 from celedger.page.marks import STATES
 from celedger.page.metric_values import ChainValues, TaskOnLine
@@ -270,7 +270,8 @@ def _labels(drawn: Drawn) -> Iterator[tuple[float, str, str]]:
             yield at, text + ", of a merged branch" * merged, colour
         elif at >= 0:
             among = len(incident.first_bad)
-            where = f"one of {among}" if among > 1 else short(incident.seen_at)
+            several = f"over {among}" if incident.kind == DRIFT else f"one of {among}"
+            where = several if among > 1 else short(incident.seen_at)
             moved = words.moved(main) or words.KINDS.get(incident.kind, "")
             yield at, f"{where} {moved} ({incident.id})", colour
         if (closed := drawn.position.get(incident.closed_at, -1)) >= 0:
