@@ -8,6 +8,7 @@ the steps of metrics whose seeds repeat bit by bit.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -352,21 +353,25 @@ def _by_seeds(
     for drift in history.steps:
         if drift.kind is StepKind.DRIFT:
             steps = replaced(steps, drift)
-    nodes = tuple(_between(node, i, steps) for i, node in enumerate(history.nodes))
+    nodes = tuple(_at_levels(history.nodes, steps))
     return replace(history, nodes=nodes, steps=tuple(steps), by_seeds=True)
 
 
-def _between(node: Node, index: int, steps: Sequence[Step]) -> Node:
-    """Return a node at the level that the probable steps beside it say; its own knows no seeds."""
-    beside = [s for s in steps if s.chain == node.chain and s.probability >= KEPT]
-    before = [s for s in beside if s.node <= index]
-    if before:
-        newest = max(before, key=lambda s: s.node)
-        return replace(node, level=newest.after, error=newest.after_error)
-    if beside:
-        oldest = min(beside, key=lambda s: s.node)
-        return replace(node, level=oldest.before, error=oldest.before_error)
-    return node
+def _at_levels(nodes: Sequence[Node], steps: Sequence[Step]) -> Iterator[Node]:
+    """Yield the nodes at the levels between the probable steps of their chain; their own levels
+    know no seeds."""
+    by_chain: dict[int, list[Step]] = {}
+    for step in sorted(steps, key=lambda s: s.node):
+        if step.probability >= KEPT:
+            by_chain.setdefault(step.chain, []).append(step)
+    for i, node in enumerate(nodes):
+        beside = by_chain.get(node.chain)
+        if beside is None:
+            yield node
+        elif at := bisect_right(beside, i, key=lambda s: s.node):
+            yield replace(node, level=beside[at - 1].after, error=beside[at - 1].after_error)
+        else:
+            yield replace(node, level=beside[0].before, error=beside[0].before_error)
 
 
 def trace(
