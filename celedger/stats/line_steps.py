@@ -119,7 +119,7 @@ def distinct_steps(steps: Sequence[Step]) -> list[Step]:
     return sorted(distinct, key=lambda s: (s.last, s.first))
 
 
-def overlap(a: Step, b: Step) -> bool:
+def overlap(a: Step | ToldIncident, b: Step) -> bool:
     return a.first <= b.last and b.first <= a.last
 
 
@@ -362,18 +362,17 @@ class LineSteps:
         """
         over = IncidentState.WITHDRAWN
         own = [t for t in told if t.states.get(key, over) is not over]
-        seen = [s for s in steps if s.kind is StepKind.DRIFT and s.probability >= KEPT]
+        drifting = [s for s in steps if s.kind is StepKind.DRIFT and s.probability >= KEPT]
         drifts = [
             t for t in own
-            if t.kind is StepKind.DRIFT
-            and not any(s.first <= t.last and t.first <= s.last for s in seen)
+            if t.kind is StepKind.DRIFT and not any(overlap(t, s) for s in drifting)
         ]  # fmt: skip
         accepted = [t.last for t in own if t.states[key] is IncidentState.ACCEPTED]
         accepted += self._accepted(key)
         result, run, total = [], list[Step](), 0.0
 
         def is_told(step: Step) -> bool:
-            return any(t.first <= step.last and step.first <= t.last for t in drifts)
+            return any(overlap(t, step) for t in drifts)
 
         def close() -> None:
             nonlocal run, total

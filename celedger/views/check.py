@@ -134,12 +134,12 @@ def _sensitivity(standing: MetricStanding) -> str:
     """Return what these trials could see, or what they saw that is too small to count."""
     size = standing.value - standing.level
     is_seen = standing.low > 0 or standing.high < 0
-    is_large = standing.smallest < abs(size) < standing.floor
-    moved = amount(size, standing.level, unit=standing.unit)
-    if standing.standing is Standing.SAME and is_seen and abs(size) >= standing.floor:
-        return f"{moved} against the commits before"
-    if standing.standing is Standing.SAME and is_seen and is_large:
-        return f"{moved}; less than {_amount(standing.floor, standing)} does not count"
+    if standing.standing is Standing.SAME and is_seen:
+        moved = amount(size, standing.level, unit=standing.unit)
+        if abs(size) >= standing.floor:
+            return f"{moved} against the commits before"
+        if standing.smallest < abs(size):
+            return f"{moved}; less than {_amount(standing.floor, standing)} does not count"
     if standing.standing is Standing.SAME and standing.smallest <= TINY * abs(standing.level):
         return "any change would have been seen"
     if standing.standing is Standing.SAME and math.isfinite(standing.smallest):

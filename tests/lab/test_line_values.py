@@ -125,6 +125,19 @@ def test_a_value_that_cannot_be_read_ends_no_recording() -> None:
     assert [event["u"] for event in events] == [1, 0, 0]
 
 
+def recording(folder: Path, line: int, shown: str) -> dict[str, str]:
+    """Return an environment in which Python records `n` in a line of main.py, and prints what."""
+    (folder / "site").mkdir()
+    (folder / "site/sitecustomize.py").write_text(
+        "from celedger.lab.probes import line_values\n"
+        f"changed = {{'main.py': [[0, {line}, {line}, 0]]}}\n"
+        "line_values.install({'changed': changed, 'names': {'0': ['n']}})\n"
+        f"show = lambda k, **event: print({shown})\n"
+        "line_values.recorder.begin(show, lambda: True, lambda value: None)\n"
+    )
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder / "site"), str(ROOT)])}
+
+
 def test_a_spawned_process_records_too(tmp_path: Path) -> None:
     (tmp_path / "main.py").write_text(
         "import multiprocessing\nfrom celedger.lab.probes import line_values\n\n"
@@ -133,17 +146,10 @@ def test_a_spawned_process_records_too(tmp_path: Path) -> None:
         "    process = multiprocessing.get_context('spawn').Process(target=work)\n"
         "    process.start()\n    process.join()\n"
     )
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site/sitecustomize.py").write_text(
-        "from celedger.lab.probes import line_values\n"
-        "line_values.install({'changed': {'main.py': [[0, 5, 5, 0]]}, 'names': {'0': ['n']}})\n"
-        "show = lambda k, **event: print(event['q'], event['s'], flush=True)\n"
-        "line_values.recorder.begin(show, lambda: True, lambda value: None)\n"
-    )
-    path = os.pathsep.join([str(tmp_path / "site"), str(ROOT)])
+    env = recording(tmp_path, 5, "event['q'], event['s'], flush=True")
     done = subprocess.run(
         [sys.executable, "main.py"], cwd=tmp_path, capture_output=True, text=True, check=True,
-        env={**os.environ, "PYTHONPATH": path},
+        env=env,
     )  # fmt: skip
     assert done.stdout == "n number\n", done.stderr
 
@@ -155,17 +161,10 @@ def test_a_script_with_changed_lines_runs_as_itself(tmp_path: Path, last: str, s
         f"n = 1\nprint(__name__, __file__, sys.argv[1:], n)\n{last}\n"
     )
     (tmp_path / "main.py").write_text(script)
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site/sitecustomize.py").write_text(
-        "from celedger.lab.probes import line_values\n"
-        "line_values.install({'changed': {'main.py': [[0, 4, 4, 0]]}, 'names': {'0': ['n']}})\n"
-        "show = lambda k, **event: print(event['q'], event['m'], event['s'])\n"
-        "line_values.recorder.begin(show, lambda: True, lambda value: None)\n"
-    )
-    path = os.pathsep.join([str(tmp_path / "site"), str(ROOT)])
+    env = recording(tmp_path, 4, "event['q'], event['m'], event['s']")
     done = subprocess.run(
         [sys.executable, "main.py", "--x"], cwd=tmp_path, capture_output=True, text=True,
-        env={**os.environ, "PYTHONPATH": path}, check=False,
+        env=env, check=False,
     )  # fmt: skip
     assert done.returncode == status, done.stderr
     lines = done.stdout.splitlines()
