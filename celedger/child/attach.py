@@ -1,11 +1,11 @@
 """Attach a probe to a training that a diagnostic run (celedger.trial.diagnostic) starts.
 
-The run sets CELEDGER_PROBE, a JSON object whose `kind` names a module of `celedger.probes` (a copy
-of a folder of probes, beside this one), and CELEDGER_PROBE_OUT, a folder for what it writes. Once
-the training has imported torch (2.5 or later, so on Python 3.9 or later), the module is imported
-and its function `attach` called with the object. `early` names a module whose function `install` is
-called before the training begins. The script is not changed and need not use celedger. Standard
-library only: every Python of the run imports this.
+The run sets CELEDGER_PROBE, a JSON object whose `kind` names a module of `celedger_probes` (a copy
+of a folder of probes, beside that of `celedger`), and CELEDGER_PROBE_OUT, a folder for what it
+writes. Once the training has imported torch (2.5 or later, so on Python 3.9 or later), the module
+is imported and its function `attach` called with the object. `early` names a module whose function
+`install` is called before the training begins. The script is not changed and need not use celedger.
+Standard library only: every Python of the run imports this.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _begin_early(options: Mapping[str, Any]) -> None:
     """Let a module of the probes begin before the training imports anything."""
     if "early" in options:
         try:
-            importlib.import_module(f"celedger.probes.{options['early']}").install(options)
+            importlib.import_module(f"celedger_probes.{options['early']}").install(options)
         except Exception as error:
             note_failure(error)
 
@@ -100,7 +100,7 @@ class _AfterTorch(importlib.abc.MetaPathFinder):
         try:
             if sys.modules["torch"].__version__ < "2.5":
                 raise RuntimeError("diagnosis follows trainings with torch 2.5 or later")
-            module = importlib.import_module(f"celedger.probes.{self.options['kind']}")
+            module = importlib.import_module(f"celedger_probes.{self.options['kind']}")
             module.attach(self.options)
         except Exception as error:
             note_failure(error)

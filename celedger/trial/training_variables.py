@@ -133,16 +133,16 @@ def variables(
 def child_copy(cache: Path, probes: Path | None = None) -> Path:
     """Return a folder, to be put on PYTHONPATH, that holds only `celedger.child` and a
     `sitecustomize` (`import_finder.py`); its folder UNTRACED has no `sitecustomize`. With a folder
-    of `probes`, it has that as `celedger.probes`. It is named by its content: an upgrade makes
-    another."""
+    of `probes`, it has that as `celedger_probes`: a checkout of celedger itself has a `celedger`
+    that comes first. It is named by its content: an upgrade makes another."""
     import compileall
     from py_compile import PycInvalidationMode
 
     content = hashlib.sha256(UNTRACED.encode())
     sources = [PACKAGE / "__init__.py", *sorted((PACKAGE / "child").rglob("*.py"))]
-    files = {file.relative_to(PACKAGE): file for file in sources}
+    files = {file.relative_to(PACKAGE.parent): file for file in sources}
     for file in sorted(probes.glob("*.py")) if probes is not None else ():
-        files[Path("probes", file.name)] = file
+        files[Path("celedger_probes", file.name)] = file
     for name, file in files.items():
         content.update(str(name).encode() + b"\0" + file.read_bytes())
     home = cache / content.hexdigest()[:16]
@@ -152,12 +152,13 @@ def child_copy(cache: Path, probes: Path | None = None) -> Path:
         cache.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=".draft-", dir=cache))
         for name, file in files.items():
-            target = draft / "celedger" / name
+            target = draft / name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, target)
         shutil.copyfile(PACKAGE / "child" / "import_finder.py", draft / "sitecustomize.py")
         (draft / UNTRACED).mkdir()
-        (draft / UNTRACED / "celedger").symlink_to("../celedger")
+        for package in {name.parts[0] for name in files}:
+            (draft / UNTRACED / package).symlink_to(Path("..", package))
         # No trial writes byte-code itself.
         mode = PycInvalidationMode.UNCHECKED_HASH
         compileall.compile_dir(draft, quiet=2, invalidation_mode=mode, stripdir=draft)

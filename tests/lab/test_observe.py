@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from conftest import UNCOMPILED
 
+import celedger
 from celedger.child import attach
 from celedger.lab.diagnose.trace import rank_of
 from celedger.lab.probes import observe
@@ -18,7 +20,7 @@ from celedger.trial.training_variables import child_copy
 
 RECORDER = """\
 import json
-from celedger.probes import observe, tensors
+from celedger_probes import observe, tensors
 
 class RecorderProbe(observe.Probe):
     def starts(self):
@@ -76,7 +78,7 @@ print(loss.item())
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     home = child_copy(tmp_path / "child", Path(observe.__file__).parent)
-    (home / "celedger" / "probes" / "recorder.py").write_text(RECORDER)
+    (home / "celedger_probes" / "recorder.py").write_text(RECORDER)
     (tmp_path / "site").mkdir()
     source = home / "sitecustomize.py"
     (tmp_path / "site" / "sitecustomize.py").write_text(source.read_text())
@@ -131,6 +133,12 @@ def test_a_plain_script_is_seen_in_full_and_trains_as_without_a_probe(
         ["stepped", 0, False],
         ["stepped", 1, False],
     ]
+
+
+def test_a_checkout_of_celedger_itself_has_the_probes_too(home: Path, tmp_path: Path) -> None:
+    shutil.copytree(Path(celedger.__file__).parent, tmp_path / "celedger", symlinks=True)
+    run(home, tmp_path, PLAIN, {"kind": "recorder"})
+    assert heard(tmp_path)[0] == ["starts"]
 
 
 @pytest.mark.matrix
