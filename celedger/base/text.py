@@ -82,4 +82,4 @@ def relative(change: float, before: float) -> str:
 
 
 def _multiple(factor: float) -> str:
-    return f"× {factor:.3g}".replace("e+", "e")
+    return f"× {factor:{'.0f' if 100 <= abs(factor) < 1e6 else '.3g'}}".replace("e+", "e")

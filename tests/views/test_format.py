@@ -91,6 +91,7 @@ def test_a_change_beyond_ten_times_the_level_is_a_multiple() -> None:
     assert [relative(x, 2.0) for x in (20.0, 22.0, 5.6e19)] == ["+1000 %", "× 12", "× 2.8e19"]
     assert [relative(x, -1.0) for x in (-10.9, 41.0)] == ["× 11.9", ""]  # no multiple of a loss
     assert percent(31.0) == "× 31"
+    assert [percent(x) for x in (3651.7, 2e6)] == ["× 3652", "× 2e06"]
 
 
 def test_dates_are_utc_and_hashes_short() -> None:
