@@ -82,11 +82,14 @@ def show(
                 findings = own_session.ledger.findings(sha)
                 document = CommitRows.of(own_session.ledger, sha, state, findings)
         except UnknownRevision:
+            state = memory.read(session.repository, session.ledger)
+            if (incident := state.find(revision)) is not None:
+                see = command("status", incident.id)
+                raise UsageError(f"{revision} is an incident, not a commit", f"see {see}") from None
             tasks = session.ledger.tasks()
             if not any(revision in (t.name, f"{t.suite}/{t.name}") for t in tasks):
                 raise
             title = find_task(session.ledger, revision)
-            state = memory.read(session.repository, session.ledger)
             document = NoiseList([TaskNoise.of(session.ledger, *title, state)])
         options.answer(document, json, context.obj.retyped)
     return Status.GOOD
