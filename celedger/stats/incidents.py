@@ -99,6 +99,7 @@ def derive(
     filtered = [(c, r) for c in put.causes for r in [put.as_rise(c)] if r is not None]
     by_sessions = [c for c in line.contrasts if histories[c.key].noise.session > 0]
     mends, falls = follow([r for _, r in filtered], line.kept, evidence, by_sessions)
+    risen = {key for _, rise in filtered for key in (*rise.steps, *rise.minor)}
     became = {id(c): mend for (c, _), mend in zip(filtered, mends, strict=True)}
     incidents = [
         put.incident(c, became.get(id(c))) if c.members else put.unseen(c) for c in put.causes
@@ -106,7 +107,12 @@ def derive(
     return Derived(
         tuple(sorted(incidents, key=lambda i: (i.first, i.last, i.id))),
         tuple((k, s) for k, s in loose if line.suspects(k, s) and not put.is_known(k, s)),
-        tuple((k, s) for f in falls if f.nobodys >= KEPT for k, s in line.improvements(f)),
+        tuple(
+            (k, s)
+            for f in falls
+            for k, s in line.improvements(f)
+            if f.nobodys >= KEPT or k not in risen
+        ),
         tuple(put.rises(incidents)),
         falls[-1] if falls else None,
         tuple(line.false),
@@ -219,7 +225,19 @@ class _Assembly:
             return None
         recovered = cause.told is not None and cause.told.state is IncidentState.RECOVERED
         accepted = all(self._is_accepted(k, cause) for k in steps)
-        return Rise(steps, cause.commits.first, cause.commits.last, recovered, accepted)
+        ends = cause.commits.first, cause.commits.last
+        return Rise(steps, *ends, recovered, accepted, self._minor(cause.commits))
+
+    def _minor(self, commits: CommitSet) -> dict[MetricKey, Step]:
+        """Return the rises of no cause that share commits with a set: within their floors."""
+        known = {(k, s) for c in self.causes for k, s in c.members.items()}
+        return {
+            k: s
+            for k, own in self.line.kept.items()
+            for s in own
+            if s.size > 0 and (k, s) not in known and s.kind is StepKind.STEP
+            if commits.meets(self.line.commit_set(k, s))
+        }
 
     def incident(self, cause: _Cause, mend: Mend | None) -> StepIncident:
         """Return the incident of a cause whose steps stand."""

@@ -16,7 +16,7 @@ from functools import lru_cache
 import numpy as np
 
 from celedger.base.model import IncidentState
-from celedger.stats.arrays import Floats, Ints
+from celedger.stats.arrays import Bools, Floats, Ints
 from celedger.stats.course import MetricKey, Step
 from celedger.stats.sessions import MORE_GONE_THAN_LEFT, Contrast
 
@@ -256,8 +256,9 @@ PART, QUARTERS = 0.05, 4
 WANTED = 0.15
 """Odds that it mends an incident that a person accepted, against one that nobody did."""
 NOBODYS = 0.1
-"""Prior that it is an improvement of its own; its size is log-uniform over a factor of 27."""
-LOG_RANGE = 3.3  # ln 27
+"""Prior that it is an improvement of its own, or that other metrics improve beside a mend; sizes
+are log-uniform over a factor of 27."""
+LOG_IMPROVED = math.log(NOBODYS * 2 / math.log(27))
 ALIKE = 0.02
 """A mend need not return to the level exactly: sd of what remains, share of the incident's size."""
 UNDONE = 1e6
@@ -272,13 +273,15 @@ SETTLED = 0.9999
 
 @dataclass(frozen=True, slots=True)
 class Rise:
-    """An incident as the filter sees it: its steps by metric and its commits."""
+    """An incident as the filter sees it: its steps by metric and its commits. The `minor` rises
+    came with it and open no incident; of them a mend takes as much."""
 
     steps: Mapping[MetricKey, Step]
     first: int
     last: int
     was_recovered: bool
     is_accepted: bool = False
+    minor: Mapping[MetricKey, Step] = field(default_factory=dict)
     tasks: frozenset[tuple[str, str]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -468,12 +471,13 @@ class _Filter:
         prior += takes_all @ whole + (takes & ~takes_all) @ part
         codes = _codes(every)
         first, of_row = _distinct(codes)
-        density = _moments(fall, near, keys, self.levels).log_density(every[first] / QUARTERS)
+        moments = _moments(fall, near, keys, self.levels)
+        density = moments.log_density(every[first] / QUARTERS)
         count = sizes[of_left]
         parent = np.repeat(np.arange(len(weights)), count)
         which = np.arange(len(parent)) - np.repeat(count.cumsum() - count, count)
         which += np.repeat((sizes.cumsum() - sizes)[of_left], count)
-        nothing = weights + _log_improvement(fall, keys, self.levels)
+        nothing = weights + LOG_IMPROVED + moments.improved.sum()
         something = weights[parent] + prior[which] + density[of_row[which]]
         total = np.concatenate([nothing, something])
         free = np.append(nothing, something[(takes & ~accepted).sum(1)[which] == 0])
@@ -654,16 +658,22 @@ class _Moments:
     fall: Floats  # [metric]
     cross: Floats  # [metric, rise]
     fall_variance: Floats  # [metric]
+    improved: Floats  # [metric]: log P(what fell | an improvement, whose size is log-uniform)
+    fell: Bools  # [metric]
 
     def log_density(self, taken: Floats) -> Floats:
-        """Return log P(the levels seen) of each hypothesis: that what it takes is what fell."""
+        """Return log P(the levels seen) of each hypothesis: that what it takes is what fell, and
+        that the metrics of which it takes nothing fell by nothing, or improved beside it."""
         size = taken @ self.rise.T
         mean = size + self.fall
         variance = ((taken @ self.covariance) * taken).sum(2).T
         variance = variance + 2 * taken @ self.cross.T + self.fall_variance
         variance = np.maximum(variance, 0.0) + (ALIKE * size) ** 2 + 1e-24
         logs: Floats = -0.5 * (mean**2 / variance + np.log(2 * math.pi * variance))
-        return np.asarray(logs.sum(1))
+        beside = self.fell & (size == 0)
+        still, improved = (np.where(beside, log, 0).sum(1) for log in (logs, self.improved))
+        more = np.where(beside.any(1), np.logaddexp(still, LOG_IMPROVED + improved), 0)
+        return np.asarray(np.where(beside, 0, logs).sum(1) + more)
 
 
 def _moments(
@@ -672,29 +682,19 @@ def _moments(
     keys: Sequence[MetricKey],
     levels: Mapping[MetricKey, MetricLevels],
 ) -> _Moments:
-    mean = np.empty((len(keys), len(rises) + 1))
+    mean, improved = np.empty((len(keys), len(rises) + 1)), np.empty(len(keys))
     covariance = np.empty((len(keys), len(rises) + 1, len(rises) + 1))
     for i, key in enumerate(keys):
-        steps = [*(rise.steps.get(key) for rise in rises), fall.steps.get(key)]
+        own = (rise.steps.get(key, rise.minor.get(key)) for rise in rises)
+        steps = [*own, fall.steps.get(key)]
         mean[i], covariance[i] = levels[key].sizes(steps)
-        if key not in fall.steps:  # it fell by nothing, give or take a trial's noise
-            covariance[i, -1, -1] += levels[key].unit ** 2
+        unit = max(levels[key].unit, 1e-300)
+        if key in fall.steps:
+            improved[i] = -math.log(2 * max(-fall.steps[key].size, 1.5 * unit))
+        else:  # it fell by nothing, give or take a trial's noise
+            covariance[i, -1, -1] += unit**2
+            improved[i] = math.log(0.4 / unit)  # the mode of a normal density
     return _Moments(
         mean[:, :-1], covariance[:, :-1, :-1], mean[:, -1], covariance[:, :-1, -1],
-        covariance[:, -1, -1],
+        covariance[:, -1, -1], improved, np.array([key in fall.steps for key in keys]),
     )  # fmt: skip
-
-
-def _log_improvement(
-    fall: Fall, keys: Sequence[MetricKey], levels: Mapping[MetricKey, MetricLevels]
-) -> float:
-    """Return log P(a fall of this size | it mends nothing): sizes are log-uniform."""
-    log = math.log(NOBODYS * 2 / LOG_RANGE)
-    for key in keys:
-        unit = max(levels[key].unit, 1e-300)
-        step = fall.steps.get(key)
-        if step is None:
-            log += math.log(0.4 / unit)
-        else:
-            log -= math.log(2 * max(-step.size, 1.5 * unit))
-    return log

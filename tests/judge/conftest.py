@@ -180,7 +180,8 @@ class Life:
                     if not task["comparable"]:
                         continue
                     for metric in task["metrics"]:
-                        if metric["metric"] in [m["name"] for m in row["metrics"]]:
+                        moved = [(m["task"], m["name"]) for m in row["metrics"]]
+                        if (task["task"], metric["metric"]) in moved:
                             assert metric["said"] == "worse", (row, metric)
                             assert row["id"] in metric["incidents"], (row, metric)
 

@@ -414,6 +414,21 @@ def test_a_smaller_fall_of_another_metric_is_an_improvement() -> None:
 # Acts
 
 
+def test_a_commit_may_mend_one_metric_and_improve_another() -> None:
+    mended = history(step(10, size=20), step(30, size=-20, before=120))
+    derived = of((LOSS, mended), (TIME, history(step(30, size=-20))))
+    assert states(derived) == [(10, 10, RECOVERED)]
+    assert [key for key, _ in derived.changes] == [TIME]
+
+
+def test_what_rose_within_its_floor_is_mended_with_what_rose_beyond_it() -> None:
+    large = history(step(10, size=8), step(30, size=-8, before=108))
+    small = history(step(10, size=4), step(30, size=-4, before=104))
+    derived = of((LOSS, large), (OTHER, small), floor=5)
+    assert states(derived) == [(10, 10, RECOVERED)]
+    assert not derived.changes
+
+
 def test_an_accepted_commit_leaves_what_can_be_mended() -> None:
     lives = history(
         step(10, 12, size=8), step(20, size=8, before=108), step(30, size=-8, before=116)
