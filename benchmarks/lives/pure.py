@@ -14,6 +14,7 @@ import numpy as np
 
 from celedger.base.model import IncidentState
 from celedger.stats import history, incidents, mends, next_trial, trial_noise
+from celedger.stats.commit_evidence import CommitEvidence
 from celedger.stats.course import (
     Acts,
     Measurements,
@@ -23,7 +24,6 @@ from celedger.stats.course import (
     StepKind,
     ToldIncident,
 )
-from celedger.stats.mends import CommitEvidence
 from celedger.stats.next_trial import Job, Wanted, Why
 from celedger.stats.sessions import Contrast, contrasts
 from lives.judges import Row

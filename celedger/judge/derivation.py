@@ -32,9 +32,10 @@ from celedger.judge.measured import TaskMeasurements, measurements
 from celedger.judge.work import SignedLine
 from celedger.ledger import Ledger
 from celedger.stats import incidents as step_incidents
+from celedger.stats.commit_evidence import CommitEvidence
 from celedger.stats.course import Acts, MetricHistory, MetricKey, StepKind
 from celedger.stats.history import trace
-from celedger.stats.incidents import CommitEvidence, Derived
+from celedger.stats.incidents import Derived
 from celedger.stats.mends import KEPT
 from celedger.stats.sessions import Contrast, contrasts
 

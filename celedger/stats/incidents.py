@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from celedger.base.model import IncidentState
+from celedger.stats.commit_evidence import CommitEvidence
 from celedger.stats.course import (
     Acts,
     MetricHistory,
@@ -23,10 +24,8 @@ from celedger.stats.course import (
     ToldIncident,
 )
 from celedger.stats.line_steps import NEAR, Before, CommitSet, Floors, LineSteps, paired
-from celedger.stats.mends import CLOSED, KEPT, OPEN, CommitEvidence, Fall, Mend, Rise, follow
+from celedger.stats.mends import CLOSED, KEPT, OPEN, Fall, Mend, Rise, follow
 from celedger.stats.sessions import Contrast, RiseVerdict
-
-__all__ = ["CommitEvidence", "Derived", "derive"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +110,7 @@ def derive(
             (k, s)
             for f in falls
             for k, s in line.improvements(f)
-            if f.nobodys >= KEPT or k not in risen
+            if k not in f.taken and (f.nobodys >= KEPT or k not in risen)
         ),
         tuple(put.rises(incidents)),
         falls[-1] if falls else None,

@@ -2,14 +2,14 @@
 
 It reads the levels of all metrics together (between steps, as one Gaussian vector: two steps that
 share a stretch share its level, and its error cancels), and what the mending commit names and
-touches, as likelihood ratios from counted shares. Pure; knows steps and places, not identities.
+touches. Pure; knows steps and places, not identities.
 """
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -17,126 +17,9 @@ import numpy as np
 
 from celedger.base.model import IncidentState
 from celedger.stats.arrays import Bools, Floats, Ints
+from celedger.stats.commit_evidence import CommitEvidence, MendRatios
 from celedger.stats.course import MetricKey, Step
 from celedger.stats.sessions import MORE_GONE_THAN_LEFT, Contrast
-
-REVERTS, NAMED = 0.6, 0.7
-"""Share of reverts among mends, and of reverts that name the commit they revert."""
-NAMES_IT = REVERTS * NAMED
-SILENT_REVERT = REVERTS * (1 - NAMED)
-FIX = 1 - REVERTS
-REVERT_TOUCHES, FIX_TOUCHES = 0.9, 0.6
-"""P(touches the culprit's files): a revert, a fix."""
-OTHER_REVERT = 0.02
-"""P(a commit reverts something else)."""
-NAMES_OTHER = 0.002
-"""P(a mend of this incident names another commit)."""
-PART_NAMES_IT, PART_SILENT = 0.03, 0.04
-"""The same of a commit that mends a part: it is seldom a revert."""
-REMEMBERED = 20
-"""Commits over which a revert in name only is spread."""
-MOST_PAIRS = 4000
-"""Pairs of commits beyond which the two sets are too wide to tell anything."""
-
-
-@dataclass(frozen=True, slots=True)
-class CommitEvidence:
-    """What the commits of a line say of one another.
-
-    Attributes:
-        names: Place of a commit -> place of the commit that it says it reverts; -1 for a revert
-            of something else.
-        touches: Whether a commit (the first) touches files that another one touched.
-        foreign: Share of unrelated pairs of commits that overlap so, counted in the repository.
-        futile: Share of regressions that were reverted in name only.
-        same_code: By task: place of a commit -> the older place whose results it re-uses, since it
-            differs in nothing that the task reads.
-    """
-
-    names: Mapping[int, int]
-    touches: Callable[[int, int], bool]
-    foreign: float = 0.08
-    futile: float = 0.1
-    same_code: Mapping[tuple[str, str], Mapping[int, int]] = field(default_factory=dict)
-
-
-class MendRatios:
-    """P(what commits say | one of them mends an incident) / P(the same | none does)."""
-
-    def __init__(self, evidence: CommitEvidence | None) -> None:
-        self._evidence = evidence
-        self._cache: dict[tuple[tuple[int, int], tuple[int, int]], tuple[float, float]] = {}
-        self._undoing: dict[tuple[int, frozenset[tuple[str, str]]], list[int]] = {}
-
-    def of(self, culprits: tuple[int, int], menders: tuple[int, int]) -> tuple[float, float]:
-        """Return the ratios of mending the whole and of mending a part.
-
-        Args:
-            culprits: First and last place of the incident's set.
-            menders: First and last place of the fall's set.
-        """
-        pairs = (culprits[1] - culprits[0] + 1) * (menders[1] - menders[0] + 1)
-        if self._evidence is None or pairs > MOST_PAIRS:
-            return 1.0, 1.0
-        if (culprits, menders) not in self._cache:
-            whole = part = 0.0
-            for mender in range(menders[0], menders[1] + 1):
-                for culprit in range(culprits[0], culprits[1] + 1):
-                    w, p = _ratios(self._evidence, mender, culprit)
-                    whole, part = whole + w, part + p
-            self._cache[culprits, menders] = whole / pairs, part / pairs
-        return self._cache[culprits, menders]
-
-    def undoing(
-        self,
-        culprits: tuple[int, int],
-        menders: tuple[int, int],
-        tasks: Iterable[tuple[str, str]],
-    ) -> int | None:
-        """Return the commit of a fall that has, for every task, the code of before the culprits:
-        whatever they did is undone."""
-        key = culprits[0], frozenset(tasks)
-        if key not in self._undoing:
-            code = self._evidence.same_code if self._evidence is not None else {}
-            own = [code.get(task, {}) for task in key[1]]
-            places = set(own[0]).intersection(*own[1:]) if own else set()
-            old = (p for p in places if all(0 <= each[p] < culprits[0] for each in own))
-            self._undoing[key] = sorted(old)
-        first = max(menders[0], culprits[1] + 1)
-        return next((p for p in self._undoing[key] if first <= p <= menders[1]), None)
-
-    def naming(self, culprits: tuple[int, int], menders: tuple[int, int]) -> int | None:
-        """Return the newest commit of a fall that says it reverts one of the culprits."""
-        names = self._evidence.names if self._evidence is not None else {}
-        for mender in range(menders[1], menders[0] - 1, -1):
-            if culprits[0] <= names.get(mender, -1) <= culprits[1]:
-                return mender
-        return None
-
-
-def _ratios(evidence: CommitEvidence, mender: int, culprit: int) -> tuple[float, float]:
-    touches = evidence.touches(mender, culprit)
-
-    def chance(share: float) -> float:
-        return share if touches else 1 - share
-
-    unrelated = chance(min(max(evidence.foreign, 0.01), 0.9))
-    falsely = max(evidence.futile, 0.01) / REMEMBERED
-    named = evidence.names.get(mender)
-    if named == culprit:
-        reverts = chance(REVERT_TOUCHES) / (falsely * unrelated)
-        return NAMES_IT * reverts, PART_NAMES_IT * reverts
-    if named is not None:
-        other = NAMES_OTHER * chance(FIX_TOUCHES) / (OTHER_REVERT * unrelated)
-        return other, other
-    none = (1 - OTHER_REVERT - falsely) * unrelated
-    whole = SILENT_REVERT * chance(REVERT_TOUCHES) + FIX * chance(FIX_TOUCHES)
-    part_fix = 1 - PART_NAMES_IT - PART_SILENT
-    part = PART_SILENT * chance(REVERT_TOUCHES) + part_fix * chance(FIX_TOUCHES)
-    return whole / none, part / none
-
-
-# --- levels between steps
 
 SAME_LEVEL = 2.0
 """Standard errors within which the level after a step and that before the next one are one."""
@@ -292,13 +175,20 @@ class Rise:
 class Fall:
     """Steps down of one metric or several whose sets share a commit.
 
-    `nobodys`: the probability that it mended no incident that nobody accepted.
+    `nobodys`: the probability that it mended no incident that nobody accepted; `taken`: the metrics
+    of the incidents that it did mend.
     """
 
     first: int
     last: int
     steps: dict[MetricKey, Step]
     nobodys: float = 1.0
+    taken: set[MetricKey] = field(default_factory=set)
+
+    @property
+    def is_free(self) -> bool:
+        """Return True if metrics that are not taken may have been mended by themselves."""
+        return self.nobodys >= KEPT or bool(self.taken)
 
     def likeliest(self) -> int:
         """Return the place at which it most probably shows first, by its clearest metric."""
@@ -335,7 +225,7 @@ def follow(
     several = [i for i in waiting if len(rises[i].steps) > 1]
     alone: dict[int, list[Mend]] = {i: [] for i in several}
     for key in sorted({k for i in several for k in rises[i].steps}):
-        free = [f for f in falls if key in f.steps and f.nobodys >= KEPT]
+        free = [f for f in falls if key in f.steps.keys() - f.taken and f.is_free]
         own = [s for s in steps[key] if s.size > 0 or any(s == f.steps[key] for f in free)]
         with_key = [i for i in waiting if key in rises[i].steps]
         one = [replace(rises[i], steps={key: rises[i].steps[key]}) for i in with_key]
@@ -344,7 +234,7 @@ def follow(
                 alone[i].append(mend)
                 for fall in free:
                     if fall.first <= mend.closed <= fall.last:
-                        fall.nobodys = 0.0
+                        fall.taken.add(key)
     for i, parts in alone.items():
         if len(parts) == len(rises[i].steps):
             closed = max(m.closed for m in parts if m.closed is not None)
@@ -582,6 +472,7 @@ def _read(
             mend.state = IncidentState.PARTLY
             laid.append(i)
     # A fall that is laid to some incidents is no part of what the others lost.
+    fall.taken.update(key for i in laid for key in (*rises[i].steps, *rises[i].minor))
     for i in laid or asked:
         for key, step in fall.steps.items():
             drop, variance = mends[i].fallen.get(key, (0.0, 0.0))
@@ -685,15 +576,14 @@ def _moments(
     mean, improved = np.empty((len(keys), len(rises) + 1)), np.empty(len(keys))
     covariance = np.empty((len(keys), len(rises) + 1, len(rises) + 1))
     for i, key in enumerate(keys):
-        own = (rise.steps.get(key, rise.minor.get(key)) for rise in rises)
-        steps = [*own, fall.steps.get(key)]
-        mean[i], covariance[i] = levels[key].sizes(steps)
+        steps = [rise.steps.get(key, rise.minor.get(key)) for rise in rises]
+        mean[i], covariance[i] = levels[key].sizes([*steps, fall.steps.get(key)])
         unit = max(levels[key].unit, 1e-300)
         if key in fall.steps:
             improved[i] = -math.log(2 * max(-fall.steps[key].size, 1.5 * unit))
         else:  # it fell by nothing, give or take a trial's noise
             covariance[i, -1, -1] += unit**2
-            improved[i] = math.log(0.4 / unit)  # the mode of a normal density
+            improved[i] = math.log(0.4 / unit)
     return _Moments(
         mean[:, :-1], covariance[:, :-1, :-1], mean[:, -1], covariance[:, :-1, -1],
         covariance[:, -1, -1], improved, np.array([key in fall.steps for key in keys]),

@@ -226,8 +226,8 @@ def at_commit(
         sha_seen = incident.likeliest if incident.bisect else incident.seen_at
         if sha == sha_seen:
             phrases.append(_caused(incident, metrics, named=metric is None))
-        if sha == incident.closed_at and incident.state in ("recovered", "partly"):
-            verb = "mends" if incident.state == "recovered" else "partly mends"
+        if sha == incident.closed_at:
+            verb = "partly mends" if incident.state == "partly" else "mends"
             phrases.append(f"{verb} {incident.id}")
     for change in state.changes:
         if (change.suite, change.task, change.seen_at) != (suite, task, sha):

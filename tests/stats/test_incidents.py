@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from celedger.base.model import IncidentState
+from celedger.stats.commit_evidence import CommitEvidence
 from celedger.stats.course import (
     Acts,
     MetricHistory,
@@ -17,7 +18,7 @@ from celedger.stats.course import (
     ToldIncident,
     TrialNoise,
 )
-from celedger.stats.incidents import CommitEvidence, Derived, derive
+from celedger.stats.incidents import Derived, derive
 from celedger.stats.sessions import Contrast
 from tests.stats.made_steps import (
     LOSS,
@@ -390,6 +391,8 @@ def test_metrics_of_one_incident_may_be_mended_one_by_one() -> None:
     assert states(first) == [(10, 10, PARTLY)] and not first.changes
     both = of(mended, (TIME, history(up, step(40, size=-8, before=108))))
     assert states(both) == [(10, 10, RECOVERED)] and both.incidents[0].closed == 40
+    pair = of(mended, (OTHER, mended[1]), (TIME, history(up, step(40, size=-8, before=108))))
+    assert states(pair) == [(10, 10, RECOVERED)]
 
 
 def test_the_mend_of_another_incident_is_no_part_of_this_one() -> None:
