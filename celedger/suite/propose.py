@@ -55,6 +55,8 @@ _LIBRARIES = {  # what a script imports -> what it calls to train, and the modul
     "trl": ("train", "transformers.trainer"),
 }
 _TORCH = ("torch", "torch._dynamo")
+_BENCHMARKS = re.compile(r"(^|/)(test|bench)[^/]*\.py$")
+_MOST_BENCHMARKS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +72,13 @@ class Proposal:
     preload: tuple[str, ...]
     stops: bool  # nothing makes it short, so it is stopped
     pythonpath: tuple[str, ...]  # folders of its packages; () for the root
+    benchmarks: tuple[str, ...] = ()  # functions of pytest-benchmark, where nothing trains
 
     @property
     def task(self) -> str:
         """Return its tables of suite.toml."""
+        if self.benchmarks:
+            return self._benchmarks
         lines = []
         for name, direction in self.metrics.items():
             lines += [f'[metrics."{name}"]', f'direction = "{direction}"', 'floor = "2%"', ""]
@@ -95,10 +100,25 @@ class Proposal:
         lines += [f"seeds = {[*range(5)] if seeded else '[0]  # no option of the script sets one'}"]
         return "\n".join(lines) + "\n"
 
+    @property
+    def _benchmarks(self) -> str:
+        lines, patterns = list[str](), list[str]()
+        for name, function in zip(self.metrics, self.benchmarks, strict=True):
+            lines += [f"[metrics.{name}]", 'unit = "s"', 'direction = "lower"', 'kind = "speed"']
+            lines += ['floor = "10%"', ""]
+            patterns.append(rf"  '\b{function} (?P<{name}>\S+)',")
+        lines += [
+            "[[task]]",
+            'name = "benchmarks"',
+            f"commands.measure = {json.dumps(self.command)}",
+        ]
+        lines += ['commands.report = "{python} {suite}/benchmarks.py {out}/benchmarks.json"']
+        return "\n".join([*lines, "pattern = [", *patterns, "]", "seeds = 3"]) + "\n"
+
 
 def propose(root: Path, names: Iterable[str]) -> Proposal | None:
     """Return a task for the likeliest training among these files of a repository, paths relative to
-    its root; None where nothing trains."""
+    its root; of its benchmarks, where nothing trains; None where there are none either."""
     names = [*names]
     packages: dict[str, set[str]] = {}  # folder -> the packages in it
     for match in filter(None, map(_PACKAGE.fullmatch, names)):
@@ -108,7 +128,7 @@ def propose(root: Path, names: Iterable[str]) -> Proposal | None:
         sources = [source for name in nearest if (source := _read(root, name)) is not None]
     scores = [source.score(source.roots(packages)) for source in sources]
     if max(scores, default=0) <= 0:
-        return None
+        return _of_benchmarks(root, names)
     best = sources[scores.index(max(scores))]
     roots = best.roots(packages) or [name for name in ("src",) if name in packages]
     prefix = next((s.overrides for s in sources if s.overrides is not None), None)
@@ -134,6 +154,27 @@ def propose(root: Path, names: Iterable[str]) -> Proposal | None:
         best.name, best.library or "a training loop", " ".join(words), options,
         tuple(text for name, text in printed.items() if name in (*metrics, "epoch")), metrics,
         tuple(preload), stops, tuple(roots),
+    )  # fmt: skip
+
+
+def _of_benchmarks(root: Path, names: Iterable[str]) -> Proposal | None:
+    """Return a task that runs the benchmarks of the repository's tests: functions that take
+    pytest-benchmark's fixture."""
+    functions, files = list[str](), list[str]()
+    for name in sorted(n for n in names if _BENCHMARKS.search(n) and not {*"{}"} & {*n})[:_MOST]:
+        source = _read(root, name)
+        own = source.benchmarks if source is not None else []
+        functions += own
+        files += [name] * bool(own)
+    functions = [*dict.fromkeys(functions)][:_MOST_BENCHMARKS]
+    if not functions:
+        return None
+    words = ["{python} -m pytest -q --benchmark-only --benchmark-json {out}/benchmarks.json"]
+    words += [f if _PLAIN.fullmatch(f) else shlex.quote(f) for f in files]
+    metrics = {f"{name.removeprefix('test_')}_time": "lower" for name in functions}
+    return Proposal(
+        files[0], "pytest-benchmark", " ".join(words), {}, (), metrics, (), False, (),
+        tuple(functions),
     )  # fmt: skip
 
 
@@ -203,6 +244,16 @@ class _Source:
         name = typed.replace("-", "_")
         self.spelling[name] = f"--{typed} "
         self.options[name] = default if isinstance(default, int) else None
+
+    @property
+    def benchmarks(self) -> list[str]:
+        """Return its test functions that measure something by pytest-benchmark."""
+        return [
+            node.name
+            for node in ast.walk(self.tree)
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+            if any(word.arg == "benchmark" for word in node.args.args)
+        ]
 
     @cached_property
     def overrides(self) -> str | None:

@@ -18,7 +18,7 @@ from celedger.suite import content
 from celedger.suite.propose import Proposal
 
 TEMPLATES = Path(__file__).parent / "templates"
-_TEMPLATES = ("suite.toml.in", "first.py.in", "first.toml", "steps.toml")
+_TEMPLATES = ("suite.toml.in", "first.py.in", "first.toml", "steps.toml", "benchmarks.py.in")
 
 
 def scaffold(
@@ -37,6 +37,8 @@ def scaffold(
         keys["preload"] = list(proposal.preload)
         steps = texts["steps.toml"] if proposal.preload else ""
         files = {"suite.toml": suite + steps + proposal.task}
+        if proposal.benchmarks:
+            files["benchmarks.py"] = texts["benchmarks.py.in"]
     for key, value in keys.items():
         if value:
             line = f"{key} = {json.dumps(value, ensure_ascii=False)}"

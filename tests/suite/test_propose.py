@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -59,6 +61,30 @@ def test_a_loop_is_run_small_and_what_it_prints_is_read(tmp_path: Path) -> None:
     values = {k: v for p in found.patterns for k, v in re.search(p, line).groupdict().items()}  # type: ignore[union-attr]
     assert values == {"epoch": "007", "val_acc": "0.688"}
     assert not any(re.search(p, "best Val Acc = 0.7") for p in found.patterns if "acc" in p)
+
+
+def test_where_nothing_trains_the_benchmarks_of_the_tests_are_run(tmp_path: Path) -> None:
+    text = "def test_sum(benchmark):\n    benchmark(sum, [1])\ndef test_no(tmp_path):\n    pass\n"
+    more = "import pytest\nclass TestMore:\n    def test_sort(self, benchmark, n):\n        pass\n"
+    files = {"tests/test_speed.py": text, "tests/test_none.py": "def test_it():\n    pass\n"}
+    found = proposed(tmp_path, {**files, "benchmarks/bench more.py": more, "lib.py": "X = 1\n"})
+    assert found is not None and found.trains_by == "pytest-benchmark"
+    folder = tmp_path / "suites" / "first"
+    assert {p.name for p in scaffold(folder, "first", "", found)} == {"suite.toml", "benchmarks.py"}
+    (task,) = load(folder).tasks
+    assert {m.name: (m.unit, m.kind.value) for m in task.metrics} == {
+        "sort_time": ("s", "speed"), "sum_time": ("s", "speed"),
+    }  # fmt: skip
+    data = [("test_sum", 1.5), ("test_sort[2]", 2.0), ("test_sort[3]", 3.0)]
+    medians = [{"name": name, "stats": {"median": median}} for name, median in data]
+    (tmp_path / "out.json").write_text(json.dumps({"benchmarks": medians}))
+    words = [sys.executable, str(folder / "benchmarks.py"), str(tmp_path / "out.json")]
+    printed = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert printed == "test_sum 1.5\ntest_sort 5.0\n"
+    values = {k: v for p in task.pattern for m in re.finditer(p, printed)
+              for k, v in m.groupdict().items()}  # fmt: skip
+    assert values == {"sum_time": "1.5", "sort_time": "5.0"}
+    assert "'benchmarks/bench more.py' tests/test_speed.py" in found.command
 
 
 def test_a_loop_that_no_option_makes_short_is_stopped(tmp_path: Path) -> None:
