@@ -17,14 +17,17 @@ planted, or at any training that a probe changed.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -32,26 +35,27 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from planted import ForkedDesk, ParentOnce, TrainingServer, company, git
-
 from celedger import suite as suites
 from celedger.base import config
-from celedger.base.errors import CeledgerError
-from celedger.base.model import Commit, Task
+from celedger.base.errors import CannotJudge, CeledgerError
+from celedger.base.model import Commit, OutcomeKind, Task
 from celedger.lab.diagnose.explain import Explanation, Side, SideRunner, explain
 from celedger.lab.diagnose.memory_growth import memory
 from celedger.lab.diagnose.preflight import preflight
 from celedger.lab.diagnose.profile import profile
+from celedger.lab.diagnose.trace import processes, read
 from celedger.lab.diagnose.watch import WatchReport, watch
 from celedger.lab.views.explain import explanation_text
 from celedger.ledger import Ledger
 from celedger.repo import Repository
-from celedger.trial.diagnostic import EAGER, diagnose
+from celedger.trial.diagnostic import EAGER, FAILED, Diagnostic, diagnose
 from celedger.trial.permissions import Gate
 from celedger.trial.runner import Bench
+from celedger.trial.training_variables import child_copy
 from celedger.trial.workplace import choose_tasks, local_bench
 
-LAB = Path(__file__).resolve().parent / "lab"
+ROOT = Path(__file__).resolve().parents[1]
+LAB = ROOT / "benchmarks" / "lab"
 SUITE = """\
 [suite]
 name = "lab"
@@ -127,7 +131,97 @@ def _edit(table: dict[str, Any]) -> Edit:
     return Edit(changes=changes, **lists)
 
 
+# --- runs
+
+
+class TrainingServer:
+    """A process that has imported torch and `preload`, and trains in forks of itself."""
+
+    def __init__(self, child: Path, preload: Sequence[str]) -> None:
+        child = child_copy(child.parent, ROOT / "celedger" / "lab" / "probes")
+        self.process = subprocess.Popen(
+            [sys.executable, str(ROOT / "benchmarks" / "lab_server.py"), child, *preload],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **EAGER},
+        )  # fmt: skip
+
+    def train(self, runner: SideRunner, side: Side, out: Path, seed: int, probe=None) -> Diagnostic:
+        """Train as `diagnose` would; without a probe where there is none."""
+        out.mkdir(parents=True)
+        log, station = out / "log.txt", runner.bench.station
+        station.prepare(side.commit, runner.task, {}, log)
+        place = station.place(side.commit.sha, runner.task)
+        ((_, argv),) = station.lines(runner.task, place, seed, out)
+        environment = {"CELEDGER_PROBE": json.dumps(probe or {}), "CELEDGER_PROBE_OUT": str(out)}
+        job = {
+            "log": str(log), "tree": str(station.tree), "argv": argv[1:],
+            "environment": environment,
+        }  # fmt: skip
+        self.process.stdin.write(json.dumps(job) + "\n")
+        self.process.stdin.flush()
+        status = int(self.process.stdout.readline())
+        if (fault := out / FAILED).exists():
+            raise CannotJudge(f"the probe failed: {fault.read_text()[-300:]}")
+        kind = OutcomeKind.OK if status == 0 else OutcomeKind.FAILED
+        message = log.read_text()[-300:] if status else ""
+        return Diagnostic(out, log, kind, message)
+
+    def close(self) -> None:
+        self.process.stdin.close()
+        self.process.wait()
+
+
+class ParentOnce(SideRunner):
+    """Runs the same parent once for all its edits: the first time, and once more to see whether
+    it repeats itself. In forks of the server, where there is one."""
+
+    def __init__(self, bench, task, folder, known, server):
+        super().__init__(bench, task, folder, seed=SEED)
+        self.known, self.count, self.server = known, Counter(), server
+
+    def run(self, side, full, *, seed=None, **more):
+        if side.name != "parent":
+            return self.train(side, full, seed, more)
+        key = (side.commit.sha, tuple(full), seed, str(more))
+        self.count[key] += 1
+        key = (*key, self.count[key])
+        if key not in self.known:
+            self.known[key] = self.train(side, full, seed, more)
+        return self.known[key]
+
+    def train(self, side, full, seed, more):
+        if self.server is None:
+            return super().run(side, full, seed=seed, **more)
+        self._runs += 1
+        probe = {"kind": "trace", "full": sorted(full), "steps": self.limits.steps, **more}
+        out, seed = self.folder / str(self._runs), self.seed if seed is None else seed
+        done = self.server.train(self, side, out, seed, probe)
+        return done, [read(folder) for folder in processes(done.out)]
+
+
 # --- commits
+
+
+def git(repo: Path, *words: str) -> str:
+    person = ["-c", "user.name=Ada", "-c", "user.email=ada@example.org"]
+    return subprocess.run(
+        ["git", *person, *words], cwd=repo, check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+def harmless_edits(folder: Path, draw: random.Random) -> None:
+    """Edit up to three files beside the edit that counts."""
+    files = sorted(folder.rglob("*.py"))
+    for file in draw.sample(files, min(3, len(files))):
+        text = file.read_text()
+        kind = draw.randrange(3)
+        if kind == 0:
+            text = text.replace("import torch\n", "import torch  # 2.0 or later\n", 1)
+        elif kind == 1:
+            text += f"\n\ndef unused_{draw.randrange(100)}(x):\n    return x\n"
+        else:
+            text = text.replace("\nimport torch\n", "\n# A small training.\nimport torch\n", 1)
+        file.write_text(text)
 
 
 def apply(edit: Edit, folder: Path) -> None:
@@ -167,7 +261,7 @@ def commit(repo: Path, training: Training, edit: Edit, kind: str) -> str:
                 git(repo, "checkout", "-q", ".")
         else:
             apply(edit, folder)
-        company(folder, draw)
+        harmless_edits(folder, draw)
     else:
         apply(edit, folder)
     git(repo, "add", "-A")
@@ -307,7 +401,7 @@ class Judge:
             self.good = repository.resolve("main")
             self.server = None
             if self.training.preload is not None:
-                self.server = TrainingServer(bench.setup.child, self.training.preload, EAGER)
+                self.server = TrainingServer(bench.setup.child, self.training.preload)
             for kind, edit, name in wanted:
                 start = time.monotonic()
                 try:
@@ -323,9 +417,7 @@ class Judge:
                 self.server.close()
 
     def runner(self, folder: Path) -> ParentOnce:
-        if self.server is None:
-            return ParentOnce(self.bench, self.task, folder, self.known, seed=SEED)
-        return ForkedDesk(self.bench, self.task, folder, self.known, seed=SEED, server=self.server)
+        return ParentOnce(self.bench, self.task, folder, self.known, self.server)
 
     def bare(self, commit: Commit, verb: str) -> list[str]:
         """Train without a probe; return the figures printed."""

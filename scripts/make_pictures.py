@@ -28,7 +28,7 @@ direction = "lower"
 kind = "quality"
 [[task]]
 name = "rows"
-command = "{python} zoo/loop.py --model rows --epochs 3 --seed {seed}"
+command = "{python} zoo/loop.py --epochs 3 --seed {seed}"
 """
 WHOLE = "q @ k.transpose(-2, -1)"
 BY_IMAGE = "torch.stack([a @ b for a, b in zip(q, k.transpose(-2, -1))])"
@@ -75,9 +75,9 @@ def demo() -> Path:
 @cache
 def zoo() -> Path:
     """Make the repository of the lab's pictures."""
-    folder, planted = scratch() / "zoo", ROOT / "benchmarks" / "planted"
+    folder = scratch() / "zoo"
     shutil.copytree(ROOT / "suites" / "core" / "shared", folder / "zoo" / "shared")
-    script = Path(shutil.copy(planted / "loop.py", folder / "zoo"))
+    script = Path(shutil.copy(ROOT / "scripts" / "pictured" / "loop.py", folder / "zoo"))
     (folder / "suites" / "zoo").mkdir(parents=True)
     (folder / "suites" / "zoo" / "suite.toml").write_text(SUITE)
     (folder / "pyproject.toml").write_text('[tool.celedger]\nsuite = "zoo"\ndevice = "cpu"\n')

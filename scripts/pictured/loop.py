@@ -1,5 +1,5 @@
-"""A plain training loop, as a person writes one who never heard of celedger: a masked transformer
-or a small CNN, an optimiser of one's own, and a loader with its own order."""
+"""A plain training loop, as a person writes one who never heard of celedger: a masked transformer,
+an optimiser of one's own, and a loader with its own order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from torch import nn
 from celedger.child import log
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--model", default="cnn")
 parser.add_argument("--epochs", type=int, default=2)
 parser.add_argument("--seed", type=int, default=0)
 p = parser.parse_args()
@@ -76,34 +75,6 @@ class Rows(nn.Module):
         return self.head(self.norm(x).mean(1))
 
 
-class Stage(nn.Module):
-    def __init__(self, inputs, outputs):
-        super().__init__()
-        self.conv = nn.Conv2d(inputs, outputs, 3, padding=1)
-        self.norm = nn.BatchNorm2d(outputs)
-        self.mix = nn.Conv2d(outputs, outputs, 3, padding=1, groups=outputs)
-
-    def forward(self, x):
-        x = F.relu(self.norm(self.conv(x)))
-        return x + self.mix(x)
-
-
-class Convolutions(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.stem = Stage(1, 8)
-        self.pool = nn.MaxPool2d(2)
-        self.body = Stage(8, 16)
-        self.drop = nn.Dropout(0.2)
-        self.head = nn.Linear(16, 10)
-
-    def forward(self, x):
-        x = self.pool(self.stem(x))
-        x = self.body(x)
-        x = self.drop(x.mean((2, 3)))
-        return self.head(x)
-
-
 class Momentum(torch.optim.Optimizer):
     """Stochastic gradient descent with momentum and decoupled decay."""
 
@@ -140,7 +111,7 @@ def evaluate(model):
     return loss.item(), right.item()
 
 
-model = Rows() if p.model == "rows" else Convolutions()
+model = Rows()
 optimiser = Momentum(model.parameters(), lr=0.05)
 schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, p.epochs * 15)
 for epoch in range(p.epochs):
@@ -154,4 +125,3 @@ for epoch in range(p.epochs):
         schedule.step()
     val_loss, val_accuracy = evaluate(model)
     log(epoch=epoch, val_loss=val_loss, val_accuracy=val_accuracy)
-    print(epoch, val_loss, val_accuracy)
