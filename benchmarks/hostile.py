@@ -280,7 +280,7 @@ ATTACKS: dict[str, Attack] = {
         "DROP TABLE findings; CREATE VIRTUAL TABLE findings USING fts5(id, ulid, verb, document);"
     ),
     "schema: a generated column": sql(
-        "ALTER TABLE outcomes ADD COLUMN x TEXT AS (printf('%.*c', 900000000, 'x')) VIRTUAL;"
+        "ALTER TABLE outcomes ADD COLUMN x TEXT AS (printf('%.*c', 90000000, 'x')) VIRTUAL;"
     ),
     "schema: SQL for the name of a column": sql(
         'ALTER TABLE metrics ADD COLUMN "name) VALUES (1, 1); DELETE FROM jobs; --" TEXT;'

@@ -168,7 +168,7 @@ def grow(folder: Path, seed: int) -> None:
     tell(folder, "reset", "--quiet", "--hard", repository.commits("HEAD..later")[0].sha)
     tasks = choose_tasks(suites.load(folder / "suites" / "large"), ())
     with Ledger.open(folder / "ledger.db") as ledger:
-        environment = ledger.environments()[-1].fingerprint
+        environment = [*ledger.environments()][-1]
         Filling(ledger, tasks, seed, number).add([repository.resolve("HEAD")], environment)
 
 
