@@ -119,8 +119,7 @@ def check(
             commit, complete = synthetic.commit, complete and is_whole
         state = replace(state, standings=standings)
         commits = memory.commits_of(repository, state, line.commits)
-        environments = ledger.environments() if state.upgrades else ()
-        upgrades = upgrade_texts(state, {e.fingerprint: e for e in environments})
+        upgrades = upgrade_texts(state, ledger.environments() if state.upgrades else {})
         document = CheckDocument(commit, state, commits, explain, number, upgrades)
         _answer(context, document, json=json, markdown=markdown)
         announce(

@@ -79,7 +79,7 @@ def _environment(ledger: Ledger, name: str) -> Environment | None:
     """Return the environment that the first digits of its fingerprint name; None for a file."""
     if Path(name).exists() or not re.fullmatch("[0-9a-f]{8,64}", name):
         return None
-    named = [each for each in ledger.environments() if each.fingerprint.startswith(name)]
+    named = [each for key, each in ledger.environments().items() if key.startswith(name)]
     if len(named) != 1:
         raise UsageError(
             f"{name} is no file, and no environment of the ledger", "see `celedger drift`"

@@ -177,10 +177,9 @@ def drift(
             raise CeledgerError(
                 f"the ledger holds no trial of {revision}", f"type {command('run', revision)}"
             )
-        environments = {e.fingerprint: e for e in ledger.environments()}
         narrow = narrowed(state, suite=suite, task=task, metric=metric)
         named = memory.commits_of(repository, narrow, log)
-        document = DriftDocument(narrow, log, named, environments, sort is Sorting.CHANGE)
+        document = DriftDocument(narrow, log, named, ledger.environments(), sort is Sorting.CHANGE)
         options.answer(document, json, context.obj.retyped)
     return Status.GOOD
 

@@ -83,7 +83,7 @@ def status(
         options.answer(document, json, typed.retyped)
         return Status.GOOD
     with reading(typed) as session:
-        ledger = session.ledger
+        repository, ledger = session.repository, session.ledger
         if follow:
             return _follow(session)
         state = memory.read(repository, ledger)
@@ -102,11 +102,10 @@ def status(
             return Status.GOOD
         queue = queue_document(repository, settings, ledger)
         hint = _queue_hint(queue) or _next(session, state)
-        environments = ledger.environments() if state.upgrades else ()
         document = StatusDocument(
             time.time(), ledger.trials(open_only=True), queue, state, _seen(repository), commits,
             hint, servers, _causes(ledger, state),
-            upgrade_texts(state, {e.fingerprint: e for e in environments}),
+            upgrade_texts(state, ledger.environments() if state.upgrades else {}),
         )  # fmt: skip
         options.answer(document, json, typed.retyped)
     if not json:

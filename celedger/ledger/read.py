@@ -358,11 +358,12 @@ class Reader(Store):
         ]  # fmt: skip
 
     def environment(self, fingerprint: str) -> Environment | None:
-        return next((e for e in self.environments() if e.fingerprint == fingerprint), None)
+        return self.environments().get(fingerprint)
 
-    def environments(self) -> list[Environment]:
-        """Return the environments, the oldest first."""
-        return self._nouns(Environment, "SELECT fingerprint, details FROM environments ORDER BY id")
+    def environments(self) -> dict[str, Environment]:
+        """Return the environments by their fingerprints, the oldest first."""
+        sql = "SELECT fingerprint, details FROM environments ORDER BY id"
+        return {one.fingerprint: one for one in self._nouns(Environment, sql)}
 
     def baselines(self) -> list[BaselineRecord]:
         """Return the acts of people, the oldest first."""

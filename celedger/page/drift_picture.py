@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from celedger.base.errors import CeledgerError, command
-from celedger.base.model import FEWEST_REPEATS, Commit, Environment, Metric, OutcomeKind
+from celedger.base.model import FEWEST_REPEATS, Commit, Environment, Metric
 from celedger.judge.derivation import Derivation
 from celedger.judge.incident import DRIFT, Incident, LevelChange, State
 from celedger.page import marks
@@ -89,7 +89,7 @@ def draw(
     drawn = _read(
         derivation, state, title, metric, derivation.line.commits if axis is None else axis
     )
-    environments = {e.fingerprint: e for e in drawn.task.ledger.environments()}
+    environments = drawn.task.ledger.environments()
     with picture.style():
         figure = picture.sheet(f"{'/'.join(title)} · {drawn.metric.name}", 4.6)
         axes = figure.subplots()
@@ -129,18 +129,16 @@ def _read(
     if not tried:
         raise CeledgerError(f"no trial of {'/'.join(title)} at these commits is in the ledger", run)
     axis, start = axis[tried[0] - first :], tried[0]
-    chains, lost, unbuilt = [], [], set()
+    chains, lost, drawn = [], [], range(start, start + len(axis))
     for chain in task.chains(metric):
-        values = chain.within(start, start + len(axis))
+        values = chain.within(drawn.start, drawn.stop)
         lost += (values.place[~np.isfinite(values.value)] - start).tolist()
         if np.isfinite(values.value).any():
             chains.append(values)
-    for place, records in task.failures().items():
-        for record in records if start <= place < start + len(axis) else ():
-            if record.outcome is not None:
-                lost += [place - start] * record.outcome.kind.crashed
-                if record.outcome.kind is OutcomeKind.UNTESTABLE:
-                    unbuilt.add(place - start)
+    for place, records in task.failures.items():
+        if place in drawn:
+            lost += [place - start for r in records if r.outcome and r.outcome.kind.crashed]
+    untestable = [place - start for place in task.untestable() if place in drawn]
     if not chains and not lost:
         problem = f"no trial of {'/'.join(title)} measured {metric.name} at these commits"
         raise CeledgerError(problem, f"{run}, or plot another metric")
@@ -152,7 +150,7 @@ def _read(
     noise = derivation.histories.get((*title, metric.name), UNMEASURED).noise
     knows = noise.is_exact or noise.freedom >= FEWEST_REPEATS
     return Drawn(
-        axis, task, metric, state, start, chains, lost, sorted(unbuilt), unmeasured, inside, knows
+        axis, task, metric, state, start, chains, lost, untestable, unmeasured, inside, knows
     )
 
 

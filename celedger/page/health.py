@@ -7,7 +7,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from celedger.base.model import OutcomeKind
 from celedger.judge.incident import IN_FORCE, Incident, LevelChange, Standing, State
 from celedger.page.series import ChartSeries, Measured, TaskSeries
 from celedger.views import incidents as words
@@ -127,22 +126,3 @@ def _unclear(state: State, series: ChartSeries) -> str:
                 Standing.TOO_NOISY: NOISY,
             }.get(standing.standing, "undecided")
     return ""
-
-
-def crashes(task: TaskSeries) -> list[int]:
-    """Return the positions of the commits at which a trial of the task failed by itself."""
-    return [
-        position
-        for position, records in task.failures.items()
-        if any(r.outcome and r.outcome.kind.crashed for r in records)
-    ]
-
-
-def untestable(task: TaskSeries) -> list[int]:
-    """Return the positions of the commits whose build failed, and that no trial ran at."""
-    return [
-        position
-        for position, records in task.failures.items()
-        if position not in task.ran
-        and all(r.outcome and r.outcome.kind is OutcomeKind.UNTESTABLE for r in records)
-    ]

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
-from celedger.base.model import SPOILT, Kind, Mark, Metric, TrialRecord
+from celedger.base.model import SPOILT, Kind, Mark, Metric, OutcomeKind, TrialRecord
 from celedger.judge.derivation import Derivation
 from celedger.judge.measured import Chain
 from celedger.ledger.read import Reader
@@ -153,14 +154,7 @@ class TaskOnLine:
         """Return the places with a trial that ended, however."""
         return self._of(sha for columns in self._columns.values() for sha in columns.commits)
 
-    def ran(self) -> list[int]:
-        """Return the places with a trial that ended well."""
-        return self._of(
-            columns.commits[number]
-            for columns in self._columns.values()
-            for number in np.unique(columns.commit[columns.ok]).tolist()
-        )
-
+    @cached_property
     def failures(self) -> Mapping[int, Sequence[TrialRecord]]:
         """Return the trials that failed, by place."""
         failed: dict[int, list[TrialRecord]] = {}
@@ -169,6 +163,27 @@ class TaskOnLine:
                 if (position := self._places.get(record.trial.commit)) is not None:
                     failed.setdefault(position, []).append(record)
         return failed
+
+    def crashed(self) -> list[int]:
+        """Return the places at which a trial failed by itself."""
+        return [place for place, kinds in self._failed() if any(kind.crashed for kind in kinds)]
+
+    def untestable(self) -> list[int]:
+        """Return the places at which no trial ran because the build failed."""
+        ran = self._of(
+            columns.commits[number]
+            for columns in self._columns.values()
+            for number in np.unique(columns.commit[columns.ok]).tolist()
+        )
+        unbuilt = {OutcomeKind.UNTESTABLE}
+        return [p for p, kinds in self._failed() if kinds == unbuilt and p not in ran]
+
+    def _failed(self) -> list[tuple[int, set[OutcomeKind]]]:
+        """Return how the failed trials of each place ended, by place."""
+        return [
+            (place, {r.outcome.kind for r in self.failures[place] if r.outcome})
+            for place in sorted(self.failures)
+        ]
 
     def chains(self, metric: Metric) -> list[ChainValues]:
         """Return a metric's values, the chain that was used first before the others."""

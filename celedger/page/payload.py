@@ -20,7 +20,7 @@ from celedger.base.model import FindingRecord, TrialRecord
 from celedger.base.text import escaped, without_sequences
 from celedger.judge.incident import IN_FORCE, WORK, Incident, IncidentMetric
 from celedger.ledger.read import Reader
-from celedger.page.health import SeriesHealth, TaskHealth, crashes, untestable
+from celedger.page.health import SeriesHealth, TaskHealth
 from celedger.page.series import ChartSeries, ChartStretch, Measured, TaskSeries
 from celedger.stats.arrays import Floats
 from celedger.views import incidents as words
@@ -87,8 +87,8 @@ def task(
     task = stands.task
     return {
         "metrics": [_metric(history, series) for series in stands.series],
-        "crashed": sorted(crashes(task)),
-        "untestable": sorted(untestable(task)),
+        "crashed": task.crashed,
+        "untestable": task.untestable,
         "marks": marks(history, (task.suite, task.name, "")),
         "failures": _failures(ledger.folder, stands, history),
         "news": _news(history, task),

@@ -92,16 +92,18 @@ class ChartSeries:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TaskSeries:
-    """A task. `tried` are the positions of the commits with a trial that ended, `ran` of those
-    where one ended well; `failures` the trials that did not, by position. `is_live` is False for a
-    task that is measured no more; `recipes` are its definitions, the newest last."""
+    """A task. `tried` are the positions of the commits with a trial that ended, `crashed` of those
+    where one failed by itself, `untestable` of those whose build failed; `failures` are the failed
+    trials, by position. `is_live` is False for a task that is measured no more; `recipes` are its
+    definitions, the newest last."""
 
     suite: str
     name: str
     recipes: Sequence[str]
     series: tuple[ChartSeries, ...]
     tried: tuple[int, ...]
-    ran: frozenset[int]
+    crashed: Sequence[int]
+    untestable: Sequence[int]
     failures: Mapping[int, Sequence[TrialRecord]]
     is_live: bool
 
@@ -144,8 +146,9 @@ def read(ledger: Reader, derivation: Derivation, state: State, scope: Scope) -> 
         series = (_series(task_on_line, metric, start) for metric in metrics)
         tasks.append(TaskSeries(
             suite, name, task_on_line.recipes, _telemetry_last(series), tuple(tried),
-            frozenset(position - start for position in task_on_line.ran()),
-            {p - start: records for p, records in task_on_line.failures().items() if p >= start},
+            [p - start for p in task_on_line.crashed() if p >= start],
+            [p - start for p in task_on_line.untestable() if p >= start],
+            {p - start: records for p, records in task_on_line.failures.items() if p >= start},
             derivation.is_measured(suite, name),
         ))  # fmt: skip
     position = {sha: place - start for sha, place in places.items() if place >= start}
@@ -153,8 +156,8 @@ def read(ledger: Reader, derivation: Derivation, state: State, scope: Scope) -> 
         if sha not in position and (place := derivation.place(sha)) >= start:
             position[sha] = place - start
     return Measured(
-        scope, state, tuple(tasks), position, {e.fingerprint: e for e in ledger.environments()},
-        ledger.baselines(), ledger.trials(open_only=True),
+        scope, state, tuple(tasks), position, ledger.environments(), ledger.baselines(),
+        ledger.trials(open_only=True),
     )  # fmt: skip
 
 

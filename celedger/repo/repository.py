@@ -12,7 +12,7 @@ import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from celedger.base.errors import RepositoryError, UnknownRevision, UsageError
@@ -40,6 +40,7 @@ class Repository:
     common_dir: Path
     git_dir: Path
     objects: Path | None = None
+    _commits: dict[str, Commit] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def open(cls, path: Path) -> Repository:
@@ -98,6 +99,8 @@ class Repository:
     def resolve(self, revision: str) -> Commit:
         """Return the commit a revision names. Raises UnknownRevision (with what was perhaps meant),
         and RepositoryError in a repository without commits."""
+        if revision in self._commits:
+            return self._commits[revision]
         # The suffix lets a short hash mean the one commit among objects; after ":/text" it would
         # be part of the text.
         spec = revision if revision.startswith(":") else f"{revision}^{{commit}}"
@@ -111,10 +114,15 @@ class Repository:
             raise UnknownRevision(
                 f"{revision!r} is ambiguous", f"write heads/{revision} or tags/{revision}"
             )
+        if sha in self._commits:
+            return self._commits[sha]
         shown = self.ask(*LOG, "--max-count=1", sha, "--")
         if shown.status != 0 or not shown.out:
             raise UnknownRevision(f"{revision!r} names an object that is no commit")
-        return parse(shown.out)[0]
+        commit = parse(shown.out)[0]
+        if commit.parents:  # the oldest of a shallow clone may get some by a fetch
+            self._commits[sha] = commit
+        return commit
 
     def hash_of(self, revision: str) -> str:
         """Return the hash of the commit that a revision names, "" where it names none."""

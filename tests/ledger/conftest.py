@@ -169,7 +169,7 @@ class Facts:
         """All that can be asked, as text: NaN is not itself."""
         trials = ledger.trials()
         return repr([
-            ledger.commits(), ledger.tasks(), ledger.metrics(), ledger.environments(), trials,
+            ledger.commits(), ledger.tasks(), ledger.metrics(), *ledger.environments().values(),
             ledger.bisects(), ledger.baselines(), ledger.findings(),
             ledger.trial_facts(), ledger.said(),
             ledger.summaries("mlp", "loss"),

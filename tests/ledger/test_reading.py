@@ -151,7 +151,7 @@ def test_metrics_of_a_task_are_what_it_declares_and_what_it_measured(
 def test_environments_come_back(ledger: Ledger, facts: Any) -> None:
     for name in ("e1", "e0"):
         ledger.record_environment(facts.environment(name))
-    assert ledger.environments() == [facts.environment("e1"), facts.environment("e0")]
+    assert [*ledger.environments().values()] == [facts.environment("e1"), facts.environment("e0")]
     assert ledger.environment("e0") == facts.environment("e0")
     assert ledger.environment("none") is None
 

@@ -131,7 +131,7 @@ def test_recording_twice_is_recording_once(ledger: Ledger, facts: Facts) -> None
     assert ledger._connection.total_changes == before
     assert ledger.commits() == [commit]
     assert [t.recipe for t in ledger.tasks()] == [task.recipe]
-    assert ledger.environments() == [environment]
+    assert [*ledger.environments().values()] == [environment]
     assert [r.trial for r in ledger.trials()] == [trial]
 
 

@@ -212,7 +212,7 @@ def test_where_bits_repeat_the_level_is_that_of_the_steps(
 
 def test_a_new_environment_says_what_it_moved(history: Any, make_commits: Commits) -> None:
     made, draw_value = history.commits(make_commits(16)), random.Random(1)
-    old, new = history.ledger.environments()
+    old, new = history.ledger.environments().values()
     for i, commit in enumerate(made):
         for environment, level in ((old, 0.4), (new, 0.412)):
             if (environment is old and i < 8) or (environment is new and i >= 7):
@@ -229,7 +229,7 @@ def test_environments_used_in_turns_have_a_whole_line_each(
     history: Any, make_commits: Commits
 ) -> None:
     made = history.commits(make_commits(12))
-    one, other = history.ledger.environments()
+    one, other = history.ledger.environments().values()
     for i, commit in enumerate(made):
         if i != 6:
             history.trial(commit, {"val_loss": 0.4}, environment=other if i % 2 else one)
@@ -272,7 +272,7 @@ def test_results_that_were_reused_are_drawn_and_are_no_trials(
     for commit, value in ((made[0], 0.4), (made[2], 0.5)):
         for seed in range(3):
             history.trial(commit, {"val_loss": value}, seed=seed)
-    recipe, environment = history.task.recipe, history.ledger.environments()[0].fingerprint
+    recipe, environment = history.task.recipe, next(iter(history.ledger.environments()))
     for record in history.ledger.trials():
         history.ledger.record_footprint(record.trial.ulid, Footprint((b"model.py",)), "0" * 64)
     reusable = history.ledger.reusable_trials(recipe=recipe, environment=environment, seed=0)

@@ -142,4 +142,4 @@ def test_reused_results_count_as_values_and_not_as_trials(ledger: Ledger) -> Non
     (chain,) = task.chains(LOSS)
     assert chain.place.tolist() == [0, 2]
     assert chain.trials == 1
-    assert task.ran() == task.tried() == [0, 2]
+    assert task.tried() == [0, 2]

@@ -45,7 +45,7 @@ def state(history: Any, made: Sequence[Commit]) -> State:
 
 
 def drift(history: Any, known: State, made: Sequence[Commit], **more: Any) -> DriftDocument:
-    environments = {e.fingerprint: e for e in history.ledger.environments()}
+    environments = history.ledger.environments()
     return DriftDocument(known, made, {c.sha: c for c in made}, environments, **more)
 
 
@@ -204,7 +204,7 @@ def test_a_result_that_was_reused_counts_as_measured(history: Any, make_commits:
     made = history.commits(make_commits(9))
     measure(history, [made[0], *made[6:]], [0.4, 0.5, 0.5, 0.5])
     recipe = history.task.recipe
-    environment = history.ledger.environments()[0].fingerprint
+    environment = next(iter(history.ledger.environments()))
     for record in history.ledger.trials():
         history.ledger.record_footprint(record.trial.ulid, Footprint((b"model.py",)), "0" * 64)
     for seed in range(4):

@@ -226,7 +226,7 @@ def test_diff_prefers_trials_that_can_be_compared(history: Any, make_commits: Co
     from dataclasses import astuple
 
     made = history.commits(make_commits(2))
-    new = next(e for e in history.ledger.environments() if "2.13.0" in str(astuple(e)))
+    new = next(e for e in history.ledger.environments().values() if "2.13.0" in str(astuple(e)))
     history.trial(made[0], {"val_loss": 0.4})
     history.trial(made[1], {"val_loss": 0.5})
     history.trial(made[1], {"val_loss": 0.9}, environment=new)
