@@ -11,11 +11,13 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Generator, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from compiled import compile_once
@@ -192,6 +194,15 @@ def celedger(
     return Done(*PROGRAM.run(words, cwd, {**os.environ, **(env or {})}, timeout))
 
 
+def until(condition: Callable[[], object], seconds: float = 120, note: str = "") -> Any:
+    """Wait for what sends no event; return what the condition became."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"waited in vain {note}"
+        time.sleep(0.01)
+    return value
+
+
 SUITE = """\
 [suite]
 name = "tiny"
@@ -286,6 +297,12 @@ class Project:
         git(self.root, "reset", "--quiet", "--hard", "refs/new")
         git(self.root, "update-ref", "-d", "refs/new")
         return git(self.root, "rev-list", "--reverse", f"{before}..HEAD").split()
+
+
+def rows(project: Project, sql: str, *values: object) -> list[tuple[Any, ...]]:
+    """Ask the project's ledger."""
+    with closing(sqlite3.connect(project.root / "ledger.db")) as connection:
+        return connection.execute(sql, values).fetchall()
 
 
 # What keeping the answer of a diagnosis adds: it, its commits, and their checksums.

@@ -2,7 +2,7 @@
 of a short command is importing numpy, scipy and git, a thousand times over the whole suite.
 
 A forked process has the arguments, environment, working directory and standard streams of a fresh
-one, and ends as one. Where the environment could have changed what importing does, and with
+one, and ends as one. Where its environment would change what an import does, and with
 CELEDGER_TESTS_EXEC set, a fresh one is started instead.
 """
 
@@ -18,10 +18,11 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-# Variables of which celedger or its imports make nothing before a command runs.
-_LATE = (
-    "CELEDGER_", "GIT_", "GITHUB_", "XDG_", "PYTEST_", "VIRTUAL_ENV", "CONDA_", "COLUMNS", "HOME",
-    "TMPDIR", "NO_COLOR", "PATH",
+# Variables that Python and the imported packages read when they are imported. Not among them are
+# those that a test's own import of torch or scikit-learn sets for the rest of the session.
+_EARLY = (
+    "PYTHON", "LD_", "LANG", "LC_", "OMP_", "OPENBLAS_", "MKL_", "NPY_", "MPL", "TZ", "TERM",
+    "FORCE_COLOR", "PY_COLORS", "_TYPER",
 )  # fmt: skip
 
 _SERVER = """
@@ -137,7 +138,7 @@ class Server:
 
 
 def _early(env: Mapping[str, str]) -> dict[str, str]:
-    early = {name: value for name, value in env.items() if not name.startswith(_LATE)}
+    early = {name: value for name, value in env.items() if name.startswith(_EARLY)}
     # Importing asks for one program.
     return {**early, "has git": str(shutil.which("git", path=env.get("PATH")) is not None)}
 

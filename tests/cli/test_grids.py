@@ -6,14 +6,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
-from conftest import Project, make_project
+from conftest import Project, make_project, rows
 
 SUITE = """\
 [suite]
@@ -63,11 +62,6 @@ def project(tmp_path: Path) -> Project:
     made = make_project(tmp_path / "project", SUITE, {"job.py": JOB})
     made.commit("first", {"a": "1"})
     return made
-
-
-def rows(project: Project, sql: str) -> list[tuple]:
-    with sqlite3.connect(project.root / "ledger.db") as connection:
-        return connection.execute(sql).fetchall()
 
 
 @pytest.mark.matrix

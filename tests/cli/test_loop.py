@@ -6,7 +6,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import Project, git, with_verbs
+from conftest import Project, git, rows, with_verbs
 from scripted import Report, ScriptedProject, scripted
 
 from celedger.base.model import Environment
@@ -26,11 +25,6 @@ from celedger.trial.workplace import ends_first, in_shares
 @pytest.fixture
 def quick(tmp_path: Path) -> ScriptedProject:
     return scripted(tmp_path / "quick")
-
-
-def rows(project: Project, sql: str) -> list[tuple]:
-    with sqlite3.connect(project.root / "ledger.db") as connection:
-        return connection.execute(sql).fetchall()
 
 
 def footprint(root: Path) -> dict[str, str]:
@@ -61,7 +55,7 @@ def test_run_fills_the_ledger_and_a_second_run_trains_nothing(project: Project) 
 
 
 def test_nothing_of_the_users_is_touched(project: Project) -> None:
-    first, *_, last = project.history([1.0, 1.0, 1.5, 1.5])
+    first, *_, last = project.history([1.0, 1.0, 1.5])
     (project.root / "model.py").write_text("LEVEL = 'work in progress'\n")
     (project.root / "untracked.txt").write_text("mine\n")
     git(project.root, "status")

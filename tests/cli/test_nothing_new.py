@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
-from conftest import Project
+from scripted import scripted
 
 
 @pytest.mark.parametrize("commit", ["HEAD", "HEAD~1"])
 def test_check_without_trials_answers_from_the_state_that_is_kept(
-    project: Project, commit: str
+    tmp_path: Path, commit: str
 ) -> None:
+    project = scripted(tmp_path / "project")
     project.history([1.0, 1.0])
     assert "standings" in json.loads(project.run("check", commit, "--json").out)
     before = json.loads(project.run("check", commit, "--json").out)  # nothing is in doubt any more

@@ -8,13 +8,11 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from conftest import SUITE, Project, git, make_project, matrix_after, with_verbs
+from conftest import SUITE, Project, git, make_project, matrix_after, until, with_verbs
 from scripted import scripted
 
 EPOCHS = 12
@@ -157,13 +155,6 @@ def test_journals_that_go_away_during_a_trial_take_no_epoch_with_them(
     done = measured.run("run", "HEAD", "--seed", "0", env={"HARM": str(script)})
     assert done.status in (0, 1), done.err
     assert trials(measured.root / "ledger.db")[-1] == ("ok", EPOCHS, EPOCHS)
-
-
-def until(true: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 120
-    while not true():
-        assert time.monotonic() < deadline, "it never came to that"
-        time.sleep(0.01)
 
 
 def start(project: Project, script: Path, *words: str) -> subprocess.Popen[str]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
-from conftest import SUITE, git, make_project, with_verbs
+from conftest import SUITE, git, make_project, rows, with_verbs
 from scripted import ScriptedProject, scripted
 
 if TYPE_CHECKING:
@@ -22,11 +21,6 @@ CHAINS, TRIES = 2, 5
 @pytest.fixture
 def quick(tmp_path: Path) -> ScriptedProject:
     return scripted(tmp_path / "quick")
-
-
-def rows(project: ScriptedProject, sql: str) -> list[tuple]:
-    with sqlite3.connect(project.root / "ledger.db") as connection:
-        return connection.execute(sql).fetchall()
 
 
 def edit(project: ScriptedProject, text: str) -> None:

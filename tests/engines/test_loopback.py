@@ -9,13 +9,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from conftest import Done, Project, git, make_project
+from conftest import Done, Project, git, make_project, until
 from engines.loopback import Loopback
 
 from celedger.base import serial
@@ -101,14 +101,6 @@ def stopped_at_the_gate(
     running = started(project, cluster, "run", "--seed", "0", env={"GATE": str(gate)})
     until(lambda: trials(project) and epochs(project) == 2)
     return gate, running
-
-
-def until(condition: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + 60
-    while not (value := condition()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return value
 
 
 def trials(project: Project) -> list[TrialRecord]:

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 Answered = Callable[[str, str], Any]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainingServer]:
     server = TrainingServer(tmp_path_factory.mktemp("trained"))
     yield server

@@ -54,6 +54,7 @@ PLAIN = "from celedger.child import log; log(epoch=0, val_loss=1.0)\n"
 SUITE = """\
 [suite]
 name = "tiny"
+preload = ["torch"]
 [metrics.val_loss]
 direction = "lower"
 kind = "quality"
@@ -207,6 +208,7 @@ def test_its_text_comes_after_the_answer(repo: Path) -> None:
 PRINTED = """\
 [suite]
 name = "tiny"
+preload = ["torch"]
 [metrics.score]
 direction = "higher"
 kind = "quality"

@@ -11,6 +11,7 @@ from lab.conftest import Answered
 SUITE = """\
 [suite]
 name = "tiny"
+preload = ["torch"]
 [metrics.val_loss]
 direction = "lower"
 kind = "quality"

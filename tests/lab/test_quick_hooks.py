@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import PEOPLE, Project, git, make_project
+from conftest import PEOPLE, UNCOMPILED, Project, git, make_project
 
 from celedger.system.warm import LAUNCHERS, end_kept
 
@@ -23,8 +23,9 @@ kind = "quality"
 name = "fit"
 command = "{python} fit.py {seed}"
 """
-FIT = """\
-import sys
+FIT = (
+    UNCOMPILED
+    + """\
 import torch
 torch.manual_seed(int(sys.argv[1]))
 rows = torch.randn(64, 4)
@@ -35,6 +36,7 @@ for _ in range(6):
     net(rows).square().mean().backward()
     optimiser.step()
 """
+)
 OTHER = FIT.replace("lr=0.1", "lr=0.2")
 
 

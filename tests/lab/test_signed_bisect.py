@@ -4,6 +4,8 @@ long they are said to take is not."""
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,12 @@ from scripted import typed
 from celedger.judge.bisection.signing import shown
 from celedger.lab.diagnose import same
 from celedger.ledger import Ledger
+from celedger.system.warm import LAUNCHERS, end_kept
 
 SUITE = """\
 [suite]
 name = "tiny"
+preload = ["torch"]
 seeds = [0, 1]
 [metrics.val_loss]
 direction = "lower"
@@ -30,21 +34,41 @@ command = "{python} fit.py {seed}"
 """
 COMMITS, BAD = 12, 8
 
-
-@pytest.fixture
-def project(tmp_path: Path) -> Project:
-    return make_project(tmp_path / "project", SUITE, {"none.py": ""})
+pytestmark = pytest.mark.xdist_group("signed-bisect")  # the ends are trained once
 
 
-def history(project: Project, fit: str = FIT, bad: str = "lr=0.5)|lr=0.01)") -> list[str]:
-    """Commit edits that no bit shows, and one that makes it worse."""
+def history(project: Project, fit: str = FIT) -> list[str]:
+    """Commit edits that no bit shows, and one that makes it worse; measure both ends."""
     shas = []
     for number in range(COMMITS + 1):
         unused = "".join(f"def unused_{i}():\n    return {i}\n\n\n" for i in range(number))
-        text = fit.replace(*bad.split("|")) if number >= BAD else fit
+        text = fit.replace("lr=0.5)", "lr=0.01)") if number >= BAD else fit
         head, begin, rest = text.partition("torch.manual_seed")
         shas.append(project.commit(f"edit {number}", {"fit.py": head + unused + begin + rest}))
+    for end in (shas[0], shas[-1]):
+        locks = {"CELEDGER_LOCK_DIR": str(project.root.parent / "locks")}
+        assert project.run("run", end, env=locks).status == 0
     return shas
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, list[str]]:
+    made = make_project(tmp_path_factory.mktemp("signed") / "project", SUITE, {"none.py": ""})
+    return made, history(made)
+
+
+@pytest.fixture
+def project(measured: tuple[Project, list[str]], tmp_path: Path) -> Iterator[Project]:
+    """Return a copy of what is measured."""
+    root = tmp_path / "project"
+    shutil.copytree(measured[0].root, root, ignore=shutil.ignore_patterns("checkouts"))
+    yield Project(root)
+    end_kept(root / ".git" / "celedger" / LAUNCHERS)
+
+
+@pytest.fixture
+def shas(measured: tuple[Project, list[str]]) -> list[str]:
+    return measured[1]
 
 
 def bisected(project: Project, shas: list[str], *words: str) -> dict[str, Any]:
@@ -62,11 +86,8 @@ def whole(report: dict[str, Any]) -> int:
 
 
 def test_signatures_take_the_place_of_trainings(
-    project: Project, monkeypatch: pytest.MonkeyPatch
+    project: Project, shas: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shas = history(project)
-    for end in (shas[0], shas[-1]):
-        project.run("run", end)
     monkeypatch.setattr(Ledger, "usual_seconds", lambda *_: 3600.0)
     report = bisected(project, shas)
     assert report["signed"]
@@ -80,12 +101,9 @@ def test_signatures_take_the_place_of_trainings(
     assert (again["signed"], again["trials"]) == (0, 0)
 
 
-def test_stored_signatures_count_and_nothing_is_signed_where_trainings_are_short(
-    project: Project,
+def test_stored_signatures_count(
+    project: Project, shas: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shas = history(project)
-    for end in (shas[0], shas[-1]):
-        project.run("run", end)
     words = ("bisect", f"{shas[0]}..{shas[-1]}", "--metric", "val_loss", "--dry-run")
     assert "it may sign commits first" in project.run(*words).out
     (before,) = json.loads(project.run(*words, "--json").out)["plans"]
@@ -95,17 +113,15 @@ def test_stored_signatures_count_and_nothing_is_signed_where_trainings_are_short
     (without,) = json.loads(project.run(*words, "--json", "--no-signature").out)["plans"]
     assert after["trials"] < before["trials"] == without["trials"]
     assert (after["signs"], without["signs"]) == (True, False)
+    monkeypatch.setattr(Ledger, "usual_seconds", lambda *_: 3600.0)
     report = bisected(project, shas)
     assert (report["signed"], whole(report)) == (0, 2)
     assert report["trials"] <= 4
 
 
 def test_nothing_is_signed_twice_where_its_bits_are_known_to_repeat(
-    project: Project, monkeypatch: pytest.MonkeyPatch
+    project: Project, shas: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shas = history(project)
-    for end in (shas[0], shas[-1]):
-        project.run("run", end)
     project.run("same", f"{shas[1]}..{shas[2]}")
     monkeypatch.setattr(Ledger, "usual_seconds", lambda *_: 3600.0)
     signed = []
@@ -115,25 +131,25 @@ def test_nothing_is_signed_twice_where_its_bits_are_known_to_repeat(
     assert 0 < report["signed"] == len(signed) == len(set(signed))
 
 
-def test_without_them_as_ever(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    shas = history(project)
-    for end in (shas[0], shas[-1]):
-        project.run("run", end)
-    monkeypatch.setattr(Ledger, "usual_seconds", lambda *_: 3600.0)
-    report = bisected(project, shas, "--no-signature")
+@pytest.mark.parametrize(("words", "seconds"), [(["--no-signature"], 3600.0), ([], 0.1)])
+def test_without_them_as_ever(
+    words: list[str], seconds: float, project: Project, shas: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(Ledger, "usual_seconds", lambda *_: seconds)
+    report = bisected(project, shas, *words)
     assert report["signed"] == 0
     assert report["trials"] > 4
 
 
 def test_a_training_that_does_not_repeat_its_bits_is_searched_as_ever(
-    project: Project, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import_time = FIT.replace(
         "net = torch", "import time\nrows += 1e-4 * (time.time() % 1)\nnet = torch"
     )
+    project = make_project(tmp_path / "project", SUITE, {"none.py": ""})
     shas = history(project, import_time)
-    for end in (shas[0], shas[-1]):
-        project.run("run", end)
     monkeypatch.setattr(Ledger, "usual_seconds", lambda *_: 3600.0)
     report = bisected(project, shas)
     assert report["signed"] == 0

@@ -7,6 +7,7 @@ import gzip
 import json
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,12 @@ import pytest
 from conftest import Project, make_project
 from lab.classifier import FIT
 
+from celedger.system.warm import LAUNCHERS, end_kept
+
 SUITE = """\
 [suite]
 name = "tiny"
+preload = ["torch"]
 seeds = [0]
 [metrics.val_loss]
 direction = "lower"
@@ -37,14 +41,15 @@ SLOW = FIT.replace(
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Project:
+def project(tmp_path: Path) -> Iterator[Project]:
     made = make_project(tmp_path / "project", SUITE, {"none.py": ""})
     own = Path(os.environ["XDG_CONFIG_HOME"], "celedger", "config.toml")
     own.parent.mkdir(parents=True)
     own.write_text("max_reruns = 0\n")
     made.commit("one", {"fit.py": FIT, "plain.py": PLAIN})
     made.allow()
-    return made
+    yield made
+    end_kept(made.root / ".git" / "celedger" / LAUNCHERS)
 
 
 def merged(project: Project, subject: str, text: str) -> tuple[str, str]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-import sqlite3
 
 import pytest
-from conftest import Done, Project, make_project
+from conftest import Done, Project, make_project, rows
 
 pytestmark = pytest.mark.xdist_group("bad-trainings")  # what they share is trained once
 
@@ -68,11 +67,6 @@ def ran(
     project = make_project(folder / "project", suite, scripts)
     project.history([1.0])
     return project, project.run("run", env={"CELEDGER_LOCK_DIR": str(folder / "locks")})
-
-
-def rows(project: Project, sql: str, *values: object) -> list[tuple]:
-    with sqlite3.connect(project.root / "ledger.db") as connection:
-        return connection.execute(sql, values).fetchall()
 
 
 @pytest.mark.matrix

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Project, celedger, git, make_project, matrix_after
+from conftest import Project, celedger, git, make_project, matrix_after, until
 
 from celedger.base.errors import UsageError
 from celedger.cli import service, unix
@@ -81,13 +81,6 @@ class Program:
             said += piece
         os.close(self._keys)
         return self.process.wait(120), said.decode(errors="replace")
-
-
-def until(true: Callable[[], object], seconds: float = 120.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "it never came to that"
-        time.sleep(0.01)
 
 
 def carrying(text: str) -> list[int]:

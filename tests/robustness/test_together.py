@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from conftest import SCRIPT, Project, make_project
+from conftest import SCRIPT, Project, make_project, rows
 
 from celedger.system import device_lock
 
@@ -31,11 +30,6 @@ def start(project: Project, *words: str) -> subprocess.Popen[str]:
         [sys.executable, "-m", "celedger", *words], cwd=project.root, text=True,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
-
-
-def rows(project: Project, sql: str) -> list[tuple]:
-    with sqlite3.connect(project.root / "ledger.db") as connection:
-        return connection.execute(sql).fetchall()
 
 
 @pytest.mark.matrix

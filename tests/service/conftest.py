@@ -88,14 +88,6 @@ def branch_ahead(project: Project, files: dict[str, str] | None = None, name: st
     return sha
 
 
-def until(condition: Callable[[], bool]) -> None:
-    """For what nobody rings a bell for."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
-
-
 class Crew:
     """Workers of one project that share a ledger, as those of several processes do."""
 

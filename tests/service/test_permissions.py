@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Project, git, hash_of, make_project
+from conftest import Project, git, hash_of, make_project, until
 from scripted import typed
 
 from celedger import suite as suites
@@ -30,7 +30,7 @@ from celedger.trial.engine import Need
 from celedger.trial.permissions import Gate, NotAllowed
 from celedger.trial.workplace import choose_tasks, local_bench
 
-from .conftest import Bell, Crew, branch_ahead, until
+from .conftest import Bell, Crew, branch_ahead
 
 SUITE = """\
 [suite]

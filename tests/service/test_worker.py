@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import PEOPLE, SCRIPT, Done, Project, git, make_project, with_verbs
+from conftest import PEOPLE, SCRIPT, Done, Project, git, make_project, until, with_verbs
 
 from celedger.base.model import JobState, QueuedJob
 from celedger.ledger import Ledger
@@ -25,7 +25,7 @@ from celedger.repo import Repository
 from celedger.service import hooks
 from celedger.service.worker import MAX_ATTEMPTS, Worker, at_work
 
-from .conftest import PATIENCE, Bell, Crew, branch_ahead, until
+from .conftest import PATIENCE, Bell, Crew, branch_ahead
 
 
 def queue(project: Project) -> dict[str, Any]:

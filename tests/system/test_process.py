@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from conftest import until
 
 from celedger.base.errors import MachineError
 from celedger.system import process
@@ -41,13 +42,6 @@ def carrying(token: str) -> list[str]:
         except psutil.Error:
             continue
     return found
-
-
-def until(condition: Callable[[], object], seconds: float = 60.0, note: str = "") -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain {note}"
-        time.sleep(0.005)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 from concurrent.futures import Future
@@ -13,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import SUITE, Project, make_project
+from conftest import SUITE, Project, make_project, rows
 
 from celedger.base.model import Kind, TrialRecord
 from celedger.system.device_lock import DeviceLock
@@ -55,11 +54,6 @@ def meeting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def commit(project: Project, number: int, *, at_once: int, sleep: float = 0) -> str:
     model = f"NUMBER = {number}\nAT_ONCE = {at_once}\nSLEEP = {sleep}\n"
     return project.commit(str(number), {"model.py": model})
-
-
-def rows(project: Project, sql: str) -> list[tuple[Any, ...]]:
-    with sqlite3.connect(project.root / "ledger.db") as connection:
-        return connection.execute(sql).fetchall()
 
 
 VALUES = "SELECT seed, epoch, value FROM epoch_metrics WHERE metric = 'val_loss' ORDER BY 1, 2"
