@@ -19,6 +19,8 @@ NAMES_OTHER = 0.002
 """P(a mend of this incident names another commit)."""
 PART_NAMES_IT, PART_SILENT = 0.03, 0.04
 """The same of a commit that mends a part: it is seldom a revert."""
+FUTILE = 0.1
+"""Share of regressions that are reverted in name only."""
 REMEMBERED = 20
 """Commits over which a revert in name only is spread."""
 MOST_PAIRS = 4000
@@ -34,7 +36,6 @@ class CommitEvidence:
             of something else.
         touches: Whether a commit (the first) touches files that another one touched.
         foreign: Share of unrelated pairs of commits that overlap so, counted in the repository.
-        futile: Share of regressions that were reverted in name only.
         same_code: By task: place of a commit -> the older place whose results it re-uses, since it
             differs in nothing that the task reads.
     """
@@ -42,7 +43,6 @@ class CommitEvidence:
     names: Mapping[int, int]
     touches: Callable[[int, int], bool]
     foreign: float = 0.08
-    futile: float = 0.1
     same_code: Mapping[tuple[str, str], Mapping[int, int]] = field(default_factory=dict)
 
 
@@ -52,7 +52,6 @@ class MendRatios:
     def __init__(self, evidence: CommitEvidence | None) -> None:
         self._evidence = evidence
         self._cache: dict[tuple[tuple[int, int], tuple[int, int]], tuple[float, float]] = {}
-        self._undoing: dict[tuple[int, frozenset[tuple[str, str]]], list[int]] = {}
 
     def of(self, culprits: tuple[int, int], menders: tuple[int, int]) -> tuple[float, float]:
         """Return the ratios of mending the whole and of mending a part.
@@ -81,15 +80,13 @@ class MendRatios:
     ) -> int | None:
         """Return the commit of a fall that has, for every task, the code of before the culprits:
         whatever they did is undone."""
-        key = culprits[0], frozenset(tasks)
-        if key not in self._undoing:
-            code = self._evidence.same_code if self._evidence is not None else {}
-            own = [code.get(task, {}) for task in key[1]]
-            places = set(own[0]).intersection(*own[1:]) if own else set()
-            old = (p for p in places if all(0 <= each[p] < culprits[0] for each in own))
-            self._undoing[key] = sorted(old)
-        first = max(menders[0], culprits[1] + 1)
-        return next((p for p in self._undoing[key] if first <= p <= menders[1]), None)
+        code = self._evidence.same_code if self._evidence is not None else {}
+        own = [code.get(task, {}) for task in tasks]
+        if not all(own):
+            return None
+        span = range(max(menders[0], culprits[1] + 1), menders[1] + 1)
+        places = span if len(span) < len(own[0]) else sorted(p for p in own[0] if p in span)
+        return next((p for p in places if all(0 <= c.get(p, -1) < culprits[0] for c in own)), None)
 
     def naming(self, culprits: tuple[int, int], menders: tuple[int, int]) -> int | None:
         """Return the newest commit of a fall that says it reverts one of the culprits."""
@@ -107,7 +104,7 @@ def _ratios(evidence: CommitEvidence, mender: int, culprit: int) -> tuple[float,
         return share if touches else 1 - share
 
     unrelated = chance(min(max(evidence.foreign, 0.01), 0.9))
-    falsely = max(evidence.futile, 0.01) / REMEMBERED
+    falsely = FUTILE / REMEMBERED
     named = evidence.names.get(mender)
     if named == culprit:
         reverts = chance(REVERT_TOUCHES) / (falsely * unrelated)

@@ -119,9 +119,9 @@ def derive(
 
 
 def _left(key: MetricKey, step: Step, mend: Mend | None) -> float | None:
-    if mend is None or mend.state is not IncidentState.PARTLY or key not in mend.fallen:
+    if mend is None or mend.state is not IncidentState.PARTLY or key not in mend.falls:
         return None
-    return step.size - mend.fallen[key][0]
+    return step.size + sum(fall.size for fall in mend.falls[key])
 
 
 class _Assembly:

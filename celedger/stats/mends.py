@@ -59,8 +59,16 @@ class MetricLevels:
 
     def sizes(self, steps: Sequence[Step | None]) -> tuple[Floats, Floats]:
         """Return mean and covariance of the sizes of some steps; 0 for no step."""
-        mean, covariance = np.zeros(len(steps)), np.zeros((len(steps), len(steps)))
-        ends = [(i, *self._ends[step]) for i, step in enumerate(steps) if step is not None]
+        return self._between([self._ends[s] if s is not None else None for s in steps])
+
+    def since(self, rise: Step, fall: Step) -> tuple[Floats, Floats]:
+        """Return mean and covariance of a rise's size, and of what a later fall left above it."""
+        before, after = self._ends[rise]
+        return self._between([(before, after), (before, self._ends[fall][1])])
+
+    def _between(self, pairs: Sequence[tuple[int, int] | None]) -> tuple[Floats, Floats]:
+        mean, covariance = np.zeros(len(pairs)), np.zeros((len(pairs), len(pairs)))
+        ends = [(i, *pair) for i, pair in enumerate(pairs) if pair is not None]
         if ends:
             at, before, after = np.array(ends).T
             mean[at] = self.mean[after] - self.mean[before]
@@ -120,7 +128,7 @@ OPEN = 0.95
 """Probability of a rise from which it is an incident."""
 CLOSED = 0.99
 """Probability of a fall from which it can make an incident "good again"."""
-GONE, GONE_UNNAMED = 0.9, 0.95
+GONE, GONE_UNNAMED = 0.88, 0.95
 """P(nothing is left of an incident) from which it is recovered: the only one, or by a commit that
 says it reverts one of its commits; and one of several by another commit. The latter at .9 was the
 wrong one, or half a fix, in 36 of 1,000 lives, at .96 in 14 (benchmarks/statistics.md)."""
@@ -134,7 +142,7 @@ ONE, LIKELIEST = 0.3, 0.3
 mended already, else the newest)."""
 SEVERAL, NEWEST = 0.2, 0.15
 """Prior that it mends several; and, /n, of the newest k of n together (a branch reverted)."""
-PART, QUARTERS = 0.05, 4
+PART, PARTS = 0.05, 4
 """Prior of each part of one incident (in quarters), divided by the number of open ones."""
 WANTED = 0.15
 """Odds that it mends an incident that a person accepted, against one that nobody did."""
@@ -150,6 +158,7 @@ it is as good as certain; a file that the trial's footprint lacks is left."""
 MOST_STATES, MOST_OPEN = 80, 6
 """States that are kept; open incidents of which subsets are weighed (2^6 of them)."""
 NEGLIGIBLE = math.log(1e-5)
+_MULTIPLIER = 6364136223846793005  # of a linear congruential generator
 SETTLED = 0.9999
 """P(nothing is left) from which an incident leaves the filter."""
 
@@ -198,12 +207,13 @@ class Fall:
 
 @dataclass(slots=True)
 class Mend:
-    """What became of a rise: `gone` is the probability that nothing is left of it."""
+    """What became of a rise: `gone` is the probability that nothing is left of it; `falls` are the
+    steps that may have mended it."""
 
     state: IncidentState = IncidentState.OPEN
     gone: float = 0.0
     closed: int | None = None
-    fallen: dict[MetricKey, tuple[float, float]] = field(default_factory=dict)
+    falls: dict[MetricKey, list[Step]] = field(default_factory=dict)
 
 
 def follow(
@@ -274,7 +284,7 @@ def _together(
             continue
         if event == _UNDOING:  # whatever the metric did there: perhaps an improvement went, too
             if mends[i].state is not IncidentState.RECOVERED:
-                mends[i] = Mend(IncidentState.RECOVERED, 1.0, place, mends[i].fallen)
+                mends[i] = Mend(IncidentState.RECOVERED, 1.0, place, mends[i].falls)
                 filtered.drop_settled(mends)
             continue
         if not filtered.live:
@@ -316,69 +326,46 @@ class _Filter:
 
     def add(self, index: int) -> None:
         self.live.append(index)
-        whole = np.full((len(self.states), 1), QUARTERS)
+        whole = np.full((len(self.states), 1), PARTS)
         self.states = np.hstack([self.states, whole])
 
     def gone(self, columns: Sequence[int]) -> list[tuple[float, float]]:
         """Return P(nothing is left), P(less than all is left) of some live rises."""
         chance, left = np.exp(self.weights), self.states[:, columns]
-        gone, less = chance @ (left == 0), chance @ (left < QUARTERS)
+        gone, less = chance @ (left == 0), chance @ (left < PARTS)
         return list(zip(gone.tolist(), less.tolist(), strict=True))
 
     def fall(self, fall: Fall, rises: Sequence[Rise], ratios: MendRatios) -> float:
         """Weigh which rises the fall mended; return P(none, or accepted ones alone). Those of other
-        tasks are not asked: nothing of them fell. Nor are those that no state has among the newest
-        `MOST_OPEN` of which something is left."""
+        tasks are not asked: nothing of them fell."""
         kept = self.weights >= NEGLIGIBLE
-        self.states, weights = self.states[kept], self.weights[kept]
+        self.states, self.weights = self.states[kept], self.weights[kept]
         columns = _asked(rises, fall)
-        is_left = self.states[:, columns] > 0
-        newest = is_left & (is_left[:, ::-1].cumsum(1)[:, ::-1] <= MOST_OPEN)
-        asked = [columns[k] for k in np.flatnonzero(newest.any(0)).tolist()]
-        if not asked:
-            self.weights = weights
+        lefts = [tuple(left) for left in self.states[:, columns].tolist()]
+        distinct = list(dict.fromkeys(lefts))
+        every, is_whole, log = map(np.concatenate, zip(*map(_hypotheses, distinct), strict=True))
+        asked = np.flatnonzero(every.any(0))
+        if not len(asked):
             return 1.0
-        near = [rises[k] for k in asked]
-        keys = sorted(set(fall.steps) | {k for r in near for k in r.steps})
-        sets = [
-            ratios.of((r.first, r.last), (fall.first, fall.last))
-            if ratios.undoing((r.first, r.last), (fall.first, fall.last), r.tasks) is None
-            else (UNDONE, 1 / UNDONE)
-            for r in near
-        ]
-        accepted = np.array([rise.is_accepted for rise in near])
-        whole, part = np.log(np.array(sets)).T + np.log(WANTED) * accepted
-        first, of_left = _distinct(_codes(self.states[:, asked]))
-        lefts = self.states[first][:, asked]
-        hypotheses = [_hypotheses(left) for left in lefts.tolist()]
-        sizes = np.array([len(log) for _, _, log in hypotheses])
-        every = np.zeros((sizes.sum() + 1, len(asked)), np.int64)  # the last takes nothing
-        for (rest, taken, log), end in zip(hypotheses, sizes.cumsum().tolist(), strict=True):
-            every[end - len(log) : end, rest] = taken
-        takes = every[:-1] > 0
-        takes_all = takes & (every[:-1] == np.repeat(lefts, sizes, axis=0))
-        prior = np.concatenate([log for _, _, log in hypotheses])
-        prior += takes_all @ whole + (takes & ~takes_all) @ part
-        codes = _codes(every)
-        first, of_row = _distinct(codes)
-        moments = _moments(fall, near, keys, self.levels)
-        density = moments.log_density(every[first] / QUARTERS)
-        count = sizes[of_left]
-        parent = np.repeat(np.arange(len(weights)), count)
-        which = np.arange(len(parent)) - np.repeat(count.cumsum() - count, count)
-        which += np.repeat((sizes.cumsum() - sizes)[of_left], count)
-        nothing = weights + LOG_IMPROVED + moments.improved.sum()
-        something = weights[parent] + prior[which] + density[of_row[which]]
-        total = np.concatenate([nothing, something])
-        free = np.append(nothing, something[(takes & ~accepted).sum(1)[which] == 0])
-        nobodys = float(np.logaddexp.reduce(free) - np.logaddexp.reduce(total))
-        parent = np.append(np.arange(len(weights)), parent)
-        which = np.append(np.full(len(weights), -1), which)
-        # What is left has the code of what was left less that of what is taken.
-        left = [a[of_left[parent]] - b[which] for a, b in zip(_codes(lefts), codes, strict=True)]
-        best, self.weights = _likeliest(self._beside(asked)[parent], left, total)
-        self.states = self.states[parent[best]]
-        self.states[:, asked] -= every[which[best]]
+        near, taken = [rises[columns[k]] for k in asked.tolist()], every[:, asked]
+        is_accepted = np.array([rise.is_accepted for rise in near])
+        whole, part = _log_ratios(fall, near, ratios) + np.log(WANTED) * is_accepted
+        density, improved = _log_densities(fall, near, self.levels, taken / PARTS)
+        log = log + np.where(is_whole, (taken > 0) @ whole, (taken > 0) @ part) + density
+        is_nobodys = ((taken > 0) & ~is_accepted).sum(1) == 0
+        ends = np.cumsum([len(_hypotheses(left)[2]) for left in distinct]).tolist()
+        rows = dict(zip(distinct, map(slice, [0, *ends[:-1]], ends), strict=True))
+        states, free = [self.states], [np.ones(len(self.states), dtype=bool)]
+        weights = [self.weights + improved]
+        for state, weight, left in zip(self.states, self.weights, lefts, strict=True):
+            after = np.tile(state, (len(every[rows[left]]), 1))
+            after[:, columns] -= every[rows[left]]
+            states.append(after)
+            weights.append(weight + log[rows[left]])
+            free.append(is_nobodys[rows[left]])
+        total, is_free = np.concatenate(weights), np.concatenate(free)
+        nobodys = float(np.logaddexp.reduce(total[is_free]) - np.logaddexp.reduce(total))
+        self._keep_likeliest(np.concatenate(states), total)
         return math.exp(min(0.0, nobodys))
 
     def drop_settled(self, mends: Sequence[Mend]) -> None:
@@ -387,47 +374,18 @@ class _Filter:
             mend = mends[self.live[k]]
             if mend.state is IncidentState.RECOVERED and mend.gone > SETTLED:
                 del self.live[k]
-                best, self.weights = _likeliest(self._beside([k]), [], self.weights)
-                self.states = np.delete(self.states[best], k, axis=1)
+                self._keep_likeliest(np.delete(self.states, k, axis=1), self.weights)
 
-    def _beside(self, columns: Sequence[int]) -> Ints:
-        """Number the states by what they say of all rises but some."""
-        return _distinct(_codes(np.delete(self.states, columns, axis=1)))[1]
-
-
-def _likeliest(group: Ints, codes: Sequence[Ints], weights: Floats) -> tuple[Ints, Floats]:
-    """Add up equal states; return the index of one of each of the likeliest, and their weights.
-
-    Args:
-        group, codes: States are equal where all these are.
-        weights: Log probabilities, but for a common constant.
-    """
-    first, of_state = _distinct([group, *codes])
-    total = np.full(len(first), -np.inf)
-    np.logaddexp.at(total, of_state, weights)
-    best = np.argsort(-total, kind="stable")[:MOST_STATES]
-    return first[best], total[best] - np.logaddexp.reduce(total[best])
-
-
-_DIGITS = 20
-"""Rises whose quarters one code has."""
-
-
-def _codes(rows: Ints) -> list[Ints]:
-    """Return numbers that say what rows of quarters are, so many rises each."""
-    powers = (QUARTERS + 1) ** np.arange(_DIGITS, dtype=np.int64)
-    parts = [rows[:, at : at + _DIGITS] for at in range(0, max(1, rows.shape[1]), _DIGITS)]
-    return [part @ powers[: part.shape[1]] for part in parts]
-
-
-def _distinct(codes: Sequence[Ints]) -> tuple[Ints, Ints]:
-    """Return the index of one of each distinct row of codes, and which of them each row is.
-    (np.unique of rows compares bytes, which takes a hundred times longer.)"""
-    first = of_row = np.zeros(0, np.int64)
-    for at, code in enumerate(codes):
-        code = code + of_row * (QUARTERS + 1) ** _DIGITS if at else code
-        _, first, of_row = np.unique(code, return_index=True, return_inverse=True)
-    return first, of_row
+    def _keep_likeliest(self, states: Ints, weights: Floats) -> None:
+        """Add up equal states and keep the likeliest. Equal rows have equal hashes; np.unique of
+        rows compares bytes, which takes a hundred times longer."""
+        hashes = states @ np.cumprod(np.full(states.shape[1], _MULTIPLIER))
+        _, first, of_state = np.unique(hashes, return_index=True, return_inverse=True)
+        total = np.full(len(first), -np.inf)
+        np.logaddexp.at(total, of_state, weights)
+        best = np.argsort(-total, kind="stable")[:MOST_STATES]
+        self.states = states[first[best]]
+        self.weights = total[best] - np.logaddexp.reduce(total[best])
 
 
 def _asked(rises: Sequence[Rise], fall: Fall) -> list[int]:
@@ -448,6 +406,7 @@ def _read(
     laid: list[int] = []
     columns = _asked([rises[i] for i in filtered.live], fall)
     asked = [filtered.live[column] for column in columns]
+    is_only = sum(mends[i].state is not IncidentState.RECOVERED for i in asked) == 1
     for i, (gone, less) in zip(asked, filtered.gone(columns), strict=True):
         rise, mend = rises[i], mends[i]
         mend.gone = gone
@@ -455,15 +414,19 @@ def _read(
             continue
         was = rise.was_recovered
         sure_fall = fell
-        names = ratios.undoing((rise.first, rise.last), (fall.first, fall.last), rise.tasks)
+        sets = (rise.first, rise.last), (fall.first, fall.last)
+        names = ratios.undoing(*sets, rise.tasks)
         if names is not None:  # it fell as surely as it rose
             sure_fall = max(fell, *(s.probability for s in rise.steps.values()))
+        elif (names := ratios.naming(*sets)) is not None:  # one that says so is one more often
+            odds = fell * max(1.0, ratios.of(*sets)[0])
+            sure_fall = odds / (1 - fell + odds)
         is_over = sure_fall >= (KEPT if was else CLOSED) and mend.gone >= (KEPT if was else GONE)
         if is_over and not was:
-            is_over = _standard_errors_over_half(rise, mend, fall) >= MORE_GONE_THAN_LEFT
-        if is_over and names is None:
-            names = ratios.naming((rise.first, rise.last), (fall.first, fall.last))
-        is_clear = names is not None or len(asked) == 1
+            falls = {k: [*mend.falls.get(k, ()), step] for k, step in fall.steps.items()}
+            over_half = _standard_errors_over_half(rise, mend.falls | falls, filtered.levels)
+            is_over = over_half >= MORE_GONE_THAN_LEFT
+        is_clear = names is not None or is_only
         if is_over and (was or is_clear or mend.gone >= GONE_UNNAMED):
             mend.state = IncidentState.RECOVERED
             mend.closed = fall.likeliest() if names is None else names
@@ -475,116 +438,102 @@ def _read(
     fall.taken.update(key for i in laid for key in (*rises[i].steps, *rises[i].minor))
     for i in laid or asked:
         for key, step in fall.steps.items():
-            drop, variance = mends[i].fallen.get(key, (0.0, 0.0))
-            mends[i].fallen[key] = (drop - step.size, variance + step.error**2)
+            mends[i].falls.setdefault(key, []).append(step)
 
 
-def _standard_errors_over_half(rise: Rise, mend: Mend, fall: Fall) -> float:
-    """Return by how many standard errors more than half of a rise is gone after a fall: by what
-    fell since, or by the level now and before the rise, where one chain measured both."""
-    fell, level = _Sum(), _Sum()
+def _standard_errors_over_half(
+    rise: Rise, falls: Mapping[MetricKey, Sequence[Step]], levels: Mapping[MetricKey, MetricLevels]
+) -> float:
+    """Return by how many standard errors more than half of a rise is gone: by all that fell, or by
+    the level after the last fall and before the rise, where one chain measured both."""
+    fell, level = [], []
     for key, step in rise.steps.items():
-        down = fall.steps.get(key)
-        drop, variance = mend.fallen.get(key, (0.0, 0.0))
-        if down is None and key not in mend.fallen:
-            continue
-        if down is not None:
-            drop, variance = drop - down.size, variance + down.error**2
-        fell.add(step.size, drop - step.size / 2, variance + step.error**2 / 4)
-        if down is not None and down.chain == step.chain:
-            variance = down.after_error**2 + step.before_error**2
-            level.add(step.size, step.before + step.size / 2 - down.after, variance)
-    return max(fell.standard_errors(), level.standard_errors())
+        if key in falls:
+            sizes = levels[key].sizes([step, *falls[key]])
+            fell.append((step.size, sizes, np.append(-0.5, -np.ones(len(falls[key])))))
+            if falls[key][-1].chain == step.chain:
+                left = levels[key].since(step, falls[key][-1])
+                level.append((step.size, left, np.array([0.5, -1.0])))
+    return max(_standard_errors(fell), _standard_errors(level))
 
 
-@dataclass(slots=True)
-class _Sum:
-    """A sum over metrics, each weighted by what it can tell."""
-
-    total: float = 0.0
-    variance: float = 0.0
-
-    def add(self, size: float, excess: float, variance: float) -> None:
-        variance = max(variance, (1e-9 * size) ** 2, 1e-300)
-        weight = size / variance
-        self.total += weight * excess
-        self.variance += weight * weight * variance
-
-    def standard_errors(self) -> float:
-        return self.total / math.sqrt(self.variance) if self.variance else 0.0
-
-
-def _hypotheses(left: Sequence[int]) -> tuple[list[int], Ints, Floats]:
-    """Return the newest rises of which something is left, and the hypotheses about them: quarters
-    that a fall may take, a row a hypothesis and a column a rise, and the log prior of each."""
-    rest = [k for k, quarters in enumerate(left) if quarters][-MOST_OPEN:]
-    return rest, *_of_newest(tuple(left[k] for k in rest))
+def _standard_errors(parts: Sequence[tuple[float, tuple[Floats, Floats], Floats]]) -> float:
+    """Return the sum of some metrics' excesses in standard errors, each weighted by what it can
+    tell. A part is a size, mean and covariance of a vector, and what to multiply it with."""
+    total = variance = 0.0
+    for size, (mean, covariance), share in parts:
+        own = max(float(share @ covariance @ share), (1e-9 * size) ** 2, 1e-300)
+        total += size / own * float(share @ mean)
+        variance += size**2 / own
+    return total / math.sqrt(variance) if variance else 0.0
 
 
 @lru_cache(maxsize=4096)
-def _of_newest(left: tuple[int, ...]) -> tuple[Ints, Floats]:
-    n = len(left)
+def _hypotheses(left: tuple[int, ...]) -> tuple[Ints, Bools, Floats]:
+    """Return the hypotheses about the newest rises of which something is left: quarters that a fall
+    may take, a row a hypothesis and a column a rise; whether it takes all that is left of some
+    rises, or a part of one; and the log prior."""
+    rest = [k for k, quarters in enumerate(left) if quarters][-MOST_OPEN:]
+    n = len(rest)
     if not n:
-        return np.zeros((0, 0), np.int64), np.zeros(0)
-    begun = [k for k in range(n) if left[k] < QUARTERS]
+        return np.zeros((0, len(left)), np.int64), np.zeros(0, dtype=bool), np.zeros(0)
+    begun = [k for k in range(n) if left[rest[k]] < PARTS]
     likeliest = (begun or [n - 1])[-1]
     subsets = np.arange(1, 2**n)[:, None] >> np.arange(n) & 1
     count, first = subsets.sum(1), subsets.argmax(1)
     one = ONE / n + LIKELIEST * (first == likeliest)
     several = SEVERAL / max(2**n - 1 - n, 1) + NEWEST / n * (first == n - count)
-    parts = [
-        [part if i == k else 0 for i in range(n)] for k in range(n) for part in range(1, left[k])
-    ]
-    taken = np.array([*(subsets * left).tolist(), *parts], np.int64).reshape(-1, n)
-    prior = [*np.where(count == 1, one, several).tolist(), *[PART / n for _ in parts]]
-    return taken, np.log(np.array(prior))
+    parts = [(k, part) for k in rest for part in range(1, left[k])]
+    taken = np.zeros((len(subsets) + len(parts), len(left)), np.int64)
+    taken[: len(subsets), rest] = subsets * np.array(left)[rest]
+    for row, (k, part) in enumerate(parts, len(subsets)):
+        taken[row, k] = part
+    prior = np.append(np.where(count == 1, one, several), [PART / n] * len(parts))
+    return taken, np.arange(len(taken)) < len(subsets), np.log(prior)
 
 
-@dataclass(frozen=True, slots=True)
-class _Moments:
-    """Mean and covariance, by metric, of the rises' sizes and of what fell: rows are metrics."""
-
-    rise: Floats  # [metric, rise]
-    covariance: Floats  # [metric, rise, rise]
-    fall: Floats  # [metric]
-    cross: Floats  # [metric, rise]
-    fall_variance: Floats  # [metric]
-    improved: Floats  # [metric]: log P(what fell | an improvement, whose size is log-uniform)
-    fell: Bools  # [metric]
-
-    def log_density(self, taken: Floats) -> Floats:
-        """Return log P(the levels seen) of each hypothesis: that what it takes is what fell, and
-        that the metrics of which it takes nothing fell by nothing, or improved beside it."""
-        size = taken @ self.rise.T
-        mean = size + self.fall
-        variance = ((taken @ self.covariance) * taken).sum(2).T
-        variance = variance + 2 * taken @ self.cross.T + self.fall_variance
-        variance = np.maximum(variance, 0.0) + (ALIKE * size) ** 2 + 1e-24
-        logs: Floats = -0.5 * (mean**2 / variance + np.log(2 * math.pi * variance))
-        beside = self.fell & (size == 0)
-        still, improved = (np.where(beside, log, 0).sum(1) for log in (logs, self.improved))
-        more = np.where(beside.any(1), np.logaddexp(still, LOG_IMPROVED + improved), 0)
-        return np.asarray(np.where(beside, 0, logs).sum(1) + more)
+def _log_ratios(fall: Fall, rises: Sequence[Rise], ratios: MendRatios) -> Floats:
+    """Return the log ratios of mending the whole and of mending a part: [2, rises]."""
+    pairs = []
+    for rise in rises:
+        sets = (rise.first, rise.last), (fall.first, fall.last)
+        is_undone = ratios.undoing(*sets, rise.tasks) is not None
+        pairs.append((UNDONE, 1 / UNDONE) if is_undone else ratios.of(*sets))
+    result: Floats = np.log(np.array(pairs)).T
+    return result
 
 
-def _moments(
-    fall: Fall,
-    rises: Sequence[Rise],
-    keys: Sequence[MetricKey],
-    levels: Mapping[MetricKey, MetricLevels],
-) -> _Moments:
-    mean, improved = np.empty((len(keys), len(rises) + 1)), np.empty(len(keys))
-    covariance = np.empty((len(keys), len(rises) + 1, len(rises) + 1))
-    for i, key in enumerate(keys):
-        steps = [rise.steps.get(key, rise.minor.get(key)) for rise in rises]
-        mean[i], covariance[i] = levels[key].sizes([*steps, fall.steps.get(key)])
-        unit = max(levels[key].unit, 1e-300)
-        if key in fall.steps:
-            improved[i] = -math.log(2 * max(-fall.steps[key].size, 1.5 * unit))
-        else:  # it fell by nothing, give or take a trial's noise
-            covariance[i, -1, -1] += unit**2
-            improved[i] = math.log(0.4 / unit)
-    return _Moments(
-        mean[:, :-1], covariance[:, :-1, :-1], mean[:, -1], covariance[:, :-1, -1],
-        covariance[:, -1, -1], improved, np.array([key in fall.steps for key in keys]),
-    )  # fmt: skip
+def _log_densities(
+    fall: Fall, rises: Sequence[Rise], levels: Mapping[MetricKey, MetricLevels], taken: Floats
+) -> tuple[Floats, float]:
+    """Return log P(the levels seen) of each hypothesis, that the shares of the rises that it takes
+    are what fell, and of an improvement that mends nothing. Metrics of which a hypothesis takes
+    nothing fell by nothing, or improved beside it.
+
+    Args:
+        taken: [hypotheses, rises].
+    """
+    shares = np.hstack([taken, np.ones((len(taken), 1))])
+    total, still, improved = np.zeros((3, len(taken)))
+    nothing, is_beside = LOG_IMPROVED, np.zeros(len(taken), dtype=bool)
+    for key in sorted(set(fall.steps) | {key for rise in rises for key in rise.steps}):
+        unit, fell = max(levels[key].unit, 1e-300), fall.steps.get(key)
+        own = (rise.steps.get(key, rise.minor.get(key)) for rise in rises)
+        mean, covariance = levels[key].sizes([*own, fell])
+        if fell is None:  # it fell by nothing, give or take a trial's noise
+            covariance[-1, -1] += unit**2
+            log_improved = math.log(0.4 / unit)  # the mode of a normal density
+        else:
+            log_improved = -math.log(2 * max(-fell.size, 1.5 * unit))
+        size = taken @ mean[:-1]
+        variance = np.maximum(((shares @ covariance) * shares).sum(1), 0.0)
+        variance += (ALIKE * size) ** 2 + 1e-24
+        logs = -0.5 * ((shares @ mean) ** 2 / variance + np.log(2 * math.pi * variance))
+        beside = (size == 0) & (fell is not None)
+        total += np.where(beside, 0.0, logs)
+        still += np.where(beside, logs, 0.0)
+        improved += np.where(beside, log_improved, 0.0)
+        is_beside |= beside
+        nothing += log_improved
+    more = np.logaddexp(still, LOG_IMPROVED + improved)
+    return total + np.where(is_beside, more, 0.0), nothing

@@ -364,6 +364,20 @@ def test_the_only_incident_is_mended_also_by_a_commit_that_touches_other_files()
     older = step(5, size=3.6, before=96.4)
     two = of((LOSS, history(older, rise, fall)), evidence=other)
     assert [state for *_, state in states(two)] == [OPEN, OPEN]
+    mended = step(5, size=3.6, before=96.4), step(7, size=-3.6)
+    again = of(
+        (LOSS, history(*mended, step(10, size=6, before=96.4), step(30, size=-6, before=102.4))),
+        evidence=other,
+    )
+    first, second = again.incidents
+    assert second.state is IncidentState.RECOVERED and second.mended < 0.95 > first.mended
+
+
+def test_a_commit_that_names_what_it_reverts_makes_a_doubted_fall_sure() -> None:
+    lives = history(step(10, size=8), step(30, size=-8, before=108, probability=0.9))
+    assert states(of((LOSS, lives)))[0][2] is not RECOVERED
+    names = CommitEvidence({30: 10}, lambda c, d: True)
+    assert states(of((LOSS, lives), evidence=names)) == [(10, 10, RECOVERED)]
 
 
 def test_git_is_asked_only_of_incidents_that_a_fall_may_have_mended() -> None:
