@@ -342,26 +342,6 @@ def _is_near(chain: _Chain, begin: int, end: int, around: Sequence[_Ramp]) -> bo
     return any(each / _COARSE.growth <= length <= each * _COARSE.growth for each in tried)
 
 
-def _older_of_two(ramps: list[_Ramp]) -> list[_Ramp]:
-    """Return the ramps of the older drift if two drifts explain more than a single one."""
-    begin = np.array([ramp.begin for ramp in ramps])
-    end = np.array([ramp.end for ramp in ramps])
-    logs = np.array([ramp.log_odds for ramp in ramps])
-    by_end, by_begin = np.argsort(end, kind="stable"), np.argsort(-begin, kind="stable")
-    until = np.logaddexp.accumulate(logs[by_end])
-    since = np.logaddexp.accumulate(logs[by_begin])
-    best, cut = -math.inf, -1
-    for at in np.unique(end).tolist():
-        older = int(np.searchsorted(end[by_end], at, side="right"))
-        newer = int(np.searchsorted(-begin[by_begin], -at, side="right"))
-        if newer and until[older - 1] + since[newer - 1] > best:
-            best, cut = float(until[older - 1] + since[newer - 1]), at
-    if best > _log_sum(logs):
-        ramps = [ramp for ramp in ramps if ramp.end <= cut]
-    first = max(ramps, key=lambda ramp: ramp.log_odds)
-    return [ramp for ramp in ramps if ramp.begin < first.end and ramp.end > first.begin]
-
-
 def _quantile(nodes: Ints, weight: Floats, share: float) -> int:
     order = np.argsort(nodes, kind="stable")
     at = min(int(np.searchsorted(np.cumsum(weight[order]), share)), len(order) - 1)
@@ -482,7 +462,9 @@ def _drift(
     ramps = _ramps(chain, *between, at, _FINE, _near(coarse))
     if not ramps:
         return None
-    return _as_step(_older_of_two(ramps), metric, passed.first)
+    best = max(ramps, key=lambda ramp: ramp.log_odds)
+    near = [ramp for ramp in ramps if ramp.begin < best.end and ramp.end > best.begin]
+    return _as_step(near, metric, passed.first)
 
 
 def with_drifts(
