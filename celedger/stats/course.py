@@ -124,18 +124,14 @@ class TrialNoise:
 
     Attributes:
         sd: Standard deviation of a trial, in the metric's unit.
-        log_sd_error: Standard error of log(sd).
         freedom: Degrees of freedom of the repeats that it was learned from. 0: nothing is known
             but the prior.
-        outliers: Share of outliers.
         session: Standard deviation of a session's effect over `sd`; 0 for quality.
         is_exact: True where a seed repeats bit by bit.
     """
 
     sd: float
-    log_sd_error: float
     freedom: int
-    outliers: float
     session: float = 0.0
     is_exact: bool = False
 

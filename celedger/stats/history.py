@@ -30,11 +30,11 @@ from celedger.stats.course import (
     TrialNoise,
     commit_nodes,
 )
-from celedger.stats.metric_passes import ChainResult, NoisePoint, Passed, Prepared, steps_of
+from celedger.stats.metric_passes import ChainResult, Passed, Prepared, steps_of
 from celedger.stats.seed_pairs import paired_steps
 from celedger.stats.settled import Checkpoints, Kept, Stretch
 from celedger.stats.slow_drift import KEPT, replaced, with_drifts
-from celedger.stats.trial_noise import NoisePosterior
+from celedger.stats.trial_noise import NoisePoint
 
 HAZARD = 1 / 400
 """Prior probability that a commit changes a metric, for one metric. A false step of probability
@@ -43,9 +43,7 @@ METRICS_OF_HAZARD = 10.0
 """The hazard is a budget of the task: of M metrics, each has 1 / (1 + M / 10) of it."""
 WARM_UP_STEP = 0.1  # deviations by which the warm-up moves before values are corrected anew
 LEAST_WARM_UP = 1e-9  # of the level; less is rounding
-UNMEASURED = MetricHistory(
-    TrialNoise(sd=0.0, log_sd_error=trial_noise.LOG_SD_PRIOR, freedom=0, outliers=0.0), (), ()
-)
+UNMEASURED = MetricHistory(TrialNoise(sd=0.0, freedom=0), (), ())
 BLOCK = 10  # metrics in memory at once
 _FLOATS = 6_000_000  # in one array of the passes
 
@@ -180,7 +178,7 @@ def _freedom(nodes: CommitNodes) -> int:
     return len(counted) - len(np.unique(counted))
 
 
-def _posterior(kind: Sequence[Series]) -> NoisePosterior:
+def _points(kind: Sequence[Series]) -> list[NoisePoint]:
     """Return the noise of all metrics of one kind: those with sessions, or those without."""
     differences = None
     if kind[0].has_sessions:
@@ -191,30 +189,19 @@ def _posterior(kind: Sequence[Series]) -> NoisePosterior:
         log_level=np.log(np.array([s.level for s in kind]) / scale),
         log_scale=np.log(scale),
         least=np.array([s.least for s in kind]),
-        freedom=np.array([_freedom(s.nodes) for s in kind]),
+        has_repeats=np.array([_freedom(s.nodes) > 0 for s in kind]),
         differences=differences,
     )
 
 
-def _noise(series: Series, known: NoisePosterior, i: int) -> tuple[TrialNoise, NoisePoint]:
-    """Return the noise of metric `i` of its kind, to be told and to be passed with."""
-    point = NoisePoint(
-        log_sd=float(known.log_sd[i]),
-        log_sd_error=float(known.log_sd_error[i]),
-        outliers=float(known.outliers[i]),
-        modes=tuple(known.modes[i].tolist()),
-        log_ratio=float(known.log_ratio[i]) if series.has_sessions else None,
-        log_ratio_error=float(known.log_ratio_error[i]),
-    )
-    noise = TrialNoise(
+def _noise(series: Series, point: NoisePoint) -> TrialNoise:
+    """Return a metric's noise as it is told."""
+    return TrialNoise(
         sd=math.exp(point.log_sd),
-        log_sd_error=point.log_sd_error,
-        freedom=int(known.freedom[i]),
-        outliers=point.outliers,
-        session=math.exp(known.log_ratio[i]) if series.has_sessions else 0.0,
+        freedom=_freedom(series.nodes),
+        session=math.exp(point.log_ratio) if point.log_ratio is not None else 0.0,
         is_exact=series.nodes.is_exact,
     )
-    return noise, settled.on_lattice(point, series.kept)
 
 
 def _result(job: _Job, passed: Passed, budget: float) -> ChainResult:
@@ -300,8 +287,8 @@ def _blocks(jobs: Sequence[_Job]) -> Iterator[tuple[int, Sequence[_Job]]]:
 def _pass_all(kind: Sequence[Series], points: Sequence[NoisePoint], task: _Task) -> None:
     """Bring what is kept of all chains of all metrics of one kind up to date."""
     jobs = []
-    for series, point in zip(kind, points, strict=True):
-        begin = 0
+    for series, learned in zip(kind, points, strict=True):
+        begin, point = 0, settled.on_lattice(learned, series.kept)
         for nodes in task.chains[id(series.nodes)]:
             values = series.values[begin : begin + len(nodes.node)]
             begin += len(values)
@@ -435,10 +422,9 @@ def _traced(
         kind = [series for series in every if series.has_sessions == has_sessions]
         if not kind:
             continue
-        posterior = _posterior(kind)
-        noises = [_noise(series, posterior, i) for i, series in enumerate(kind)]
-        _pass_all(kind, [point for _, point in noises], task)
-        for series, (noise, _) in zip(kind, noises, strict=True):
-            own = _history(series, noise, task.chains[id(series.nodes)])
+        points = _points(kind)
+        _pass_all(kind, points, task)
+        for series, point in zip(kind, points, strict=True):
+            own = _history(series, _noise(series, point), task.chains[id(series.nodes)])
             result[series.key] = _by_seeds(own, measured[series.key], task.budget, series.kept)
     return result

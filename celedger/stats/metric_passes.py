@@ -24,6 +24,7 @@ from celedger.stats.level_chain import (
     SessionMeans,
     level_grid,
 )
+from celedger.stats.trial_noise import NoisePoint
 
 LEAST_PROBABILITY = 0.01
 """Steps that are less probable are left out: a third of what makes a doubt."""
@@ -195,19 +196,6 @@ FARTHEST = 1e15
 _FAR = 20.0  # deviations; beyond, a level is another level, not an error of this one
 _ONE = ((0.0, 1.0),)
 _GAUSS_HERMITE = ((-math.sqrt(3.0), 1 / 6), (0.0, 2 / 3), (math.sqrt(3.0), 1 / 6))
-
-
-@dataclass(frozen=True, slots=True)
-class NoisePoint:
-    """A metric's noise as the passes take it. `modes` are the rates of the second mode by shape.
-    The logarithms of ratios are of a session's deviation over a trial's; None for quality."""
-
-    log_sd: float
-    log_sd_error: float
-    outliers: float
-    modes: tuple[float, ...]
-    log_ratio: float | None = None
-    log_ratio_error: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

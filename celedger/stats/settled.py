@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -29,10 +29,11 @@ from celedger.stats.course import (
     StepKind,
     TrialNoise,
 )
-from celedger.stats.metric_passes import ChainResult, NoisePoint
+from celedger.stats.metric_passes import ChainResult
 from celedger.stats.seed_histories import Beam, SeedTable
+from celedger.stats.trial_noise import NoisePoint
 
-VERSION = 5
+VERSION = 6
 """Of the model and the format: an item of another one is not read."""
 LAG = 120
 """The newest nodes that every job passes again: as many as the longest drift has commits."""
@@ -113,38 +114,31 @@ def digest(*parts: object) -> str:
     return name.hexdigest()
 
 
-def _snapped(new: float, old: float | None, width: float) -> float:
-    """Return the old value while the new one is within a step of it, else the nearest step."""
-    if old is not None and abs(new - old) <= width:
-        return old
-    return round(new / width) * width
-
-
 def on_lattice(new: NoisePoint, kept: Kept) -> NoisePoint:
     """Return the noise moved to a lattice, and remember it.
 
     While the point stays, so does every likelihood, and the settled message is valid.
     """
-    old = NoisePoint(**kept.facts["noise"]) if "noise" in kept.facts else None
-    if old is not None and (old.log_ratio is None) != (new.log_ratio is None):
-        old = None
-    ratio = None
-    if new.log_ratio is not None:
-        ratio = _snapped(new.log_ratio, old.log_ratio if old else None, 0.1)
-    modes = tuple(round(rate, 3) for rate in new.modes)
-    if old is not None and len(old.modes) == len(modes):
-        moved = max((abs(a - b) for a, b in zip(old.modes, new.modes, strict=True)), default=0.0)
-        modes = tuple(old.modes) if moved <= 0.01 else modes
+    old: dict[str, Any] = kept.facts.get("noise", {})
+
+    def snapped(name: str, value: float, width: float) -> float:
+        """Return the old value while the new one is within a step of it, else the nearest step."""
+        was: float | None = old.get(name)
+        is_near = was is not None and abs(value - was) <= width
+        return was if is_near and was is not None else round(value / width) * width
+
+    modes = tuple(old.get("modes", ()))
+    is_old = len(modes) == len(new.modes)
+    if not is_old or any(abs(a - b) > 0.01 for a, b in zip(modes, new.modes, strict=True)):
+        modes = tuple(round(rate, 3) for rate in new.modes)
     error = min(new.log_sd_error, _LARGEST_ERROR)
     point = NoisePoint(
-        log_sd=_snapped(new.log_sd, old.log_sd if old else None, 0.05),
-        log_sd_error=_snapped(error, old.log_sd_error if old else None, 0.05),
-        outliers=max(
-            _SMALLEST_OUTLIERS, _snapped(new.outliers, old.outliers if old else None, 0.01)
-        ),
+        log_sd=snapped("log_sd", new.log_sd, 0.05),
+        log_sd_error=snapped("log_sd_error", error, 0.05),
+        outliers=max(_SMALLEST_OUTLIERS, snapped("outliers", new.outliers, 0.01)),
         modes=modes,
-        log_ratio=ratio,
-        log_ratio_error=_snapped(new.log_ratio_error, old.log_ratio_error if old else None, 0.1),
+        log_ratio=None if new.log_ratio is None else snapped("log_ratio", new.log_ratio, 0.1),
+        log_ratio_error=snapped("log_ratio_error", new.log_ratio_error, 0.1),
     )
     kept.facts["noise"] = asdict(point)
     return point
@@ -322,8 +316,10 @@ def stretch(kept: Kept, chain: int, content: Callable[[int], str]) -> Stretch | 
 
 EVERY = 10
 """Nodes from checkpoint to checkpoint, and the newest ones that none is behind."""
-_FLOATS = ("base", "square", "share", "draws", "moves", "commits", "log_evidence")
-_ARRAYS = ("mean", "covariance", "kinds", "drawn")
+_ARRAYS = (
+    "base", "square", "mean", "covariance", "share", "path", "drawn", "draws", "moves", "commits",
+    "log_evidence", "kinds",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -359,14 +355,9 @@ class Checkpoints:
         is_current = facts["content"] == _content(table, places, content, stop)
         if not is_current or any(0 <= to < stop for to in table.returns[stop:]):
             return None
-        arrays = self.kept.arrays
-        base, square, share, draws, moves, commits, log_evidence = arrays[f"{name} numbers"]
-        mean, covariance, kinds, drawn = (arrays[f"{name} {each}"] for each in _ARRAYS)
-        path = np.array(facts["path"], dtype=np.int64)
-        beam = Beam(
-            base, square, mean, covariance, share, path, drawn, draws, moves, commits,
-            log_evidence, kinds, facts["first"], list(map(tuple, facts["paths"])), stop,
-        )  # fmt: skip
+        arrays: dict[str, Any] = {each: self.kept.arrays[f"{name} {each}"] for each in _ARRAYS}
+        paths = list(map(tuple, facts["paths"]))
+        beam = Beam(**arrays, first=facts["first"], paths=paths, resumed=stop)
         return Checkpoint(beam, restored(facts["steps"]), facts["settled"])
 
     def put(
@@ -388,11 +379,9 @@ class Checkpoints:
             "settled": checkpoint.settled,
             "steps": facts_of(checkpoint.steps),
             "paths": [beam.paths[each] for each in live.tolist()],
-            "path": path.ravel().tolist(),
         }
-        self.kept.arrays[f"{name} numbers"] = np.array([getattr(beam, x) for x in _FLOATS])
-        for each in _ARRAYS:
-            self.kept.arrays[f"{name} {each}"] = getattr(beam, each)
+        named = replace(beam, path=path.ravel())
+        self.kept.arrays |= {f"{name} {each}": getattr(named, each) for each in _ARRAYS}
 
 
 def _name(places: Sequence[Node]) -> str:

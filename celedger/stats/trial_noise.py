@@ -329,25 +329,17 @@ WARM_UP = 3.0
 WARM_UP_PRECISION = 0.25  # the prior of A is two deviations wide
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class NoisePosterior:
-    """What is known of the noise of several metrics of one kind: a value a metric.
+@dataclass(frozen=True, slots=True)
+class NoisePoint:
+    """A metric's noise as the passes take it. `modes` are the rates of the second mode by shape.
+    The logarithms of ratios are of a session's deviation over a trial's; None for quality."""
 
-    Attributes:
-        log_sd, log_sd_error: Of a trial's deviation.
-        outliers: Share of outliers.
-        modes: Rate of the second mode, by shape: [metrics, shapes].
-        log_ratio, log_ratio_error: Of a session's deviation over a trial's.
-        freedom: Degrees of freedom of the repeats.
-    """
-
-    log_sd: Floats
-    log_sd_error: Floats
-    outliers: Floats
-    modes: Floats
-    log_ratio: Floats
-    log_ratio_error: Floats
-    freedom: Ints
+    log_sd: float
+    log_sd_error: float
+    outliers: float
+    modes: tuple[float, ...]
+    log_ratio: float | None = None
+    log_ratio_error: float = 0.0
 
 
 def scale_of(values: Floats) -> float:
@@ -449,9 +441,9 @@ def posterior(
     log_level: Floats,
     log_scale: Floats,
     least: Floats,
-    freedom: Ints,
+    has_repeats: Bools,
     differences: Sequence[tuple[Floats, Floats]] | None,
-) -> NoisePosterior:
+) -> list[NoisePoint]:
     """Return the noise of metrics of one kind: a row or a value of each argument a metric.
 
     Args:
@@ -459,26 +451,23 @@ def posterior(
         log_level: Of the metric's typical size over its scale.
         log_scale: Of the scale to which its table relates.
         least: Of `least_sd`.
-        freedom: Degrees of freedom of the repeats.
         differences: Of `session_differences`; None for quality.
     """
     if not LEARNS_FROM_REPEATS:
         tables = np.zeros_like(tables)
-    mean, error, shapes = _posterior_of_sd(tables, log_level, freedom > 0)
+    mean, error, shapes = _posterior_of_sd(tables, log_level, has_repeats)
     log_sd = np.maximum(mean + log_scale, np.log(np.maximum(least, 1e-300)))
-    log_ratio = np.full(len(tables), math.log(NO_RATIO))
-    ratio_error = np.full(len(tables), LEAST_LOG_RATIO_ERROR)
-    if differences is not None and HAS_SESSION_EFFECT:
-        log_ratio, ratio_error = _posterior_of_ratio(np.exp(log_sd), differences)
-        excess = np.maximum(log_ratio - math.log(LARGEST_RATIO), 0.0)
-        log_sd, log_ratio = log_sd + excess, log_ratio - excess
     known = SHAPES[: shapes.shape[1]]
-    return NoisePosterior(
-        log_sd=log_sd,
-        log_sd_error=error,
-        outliers=shapes @ known[:, 0],
-        modes=shapes * known[:, 1],
-        log_ratio=log_ratio,
-        log_ratio_error=ratio_error,
-        freedom=freedom,
-    )
+    columns = [log_sd, error, shapes @ known[:, 0]]
+    ratios: list[list[float]] = [[] for _ in log_sd]
+    if differences is not None:
+        log_ratio = np.full(len(tables), math.log(NO_RATIO))
+        ratio_error = np.full(len(tables), LEAST_LOG_RATIO_ERROR)
+        if HAS_SESSION_EFFECT:
+            log_ratio, ratio_error = _posterior_of_ratio(np.exp(log_sd), differences)
+        excess = np.maximum(log_ratio - math.log(LARGEST_RATIO), 0.0)
+        columns[0] = log_sd + excess
+        ratios = np.stack([log_ratio - excess, ratio_error], 1).tolist()
+    modes = map(tuple, (shapes * known[:, 1]).tolist())
+    points = zip(*(column.tolist() for column in columns), modes, ratios, strict=True)
+    return [NoisePoint(*point, *ratio) for *point, ratio in points]

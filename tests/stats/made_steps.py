@@ -20,7 +20,7 @@ from celedger.stats.course import (
 LOSS: MetricKey = ("core", "mlp", "val_loss")
 TIME: MetricKey = ("core", "mlp", "step_time")
 OTHER: MetricKey = ("core", "cnn", "val_loss")
-NOISE = TrialNoise(sd=1.0, log_sd_error=0.1, freedom=40, outliers=0.01)
+NOISE = TrialNoise(sd=1.0, freedom=40)
 NO_FLOOR: dict[MetricKey, Callable[[float], float]] = {}
 
 

@@ -599,7 +599,7 @@ def test_the_control_decides_whether_a_short_rise_was_real() -> None:
 
 
 def test_a_rise_that_the_noise_explains_now_is_withdrawn() -> None:
-    loud = replace(DOUBTED, noise=TrialNoise(8.0, 0.1, 40, 0.01))
+    loud = replace(DOUBTED, noise=TrialNoise(8.0, 40))
     assert states(of((LOSS, loud), said=[SHORT])) == [(20, 20, WITHDRAWN)]
     unmeasured = history(chains=[(0, 0, 19)], commits=20)
     assert states(of((LOSS, unmeasured), said=[SHORT])) == [(20, 20, WITHDRAWN)]

@@ -14,8 +14,8 @@ from celedger.stats.seed_histories import BEAM, advanced, started
 from celedger.stats.seed_pairs import paired_steps, seed_table
 from celedger.stats.settled import Checkpoints, Kept, decode, encode
 
-EXACT = TrialNoise(sd=1.0, log_sd_error=0.3, freedom=8, outliers=0.0, is_exact=True)
-NOISY = TrialNoise(sd=1.0, log_sd_error=0.3, freedom=8, outliers=0.0)
+EXACT = TrialNoise(sd=1.0, freedom=8, is_exact=True)
+NOISY = TrialNoise(sd=1.0, freedom=8)
 HAZARD = 1 / 400
 LEVEL, SD = 0.2534517, 0.00125
 Trial = tuple[int, int, float]
