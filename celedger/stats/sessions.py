@@ -102,53 +102,6 @@ class Contrast:
         return size, error
 
 
-def contrast(
-    key: MetricKey,
-    measurements: Measurements,
-    history: MetricHistory,
-    *,
-    old: int,
-    new: int,
-    session: int,
-    is_asked: bool = False,
-) -> Contrast | None:
-    """Return what `session` tells of two commits; None if it did not measure both in one chain."""
-    data, sd = measurements, history.noise.sd
-    there = data.own & (data.session == session)
-    at_old, at_new = there & (data.place == old), there & (data.place == new)
-    if not at_old.any() or not at_new.any():
-        return None
-    chain = int(data.chain[at_old][0])
-    if chain != int(data.chain[at_new][0]):
-        return None
-    counts = int(at_old.sum()), int(at_new.sum())
-    here, now = float(np.median(data.value[at_old])), float(np.median(data.value[at_new]))
-    elsewhere = data.own & (data.place == old) & (data.chain == chain) & (data.session != session)
-    previous = [n for n in history.nodes if n.chain == chain and n.last < old]
-    rise, rise_error = _rise(data, history, previous, elsewhere)
-    high = [
-        int(s)
-        for s in np.unique(data.session[elsewhere])
-        if np.median(data.value[elsewhere & (data.session == s)]) - here > rise / 2 > 0
-    ]
-    return Contrast(
-        key,
-        chain,
-        session,
-        old,
-        new,
-        difference=now - here,
-        error=max(sd, 1e-300) * math.sqrt(MEDIAN_VARIANCE * sum(1 / n for n in counts)),
-        trials=min(counts),
-        rise=rise,
-        rise_error=rise_error,
-        new_above=now - previous[-1].level if previous else 0.0,
-        unit=sd,
-        high_sessions=tuple(high),
-        is_asked=is_asked,
-    )
-
-
 def contrasts(
     key: MetricKey,
     measurements: Measurements,
@@ -175,17 +128,45 @@ def contrasts(
         for old in places[:-1]:
             is_asked = (old, session) in asked
             if is_asked or begun[old] < session:
-                pair = contrast(
-                    key,
-                    measurements,
-                    history,
-                    old=old,
-                    new=places[-1],
-                    session=session,
-                    is_asked=is_asked,
-                )
-                if pair is not None:
-                    yield pair
+                yield from _contrast(key, measurements, history, session, old, places[-1], is_asked)
+
+
+def _contrast(
+    key: MetricKey, data: Measurements, history: MetricHistory, session: int, old: int, new: int,
+    is_asked: bool,
+) -> Iterator[Contrast]:  # fmt: skip
+    """Yield what a session tells of two commits that it measured, if it did so in one chain."""
+    sd, there = history.noise.sd, data.own & (data.session == session)
+    at_old, at_new = there & (data.place == old), there & (data.place == new)
+    chain = int(data.chain[at_old][0])
+    if chain != int(data.chain[at_new][0]):
+        return
+    counts = int(at_old.sum()), int(at_new.sum())
+    here, now = float(np.median(data.value[at_old])), float(np.median(data.value[at_new]))
+    elsewhere = data.own & (data.place == old) & (data.chain == chain) & (data.session != session)
+    previous = [n for n in history.nodes if n.chain == chain and n.last < old]
+    rise, rise_error = _rise(data, history, previous, elsewhere)
+    high = [
+        int(s)
+        for s in np.unique(data.session[elsewhere])
+        if np.median(data.value[elsewhere & (data.session == s)]) - here > rise / 2 > 0
+    ]
+    yield Contrast(
+        key,
+        chain,
+        session,
+        old,
+        new,
+        difference=now - here,
+        error=max(sd, 1e-300) * math.sqrt(MEDIAN_VARIANCE * sum(1 / n for n in counts)),
+        trials=min(counts),
+        rise=rise,
+        rise_error=rise_error,
+        new_above=now - previous[-1].level if previous else 0.0,
+        unit=sd,
+        high_sessions=tuple(high),
+        is_asked=is_asked,
+    )
 
 
 def _rise(
