@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from celedger.base.model import Commit, Task, TrialRecord
@@ -17,7 +17,7 @@ from celedger.judge.failures import NOT_FINITE
 from celedger.judge.line import Line
 from celedger.judge.measured import Chain
 from celedger.judge.memory import cache_of
-from celedger.stats.course import MetricHistory, MetricKey, Step
+from celedger.stats.course import MetricHistory, MetricKey
 from celedger.stats.next_trial import Job, Wanted, Why, needs_anchor, next_trial
 from celedger.trial.engine import Need
 from celedger.trial.runner import Bench, next_seed
@@ -217,13 +217,8 @@ class _Settling:
                 if k in own_task.measured and own_task.measured[k].has_sessions
             ],
             asked=asked,
-            rises=self._rises(before, declared),
+            rises=[(key, step) for key, step in before.derived.rises if key in declared],
         )  # fmt: skip
-
-    def _rises(
-        self, before: Derivation, declared: Collection[MetricKey]
-    ) -> list[tuple[MetricKey, Step]]:
-        return [(key, step) for key, step in before.derived.rises if key in declared]
 
     def _chain(self, now: Derivation, chains: Sequence[Chain]) -> int:
         fingerprint = self.job.bench.place(self.job.commit.sha, self.task).environment.fingerprint
