@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import Project, git, rows, with_verbs
+from conftest import Project, git, rows
 from scripted import Report, ScriptedProject, scripted
 
 from celedger.base.model import Environment
@@ -219,27 +219,6 @@ def test_check_gives_bisect_run_its_statuses(quick: ScriptedProject) -> None:
     bad = quick.run("check", shas[3])
     assert bad.status == 1, bad.out + bad.err
     assert "worse" in bad.out
-
-
-@with_verbs("plot")
-@pytest.mark.matrix  # the golden record has them on fixed ledgers
-def test_every_reading_verb_reads_what_run_wrote(project: Project) -> None:
-    shas = project.history([1.0, 1.2])
-    project.run("run", f"{shas[0]}")
-    project.run("run", f"{shas[1]}")
-    for words in (["log"], ["show", shas[0]], ["diff", f"{shas[0]}..{shas[1]}"]):
-        text = project.run(*words)
-        assert text.status == 0, text.err
-        assert shas[0][:7] in text.out
-        data = project.run(*words, "--json")
-        assert json.loads(data.out)["schema"] == (1 if words[0] == "diff" else 2)
-    for words in (
-        ["plot", "drift", "--metric", "val_loss", "-o", "drift.png"],
-        ["plot", "curves", shas[0], shas[1], "-o", "curves.svg"],
-    ):
-        drawn = project.run(*words)
-        assert drawn.status == 0, drawn.err
-        assert (project.root / words[-1]).stat().st_size > 1000
 
 
 def test_the_drift_of_the_main_line_is_not_that_of_its_branches(quick: ScriptedProject) -> None:
