@@ -148,6 +148,37 @@ for step in range(4):
 )
 
 
+SECOND = (
+    START
+    + """\
+net = nn.Sequential(nn.Linear(1, 8), nn.Tanh(), nn.Linear(8, 1))
+optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
+
+def derivatives(t):
+    t = t.clone().requires_grad_(True)
+    u = net(t)
+    (du,) = torch.autograd.grad(u.sum(), t, create_graph=True)
+    (ddu,) = torch.autograd.grad(du.sum(), t, create_graph=True)
+    return u, ddu
+
+for step in range(3):
+    points = torch.linspace(0, 1, 6)[:, None]
+    u, ddu = derivatives(points)
+    loss = (u + ddu).square().mean()
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()
+"""
+)
+
+
+def test_the_hunk_that_runs_when_a_gradient_differs_is_first(server: TrainingServer) -> None:
+    harmless = ("torch.linspace(0, 1, 6)[:, None]", "torch.linspace(0, 1, 6).unsqueeze(1)")
+    fault = ("grad(du.sum(), t, create", "grad(u.sum(), t, create")
+    _, blamed, _ = server.explain(SECOND, edited(SECOND, fault, harmless))
+    assert "(ddu,)" in blamed[0].hunk.lines[-1]
+
+
 def test_sparse_gradients_are_compared(server: TrainingServer) -> None:
     finding, blamed, _ = server.explain(SPARSE, edited(SPARSE, ("arange(8) + step", "arange(8)")))
     assert finding is not None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import venv
 from pathlib import Path
 
 import pytest
@@ -231,3 +233,17 @@ def test_a_metric_that_is_computed_outside_of_modules_is_a_difference(tmp_path: 
     done = project.run("explain", "HEAD~1..HEAD", "fit")
     assert done.status == 1, done.out + done.err
     assert "The training agrees and the reported score" in done.out
+
+
+def test_what_differs_between_two_interpreters_is_said(repo: Path, tmp_path: Path) -> None:
+    venv.create(tmp_path, symlinks=True)
+    (packages,) = tmp_path.glob("lib/python*/site-packages")
+    shared = (path for path in sys.path if "site-packages" in path)
+    (packages / "all.pth").write_text("\n".join(shared))
+    (packages / "extra-1.0.dist-info").mkdir()
+    (packages / "extra-1.0.dist-info/METADATA").write_text("Name: extra\nVersion: 1.0\n")
+    done = celedger(
+        repo, "explain", "HEAD~1", "fit", "--suite", "tiny", "--b",
+        f"python={tmp_path / 'bin/python'}", timeout=300,
+    )  # fmt: skip
+    assert "note        the environments differ: extra none → 1.0\n" in done.out + "\n", done

@@ -69,6 +69,17 @@ def test_a_rewritten_loop_makes_equal_values_and_a_fault_another(monkeypatch: An
     assert a["1:x"]["v"] != b["1:x"]["v"]
 
 
+def test_a_container_is_recorded_as_made_and_as_filled(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = "def f(x):\n    rows = {}\n    for row in x:\n        rows.setdefault(row, 0)\n"
+    old += "    n = sum(rows)\n    rest = [1]\n    rest.clear()\n    return rows, n\n"
+    new = edited(old, ("rows = {}", "rows = {0: 0}"), ("sum(rows)", "len(rows)"), ("[1]", "[2]"))
+    a, b = values(old, new, "f(range(2))", monkeypatch)
+    assert a["0:rows"]["v"] != b["0:rows"]["v"]
+    assert a["0:rows"]["z"] == b["0:rows"]["z"]
+    assert [a["1:<rows"]["m"], "z" in a["1:<rows"], "z" in a["1:n"]] == [1, False, False]
+    assert "z" not in a["1:rest"]
+
+
 def test_line_numbers_and_results_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "def f(x):\n    y = x + 1\n    if y:\n        raise KeyError(y)\n    return y\n"
     recorder = line_values.Recorder()
@@ -121,6 +132,7 @@ def test_a_value_that_cannot_be_read_ends_no_recording() -> None:
     recorder.begin(_into(events), lambda: True, lambda value: None)
     for name, value in (("a", Broken()), ("b", np.random), ("c", 1)):
         recorder.value(0, name, value)
+    recorder.flush()
     assert [event["s"] for event in events] == ["", "name", "number"]
     assert [event["u"] for event in events] == [1, 0, 0]
 
@@ -134,6 +146,7 @@ def recording(folder: Path, line: int, shown: str) -> dict[str, str]:
         "line_values.install({'changed': changed, 'names': {'0': ['n']}})\n"
         f"show = lambda k, **event: print({shown})\n"
         "line_values.recorder.begin(show, lambda: True, lambda value: None)\n"
+        "import atexit\natexit.register(line_values.recorder.flush)\n"
     )
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder / "site"), str(ROOT)])}
 
@@ -141,7 +154,7 @@ def recording(folder: Path, line: int, shown: str) -> dict[str, str]:
 def test_a_spawned_process_records_too(tmp_path: Path) -> None:
     (tmp_path / "main.py").write_text(
         "import multiprocessing\nfrom celedger.lab.probes import line_values\n\n"
-        "def work():\n    n = 1\n\n"
+        "def work():\n    n = 1\n    line_values.recorder.flush()\n\n"
         "if __name__ == '__main__':\n"
         "    process = multiprocessing.get_context('spawn').Process(target=work)\n"
         "    process.start()\n    process.join()\n"
@@ -168,7 +181,7 @@ def test_a_script_with_changed_lines_runs_as_itself(tmp_path: Path, last: str, s
     )  # fmt: skip
     assert done.returncode == status, done.stderr
     lines = done.stdout.splitlines()
-    assert lines == ["n 1 number", f"__main__ {tmp_path}/main.py ['--x'] 1", "end"]
+    assert lines == [f"__main__ {tmp_path}/main.py ['--x'] 1", "end", "n 1 number"]
     assert ("ValueError" in done.stderr) == (status == 1)
 
 
@@ -186,6 +199,10 @@ def table(rng):
     kept = []
     for row in (x - mean) / scale:
         kept.append(row)
+    seen = {}
+    for number, row in enumerate(kept):
+        seen.setdefault(number, len(row))
+    assert sum(seen.values()) == x.size
     y = (x[:, 0] > 0).astype(int)
     return np.stack(kept).astype("f4"), y
 
@@ -209,6 +226,7 @@ HARMLESS = [
     ("    mean = x.mean(axis=0)\n", "    mean = np.mean(x, axis=0)\n"),
     ("    kept = []\n    for row in (x - mean) / scale:\n        kept.append(row)\n",
      "    kept = [row for row in (x - mean) / scale]\n"),
+    ("    seen = {}\n", "    seen = dict.fromkeys(range(len(kept)), 4)\n"),
     ("    rows = slice(start, start + 16)\n",
      "    end = start + 16\n    rows = slice(start, end)\n"),
 ]  # fmt: skip

@@ -4,12 +4,13 @@ finding and the change in, hunks in their order out."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
-from celedger.lab.diagnose.changed_values import HunkValues
+from celedger.lab.diagnose.changed_values import Verdict
 from celedger.lab.diagnose.code_change import CodeChange
 from celedger.lab.diagnose.finding import (
     ExplainFinding,
@@ -30,9 +31,6 @@ _LOADED = 200.0  # of a hunk in a file without frames
 _CLOSENESS = {"line": 0, "near": 1, "function": 1, "file": 2}
 
 
-_NOTHING = HunkValues()
-
-
 class Blamed(NamedTuple):
     """A hunk, and how it was found: a line of it ran there (0), its function did, or it is the
     first to compute another value (1), its file did (2), or it is in a file that was loaded (3); it
@@ -47,7 +45,7 @@ def blame(
     change: CodeChange,
     tree: Path,
     loaded: Iterable[str],
-    values: HunkValues = _NOTHING,
+    values: Mapping[Hunk, Verdict] = MappingProxyType({}),
 ) -> tuple[ExplainFinding, tuple[Blamed, ...]]:
     """Return the hunks that have to do with it, the likeliest first and the acquitted last, and
     the finding with its sureness in their light: a place that the change does not touch is no
@@ -62,14 +60,14 @@ def blame(
             if (at := _reach(change, hunk, side, path, frame)) is not None
         ]
         cost, at = min(reached, default=(_LOADED, ""))
-        is_first = hunk == values.first
-        closeness = min(_CLOSENESS.get(at, 3), 1 if is_first else 3)
+        verdict = Verdict.EQUAL if change.same(hunk) else values.get(hunk, Verdict.UNKNOWN)
+        closeness = _CLOSENESS.get(at, 3)
+        if verdict is Verdict.FIRST:
+            closeness = min(closeness, 1)
         if closeness < 3 or files & {hunk.new, hunk.old}:
-            same = hunk in values.equal or change.same(hunk)
-            late = hunk in values.later
-            blamed_hunk = Blamed(hunk, 4 if same else closeness)
-            ranked.append((same, late, not is_first, cost, blamed_hunk))
-    ranked.sort(key=lambda row: row[:4])
+            blamed_hunk = Blamed(hunk, 4 if verdict is Verdict.EQUAL else closeness)
+            ranked.append((verdict, cost, blamed_hunk))
+    ranked.sort(key=lambda row: row[:2])
     blamed = tuple(row[-1] for row in ranked)
     sure = finding.sureness
     close = bool(blamed) and blamed[0].closeness <= 1

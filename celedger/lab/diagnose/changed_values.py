@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from enum import IntEnum
 from keyword import iskeyword
-from typing import Any, NamedTuple
+from typing import Any
 
 from celedger.lab.diagnose.code_change import CodeChange
 from celedger.lab.diagnose.difference import Front, TraceComparison
@@ -23,15 +24,13 @@ _INPUT = "<"  # begins the name of what a hunk reads
 _BACKWARD = frozenset({"grad", "missing", "pgrad"})
 
 
-class HunkValues(NamedTuple):
-    """`equal`: the hunks of which all values that leave them are equal on both sides, up to the
-    first difference of the traces. `later`: those that ran only after it, or were given other
-    values before they made any. `first`: the one that is the first to make another value of equal
-    ones."""
+class Verdict(IntEnum):
+    """What the values of a hunk say of it, by how likely it is the cause."""
 
-    equal: frozenset[Hunk] = frozenset()
-    later: frozenset[Hunk] = frozenset()
-    first: Hunk | None = None
+    FIRST = 0  # it is the first to make another value of equal ones, or runs at the difference
+    UNKNOWN = 1
+    LATER = 2  # it ran only after the difference, or was given other values before it made any
+    EQUAL = 3  # all values that leave it are equal on both sides, up to the difference
 
 
 def recorded_values(change: CodeChange, side: str) -> dict[str, Any]:
@@ -50,11 +49,12 @@ def recorded_values(change: CodeChange, side: str) -> dict[str, Any]:
     return {} if many else {"early": "line_values", "changed": changed, "names": names}
 
 
-def hunk_values(c: TraceComparison, front: Front, change: CodeChange) -> HunkValues:
-    """Compare the values of each hunk, on both sides up to the first difference."""
-    sides = [_by_hunk(c.a, front.pair.a), _by_hunk(c.b, front.pair.b)]
+def hunk_values(c: TraceComparison, front: Front, change: CodeChange) -> dict[Hunk, Verdict]:
+    """Compare the values of each hunk, on both sides up to the first difference of the traces."""
+    ends = ((c.a, front.pair.a), (c.b, front.pair.b))
+    sides = [_by_hunk(trace, event) for trace, event in ends]
     unread = _OPAQUE | (_GRADIENT if front.kind in _BACKWARD else 0)
-    equal, later, first = set(), set(), []
+    verdicts, makers = {}, []
     for number, hunk in enumerate(change.hunks):
         before = [values.get(number, {}) for values, _ in sides]
         leaving = [
@@ -62,36 +62,57 @@ def hunk_values(c: TraceComparison, front: Front, change: CodeChange) -> HunkVal
         ]
         ran_later = not any(before) and any(number in after for _, after in sides)
         made, given = (_first_parting(before, inputs=inputs) for inputs in (False, True))
+        running = all(
+            _is_running(trace, at, values.get(number, {}), after.get(number))
+            for (trace, at), (values, after) in zip(ends, sides, strict=True)
+        )
+        if running and made is None:
+            made = len(c.b.events)
         if (
             leaving[0]
+            and not running
             and leaving[0].keys() == leaving[1].keys()
             and all(_are_equal(leaving[0][what], leaving[1][what], unread) for what in leaving[0])
         ):
-            equal.add(hunk)
+            verdicts[hunk] = Verdict.EQUAL
         elif ran_later or (given is not None and (made is None or given < made)):
-            later.add(hunk)
+            verdicts[hunk] = Verdict.LATER
         elif made is not None:
-            first.append((made, number))
-    return HunkValues(
-        frozenset(equal), frozenset(later), change.hunks[min(first)[1]] if first else None
-    )
+            makers.append((made, number))
+    if makers:
+        verdicts[change.hunks[min(makers)[1]]] = Verdict.FIRST
+    return verdicts
 
 
 _Values = Mapping[str, list[Event]]
 
 
-def _by_hunk(trace: Trace, until: Event | None) -> tuple[Mapping[int, _Values], set[int]]:
-    """Return the values up to an event by hunk and by what they are, and the hunks with later
-    ones."""
+def _by_hunk(
+    trace: Trace, until: Event | None
+) -> tuple[Mapping[int, _Values], Mapping[int, Event]]:
+    """Return the values up to an event by hunk and by what they are, and the next of each hunk."""
     end = len(trace.events) if until is None else until.order + 1
     before: dict[int, dict[str, list[Event]]] = defaultdict(lambda: defaultdict(list))
-    after = set()
+    after: dict[int, Event] = {}
     for event in trace.of("value"):
         if event.order < end:
             before[event.raw["h"]][event.name].append(event)
         else:
-            after.add(event.raw["h"])
+            after.setdefault(event.raw["h"], event)
     return before, after
+
+
+def _is_running(
+    trace: Trace, until: Event | None, values: _Values, following: Event | None
+) -> bool:
+    """Return True if a hunk has read what it needs, called no module since, and not yet made its
+    values."""
+    read = max((e.order for events in values.values() for e in events), default=None)
+    if read is None or until is None or following is None:
+        return False
+    begun = trace.events[read].name[0] == _INPUT != following.name[0]
+    modules = (e.order for e in trace.of("enter", "leave"))
+    return begun and not any(read < order < until.order for order in modules)
 
 
 def _leaving(change: CodeChange, hunk: Hunk, side: str, values: _Values) -> _Values:
@@ -128,6 +149,8 @@ def _parted(a: Iterable[Event], b: Iterable[Event]) -> int | None:
 def _differ(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     """Return True for other values, unless they may be the same ones held otherwise, or are a
     message."""
+    if "z" in a and a["z"] == b.get("z"):  # containers that were filled to be equal
+        return False
     kinds = {raw["s"].split(" ")[0] for raw in (a, b)}
     held_otherwise = len(kinds) > 1 and (kinds <= _HOLDERS or not kinds.isdisjoint(_VAGUE))
     return a["v"] != b["v"] and not held_otherwise and not ("(" in a["q"] and "text" in kinds)

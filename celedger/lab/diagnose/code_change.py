@@ -1,17 +1,15 @@
 """The parts of a change that mean the same on both sides: comments, docstrings, definitions that
-only moved, consistent renaming, new functions that nothing names.
+only moved, new functions that nothing names.
 By Python's syntax tree; a file that is no Python has only its lines. And what to record of the
 lines that mean something else: statements and variables. Pure: texts in, lines out."""
 
 from __future__ import annotations
 
 import ast
-import re
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from keyword import iskeyword
 from typing import Any
 
 from celedger.repo.hunks import Hunk
@@ -55,15 +53,6 @@ class SourceText:
     def names(self) -> Counter[str]:
         """Return how often each name stands in the code."""
         return Counter(name for node in self.nodes if (name := _name(node)))
-
-    @cached_property
-    def bound(self) -> frozenset[str]:
-        """Return the names that the file gives to something: only these can be renamed in it."""
-        return frozenset(
-            _name(node) for node in self.nodes
-            if isinstance(node, _Definition | ast.arg)
-            or isinstance(getattr(node, "ctx", None), ast.Store)
-        )  # fmt: skip
 
     @cached_property
     def code_lines(self) -> frozenset[int]:
@@ -140,8 +129,6 @@ class CodeChange:
 
     def changed_lines(self, hunk: Hunk, side: str) -> set[int]:
         """Return the lines of a hunk on one side that mean something else on the other."""
-        if hunk in self._renaming:
-            return set()
         lines = _lines(hunk, side)
         path = hunk.path(side)
         source = self._sides[side].get(path)
@@ -236,33 +223,6 @@ class CodeChange:
                 same[side][path] = {line for span in spans for line in span}
         return same
 
-    @cached_property
-    def _renaming(self) -> set[Hunk]:
-        """Return the hunks that differ in nothing but names that one side alone has and binds, each
-        for another."""
-        before, after = self._names
-        bound = {
-            side: {name for source in sources.values() for name in source.bound}
-            for side, sources in self._sides.items()
-        }
-        renamed: dict[str, set[str]] = {}
-        pairs: dict[Hunk, set[tuple[str, str]]] = {}
-        for hunk in self.hunks:
-            sides = ([x[1:] for x in hunk.lines if x[0] == sign] for sign in "-+")
-            changes = _other_names("\n".join(next(sides)), "\n".join(next(sides)))
-            if changes and all(
-                x not in after and y not in before and x in bound["a"] and y in bound["b"]
-                for x, y in changes
-            ):
-                pairs[hunk] = changes
-                for x, y in changes:
-                    renamed.setdefault(x, set()).add(y)
-                    renamed.setdefault(y, set()).add(x)
-        return {
-            hunk for hunk, changes in pairs.items()
-            if all(len(renamed[x]) == len(renamed[y]) == 1 for x, y in changes)
-        }  # fmt: skip
-
 
 def _written_by(node: ast.AST) -> Iterator[str]:
     """Yield the variable that a node stores or has written to, or the attribute of one."""
@@ -282,14 +242,6 @@ def _written_by(node: ast.AST) -> Iterator[str]:
 def _lines(hunk: Hunk, side: str) -> set[int]:
     start, count = hunk.span(side)
     return set(range(start, start + count))
-
-
-def _other_names(old: str, new: str) -> set[tuple[str, str]]:
-    """Return the names that differ between two texts; none where more differs than names."""
-    left, right = (re.findall(r"\w+|[^\w\s]", re.sub("#.*", "", text)) for text in (old, new))
-    pairs = {(x, y) for x, y in zip(left, right, strict=False) if x != y}
-    names = all(text.isidentifier() and not iskeyword(text) for pair in pairs for text in pair)
-    return pairs if names and len(left) == len(right) else set()
 
 
 def _name(node: ast.AST) -> str:

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from celedger.base.errors import CannotJudge, RepositoryError, UsageError
-from celedger.base.model import Commit, Kind, Task
+from celedger.base.model import Commit, Environment, Kind, Task
 from celedger.lab.diagnose.blame import Blamed, blame
 from celedger.lab.diagnose.causes import judge
-from celedger.lab.diagnose.changed_values import HunkValues, hunk_values, recorded_values
+from celedger.lab.diagnose.changed_values import Verdict, hunk_values, recorded_values
 from celedger.lab.diagnose.code_change import CodeChange
 from celedger.lab.diagnose.difference import (
     Front,
@@ -38,9 +38,10 @@ from celedger.lab.diagnose.inexact_trainings import (
 from celedger.lab.diagnose.trace import Trace, processes, read, with_printed
 from celedger.lab.diagnose.watch import WatchReport, watch
 from celedger.repo import Repository
-from celedger.repo.hunks import hunks
+from celedger.repo.hunks import Hunk, hunks
 from celedger.system import environment, gpu
 from celedger.system.gpu import Device
+from celedger.trial import training_variables
 from celedger.trial.diagnostic import EAGER, Diagnostic, diagnose
 from celedger.trial.report_sources import Printed
 from celedger.trial.runner import Bench
@@ -168,10 +169,14 @@ class SideRunner:
             described = environment.describe(
                 python, device=station.device, threads=self.task.threads,
                 repo_root=station.setup.repository.root,
+                variables=training_variables.settings(station.setup.base_env, self.task),
             )  # fmt: skip
             bases = {**station.bases, name: Installation(described, python)}
             station = station.changed(bases=bases)
         return self.bench if station is self.bench.station else Bench(station)
+
+    def environment(self, side: Side) -> Environment:
+        return self._bench_of(side).place(side.commit.sha, self.task).environment
 
     def _folder_of_run(self) -> Path:
         self._runs += 1
@@ -220,7 +225,7 @@ def explain(runner: SideRunner, a: Side, b: Side) -> Explanation:
     whole = Explanation(runner.task.name, a, b, runner.seed, steps, "equal", notes=notes)
     if runs.crash:
         tree = runner.bench.station.tree
-        values = _values_before_crash(c, change) if c is not None else HunkValues()
+        values = _values_before_crash(c, change) if c is not None else {}
         crash, blamed = blame(_crash(right, runs.crash), change, tree, runs.files, values)
         steps = min((trace.steps for trace in right), default=0)
         return replace(whole, verdict="difference", finding=crash, blamed=blamed, steps=steps)
@@ -441,11 +446,11 @@ def _crash(traces: Sequence[Trace], message: str) -> ExplainFinding:
     )  # fmt: skip
 
 
-def _values_before_crash(c: TraceComparison, change: CodeChange) -> HunkValues:
+def _values_before_crash(c: TraceComparison, change: CodeChange) -> dict[Hunk, Verdict]:
     """Compare the values of hunks up to the last event that both sides have."""
     both = [pair for pair in c.pairs if pair.a and pair.b and pair.one.kind != "report"]
     if not both:
-        return HunkValues()
+        return {}
     last = max(both, key=lambda pair: pair.b.order if pair.b else 0)
     return hunk_values(c, Front(last, "crash", ()), change)
 

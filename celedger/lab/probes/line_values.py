@@ -7,7 +7,8 @@ range, or the statement after which (1) or before which (-1) the lines of the ot
 `names`, by hunk, the variables to record there. What a hunk reads is recorded, too, with a `<`. A
 value is written as an event `value`: `h` its hunk, `q` what it is, `m` how many of these there
 were up to now, `v` a digest of all of them, `s` the kind of the last one, `u` whether parts of them
-could not be read (1), or carry a gradient, which equal bits do not prove equal (2).
+could not be read (1), or carry a gradient, which equal bits do not prove equal (2); `z` a digest of
+what a container holds when torch is called next, unless that is nothing.
 """
 
 from __future__ import annotations
@@ -51,9 +52,8 @@ class Recorder:
         self.write: Callable[..., None] | None = None
         self.wanted: Callable[[], bool] = lambda: True
         self.describe: Callable[[Any], Any] = lambda value: None
-        self._early: list[dict[str, Any]] = []
         self._places: dict[tuple[int, str], _Place] = {}
-        self._waiting: dict[tuple[int, str], _Place] = {}
+        self._waiting: dict[tuple[Any, ...], tuple[dict[str, Any], Any]] = {}
         self._read: dict[int, set[int]] = {}  # by hunk, the memory of what it read last
         self._busy = False
         self._thread = threading.get_ident()
@@ -66,12 +66,9 @@ class Recorder:
     def begin(
         self, write: Callable[..., None], wanted: Callable[[], bool], describe: Callable[[Any], Any]
     ) -> None:
-        """Write from now on, what was recorded before first. `describe` returns the hash of a
-        tensor, whether it requires a gradient, and its value if it has no axes; else None."""
+        """Write from now on. `describe` returns the hash of a tensor, whether it requires a
+        gradient, and its value if it has no axes; else None."""
         self.write, self.wanted, self.describe = write, wanted, describe
-        for event in self._early:
-            write("value", **event)
-        self._early = []
 
     def value(self, hunk: int, what: str, value: Any) -> Any:
         """Record a value, and return it."""
@@ -89,9 +86,9 @@ class Recorder:
 
     def inputs(self, hunk: int, names: Iterable[str], scope: Mapping[str, Any]) -> None:
         """Record what a hunk is about to read."""
-        values = list(_bound(names, scope, reading=True))
-        self._guarded(hunk, [(_INPUT + name, value) for name, value in values])
-        self._read[hunk] = {_memory(value) for _, value in values} - {0}
+        values = dict(_bound(names, scope, reading=True))
+        self._guarded(hunk, [(_INPUT + name, value) for name, value in values.items()])
+        self._read[hunk] = {_memory(value) for value in values.values()} - {0}
 
     def _guarded(self, hunk: int, values: Iterable[tuple[str, Any]]) -> None:
         if self._busy or threading.get_ident() != self._thread:
@@ -115,21 +112,23 @@ class Recorder:
         place.add(value, self.describe)
         if what[0] != _INPUT and _memory(value) in self._read.get(hunk, ()):
             place.kind += " shared"  # equal bits do not stay equal when either is written
-        self._waiting[hunk, what] = place
-        if place.count <= _ALONE:
-            self.flush()
+        alone = place.count <= _ALONE
+        event = {
+            "h": hunk, "q": what, "m": place.count, "v": place.digest.hexdigest()[:16],
+            "u": place.flags, "s": place.kind,
+        }  # fmt: skip
+        container = value if what[0] != _INPUT and _is_container(value) else None
+        self._waiting[hunk, what, alone and place.count] = event, container
 
     def flush(self) -> None:
         """Write what waits; before any other event, so that their order is that of time."""
         waiting, self._waiting = self._waiting, {}
-        for (hunk, what), place in waiting.items():
-            event = {
-                "h": hunk, "q": what, "m": place.count, "v": place.digest.hexdigest()[:16],
-                "u": place.flags, "s": place.kind,
-            }  # fmt: skip
-            if self.write is None:
-                self._early.append(event)
-            else:
+        for event, container in waiting.values():
+            if container is not None and len(container):
+                settled = _Place()
+                settled.add(container, self.describe)
+                event["z"] = settled.digest.hexdigest()[:16]
+            if self.write is not None:
                 self.write("value", **event)
 
 
@@ -240,6 +239,13 @@ class _Place:
     def _opaque(self) -> str:
         self.flags |= _OPAQUE
         return self._feed("")
+
+
+def _is_container(value: Any) -> bool:
+    """Return True for what is often made first and filled afterwards."""
+    if type(value).__module__ == "numpy":
+        return bool(getattr(value, "ndim", 0) > 0)
+    return isinstance(value, (list, dict, set))
 
 
 def _memory(value: Any) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from celedger.base.model import Commit, Task
-    from celedger.cli.session import Looking, Session
+    from celedger.cli.session import Looking
     from celedger.lab.diagnose.explain import ExplainLimits, Explanation, Side
 
 
@@ -66,11 +67,12 @@ def explain(
     cannot be told.
     """
     from celedger.lab.diagnose.explain import ExplainLimits
-    from celedger.lab.views.explain import explanations_json, explanations_text
+    from celedger.lab.views.explain import explanations_json, explanations_text, headline
     from celedger.views import document
-    from celedger.views.picture import check_suffix
 
     if output is not None:
+        from celedger.views.picture import check_suffix
+
         check_suffix(output)
     limits = ExplainLimits(steps, operators)
     revisions, names = _parsed(words, is_one=bool(a or b))
@@ -87,8 +89,9 @@ def explain(
         for answer in answers:
             shas = dict.fromkeys(side.commit.sha[:TYPED] for side in (answer.a, answer.b))
             line = command_line(context, words=["..".join(shas), answer.task])
-            chosen = by_name[answer.task]
-            _keep(session, chosen, answer, session.bench.station.tree, line, session.started)
+            keep(session, by_name[answer.task], [answer.a.commit, answer.b.commit], line,
+                 headline(answer), explanations_json([answer], session.bench.station.tree),
+                 started=session.started)  # fmt: skip
         if json:
             print(
                 document.dumps(explanations_json(answers, session.bench.station.tree)), flush=True
@@ -108,15 +111,6 @@ def _parsed(words: Sequence[str], *, is_one: bool) -> tuple[list[str], list[str]
     if len(tasks) > 1:
         raise UsageError(f"{' '.join(tasks)} are several tasks", "name one, or none for all")
     return revisions, tasks
-
-
-def _keep(
-    session: Session, task: Task, answer: Explanation, tree: Path, command: str, started: float
-) -> None:
-    from celedger.lab.views.explain import explanations_json, headline
-
-    keep(session, task, [answer.a.commit, answer.b.commit], command, headline(answer),
-         explanations_json([answer], tree), started=started)  # fmt: skip
 
 
 def _status(answers: Sequence[Explanation], refused: int) -> int:
@@ -148,12 +142,18 @@ def _explain_all(
     """Explain each task; return the answers, and how many tasks could not be judged."""
     from celedger.lab.diagnose.explain import SideRunner, with_watchpoints
     from celedger.lab.diagnose.explain import explain as ask
+    from celedger.views.drift import environment_text
+    from celedger.views.samples import environment_changes
 
     answers, refused = [], 0
     for task in session.tasks:
         runner = SideRunner(session.bench, task, session.folder, seed=seed, limits=limits, say=note)
         try:
             answer = ask(runner, *sides(session, task, revision, a, b))
+            old, new = (runner.environment(side) for side in (answer.a, answer.b))
+            if environment_changes(old, new):
+                text = f"the environments differ: {environment_text(old, new)}"
+                answer = replace(answer, notes=(text, *answer.notes))
             answers.append(with_watchpoints(runner, answer) if watch else answer)
         except CannotJudge as error:
             if len(session.tasks) == 1:
