@@ -180,4 +180,4 @@ def test_the_first_step_of_functional_code_has_its_calls(tmp_path: Path, backwar
     assert "mul(_, 2)" in calls[0]
     assert calls[0] == [call for call in calls[1] if call != "grad()"]
     first = next(e for e in trace.of("call") if e.step == 0 and e.name == "mul")
-    assert first.tensors[0].values.tolist() == [2.0, 2.0, 2.0]
+    assert first.tensors[0].shape == (3,)

@@ -85,12 +85,14 @@ def is_made_of_data(name: str, args: Args) -> bool:
 def _literal(item: Any) -> str:
     if isinstance(item, torch.Tensor):
         return "_"
+    if isinstance(item, slice):
+        return f"slice({', '.join(map(_literal, (item.start, item.stop, item.step)))})"
     if isinstance(item, (tuple, list)):
         inner = ", ".join(_literal(one) for one in item[:8])
         return f"({inner}{', …' if len(item) > 8 else ''})"
     if isinstance(item, float):
         return f"{item:.9g}"
-    if item is None or isinstance(item, (bool, int, str, slice, torch.dtype, torch.device)):
+    if item is None or isinstance(item, (bool, int, str, torch.dtype, torch.device)):
         return repr(item)
     if item is Ellipsis:
         return "..."

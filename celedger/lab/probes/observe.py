@@ -27,6 +27,7 @@ from .tensors import tensors
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
 EVENTS = "events.jsonl"  # in a process's folder: what its probe wrote, an event a line
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 class Probe:
@@ -51,8 +52,7 @@ class Probe:
         """Append an event of kind `k` to this process's record."""
         if self._events is None:
             self._events = (self.out / EVENTS).open("w", encoding="utf-8")
-        line = json.dumps({"k": k, **event}, ensure_ascii=False, separators=(",", ":"))
-        self._events.write(line + "\n")
+        self._events.write(_encode({"k": k, **event}) + "\n")
 
     def flush(self) -> None:
         """Make what was written survive a kill of the process."""

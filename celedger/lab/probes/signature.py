@@ -244,9 +244,7 @@ class SignatureProbe(observe.Probe):
             d={part: hashlib.sha1(b"".join(p)).hexdigest()[:16] for part, p in self._parts.items()},
             modules=self._modules, settings=self._settings, dtypes=sorted(self._dtypes),
         )  # fmt: skip
-        self._counted = (
-            self._own.lines, self._own.calls, sum(self._reads.counts.values()), self._items
-        )  # fmt: skip
+        self._counted = counted
 
     # --- the end
 

@@ -109,7 +109,8 @@ def whole(tensor: Tensor) -> bool:
 
 def content(tensor: Tensor) -> bytes:
     """Return the bytes of a tensor, in the order of its indices, wherever it lies."""
-    plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
+    with torch._C.DisableTorchFunction():  # a probe's mode would see each of these calls
+        plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
     size = plain.numel() * plain.element_size()
     return ctypes.string_at(plain.data_ptr(), size) if size else b""
 
@@ -147,6 +148,11 @@ def perturb(weights: Iterable[Tensor], seed: int) -> None:
                 weight.mul_(1 + signs.sub(1).to(weight) * torch.finfo(weight.dtype).eps)
 
 
+def _hash(tensor: Tensor) -> str:
+    on_device = tensor.is_cuda and tensor.numel() > _SUMMED
+    return data_hash(sums(tensor) if on_device else content(tensor), str(tensor.dtype))
+
+
 class TensorStore:
     """Write tensors to a folder and describe each with its position there. Descriptions before the
     folder is known stay in memory."""
@@ -164,16 +170,23 @@ class TensorStore:
         self._values.write(early[0])
         self._rows.write(early[1])
 
-    def describe(self, tensor: Tensor) -> dict[str, Any]:
-        """Return `d` dtype, `s` shape, `g` whether it requires a gradient, `h` hash, `o` and `k`
-        offset and number of its elements, `f` whether all are finite. For tensors without elements
-        of their own (meta, large sparse, nested) only the fields that they have."""
+    def describe(self, tensor: Tensor, *, sampled: bool = True) -> dict[str, Any]:
+        """Return `d` dtype, `s` shape, `g` whether it requires a gradient, `h` hash; and `sampled`
+        also `o` and `k` offset and number of its elements, `f` whether all are finite. For tensors
+        without elements of their own (meta, large sparse, nested) only the fields that they
+        have."""
         written, at = version(tensor), address(tensor)
         reference, *state, about = self._described.get(id(tensor), (None, 0, 0, {}))
         if reference is None or reference() is not tensor or state != [written, at]:
             about = {"d": str(tensor.dtype).replace("torch.", ""), "s": list(tensor.shape)}
+        if "h" not in about or (sampled and "o" not in about):
             try:
-                about.update(self._elements(tensor.detach()))
+                with torch._C.DisableTorchFunction():
+                    values = tensor.detach()
+                    if tensor.is_sparse and tensor.numel() <= _DENSE:
+                        values = values.to_dense()
+                    about = {**about, "h": about.get("h") or _hash(values)}
+                    about.update(self._sample(values) if sampled else {})
                 if written >= 0:
                     self._described[id(tensor)] = (weakref.ref(tensor), written, at, about)
             except (RuntimeError, NotImplementedError, TypeError):
@@ -185,12 +198,8 @@ class TensorStore:
         reference, *_, about = self._described.get(id(tensor), (None, {}))
         return about.get("h") if reference is not None and reference() is tensor else None
 
-    def _elements(self, tensor: Tensor) -> dict[str, Any]:
-        if tensor.is_sparse and tensor.numel() <= _DENSE:
-            tensor = tensor.to_dense()
-        on_device = tensor.is_cuda and tensor.numel() > _SUMMED
-        data = sums(tensor) if on_device else content(tensor)
-        about: dict[str, Any] = {"h": data_hash(data, str(tensor.dtype))}
+    def _sample(self, tensor: Tensor) -> dict[str, Any]:
+        about: dict[str, Any] = {}
         if tensor.is_floating_point() and tensor.numel():
             # A sum is cheap, and is finite if all elements are, unless it overflows.
             about["f"] = bool(tensor.float().sum().isfinite()) or bool(tensor.isfinite().all())
@@ -204,8 +213,9 @@ class TensorStore:
     def mark(self, tensor: Tensor) -> str:
         """Return only a hash, for what is read at every step: of a large tensor that of a sample,
         of a sparse one that of its values."""
-        flat = dense(tensor.detach()).reshape(-1)
-        return data_hash(content(sample(flat, KEPT) if flat.numel() > 64 * KEPT else flat))
+        with torch._C.DisableTorchFunction():
+            flat = dense(tensor.detach()).reshape(-1)
+            return data_hash(content(sample(flat, KEPT) if flat.numel() > 64 * KEPT else flat))
 
     def rows(self, tensor: Tensor) -> dict[str, int]:
         """Write a digest of every row (the first axis), to tell a new order from new data."""

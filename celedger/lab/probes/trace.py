@@ -102,13 +102,16 @@ class TraceProbe(observe.Probe):
                 event["e"] = self._evaluations
         super().write(k, **event)
 
-    def _tensors(self, value: Any) -> list[dict[str, Any]]:
-        return [self.store.describe(tensor) for _, tensor in tensors(value)]
+    def _tensors(self, value: Any, *, sampled: bool = True) -> list[dict[str, Any]]:
+        return [self.store.describe(tensor, sampled=sampled) for _, tensor in tensors(value)]
 
     def _values_wanted(self) -> bool:
         """Return True while the values of changed lines are recorded."""
-        few = self._evaluating and self._evaluations <= int(self.options.get("evaluations", 3))
-        return not self.started or self.step in self.full or few
+        if not self.started or self.step in self.full:
+            return True
+        number = self._evaluations + (not self._evaluating)  # data come before a first forward pass
+        without_gradients = self._evaluating or not torch.is_grad_enabled()
+        return without_gradients and number <= int(self.options.get("evaluations", 3))
 
     def _read_tensor(self, value: Any) -> tuple[str, bool, object] | None:
         """Return the hash of a tensor, empty where it has none, whether it requires a gradient, and
@@ -117,7 +120,7 @@ class TraceProbe(observe.Probe):
             return None
         about: dict[str, Any] = {}
         if not observe.recorded():
-            observe.guarded(lambda: about.update(self.store.describe(value)))
+            observe.guarded(lambda: about.update(self.store.describe(value, sampled=False)))
             if about.get("h") and not value.dim():
                 observe.guarded(lambda: about.update(item=value.item()))
         return about.get("h", ""), value.requires_grad, about.get("item")
@@ -222,8 +225,9 @@ class TraceProbe(observe.Probe):
             return  # torch sends empty tensors between the processes of a loader
         module, number = self._stack[-1][1:] if self._stack else (None, 0)
         before = [self.store.hash_before(t) if id(t) in results else None for t in arguments]
-        inputs = [old or one.get("h") for old, one in zip(before, self._tensors(arguments))]  # noqa: B905 (3.8)
-        outputs = self._tensors(result)
+        given = self._tensors(arguments, sampled=False)
+        inputs = [old or one.get("h") for old, one in zip(before, given)]  # noqa: B905 (3.8)
+        outputs = self._tensors(result, sampled=False)
         literals = describe.literals(args, kwargs)
         if not arguments and describe.is_made_of_data(name, args):
             literals[0], inputs = "_", [f"data {one.get('h')}" for one in outputs]

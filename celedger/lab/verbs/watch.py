@@ -51,9 +51,10 @@ def watch(
     from celedger.lab.diagnose.watch import watch as watched
     from celedger.lab.views.watch import watch_headline, watch_json, watch_text
     from celedger.views.document import dumps
-    from celedger.views.picture import check_suffix, save
 
     if output is not None:
+        from celedger.views.picture import check_suffix, save
+
         check_suffix(output)
     elif tensor is not None:
         raise UsageError("--tensor draws a picture", "name its file with -o")
