@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from celedger.lab.diagnose.memory_growth import PEAK_FLOOR
 from celedger.lab.diagnose.stalls import Document
-from celedger.lab.views.profile import ProfileTarget, columns, share, size
-from celedger.views.format import clip, measure, plain, relative, table
+from celedger.lab.views.profile import ProfileTarget, columns, size
+from celedger.views.format import clip, measure, percent, plain, relative, table
 
 ROWS = 8
 _PROCESS = 0.05  # of the process's peak: two runs of one commit differ by less
@@ -86,7 +86,7 @@ def leak_text(leak: Document) -> str:
 
 def _peak(name: str, peak: Document, width: int) -> str:
     rows = [
-        (size(row["bytes"]), share(row["bytes"] / peak["bytes"]), *_maker(row))
+        (size(row["bytes"]), percent(row["bytes"] / peak["bytes"]), *_maker(row))
         for row in peak["held"]
     ]
     heads = columns(">held", ">share", "made by", "phase", "module", "line")
@@ -134,7 +134,7 @@ def difference_headline(document: Document) -> str:
     word = "smaller" if changes else "no difference"
     if document["verdict"] == "larger":
         word = "larger"
-    text = f"{word}: {'; '.join(changes) or f'the peaks are within {share(PEAK_FLOOR)}'}"
+    text = f"{word}: {'; '.join(changes) or f'the peaks are within {percent(PEAK_FLOOR)}'}"
     old, new = (document["process"][side] for side in ("before", "after"))
     tensors = sum(peak["after"] - peak["before"] for peak in document["peaks"].values())
     if abs(new - old) > _PROCESS * old and not 0.5 < tensors / (new - old) < 2:

@@ -58,10 +58,6 @@ def columns(*heads: str) -> list[Column]:
     return [Column(h.removeprefix(">"), right=h[:1] == ">", shrink=h[:1] != ">") for h in heads]
 
 
-def share(part: float) -> str:
-    return percent(part)
-
-
 def seconds(value: float) -> str:
     return measure(value, unit="s", significant=3)
 
@@ -78,11 +74,11 @@ def profile_text(target: ProfileTarget, document: Document, *, width: int = 100)
     head = [*target.titles(width), f"seed {target.seed}{rank}, torch {where}; {ran}"]
     if (delayed := document["delayed_share"] or 0.0) >= 0.005:
         head.append(
-            f"other processes had the core for {share(delayed)} of the time; it is left out below"
+            f"other processes had the core for {percent(delayed)} of the time; it is left out below"
             + (", and advice on operators with it" if stolen(document) else "")
         )
     lines = [
-        (share(line["share"]), line["phase"], plain(line["place"]))
+        (percent(line["share"]), line["phase"], plain(line["place"]))
         for line in document["lines"][:LINES]
         if line["share"] >= 0.01
     ]
@@ -113,7 +109,7 @@ def profile_headline(document: Document) -> str:
     if phases:
         longest = max(phases, key=lambda row: float(row["share"]))
         name = longest["name"]
-        text += f", {share(longest['share'])} of it: {MEANING.get(name, name)}"
+        text += f", {percent(longest['share'])} of it: {MEANING.get(name, name)}"
     stalls = len(document["stalls"]["found"])
     return text + (f"; {count(stalls, 'stall')}" if stalls else "")
 
@@ -136,7 +132,7 @@ def stall_text(stall: Document) -> str:
         doing += "; line unknown"
     return (
         f"{often}: {duration(stall['seconds'] / len(stall['steps']))} more each, "
-        f"{share(stall['share'])} of the time, in {MEANING[stall['phase']]}; {doing}"
+        f"{percent(stall['share'])} of the time, in {MEANING[stall['phase']]}; {doing}"
     )
 
 
@@ -146,7 +142,7 @@ def _phases(document: Document, width: int) -> str:
         (
             MEANING.get(row["name"], row["name"]),
             *(seconds(row[name]) for name in ("median", "p90", "p99")),
-            share(row["share"]),
+            percent(row["share"]),
         )
         for row in (*phases, step)
     ]
@@ -154,7 +150,7 @@ def _phases(document: Document, width: int) -> str:
     text = table(heads, rows, width=width)
     if (waiting := document["waiting"]) is not None:
         whole = waiting["host"] + waiting["transfer"]
-        host, transfer = (share(waiting[name] / whole) for name in ("host", "transfer"))
+        host, transfer = (percent(waiting[name] / whole) for name in ("host", "transfer"))
         text += f"\nof the wait for data, {host} is the data set and collate, {transfer} transfer"
     first, *_, last = document["processors"]
     text += (
@@ -165,14 +161,13 @@ def _phases(document: Document, width: int) -> str:
         text += f"\nread {size(asked)}, {size(read)} of it from disk; wrote {size(written)} to disk"
         text += f"; waited {duration(disks['wait'])} for disks" if disks["wait"] else ""
     if (gpu := document["gpu"]) is not None:
-        text += (
-            f"\nthe GPU works {seconds(gpu['busy'])} of a step and idles {share(gpu['idle_share'])}"
-        )
+        busy, idle = seconds(gpu["busy"]), percent(gpu["idle_share"])
+        text += f"\nthe GPU works {busy} of a step and idles {idle}"
     evaluation = document["evaluation"]
     if times := evaluation["times"]:
         text += (
             f"\nevaluation and reports: {times} ×, {duration(evaluation['seconds'] / times)} "
-            f"each, {share(evaluation['share'])} of the training"
+            f"each, {percent(evaluation['share'])} of the training"
         )
     return text
 
@@ -183,8 +178,8 @@ def _communication(document: Document, width: int) -> str:
     rows = [
         (
             f"rank {row['rank']}", seconds(row["seconds"]),
-            share(row["overlapped"] / (row["seconds"] or 1.0)), seconds(row["waited"]),
-            share(row["waited"] / row["step_seconds"]),
+            percent(row["overlapped"] / (row["seconds"] or 1.0)), seconds(row["waited"]),
+            percent(row["waited"] / row["step_seconds"]),
         )
         for row in document["communication"]["ranks"]
     ]  # fmt: skip
@@ -201,7 +196,7 @@ def _operators(document: Document, width: int) -> str:
     rows = [
         (
             plain(row["name"]), plain(module(row)), f"{row['calls']:.3g}", seconds(row[key]),
-            share(part), size(row["memory"]) if abs(row["memory"]) >= 1 else "",
+            percent(part), size(row["memory"]) if abs(row["memory"]) >= 1 else "",
         )
         for row, part in ranked[:OPERATORS]
     ]  # fmt: skip

@@ -16,11 +16,10 @@ from celedger.lab.views.memory import PEAKS, difference_headline
 from celedger.lab.views.profile import (
     ProfileTarget,
     largest,
-    share,
     size,
     slower_sentence,
 )
-from celedger.views.format import UnitScale, clip, measure, plain, short
+from celedger.views.format import UnitScale, clip, measure, percent, plain, short
 from celedger.views.picture import (
     BLUE,
     GREEN,
@@ -60,7 +59,7 @@ def _profile(target: ProfileTarget, document: Document) -> Figure:
     steps = document["steps"]
     number, seconds = np.asarray(steps["number"]), np.asarray(steps["seconds"])
     scale = UnitScale.of("s", float(seconds.max()))
-    shares = {row["name"]: share(row["share"]) for row in document["phases"]}
+    shares = {row["name"]: percent(row["share"]) for row in document["phases"]}
     bottom = np.zeros(number.size)
     for (name, values), colour in zip(steps["phases"].items(), _COLOURS, strict=False):
         # On a crowded machine the kernel may count a delay in the phase after it.

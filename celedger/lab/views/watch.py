@@ -85,7 +85,7 @@ def _halves(judged: JudgedTraining, width: int) -> list[str]:
         return []
     if half == "bfloat16":
         text = "half precision: bfloat16, which makes "
-        text += f"{_percent(scale.flushed_bfloat16)} of the gradients zero: no loss scale needed"
+        text += f"{percent(scale.flushed_bfloat16)} of the gradients zero: no loss scale needed"
     elif half == "float16" or not scale.flushed < _WORTH:
         text = _scale_advice(scale, scale.recommended, used=half == "float16")
     else:
@@ -100,17 +100,13 @@ def _scale_advice(scale: LossScale, best: float, *, used: bool) -> str:
     if math.isnan(scale.flushed):
         text += "; every gradient seen was zero"
     else:
-        text += f"; gradients made zero: {_percent(scale.flushed)} unscaled"
+        text += f"; gradients made zero: {percent(scale.flushed)} unscaled"
         if used and scale.in_use > 1:
-            text += f", {_percent(scale.flushed_in_use)} at {scale.in_use:.0f} as trained"
-        text += f", {_percent(scale.flushed_at_recommended)} with it"
+            text += f", {percent(scale.flushed_in_use)} at {scale.in_use:.0f} as trained"
+        text += f", {percent(scale.flushed_at_recommended)} with it"
     if used:
         text += f". In the script: torch.amp.GradScaler(init_scale={best:.0f})"
     return text
-
-
-def _percent(share: float) -> str:
-    return percent(share)
 
 
 def _indented(text: str, width: int, indent: int = 2) -> list[str]:
