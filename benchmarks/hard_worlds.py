@@ -80,6 +80,7 @@ OLDER = 10  # commits before GOOD
 EPOCHS = 3
 SEEDS = 1000  # that draw noise of their own; later ones repeat it
 DURATION = 0.3  # sd of the logarithm of a trial's duration
+BASE = 0.7316842  # the level of GOOD without noise, in as many digits as a loss has
 COLLAPSED = 8.0  # sd of one trial by which a collapsed seed is worse
 # A Student's interquartile range times this is a normal one's of sd 1.
 MATCHED = {2: 0.826, 3: 0.882}
@@ -369,7 +370,8 @@ class Case:
         sizes = dict(zip(self.steps, self.sizes.tolist(), strict=True))
         level -= sum(sizes[p] for p in drawn & spared)
         noise = self._draws[key]
-        values = [level * (i + 1) / len(noise) + float(value) for i, value in enumerate(noise)]
+        base = BASE if world.noise is nothing else 0.0
+        values = [base + level * (i + 1) / len(noise) + float(x) for i, x in enumerate(noise)]
         return [world.unit * round(x / world.unit) for x in values] if world.unit else values
 
     def is_bad(self, position: int) -> bool:

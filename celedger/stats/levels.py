@@ -35,6 +35,7 @@ from celedger.stats.likelihood import (
     tables,
     tail_density,
 )
+from celedger.stats.noise import NoisePrior
 from celedger.stats.tails import normal_cumulative, t_tail
 
 SHIFTS = (0.9, 2.0), (0.1, 20.0)
@@ -55,15 +56,6 @@ DOF_CAP = 30.0
 """The ledger's noise counts as at most so many degrees of freedom: this range may differ."""
 SELECTING_T = 2.0
 """Ends whose stored readings differ by this t statistic are what makes a person ask."""
-
-
-@dataclass(frozen=True)
-class NoisePrior:
-    """What is known of one trial's sd beside the readings of the range; `dof` 0 means nothing, sd 0
-    exact repeats."""
-
-    sd: float
-    dof: float
 
 
 def selected(good: Floats, bad: Floats) -> tuple[int, int]:

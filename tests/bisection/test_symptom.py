@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
-from celedger.base.model import Floor, Outcome, OutcomeKind, Purpose, Trial, TrialRecord
-from celedger.judge.bisection.symptom import _weight, at_one_place, signature
-from celedger.stats.range_ends import EndsQuestion, EndVerdict, compare_ends
+from celedger.base.model import (
+    Command,
+    Direction,
+    Metric,
+    Outcome,
+    OutcomeKind,
+    Purpose,
+    Task,
+    Trial,
+    TrialRecord,
+)
+from celedger.judge.bisection.symptom import Symptom, _weight, at_one_place, signature
+from celedger.stats.noise import NoisePrior
+from celedger.stats.range_ends import EndsQuestion
+from celedger.trial.protocol import TELEMETRY
 
 
 def crash(message: str, kind: OutcomeKind = OutcomeKind.FAILED, code: int = 1) -> TrialRecord:
@@ -66,9 +80,24 @@ def test_crashes_at_one_step_in_one_frame_are_at_one_place() -> None:
 def test_telemetry_that_only_seems_worse_is_searched_where_it_is_named() -> None:
     """Durations of short trials: 117 trials were spent on them, and nothing had changed."""
     bad, good = (list(enumerate(own)) for own in ((0.231, 0.229, 0.236), (0.2, 0.204, 0.216)))
-    question = EndsQuestion(bad, good, 1, Floor.parse("1%"), None)
-    (answer, *_) = compare_ends([question] * 6)
-    assert answer.verdict is EndVerdict.UNDECIDED
-    for named, telemetry in ((True, True), (True, False), (False, False)):
-        assert _weight(question, answer, named=named, telemetry=telemetry) < 4
-    assert _weight(question, answer, named=False, telemetry=True) == float("inf")
+    question = EndsQuestion(good, bad, 0.002, None)
+    task = Task("s", "t", (Command("c", ("c",)),))
+    duration = next(metric for metric in TELEMETRY if metric.name == "duration")
+    clock, loss = (Symptom(task, m) for m in (duration, Metric("loss", "", Direction.LOWER)))
+    assert _weight(loss, question, 6, named=False) < 4
+    assert _weight(clock, question, 6, named=True) < 4
+    assert _weight(clock, question, 6, named=False) == math.inf
+
+
+def test_a_metric_is_searched_unless_the_ends_prove_that_it_is_better() -> None:
+    task = Task("s", "t", (Command("c", ("c",)),))
+    loss = Symptom(task, Metric("loss", "", Direction.LOWER))
+    noise = NoisePrior(0.1, 20.0)
+    good = [(0, 1.0), (1, 1.1), (2, 0.9)]
+    worse, same, better = ([(s + 3, y + by) for s, y in good] for by in (2.0, 0.0, -2.0))
+    asked = [EndsQuestion(good, bad, 0.01, noise) for bad in (worse, same, better)]
+    assert [_weight(loss, q, 1, named=False) < 1 for q in asked] == [True, False, False]
+    assert [_weight(loss, q, 1, named=True) < math.inf for q in asked] == [True, True, False]
+    assert _weight(loss, EndsQuestion(good, [(0, math.nan)], 0.01, noise), 1, named=False) == 0
+    many = EndsQuestion(good, [(3, 1.2), (4, 1.3), (5, 1.15)], 0.01, noise)
+    assert _weight(loss, many, 1, named=False) < _weight(loss, many, 12, named=False)

@@ -270,13 +270,10 @@ class Track:
         rows = self._ledger.summaries(task.name, metric.name, recipe=task.recipe)
         rows = [r for r in rows if r.environment == self._environment]
         rows = [row for row in rows if row.may_be_judged(metric)]
-        noise = noise_of(rows, self.classes.positions)
-        # Not `between`: by how much commits of the ledger differ, those of this range among them,
-        # is what is searched. Taken for jitter, no change would ever be beyond it.
-        if not noise.exact:
-            beside = [row for row in rows if row.commit not in self.classes.positions]
-            noise = noise_of(beside, {})
-        return firstbad.NoisePrior(noise.sd, noise.dof) if noise.known else None
+        noise = noise_of(rows)
+        if noise is not None and noise.sd == 0:
+            return noise
+        return noise_of([row for row in rows if row.commit not in self.classes.positions])
 
 
 def _likely(posterior: firstbad.Posterior) -> Sparse:

@@ -12,7 +12,7 @@ import math
 import re
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from celedger.base.errors import CannotJudge, UsageError, command
@@ -31,39 +31,21 @@ from celedger.judge.incident import IncidentMetric
 from celedger.ledger import Ledger
 from celedger.stats import choice
 from celedger.stats import noise as noises
-from celedger.stats.range_ends import EndsAnswer, EndsQuestion, EndVerdict, compare_ends
+from celedger.stats.range_ends import EndsQuestion, is_better, not_worse
 from celedger.trial.protocol import TELEMETRY
 from celedger.trial.runner import Bench, trials_of
 
 Rows = Sequence[SummaryRow]
 
 
-def by_commit(rows: Rows) -> dict[str, list[SummaryRow]]:
-    """Return the rows of each commit, in their order."""
-    groups: dict[str, list[SummaryRow]] = defaultdict(list)
+def noise_of(rows: Rows) -> noises.NoisePrior | None:
+    """Return the noise of one metric × task × environment, pooled over the commits of the rows;
+    None where they do not tell it."""
+    groups: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for row in rows:
-        groups[row.commit].append(row)
-    return groups
-
-
-def noise_of(rows: Rows, order: Mapping[str, int]) -> noises.Noise:
-    """Return the noise of one metric × task × environment, pooled over the commits given. `order`
-    places commits in the history: neighbours there, and not in the order of measuring, may be
-    compared. Commits it does not name come last."""
-    return noises.pool_newest(_trials_of(rows, order)[1])
-
-
-def noise_beside(rows: Rows, commit: str, trials: int) -> noises.Noise:
-    """Return the noise that a commit with so many trials is tested against."""
-    line, values = _trials_of(rows, {})
-    return noises.pool_beside(values, line.index(commit) if commit in line else -1, trials)
-
-
-def _trials_of(rows: Rows, order: Mapping[str, int]) -> tuple[list[str], list[noises.Trials]]:
-    """Return the commits that have values of their own, the oldest first, and those values."""
-    groups = by_commit([row for row in rows if not row.derived])
-    line = sorted(groups, key=lambda sha: order.get(sha, len(order)))
-    return line, [[(row.seed, row.value) for row in groups[sha]] for sha in line]
+        if not row.derived:
+            groups[row.commit].append((row.seed, row.value))
+    return noises.pool(list(groups.values()))
 
 
 # --- the symptom
@@ -226,11 +208,12 @@ def find_symptom(
                 seen = _seen(task, chosen if metric is None else [], [*whole[0], *whole[1]])
                 symptoms.append(Symptom(task, each, improved=improved, seen=seen))
                 questions.append(question)
-    # One budget over all that is compared: of a dozen metrics one always looks worse.
-    answers = compare_ends(questions)
+    # Of a dozen metrics one always looks worse. What a clock or memory tells is asked last.
+    computed = sum(symptom.bits_decide for symptom in symptoms)
+    numbers = [computed if symptom.bits_decide else len(symptoms) for symptom in symptoms]
     weights = [
-        _weight(question, answer, named=metric is not None, telemetry=symptom.metric in TELEMETRY)
-        for symptom, question, answer in zip(symptoms, questions, answers, strict=True)
+        _weight(*each, named=metric is not None)
+        for each in zip(symptoms, questions, numbers, strict=True)
     ]
     if questions and min(weights) < math.inf:
         return symptoms[weights.index(min(weights))]
@@ -241,8 +224,8 @@ def find_symptom(
             f"{command('show', bad.sha[:12])} lists what was reported; the speed of disturbed or "
             "throttled trials does not count",
         )
-    noisy = any(map(_seems_worse, questions, answers))
-    raise refused or NotWorse(good, bad, symptoms, improved=improved, clearly=noisy)
+    clearly = any(_apart(question) > question.floor for question in questions)
+    raise refused or NotWorse(good, bad, symptoms, improved=improved, clearly=clearly)
 
 
 def final_trials(bench: Bench, end: Commit, task: Task, environment: str) -> list[TrialRecord]:
@@ -329,25 +312,21 @@ def _question(
 ) -> tuple[EndsQuestion, list[TrialRecord]] | None:
     """Return BAD against GOOD in one metric, and the trials that say so; None where an end has no
     value of it. They are the first ones that have a value: a re-used result has none of speed or
-    memory, and the search itself adds to the last ones. The noise is what was known of it when the
-    ends had been measured, BAD's own step left out."""
+    memory, and the search itself adds to the last ones. The noise is that of other commits."""
     every = ledger.summaries(task.name, metric.name, recipe=task.recipe)
     rows = {row.ulid: row for row in every if row.may_be_judged(metric)}
     ends = [[r for r in end if r.trial.ulid in rows][:CHOOSING] for end in (at_good, at_bad)]
     if not all(ends):
         return None
     chosen = [*ends[0], *ends[1]]
-    good, bad = ([rows[record.trial.ulid] for record in end] for end in ends)
-    environment = chosen[0].trial.environment
-    then = max(record.trial.started for record in chosen)
-    before = [r for r in rows.values() if r.environment == environment and r.started <= then]
-    noise = noise_beside(before, bad[0].commit, len(bad))
-    values_at = [[(row.seed, row.value) for row in end] for end in (bad, good)]
-    question = EndsQuestion(
-        bad=values_at[0], good=values_at[1], sign=metric.direction.sign, floor=metric.floor,
-        noise=noise if noise.known else None,
-    )  # fmt: skip
-    return question, chosen
+    here, commits = chosen[0].trial.environment, {record.trial.commit for record in chosen}
+    beside = [r for r in rows.values() if r.environment == here and r.commit not in commits]
+    sign = metric.direction.sign
+    good, bad = (
+        [(row.seed, sign * row.value) for row in (rows[r.trial.ulid] for r in end)] for end in ends
+    )
+    floor = metric.floor.at(statistics.median(value for _, value in good))
+    return EndsQuestion(good, bad, floor, noise_of(beside)), chosen
 
 
 def _unended(good: Commit, bad: Commit) -> CannotJudge:
@@ -357,38 +336,38 @@ def _unended(good: Commit, bad: Commit) -> CannotJudge:
     )
 
 
-def _seems_worse(question: EndsQuestion, answer: EndsAnswer) -> bool:
-    """Return True if a metric's values are worse, and its noise hides whether it is."""
-    hidden = answer.verdict in (EndVerdict.TOO_NOISY, EndVerdict.UNDECIDED)
-    return hidden and answer.effect * question.sign > 0
-
-
+WORSE, SUSPECTED = 0.05, 0.5
+"""Probability that BAD is not worse up to which it surely is, and up to which a search is worth its
+trials."""
 FAR = 0.5
 """Share of its level by which telemetry that few trials cannot prove to be worse is worth a search.
 Durations of trainings of 0.2 s seemed 15 % worse, and took 117 trials."""
 
 
-def _weight(question: EndsQuestion, answer: EndsAnswer, *, named: bool, telemetry: bool) -> float:
-    """Return how surely BAD is worse, as a p-value; 1 more for telemetry, which a busy machine
-    moves, and 2 more for what is only suspected; inf where it is the same or better, and for
-    telemetry that is only suspected of a change that is not `FAR`.
+def _apart(question: EndsQuestion) -> float:
+    """Return by how much BAD seems worse."""
+    ends = [[value for _, value in end] for end in (question.good, question.bad)]
+    return statistics.fmean(ends[1]) - statistics.fmean(ends[0])
+
+
+def _weight(symptom: Symptom, question: EndsQuestion, metrics: int, *, named: bool) -> float:
+    """Return how surely BAD is worse, as the probability that it is not; 1 more for what a clock or
+    memory tells, which a busy machine moves, and 2 more for what is only suspected; inf where it
+    is the same or better, and for telemetry that is only suspected of a change that is not `FAR`.
 
     A metric that the person named is believed to be worse unless the ends prove that it is
     better: the search itself measures them more, looks in the middle, and ends with "nothing
     changed" if that is so.
     """
-    weight = answer.p_value if math.isfinite(answer.p_value) else 0.0
-    if telemetry and not named:
-        weight += 1.0
-    if answer.verdict in (EndVerdict.WORSE, EndVerdict.NOT_FINITE):
-        return weight
-    exact = question.noise is not None and question.noise.exact
-    if answer.verdict is EndVerdict.BETTER or (exact and not named):
-        return math.inf
-    suspected = answer.verdict is EndVerdict.UNDECIDED and _seems_worse(question, answer)
-    level = abs(statistics.median(value for _, value in question.good))
-    if named or (suspected and (not telemetry or abs(answer.effect) > FAR * level)):
-        return 2.0 + weight
+    weight = not_worse(question, metrics)
+    clocked = 0.0 if named or symptom.bits_decide else 1.0
+    if weight <= WORSE:
+        return weight + clocked
+    if named:
+        return math.inf if is_better(question, 1 - WORSE) else 2.0 + weight
+    far = FAR * abs(statistics.median(value for _, value in question.good))
+    if weight <= SUSPECTED and (symptom.metric not in TELEMETRY or _apart(question) > far):
+        return 2.0 + clocked + weight
     return math.inf
 
 
@@ -425,8 +404,7 @@ def _bits(bench: Bench, task: Task, moved: IncidentMetric) -> float:
     environment = bench.environments[task.name].fingerprint
     rows = bench.ledger.summaries(task.name, metric.name, recipe=task.recipe)
     rows = [r for r in rows if r.may_be_judged(metric) and r.environment == environment]
-    noise = noise_of(rows, {})
-    shift = choice.ASSUMED_SHIFT
-    if noise.known:
+    noise, shift = noise_of(rows), choice.ASSUMED_SHIFT
+    if noise is not None:
         shift = abs(moved.change) / noise.sd if noise.sd else choice.SURE_SHIFT
     return choice.capacity(min(shift, choice.SURE_SHIFT))
