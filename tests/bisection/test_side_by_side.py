@@ -178,3 +178,31 @@ def test_the_middle_of_exact_ends_that_are_alike_is_looked_at(
                 assert report.culprits == (commits[bench.case.steps[0]],)
             else:
                 assert (report.status, report.trials) == ("nothing-changed", 1)
+
+
+def test_a_commit_that_reads_what_the_good_end_does_is_known_without_a_trial(
+    battery: ModuleType, tmp_path: Path
+) -> None:
+    """Where a branch began, or a revert ended, the tree is an older one. The search asked for its
+    known trial, and ran another seed of it each time."""
+    contents = ["a", str(battery.OLDER), "b", "c", "d", "e"]
+    commits = list(battery.commits("docs", 1))[: battery.OLDER + 1]
+    for i, text in enumerate(contents, len(commits)):
+        file = {"model.py": f"{text}\n"}
+        commits.append(battery.NewCommit(str(i), f"model.py {i}", file, (str(i - 1),)))
+    battery.create(tmp_path / "docs", commits, checkout=False)
+    battery.WORLDS["reverted"] = battery.World(steps=(6.0,), redraw=0.0, shape="docs", stored=2)
+    for number in range(8):
+        with bench_of(battery, tmp_path, "reverted", number) as bench:
+            battery.store_ends(bench)
+            answer, engine = bisected(battery, bench, 1)
+            (report,), (step,) = answer.reports, bench.case.steps
+            if step > 1:
+                assert [commit.sha for commit in report.culprits] == [
+                    bench.case.range.history.commits[step].sha
+                ]
+                ran = {sha for sha, _ in engine.submitted}
+                assert ran.isdisjoint(c.sha for c in bench.case.range.history.commits[:2])
+                break
+    else:
+        pytest.fail("no case has its step after the revert")

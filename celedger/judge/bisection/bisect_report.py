@@ -263,7 +263,7 @@ def _report(
         leader = leader * (1 - posterior.no_change)
     speakers = track.speakers()
     stopped = [trial for trial in spent if trial.early_stopped]
-    measured = {track.commit(position).sha for position in track.sites}
+    measured = {track.commit(position).sha for position in track.sites if position is not None}
     return Report(
         id=ulid,
         ended=now,
@@ -295,6 +295,7 @@ def _report(
         readings=tuple(
             (position, sign * reading.value)
             for position, reading in zip(track.sites, evidence.readings, strict=True)
+            if position is not None
         ),
         untestable=tuple(sorted(evidence.untestable)),
         steps=tuple(track.steps),

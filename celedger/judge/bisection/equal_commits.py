@@ -26,13 +26,13 @@ UNLIKELY = 0.02
 class Classes:
     """`place` maps each position to the one where its readings count: of its class the first, or
     the end it equals. `weights` are 0 for commits that cannot be the first bad one. `positions` are
-    those of the range's commits, by hash; `elsewhere` those where stored trials of other commits
-    count, by ulid."""
+    those of the range's commits, by hash; `agreeing` those of all commits that a stored trial
+    proves something of, by ulid: of merged histories, several that no class joins."""
 
     place: tuple[int, ...]
     weights: tuple[float, ...]
     positions: dict[str, int]
-    elsewhere: dict[str, int] = field(default_factory=dict)
+    agreeing: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def left(self) -> int:
@@ -43,9 +43,14 @@ class Classes:
         return position if position == GOOD else self.place[position]
 
     def position(self, record: TrialRecord) -> int:
-        """Return where a trial counts."""
-        own = self.elsewhere.get(record.trial.ulid)
-        return self.at(self.positions[record.trial.commit] if own is None else own)
+        """Return where a trial counts: its commit, or the first one that agrees with it."""
+        own = self.positions.get(record.trial.commit)
+        return self.at(self.agreeing[record.trial.ulid][0] if own is None else own)
+
+    def copies(self, record: TrialRecord) -> list[int]:
+        """Return where else the result of a trial is known, without running it."""
+        places = map(self.at, self.agreeing.get(record.trial.ulid, ()))
+        return [place for place in dict.fromkeys(places) if place != self.position(record)]
 
     def stored(self, bench: Bench, task: Task) -> list[TrialRecord]:
         """Return the trials that the ledger already holds: of the range, and of commits elsewhere
@@ -54,8 +59,14 @@ class Classes:
         trials = ledger.trials(
             commits=list(self.positions), recipe=task.recipe, environment=environment
         )
-        trials += filter(None, map(ledger.trial, self.elsewhere))
-        ran = {(r.trial.ulid, self.position(r)) for r in trials if not r.derived}
+        here = {record.trial.ulid for record in trials}
+        trials += filter(None, (ledger.trial(u) for u in self.agreeing if u not in here))
+        ran = {
+            (r.trial.ulid, at)
+            for r in trials
+            if not r.derived
+            for at in (self.position(r), *self.copies(r))
+        }
         return [r for r in trials if (r.derived, self.position(r)) not in ran]
 
 
@@ -117,19 +128,18 @@ def classify(bench: Bench, history: History, good: Commit, task: Task) -> Classe
         )
     last = place[-1]
     place = [len(commits) - 1 if at == last else at for at in place]
-    return Classes(tuple(place), tuple(weights), positions, _elsewhere(agreeing, positions))
+    return Classes(tuple(place), tuple(weights), positions, _positions(agreeing, positions))
 
 
-def _elsewhere(
+def _positions(
     agreeing: Mapping[str, Sequence[ReusableTrial]], positions: Mapping[str, int]
-) -> dict[str, int]:
-    """Return where the trials count that ran elsewhere: at the first commit that agrees, once."""
-    counted: dict[str, int] = {}
+) -> dict[str, tuple[int, ...]]:
+    """Return the positions of the commits that agree with each trial."""
+    found: dict[str, tuple[int, ...]] = {}
     for sha, position in sorted(positions.items(), key=lambda item: item[1]):
         for trial in agreeing[sha]:
-            if trial.commit not in positions:
-                counted.setdefault(trial.ulid, position)
-    return counted
+            found[trial.ulid] = (*found.get(trial.ulid, ()), position)
+    return found
 
 
 def _unproven(

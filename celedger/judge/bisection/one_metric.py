@@ -7,6 +7,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from math import isfinite, sqrt
 
 import numpy as np
@@ -52,7 +53,8 @@ class Track:
         self.symptom = symptom
         self.steps: list[int] = []  # positions, in the order of their trials
         self.narrowing: list[Sparse] = []  # what was likely at first, and after each trial
-        self.sites: list[int] = []  # of each reading, the position of the commit that ran
+        # Of each reading, the position of the commit that ran; None at others that agree with it.
+        self.sites: list[int | None] = []
         self.question: firstbad.Question
         self.evidence: firstbad.Evidence
         self.view: equal_bits.View
@@ -217,13 +219,11 @@ class Track:
         return [trial for trial in trials if not trial.early_stopped]
 
     def _spoke(self, position: int) -> list[TrialRecord]:
-        """Return the trials of the commit's class that tell something."""
-        at = self.classes.at(position)
-        return [
-            record
-            for record in self.records
-            if self.classes.position(record) == at and self.symptom.reads(record) is not None
-        ]
+        """Return the trials that tell something of the commit's class, its own first."""
+        at, classes = self.classes.at(position), self.classes
+        told = [record for record in self.records if self.symptom.reads(record) is not None]
+        own = [record for record in told if classes.position(record) == at]
+        return own or [record for record in told if at in classes.copies(record)]
 
     def _evidence(
         self, placed: Sequence[tuple[int, TrialRecord]], unreachable: Collection[int]
@@ -238,8 +238,11 @@ class Track:
             value = self.symptom.reads(record)
             if value is not None:
                 draw = self._traces.draw(record) if self.symptom.bits_decide else None
-                readings.append(firstbad.Reading(position, value, record.trial.seed, draw))
-                self.sites.append(self.classes.positions.get(record.trial.commit, position))
+                copies = self.classes.copies(record) if self.symptom.bits_decide else []
+                reading = firstbad.Reading(position, value, record.trial.seed, draw)
+                readings += [reading, *(replace(reading, position=at) for at in copies)]
+                ran = self.classes.positions.get(record.trial.commit, position)
+                self.sites += [ran, *(None for _ in copies)]
             elif not record.derived:  # it says nothing of a clock, and one that runs here may
                 # A trial that was killed, or whose speed was disturbed, may be tried again; one
                 # that ended without a value will not give one the next time either.
