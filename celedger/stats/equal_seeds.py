@@ -24,8 +24,8 @@ from functools import cached_property
 import numpy as np
 
 from celedger.stats.arrays import Bools, Floats, Ints
-from celedger.stats.integration_grid import FINEST, log_sum
-from celedger.stats.levels import SHIFT_SPREAD, SHIFTS, chance_to_differ
+from celedger.stats.integration_grid import log_sum
+from celedger.stats.levels import SHIFT_SPREAD, SHIFTS, Fit, chance_to_differ
 from celedger.stats.likelihood import ROUNDED
 
 SHARES = np.array((0.3, 0.6, 0.8, 0.92, 0.98, 0.9995))
@@ -52,10 +52,8 @@ class Readings:
     """The smallest sd that is believed, in the same unit."""
     resolution: float = 0.0
     """Distance of possible values, 0 for fine ones."""
-
-    @classmethod
-    def of(cls, values: Floats, seeds: Ints, gap: float, resolution: float) -> Readings:
-        return cls(values, seeds, max(abs(gap), 1e-3) / FINEST, resolution)
+    floor: float = 0.0
+    """The smallest shift worth naming."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +64,8 @@ class Pairs:
     """(G,) log evidence of pairs over that of none, for each split"""
     log_none: float
     """The same where nothing changed"""
+    log_above: Floats
+    """(G,) log of the part of the former in which the shift is beyond the floor"""
     model: Floats
     """(G, M - 1) belief in each model with pairs given the split; each sums to one, or to nothing
     where none of them is likely"""
@@ -105,15 +105,16 @@ def compare(readings: Readings, bad: Bools, used: Bools, selected: tuple[int, in
     """Return how pairs explain those readings that are `used` (R,), for every row of `bad`
     (G, R)."""
     sides = (~bad & used).astype(float), (bad & used).astype(float)
-    log, level, shift, scale = _fits(readings, *sides, selected)
+    log, above, level, shift, scale = _fits(readings, *sides, selected)
     every = used[None].astype(float)
-    none = densities(readings, every, 0 * every, (0, 0))
+    none, _ = densities(readings, every, 0 * every, (0, 0))
     paired = log[:, 1:] + LOG_PRIOR
     top = log_sum(paired.T)
     return Pairs(
         top - log[:, 0],
         float(log_sum(none[0, 1:] + LOG_PRIOR) - none[0, 0]),
-        np.exp(paired - np.maximum(top, -np.finfo(float).max)[:, None]),  # none may be likely
+        np.minimum(log_sum((above[:, 1:] + LOG_PRIOR).T) - finite(top), 0.0),
+        np.exp(paired - finite(top)[:, None]),  # none may be likely
         level[:, 1:],
         shift[:, 1:],
         scale[:, 1:],
@@ -121,10 +122,12 @@ def compare(readings: Readings, bad: Bools, used: Bools, selected: tuple[int, in
     )
 
 
-def densities(readings: Readings, good: Floats, bad: Floats, selected: tuple[int, int]) -> Floats:
+def densities(
+    readings: Readings, good: Floats, bad: Floats, selected: tuple[int, int]
+) -> tuple[Floats, Floats]:
     """(G, M) log densities of the readings that are 1 in a row of `good` or `bad` (G, R), under
-    flat priors of the level and of log s."""
-    return _fits(readings, good, bad, selected)[0]
+    flat priors of the level and of log s; and of them with a shift beyond the floor."""
+    return _fits(readings, good, bad, selected)[:2]
 
 
 def _means(readings: Readings, good: Floats, bad: Floats) -> tuple[Floats, Floats, Floats, Floats]:
@@ -137,8 +140,8 @@ def _means(readings: Readings, good: Floats, bad: Floats) -> tuple[Floats, Float
 
 def _fits(
     readings: Readings, good: Floats, bad: Floats, selected: tuple[int, int]
-) -> tuple[Floats, Floats, Floats, Floats]:
-    """(G, M) log densities, and the likeliest level, shift and s."""
+) -> tuple[Floats, Floats, Floats, Floats, Floats]:
+    """(G, M) log densities, those beyond the floor, and the likeliest level, shift and s."""
     n0, n1, m0, m1 = _means(readings, good, bad)
     squares = (good + bad) @ readings.values**2
     within = np.maximum(squares - (n0 * m0**2 + n1 * m1**2).sum(axis=1), 0.0)
@@ -153,20 +156,20 @@ def _fits(
     square = np.maximum(square, 0.0) + within[:, None] / rest
     constant = -0.5 * (log_volume + np.log(weight) + n[:, None] * np.log(rest))
     constant -= 0.5 * (n[:, None] - 1) * np.log(2 * np.pi)
-    floor = np.maximum(readings.finest, ROUNDED * readings.resolution / np.sqrt(rest))
+    least = np.maximum(readings.finest, ROUNDED * readings.resolution / np.sqrt(rest))
     freedom = np.maximum(n - 1, 1)[:, None]
     below = np.where(shift < 0, curvature * shift**2, 0.0)
-    scale = np.maximum(np.sqrt((square + below) / freedom), floor)
+    scale = np.maximum(np.sqrt((square + below) / freedom), least)
     rough = constant - freedom * np.log(scale) - (square + below) / (2 * scale**2)
     likely = rough > rough.max(axis=1, keepdims=True) - LEAST_LIKELY
     likely[:, 0] = True
     row, model = np.nonzero(likely)
-    log = np.full(rough.shape, -np.inf)
-    log[likely] = constant[likely] + _integrated(
+    log, above = np.full((2, *rough.shape), -np.inf)
+    log[likely], above[likely] = constant[likely] + _integrated(
         square[likely], curvature[likely], shift[likely], freedom[row, 0], scale[likely],
-        floor[model], rest[model], selected,
+        least[model], rest[model], selected, readings.floor,
     )  # fmt: skip
-    return log, (b0 + b1 - (a01 + a11) * shift) / weight, shift, scale
+    return log, above, (b0 + b1 - (a01 + a11) * shift) / weight, shift, scale
 
 
 def _precision(n0: Floats, n1: Floats, rho: float, kappa: float) -> tuple[Floats, ...]:
@@ -197,19 +200,20 @@ def _integrated(
     shift: Floats,
     freedom: Floats,
     scale: Floats,
-    floor: Floats,
+    least: Floats,
     rest: Floats,
     selected: tuple[int, int],
+    floor: float,
 ) -> Floats:
-    """(K,) log of the integral over log s and a positive shift."""
+    """(2, K) log of the integral over log s and a positive shift, and over one beyond the floor."""
     reach = REACH / np.sqrt(2 * freedom) + 0.3
-    low = np.maximum(np.log(scale) - reach, np.log(floor))
+    low = np.maximum(np.log(scale) - reach, np.log(least))
     high = np.maximum(np.log(scale) + reach, low + reach)
     log_s = low[:, None] + (high - low)[:, None] * np.linspace(0, 1, SCALE_NODES)
     s = np.exp(log_s)
     log = -freedom[:, None] * log_s - square[:, None] / (2 * s**2)
     log += np.log((high - low) / (SCALE_NODES - 1))[:, None]
-    some = curvature > 0
+    log, some = np.stack([log, log]), curvature > 0
     if some.any():  # the shift, spaced evenly in its logarithm
         error = s[some] / np.sqrt(curvature[some, None])
         middle = shift[some, None]
@@ -222,8 +226,11 @@ def _integrated(
         mass = np.exp(-0.5 * off**2) * _prior(log_z, rest[some])
         if any(selected):
             mass /= chance_to_differ(np.exp(log_z), *selected)
-        log[some] += np.log(np.maximum(mass.sum(axis=-1) * step, 1e-300))
-    return log_sum(log.T)
+        cells = (log_shift - np.log(max(floor, 1e-300))) / step[..., None] + 0.5
+        for part, share in enumerate((1.0, np.clip(cells, 0.0, 1.0))):
+            sums = (mass * share).sum(axis=-1) * step
+            log[part, some] += np.log(np.maximum(sums, 1e-300))
+    return log_sum(np.moveaxis(log, -1, 0))
 
 
 def _prior(log_z: Floats, rest: Floats) -> Floats:
@@ -253,9 +260,10 @@ FURTHER = 0.05
 """Prior odds of each level beyond two."""
 SEVERAL = 0.3
 """Prior odds that these moved the level, where no pairs are seen; else their bits are new draws."""
-NEARLY = 0.75
-"""A step of this part of the largest is as good an answer: the first of such is asked, for no
-number of trials tells equal ones apart."""
+NEARLY = 0.5
+"""A step of this part of the largest is as good an answer, and the others are told beside it. Of
+such the one is asked that is located best: which of two nearly equal ones is larger is not worth a
+trial."""
 DRAWS = 2048
 """The same normal numbers each time."""
 
@@ -368,6 +376,8 @@ class Exact:
     """(G,) of a change; -inf where the bits rule it out"""
     log_none: Floats
     """(G,) that the bits were drawn anew there, and the level stayed"""
+    log_small: Floats
+    """(G,) of a change below the floor"""
     steps: Steps | None = None
     """Where there are more than two levels"""
     several: float = 1.0
@@ -377,23 +387,10 @@ class Exact:
     def possible(self) -> bool:
         return bool((np.maximum(self.log_change, self.log_none) > -np.inf).any())
 
-    def beyond(self, floor: float, bits: Bits) -> Exact:
-        """Return the same where a change below the floor counts as none: by the mean difference of
-        the seeds that both ends have."""
-        ends = differences(*bits.ends)
-        if not floor or bits.alone or len(ends) < 2:
-            return self
-        error = max(float(ends.std(ddof=1)) / math.sqrt(len(ends)), 1e-12)
-        off = np.clip((float(ends.mean()) - floor) / error, -8.0, 8.0) / math.sqrt(2)
-        above, below = math.erfc(-off) / 2, math.erfc(off) / 2
-        none = np.logaddexp(self.log_none, self.log_change + math.log(below))
-        return replace(self, log_change=self.log_change + math.log(above), log_none=none)
 
-
-def weigh(
-    bits: Bits, splits: Bools, finest: float, floor: float, selected: tuple[int, int]
-) -> Exact:
-    """Return how well one change explains the bits, for every row of `splits` (G, T)."""
+def weigh(bits: Bits, splits: Bools, readings: Readings, selected: tuple[int, int]) -> Exact:
+    """Return how well one change explains the bits, for every row of `splits` (G, T); of the
+    `readings` only the scales count."""
     on_bad = splits.astype(float) @ bits.present > 0
     on_good = (~splits).astype(float) @ bits.present > 0
     seeds_good, seeds_bad = on_good @ bits.of_seed, on_bad @ bits.of_seed
@@ -407,22 +404,23 @@ def weigh(
     chance = max(SPARED, math.exp(-bits.repeat) / 2)
     anew = np.where(touched > 0, spared * np.log(chance), 0.0)
     change, none = np.zeros(len(log)), np.zeros(len(log))
+    small = np.full(len(log), -np.inf)
     if bits.alone:  # its values differ, whatever noise in general does
         ends = bits.value[bits.site == 0], bits.value[bits.site == splits.shape[1] - 1]
-        worse = ends[1][0] - ends[0][0] >= max(floor, np.finfo(float).tiny)
+        worse = ends[1][0] - ends[0][0] >= max(readings.floor, np.finfo(float).tiny)
         apart &= worse
         none = none if not worse else np.full(len(log), -np.inf)
     else:
         rows = bits.first
-        readings = Readings(bits.value[rows], bits.seed[rows], finest)
+        readings = replace(readings, values=bits.value[rows], seeds=bits.seed[rows], resolution=0.0)
         again = on_bad & ~(on_good & on_bad)
-        density = _density(readings, on_good.astype(float), again.astype(float), selected)
-        both = _density(readings, (on_good | again).astype(float), np.zeros(again.shape), (0, 0))
-        change, none = density, both
+        change, small = _density(readings, on_good.astype(float), again.astype(float), selected)
+        none, _ = _density(readings, (on_good | again).astype(float), np.zeros(again.shape), (0, 0))
     with np.errstate(invalid="ignore"):
         return Exact(
             np.where(apart & possible, log + log_touched + change, -np.inf),
             np.where(possible, log + anew + none, -np.inf),
+            np.where(apart & possible, log + log_touched + small, -np.inf),
         )
 
 
@@ -432,31 +430,46 @@ def _log_touched(touched: int, spared: int) -> float:
     return log + math.log(UNTOUCHED)
 
 
-def _density(readings: Readings, good: Floats, bad: Floats, selected: tuple[int, int]) -> Floats:
-    """(G,) log density, seeds paired or not with equal odds."""
-    log = densities(readings, good, bad, selected)
-    paired = log_sum((log[:, 1:] + LOG_PRIOR).T)
-    return np.asarray(np.logaddexp(log[:, 0], paired) - np.log(2))
+def _density(
+    readings: Readings, good: Floats, bad: Floats, selected: tuple[int, int]
+) -> tuple[Floats, Floats]:
+    """(G,) log density of a shift beyond the floor, and below it, seeds paired or not with equal
+    odds."""
+    every, above = (
+        np.logaddexp(log[:, 0], log_sum((log[:, 1:] + LOG_PRIOR).T)) - np.log(2)
+        for log in densities(readings, good, bad, selected)
+    )
+    return above, every + log_rest(above - finite(every))
+
+
+def finite(log: Floats) -> Floats:
+    return np.maximum(log, -np.finfo(float).max)
+
+
+def log_rest(log_part: Floats) -> Floats:
+    """Return the log of what a part, given by its log, leaves of 1."""
+    return np.asarray(np.log(np.maximum(-np.expm1(np.minimum(log_part, 0.0)), 1e-300)))
 
 
 def weigh_many(
-    bits: Bits, splits: Bools, order: Bools, log_prior: Floats, log_free: Floats, log_none: float,
-    pairs: Pairs | None, readings: Readings, selected: tuple[int, int],
+    bits: Bits, splits: Bools, order: Bools, log_prior: Floats, fitted: Fit, pairs: Pairs | None,
+    readings: Readings, selected: tuple[int, int],
 ) -> Exact:  # fmt: skip
     """Return the same where bits take more than two values; `order` as for `Steps.of`.
 
-    Either one change moved the level and others only drew the bits anew, which `log_free` (G,)
-    and `log_none` weigh; or there are several steps, the largest is asked, and the ends tell
-    whether the level stayed. Seeds that agree on what each level is speak for the latter."""
+    Either one change moved the level and others only drew the bits anew, which `fitted` weighs;
+    or there are several steps, the largest is asked, and the ends tell whether the level stayed.
+    Seeds that agree on what each level is speak for the latter."""
     steps = Steps.of(bits, splits, order)
     cut = (steps.held >= 0) & (log_prior > -np.inf)
+    nothing = np.full(len(cut), -np.inf)
     if not cut.any():
-        return Exact(np.full(len(cut), -np.inf), np.full(len(cut), -np.inf))
+        return Exact(nothing, nothing, nothing)
     log = float(steps.level.max() - 1) * np.log(FURTHER)
     log += (len(bits.site) - len(bits.first)) * bits.repeat
-    free = np.where(cut, log_free, -np.inf)
+    free = np.where(cut, fitted.log_evidence, -np.inf)
     total = np.logaddexp.reduce(log_prior + free)
-    one, many, none = -np.inf, total, -np.inf
+    one, many, none, above, below = -np.inf, total, -np.inf, 0.0, -np.inf
     if not bits.alone:
         one = -np.log1p(SEVERAL)
         floor = max(readings.finest, ROUNDED * readings.resolution)
@@ -467,17 +480,22 @@ def weigh_many(
         factor = pairs.log_factor if pairs is not None else np.zeros(len(free))
         many = np.logaddexp(means, np.logaddexp.reduce(log_prior + free + factor))
         many += one + np.log(SEVERAL)
-        ends = _of_ends(bits, readings, selected)
-        none = np.logaddexp(one + log_none, many + ends)
-    mass = np.bincount(steps.held[cut], np.exp(log_prior[cut]), len(steps.pairs))
-    share = np.where(mass > 0, _largest(bits, steps), 0.0)
+        same, above, below = _of_ends(bits, readings, selected)
+        none = np.logaddexp(one + fitted.log_none, many + same)
+    mass = np.bincount(steps.held[cut], np.exp(log_prior[cut]), len(steps.pairs)).astype(float)
+    share = np.where(mass > 0, _largest(bits, steps, mass), 0.0)
     share /= max(share.sum(), 1e-300) * np.maximum(mass, 1e-300)
     with np.errstate(divide="ignore"):
-        largest = np.where(cut, np.log(share[steps.held]), -np.inf)
-        change = np.logaddexp(one + free, many + largest)
+        largest = many + np.where(cut, np.log(share[steps.held]), -np.inf)
     either = np.logaddexp(one + total, many)
     several = float(np.exp(many - either)) if np.isfinite(either) else 0.0
-    return Exact(log + change, np.where(cut, log + none, -np.inf), steps, several)
+    return Exact(
+        log + np.logaddexp(one + free, largest + above),
+        np.where(cut, log + none, -np.inf),
+        log + np.logaddexp(one + np.where(cut, fitted.log_small, -np.inf), largest + below),
+        steps,
+        several,
+    )
 
 
 def _of_means(bits: Bits, level: Ints | Bools, finest: float) -> float:
@@ -496,15 +514,20 @@ def _of_means(bits: Bits, level: Ints | Bools, finest: float) -> float:
     return float(np.logaddexp.reduce(logs)) - math.log(2 * SCALE_NODES)
 
 
-def _of_ends(bits: Bits, readings: Readings, selected: tuple[int, int]) -> float:
-    """Return the log odds that the level is that of the other end, by the readings of both."""
+def _of_ends(
+    bits: Bits, readings: Readings, selected: tuple[int, int]
+) -> tuple[float, float, float]:
+    """Return the log odds that the level is that of the other end, by the readings of both, and
+    how likely a change of it is beyond the floor and below it."""
     last = bits.site.max()
     rows = np.flatnonzero(np.isin(bits.site, (0, last)))
     rows = rows[np.unique([bits.site[rows], bits.key[rows]], axis=1, return_index=True)[1]]
     bad = (bits.site[rows] == last)[None].astype(float)
     readings = replace(readings, values=bits.value[rows], seeds=bits.seed[rows])
-    change = _density(readings, 1 - bad, bad, selected)
-    return float(_density(readings, np.ones_like(bad), 0 * bad, (0, 0))[0] - change[0])
+    more, less = (float(part[0]) for part in _density(readings, 1 - bad, bad, selected))
+    same = float(_density(readings, np.ones_like(bad), 0 * bad, (0, 0))[0][0])
+    change = float(np.logaddexp(more, less))
+    return same - change, more - change, less - change
 
 
 def _step(
@@ -519,9 +542,10 @@ def _step(
     return size, math.hypot(error, 0.5)
 
 
-def _largest(bits: Bits, steps: Steps) -> Floats:
-    """Return the probability of each step that it is the first one up that is about as large as
-    the largest, for the seeds that the ends have."""
+def _largest(bits: Bits, steps: Steps, mass: Floats) -> Floats:
+    """Return the probability of each step that it is the one to be named: of those that reach
+    NEARLY of the largest, for the seeds that the ends have, the one with the least `mass`, the
+    prior of the commits that may have made it."""
     ends = differences(*bits.ends)
     error = 0.0
     if not bits.alone:
@@ -533,5 +557,6 @@ def _largest(bits: Bits, steps: Steps) -> Floats:
     size, sd = (np.array(column) for column in zip(*sizes, strict=True))
     drawn = size + sd * np.random.default_rng(0).standard_normal((DRAWS, len(size)))
     top = drawn.max(axis=1, keepdims=True)
-    first = (drawn >= np.minimum(top, NEARLY * top)).argmax(axis=1)
-    return np.asarray(np.bincount(first, minlength=len(size)) / DRAWS)
+    order = np.argsort(mass, kind="stable")
+    best = order[(drawn >= np.minimum(top, NEARLY * top))[:, order].argmax(axis=1)]
+    return np.asarray(np.bincount(best, minlength=len(size)) / DRAWS)

@@ -101,7 +101,7 @@ def fit_rates(sites: Sites, splits: Bools, asked: int, sure: float = SURE) -> Fi
     return Fit(
         log_evidence,
         float(one_top + np.log(belief.sum())),
-        None,
+        np.full(len(splits), -np.inf),
         (NoiseKind(np.nan, 0.0, 1.0),),
         np.nan_to_num(on_left).reshape(shape),
         np.nan_to_num(on_right).reshape(shape),

@@ -284,6 +284,11 @@ class Posterior:
         """Equal seeds are more likely than not to tell of the change side by side."""
         return self.belief is not None and bool(self.belief.world[[PAIRED, EXACT]].sum() > 0.5)
 
+    @property
+    def is_exact(self) -> bool:
+        """A value is more likely than not a function of code and seed."""
+        return self.belief is not None and bool(self.belief.world[EXACT] > 0.5)
+
     @cached_property
     def noise(self) -> float:
         """Standard deviation of one trial; nan where binary."""
@@ -329,7 +334,7 @@ def _slope(question: Question, evidence: Evidence, answer: Posterior) -> Slope |
     belief, lineage = answer.belief, question.lineage
     if belief is None or belief.fit.rates or not lineage.linear or answer.no_change > NONE_PRIOR:
         return None
-    if belief.world[EXACT] > 0.5:
+    if answer.is_exact:
         return None
     rows = [(r.position, r.value, r.seed) for r in evidence.readings if isfinite(r.value)]
     group = {seed: 0 for _, _, seed in rows}
@@ -377,16 +382,12 @@ def _posterior(
     log_change = np.logaddexp.reduce(log_prior + changes, axis=0)
     change = np.logaddexp.reduce(log_change)
     none = np.logaddexp.reduce((log_prior + nones).ravel())
-    noisy = explained.noisy
-    fitted = explained.fit
-    if fitted.log_small is not None:
-        small = np.logaddexp.reduce(log_prior + fitted.log_small + noisy)
-        none = np.logaddexp(none, small + np.log(1 - question.none_prior))
     if table.sites.falls:  # the opposite of what was asked is no change for the worse
         other = replace(table, sites=table.sites.swapped())
         turned = _fit(question, table, other.sites, ~read, log_prior, sure if binary else None)
         reverse = weigh(other, ~split.bad, turned, log_prior, 0.0, question.selected, None)
-        better = np.logaddexp.reduce(log_prior + turned.log_evidence + reverse.noisy)
+        falls, _ = reverse.evidence(question.none_prior)
+        better = np.logaddexp.reduce((log_prior + falls[:EXACT]).ravel())
         none = np.logaddexp(none, better + np.log(BETTER_PRIOR))
     no_change = float(np.exp(none - np.logaddexp(change, none)))
     # Where no split explains the readings as a change, the prior is left.

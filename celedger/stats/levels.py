@@ -182,8 +182,8 @@ class Fit:
     """(G,) log evidence of a change at each group, prior of the group left out"""
     log_none: float
     """log evidence that nothing changed at all"""
-    log_small: Floats | None
-    """(G,) log evidence of a change below the floor at each group; None without a floor"""
+    log_small: Floats
+    """(G,) log evidence of a change below the floor at each group"""
     noises: tuple[NoiseKind, ...]
     good: Floats
     """(G, K, A, W) beliefs given the group; each sums to one"""
@@ -378,7 +378,7 @@ def _integrated(
     return Fit(
         log_evidence,
         float(same_top + np.log(same.sum())) - prior.log_none_chance,
-        log_sum(np.stack(log_small)) if log_small else None,
+        log_sum(np.stack(log_small)) if log_small else np.full(len(splits), -np.inf),
         tuple(noises),
         good_belief,
         bad_belief,

@@ -18,6 +18,7 @@ import numpy as np
 from celedger.stats import equal_seeds
 from celedger.stats.arrays import Bools, Floats, Ints
 from celedger.stats.equal_seeds import Bits, Exact, Pairs
+from celedger.stats.integration_grid import FINEST
 from celedger.stats.levels import Fit
 from celedger.stats.likelihood import Sites, middle, standardised
 from celedger.stats.lineage import GOOD
@@ -188,28 +189,26 @@ class Worlds:
     prior: Floats
     """(3,) logs"""
 
-    @property
-    def noisy(self) -> Floats:
-        """(G,) log of what the free and the paired world make of the free one's evidence."""
-        factor = 0.0 if self.pairs is None else self.pairs.log_factor
-        log = np.logaddexp(self.prior[FREE], self.prior[PAIRED] + factor)
-        return np.broadcast_to(log, self.fit.log_evidence.shape)
-
     def evidence(self, none_prior: float) -> tuple[Floats, Floats]:
-        """(3, G) log evidence of a change, (3, G) that there is none; with their priors."""
-        change = np.full((3, len(self.fit.log_evidence)), -np.inf)
-        none = change.copy()
-        change[FREE], none[FREE] = self.fit.log_evidence, self.fit.log_none
+        """(3, G) log evidence of a change beyond the floor, (3, G) that there is none; with their
+        priors."""
+        fit = self.fit
+        change, small, none = np.full((3, 3, len(fit.log_evidence)), -np.inf)
+        change[FREE], small[FREE], none[FREE] = fit.log_evidence, fit.log_small, fit.log_none
         if self.pairs is not None:
-            change[PAIRED] = self.fit.log_evidence + self.pairs.log_factor
-            none[PAIRED] = self.fit.log_none + self.pairs.log_none
+            either = np.logaddexp(fit.log_evidence, fit.log_small) + self.pairs.log_factor
+            change[PAIRED] = either + self.pairs.log_above
+            small[PAIRED] = either + equal_seeds.log_rest(self.pairs.log_above)
+            none[PAIRED] = fit.log_none + self.pairs.log_none
         priors = np.full(3, none_prior)
         if self.exact is not None:
             change[EXACT], none[EXACT] = self.exact.log_change, self.exact.log_none
+            small[EXACT] = self.exact.log_small
             odds = none_prior / (1 - none_prior) * equal_seeds.NONE_ODDS
             priors[EXACT] = odds / (1 + odds)
+        no, yes = np.log(priors)[:, None], np.log1p(-priors)[:, None]
         prior = self.prior[:, None]
-        return change + prior + np.log1p(-priors)[:, None], none + prior + np.log(priors)[:, None]
+        return change + prior + yes, np.logaddexp(none + no, small + yes) + prior
 
 
 def weigh(
@@ -224,7 +223,10 @@ def weigh(
         return Worlds(fitted, None, None, np.array((0.0, never, never)))
     pairs = compared = None
     prior = PRIOR.copy()
-    readings = equal_seeds.Readings.of(table.sites.values, table.seeds, table.gap, table.resolution)
+    finest = max(abs(table.gap), 1e-3) / FINEST
+    readings = equal_seeds.Readings(
+        table.sites.values, table.seeds, finest, table.resolution, floor
+    )  # fmt: skip
     if not table.alone:
         rows = np.repeat(splits[:, table.counts > 0], table.sites.counts, axis=1)
         # A value that is not finite is no draw of a normal distribution: the fit has it as outlier.
@@ -237,22 +239,23 @@ def weigh(
             pairs = replace(pairs, log_factor=capped, log_none=min(pairs.log_none, 0.0))
             prior[PAIRED] *= 2
     bits, exact = table.bits, None
+    if not bits.alone and len(equal_seeds.differences(*bits.ends)) < 2:
+        # A single pair does not tell how far seeds differ, and so on which side of the floor.
+        readings = replace(readings, floor=0.0)
     if not (bits.present @ bits.of_seed > 1).any():
-        exact = equal_seeds.weigh(bits, splits, readings.finest, floor, selected)
+        exact = equal_seeds.weigh(bits, splits, readings, selected)
         if not table.alone and fitted.background is not None:
             # The fit counts densities in its background's scale.
             unit = len(table.sites.values) * math.log(fitted.background.scale)
             exact = replace(
-                exact, log_change=exact.log_change + unit, log_none=exact.log_none + unit
-            )
+                exact, log_change=exact.log_change + unit, log_none=exact.log_none + unit,
+                log_small=exact.log_small + unit,
+            )  # fmt: skip
         if not exact.possible and order is not None:
             exact = equal_seeds.weigh_many(
-                bits, splits, order, log_prior, fitted.log_evidence, fitted.log_none, compared,
-                readings, selected,
+                bits, splits, order, log_prior, fitted, compared, readings, selected,
             )  # fmt: skip
-    if exact is not None and exact.possible:
-        exact = exact.beyond(floor, bits)
-    else:
+    if exact is None or not exact.possible:
         exact, prior[EXACT] = None, never
     if exact is not None and table.alone:
         prior[FREE] = never

@@ -24,7 +24,7 @@ def test_a_density_is_that_of_a_plain_sum(model: int) -> None:
     values = 0.2 * random.standard_normal(8) + 0.4 * bad + np.array([0, 0.3, -0.3, 0.1])[seeds]
     values = (values - values.mean()) / np.ptp(values)
     readings = Readings(values, seeds, 0.001)
-    log = equal_seeds.densities(readings, 1 - bad[None], bad[None], (0, 0))
+    log, _ = equal_seeds.densities(readings, 1 - bad[None], bad[None], (0, 0))
     same = seeds[:, None] == seeds
     shared = RHO[model] + KAPPA[model] * np.outer(bad, bad)
     covariance = same * shared + (1 - RHO[model]) * np.eye(8)

@@ -322,7 +322,10 @@ def _effect(track: Track, sign: int, steps: Sequence[Rest]) -> tuple[float, floa
             [r for r in readings if r.position < first],
             [r for r in readings if r.position >= last],
         )
-    paired = effect_by_seed(*sides, posterior.confidence) if posterior.by_seed else None
+    paired = None
+    if posterior.by_seed:
+        confidence = posterior.confidence
+        paired = effect_by_seed(*sides, confidence, is_exact=posterior.is_exact)
     if paired is not None:
         effect = paired
     elif steps or posterior.gradual:

@@ -218,23 +218,26 @@ def neighbours(
 
 
 def effect_by_seed(
-    good: Readings, bad: Readings, confidence: float
+    good: Readings, bad: Readings, confidence: float, *, is_exact: bool
 ) -> tuple[float, float, float] | None:
     """Return the mean difference, bad - good, of the seeds that both groups have, and its interval
-    by Student's t; None for fewer than FEWEST_SEEDS."""
+    by Student's t. Fewer than FEWEST_SEEDS tell no interval: it is NaN where values are exact, and
+    None is returned where they are not."""
     sides: tuple[dict[int, list[float]], ...] = ({}, {})
     for side, group in zip(sides, (good, bad), strict=True):
         for reading in group:
             if reading.seed is not None and math.isfinite(reading.value):
                 side.setdefault(reading.seed, []).append(reading.value)
     seeds = sorted(sides[0].keys() & sides[1].keys())
-    if len(seeds) < FEWEST_SEEDS:
-        return None
     differences = [statistics.mean(sides[1][s]) - statistics.mean(sides[0][s]) for s in seeds]
-    if not all(map(math.isfinite, differences)):
+    few = len(seeds) < FEWEST_SEEDS
+    if not seeds or (few and not is_exact) or not all(map(math.isfinite, differences)):
         return None
-    mean, error = statistics.mean(differences), statistics.stdev(differences)
-    width = t_quantile((1 + confidence) / 2, len(seeds) - 1) * error / math.sqrt(len(seeds))
+    mean = statistics.mean(differences)
+    if few:
+        return mean, math.nan, math.nan
+    error = statistics.stdev(differences) / math.sqrt(len(seeds))
+    width = t_quantile((1 + confidence) / 2, len(seeds) - 1) * error
     return mean, mean - width, mean + width
 
 
