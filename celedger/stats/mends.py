@@ -355,17 +355,15 @@ class _Filter:
         is_nobodys = ((taken > 0) & ~is_accepted).sum(1) == 0
         ends = np.cumsum([len(_hypotheses(left)[2]) for left in distinct]).tolist()
         rows = dict(zip(distinct, map(slice, [0, *ends[:-1]], ends), strict=True))
-        states, free = [self.states], [np.ones(len(self.states), dtype=bool)]
-        weights = [self.weights + improved]
-        for state, weight, left in zip(self.states, self.weights, lefts, strict=True):
-            after = np.tile(state, (len(every[rows[left]]), 1))
-            after[:, columns] -= every[rows[left]]
-            states.append(after)
-            weights.append(weight + log[rows[left]])
-            free.append(is_nobodys[rows[left]])
-        total, is_free = np.concatenate(weights), np.concatenate(free)
+        spans = [rows[left] for left in lefts]
+        parent = np.repeat(np.arange(len(spans)), [span.stop - span.start for span in spans])
+        which = np.concatenate([np.arange(span.start, span.stop) for span in spans])
+        after = self.states[parent]
+        after[:, columns] -= every[which]
+        total = np.append(self.weights + improved, self.weights[parent] + log[which])
+        is_free = np.append(np.ones(len(lefts), dtype=bool), is_nobodys[which])
         nobodys = float(np.logaddexp.reduce(total[is_free]) - np.logaddexp.reduce(total))
-        self._keep_likeliest(np.concatenate(states), total)
+        self._keep_likeliest(np.concatenate([self.states, after]), total)
         return math.exp(min(0.0, nobodys))
 
     def drop_settled(self, mends: Sequence[Mend]) -> None:
