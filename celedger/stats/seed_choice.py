@@ -129,7 +129,7 @@ def place_bits(belief: Belief, positions: list[int], share: Floats, columns: lis
 
 def _step_bits(belief: Belief, steps: Steps, positions: list[int], columns: list[int]) -> Floats:
     """(P, S + 1) bits that a trial tells of which step is the largest, if values are exact and take
-    more than two levels: a seed that one side of a step lacks, or a new one at an end."""
+    more than two levels: a seed that one side of a step lacks."""
     bits = belief.table.bits
     assert bits is not None
     result = np.zeros((len(positions), len(columns) + 1))
@@ -143,9 +143,8 @@ def _step_bits(belief: Belief, steps: Steps, positions: list[int], columns: list
         pairs = 1 + int((has[pair[0]] & has[pair[1]]).sum())
         for here, other in (pair, pair[::-1]):
             lacks = bits.asked & ~has[here]
-            share = np.append(lacks * np.where(has[other], 0.5, 0.25), 0.25)
+            share = np.append(lacks * np.where(has[other], 0.5, 0.25), 0.0)
             result[row[steps.level[at] == here]] += doubt / pairs * share[[*columns, -1]]
-    result[row[(at > 0) & (at < len(steps.level) - 1)], -1] = 0.0
     return result
 
 

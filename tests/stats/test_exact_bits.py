@@ -212,20 +212,6 @@ def test_a_new_draw_of_all_bits_is_located_and_then_settled_by_further_seeds() -
         assert len(inner) == len(set(inner)) <= 6  # one look each: their bits say the rest
 
 
-@pytest.mark.parametrize("number", range(3))
-def test_a_search_among_new_draws_asks_further_seeds_before_it_gives_up(number: int) -> None:
-    """It ended with no answer once each seed of the ends was known at every level."""
-    random = np.random.default_rng([number, 41])
-    drawn = np.sort(random.choice(np.arange(1, 12), 5, replace=False))
-    noise = random.standard_normal((6, 60))
-
-    def value(position: int, seed: int) -> float:
-        return float(noise[int((drawn <= position).sum()), seed]) + 0.5 * (position >= drawn[2])
-
-    answer, path = search(value, Lineage.line(12), 2, most=45)
-    assert answer.state is not State.SEARCHING or len(path) == 45
-
-
 def test_an_exact_change_below_the_floor_is_not_named() -> None:
     of_seed = np.random.default_rng(3).standard_normal(40)
     answer, _ = search(
