@@ -24,7 +24,8 @@ from celedger.stats.course import (
     StepKind,
     ToldIncident,
 )
-from celedger.stats.mends import KEPT, ONE_SIDED, OPEN, Fall
+from celedger.stats.history import HAZARD
+from celedger.stats.mends import CLOSED, KEPT, ONE_SIDED, OPEN, Fall
 from celedger.stats.sessions import Contrast, RiseVerdict
 
 NEAR = 2
@@ -184,6 +185,9 @@ def _gain(step: Step, incident: Before, age: int) -> float:
 
 DOUBT = 0.03
 """P(step) from which it is worth another trial: a Bayes factor of 12 over one place's prior."""
+COMPANY = 0.3
+"""P(a commit lowers a metric) where it surely lowered another one of the suite: a loss seldom falls
+without its accuracy, a task without others of the same code."""
 STILL_LARGE = 2.5
 """Standard deviations of a value, as known now, above which a rise that was sure is no noise."""
 
@@ -217,6 +221,7 @@ class LineSteps:
             key: self._with_slow_rises(key, distinct_steps(h.steps), told)
             for key, h in sorted(histories.items())
         }
+        self.steps = _in_company(self.steps)
         self._named = {key: self._bisected(key) for key in self.steps}
         kept = {
             k: [s for s in own if self.probability(k, s) >= KEPT] for k, own in self.steps.items()
@@ -409,6 +414,30 @@ class LineSteps:
                 nearest = min(near, key=lambda s: (_distance(s, place), -s.probability))
                 named.setdefault(nearest, {})[place] = probability
         return named
+
+
+def _in_company(steps: Mapping[MetricKey, Sequence[Step]]) -> dict[MetricKey, list[Step]]:
+    """Return the steps, falls in doubt as probable as they are beside a sure one of another metric
+    of the suite: a mend is of all that it mends. (A rise opens an incident by itself alone.)"""
+    sure = [
+        (k, s) for k, own in steps.items() for s in own if s.size < 0 if s.probability >= CLOSED
+    ]
+
+    def weighed(key: MetricKey, step: Step) -> Step:
+        if step.size >= 0 or not DOUBT <= step.probability < CLOSED or step.kind is StepKind.DRIFT:
+            return step
+        commits = commit_set(step, {})
+        shared = max(
+            (
+                commit_set(s, {}).shared(commits) for k, s in sure
+                if k != key and k[0] == key[0] and overlap(s, step)
+            ),
+            default=0.0,
+        )  # fmt: skip
+        odds = step.probability / (1 - step.probability) * max(1.0, COMPANY * shared / HAZARD)
+        return replace(step, probability=odds / (1 + odds))
+
+    return {key: [weighed(key, step) for step in own] for key, own in steps.items()}
 
 
 def _joined(rises: Sequence[Step], size: float) -> Step:

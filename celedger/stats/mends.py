@@ -185,7 +185,7 @@ class Fall:
     """Steps down of one metric or several whose sets share a commit.
 
     `nobodys`: the probability that it mended no incident that nobody accepted; `taken`: the metrics
-    of the incidents that it did mend.
+    of those that it did mend.
     """
 
     first: int
@@ -433,7 +433,8 @@ def _read(
             mend.state = IncidentState.PARTLY
             laid.append(i)
     # A fall that is laid to some incidents is no part of what the others lost.
-    fall.taken.update(key for i in laid for key in (*rises[i].steps, *rises[i].minor))
+    unwanted = [rises[i] for i in laid if not rises[i].is_accepted]
+    fall.taken.update(key for rise in unwanted for key in (*rise.steps, *rise.minor))
     for i in laid or asked:
         for key, step in fall.steps.items():
             mends[i].falls.setdefault(key, []).append(step)

@@ -13,7 +13,7 @@ from enum import StrEnum
 from celedger.base.model import IncidentState
 from celedger.stats.course import MetricHistory, MetricKey, Node, Step, StepIncident, StepKind
 from celedger.stats.incidents import Derived
-from celedger.stats.line_steps import DOUBT
+from celedger.stats.line_steps import DOUBT, overlap
 from celedger.stats.mends import CLOSED, KEPT, ONE_SIDED, OPEN
 from celedger.stats.sessions import MOST, Contrast, RiseVerdict
 
@@ -22,8 +22,8 @@ EXACT_DOUBT = 0.01
 At .003, 20 simulated lives spent 1.0 extra trials a job, at .01 .8; shifts alike for all seeds and
 with parts of their own are told within three and six pairs at either."""
 FAR, FAR_DOUBT = 4.0, 0.01
-"""Where HEAD has a single trial, it runs again for a rise of so many deviations down to this
-P(step): an outlier explains it so well that P is seldom higher, and one trial more tells."""
+"""Where HEAD has one trial or two, it runs again for a rise of so many deviations down to this
+P(step): outliers explain it so well that P is seldom higher, and one trial more tells."""
 RECENT = 20
 """Measured commits within which a chain was seen, so that it needs no anchor."""
 ANCHOR_TRIALS = 2
@@ -256,8 +256,8 @@ def _doubted(history: MetricHistory, job: Job, *, is_open: bool) -> Iterator[Ste
     usual = EXACT_DOUBT if history.by_seeds and history.noise.is_exact else DOUBT
     for step in history.steps:
         if step.is_newest and step.chain == job.chain and step.kind is StepKind.STEP:
-            is_single = step.last == job.head and len(history.nodes[step.node].rows) == 1
-            is_far = is_single and step.size > FAR * step.unit
+            is_few = step.last == job.head and len(history.nodes[step.node].rows) <= 2
+            is_far = is_few and step.size > FAR * step.unit
             doubt = min(usual, FAR_DOUBT) if is_far else usual
             sure = OPEN if step.size > 0 else CLOSED if is_open else doubt
             if doubt <= step.probability and (step.probability < sure or not history.knows_noise):
@@ -324,8 +324,9 @@ def _is_told(derived: Derived, key: MetricKey, step: Step) -> bool:
     this one doubts, or the rise is inside of a slow drift."""
     if step.size < 0:
         fall = derived.last_fall
-        sure = [] if fall is None or fall.steps.get(key) != step else fall.steps.values()
-        return any(s.probability >= CLOSED for s in sure)
+        if fall is None or key not in fall.steps or not overlap(fall.steps[key], step):
+            return False
+        return any(s.probability >= CLOSED for s in fall.steps.values())
     return any(
         share.step.probability >= OPEN
         for i in derived.incidents

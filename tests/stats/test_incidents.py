@@ -148,6 +148,15 @@ def test_a_new_metric_joins_the_incident_that_was_told() -> None:
     assert set(derived.incidents[0].shares) == {LOSS, TIME}
 
 
+def test_a_fall_is_less_in_doubt_where_another_metric_surely_fell() -> None:
+    rise = step(10, size=8)
+    sure, faint = (step(30, size=-8, before=108, probability=p) for p in (0.999, 0.3))
+    late = replace(faint, first=32, last=32, likeliest=32)
+    for other, state in ((faint, RECOVERED), (late, PARTLY)):
+        derived = of((LOSS, history(rise, sure)), (TIME, history(rise, other)))
+        assert states(derived) == [(10, 10, state)]
+
+
 def test_the_joint_set_uses_each_posterior() -> None:
     a = replace(step(10, 13, size=8), posterior=(0.1, 0.6, 0.2, 0.1))
     b = replace(step(11, 14, size=8), posterior=(0.9, 0.06, 0.02, 0.02))

@@ -99,12 +99,12 @@ def test_a_doubt_asks_for_the_side_with_fewer_trials() -> None:
     assert wanted(recent, PLAIN) == Wanted(58, LOSS, Why.BESIDE, HEAD)
 
 
-def test_a_far_value_of_a_single_trial_is_tried_again() -> None:
+def test_a_far_value_of_few_trials_is_tried_again() -> None:
     """An outlier explains it so well that a rise of eight deviations was never asked for."""
     lives = {LOSS: history(doubt(0.015))}
     assert wanted(lives, PLAIN) == Wanted(HEAD, LOSS, Why.AGAIN, 58)
     assert wanted({LOSS: history(step(50, size=8, probability=0.015))}, PLAIN) is None
-    nodes = [replace(node, rows=(1, 2)) for node in lives[LOSS].nodes]
+    nodes = [replace(node, rows=(1, 2, 3)) for node in lives[LOSS].nodes]
     assert wanted({LOSS: replace(lives[LOSS], nodes=tuple(nodes))}, PLAIN) is None
 
 
