@@ -124,8 +124,7 @@ def propose(root: Path, names: Iterable[str]) -> Proposal | None:
     for match in filter(None, map(_PACKAGE.fullmatch, names)):
         packages.setdefault(match[1] or ".", set()).add(match[2])
     nearest = sorted((n for n in names if _counts(n)), key=lambda n: (n.count("/"), n))[:_MOST]
-    with warnings.catch_warnings(action="ignore"):  # of what Python would say of the sources
-        sources = [source for name in nearest if (source := _read(root, name)) is not None]
+    sources = [source for name in nearest if (source := _read(root, name)) is not None]
     scores = [source.score(source.roots(packages)) for source in sources]
     if max(scores, default=0) <= 0:
         return _of_benchmarks(root, names)
@@ -161,7 +160,7 @@ def _of_benchmarks(root: Path, names: Iterable[str]) -> Proposal | None:
     """Return a task that runs the benchmarks of the repository's tests: functions that take
     pytest-benchmark's fixture."""
     functions, files = list[str](), list[str]()
-    for name in sorted(n for n in names if _BENCHMARKS.search(n) and not {*"{}"} & {*n})[:_MOST]:
+    for name in sorted(n for n in names if _BENCHMARKS.search(n) and _can_be_named(n))[:_MOST]:
         source = _read(root, name)
         own = source.benchmarks if source is not None else []
         functions += own
@@ -170,7 +169,7 @@ def _of_benchmarks(root: Path, names: Iterable[str]) -> Proposal | None:
     if not functions:
         return None
     words = ["{python} -m pytest -q --benchmark-only --benchmark-json {out}/benchmarks.json"]
-    words += [f if _PLAIN.fullmatch(f) else shlex.quote(f) for f in files]
+    words += map(shlex.quote, files)
     metrics = {f"{name.removeprefix('test_')}_time": "lower" for name in functions}
     return Proposal(
         files[0], "pytest-benchmark", " ".join(words), {}, (), metrics, (), False, (),
@@ -195,12 +194,21 @@ def _words(name: str) -> set[str]:
 
 def _counts(name: str) -> bool:
     """Return True for Python that is part of the product, and can be named in a command."""
-    return name.endswith(".py") and not _ELSEWHERE.search(name) and not {*"{}"} & {*name}
+    return name.endswith(".py") and not _ELSEWHERE.search(name) and _can_be_named(name)
+
+
+def _can_be_named(name: str) -> bool:
+    """Return False for a name that a command would take for a placeholder."""
+    return not {*"{}"} & {*name}
 
 
 def _read(root: Path, name: str) -> _Source | None:
-    """Return a file's source; None where it cannot be read or is too large."""
-    with suppress(OSError, ValueError, SyntaxError, RecursionError):
+    """Return a file's source; None where it cannot be read or is too large. What Python would warn
+    of in it is not said."""
+    with (
+        warnings.catch_warnings(action="ignore"),
+        suppress(OSError, ValueError, SyntaxError, RecursionError),
+    ):
         path = root / name
         if path.stat().st_size <= _LARGEST:
             return _Source(name, ast.parse(path.read_bytes()))
