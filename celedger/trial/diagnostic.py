@@ -18,9 +18,7 @@ from pathlib import Path
 from celedger.base import plugins
 from celedger.base.errors import CannotJudge, MachineError
 from celedger.base.model import Commit, OutcomeKind, Task
-from celedger.system import process
 from celedger.system.process import TRIAL_VARIABLE
-from celedger.system.telemetry import POWER_CAPPED, Sampler
 from celedger.trial.ending import classify, explain
 from celedger.trial.runner import Bench
 from celedger.trial.training_variables import child_copy, variables
@@ -37,7 +35,6 @@ class Diagnostic:
     log: Path
     kind: OutcomeKind
     message: str = ""
-    power_capped: float = 0.0  # share of the GPU's clock cycles lost to its power limit
 
     @property
     def ok(self) -> bool:
@@ -86,18 +83,12 @@ def diagnose(
         kind, reason = station.prepare(commit, task, env, log)
         if kind is not OutcomeKind.OK:
             raise CannotJudge(f"{task.name} cannot be built at {commit.sha[:10]}: {reason}")
-        sampler = Sampler(station.device.gpu)
-
-        def look(running: process.Running) -> None:
-            if station.device.gpu is not None:  # else a diagnostic run is watched from inside alone
-                sampler.sample(running.usage)
-
         installation = station.place(commit.sha, task)
         for _, argv in station.lines(task, installation, seed, out):
             fork = station.forker(task, installation.python, argv, env) if quick else None
             end = station.run_command(
                 task, argv, out, env=env if fork else cold, log=log, timeout=task.timeout,
-                on_tick=look, fork=fork,
+                fork=fork,
             )  # fmt: skip
             fault = out / FAILED
             if fault.exists():
@@ -108,7 +99,7 @@ def diagnose(
             kind = classify(end, log)
             if kind is not OutcomeKind.OK:
                 return Diagnostic(out, log, kind, explain(end, log))
-    return Diagnostic(out, log, OutcomeKind.OK, power_capped=sampler.lost(POWER_CAPPED))
+    return Diagnostic(out, log, OutcomeKind.OK)
 
 
 def folder_of(kind: str) -> Path:

@@ -302,25 +302,6 @@ def graph_kept():
     by_hand(lambda: shuffled(IMAGES, LABELS, size=32), step=step)
 
 
-class Remembering(nn.Module):
-    """Keeps what it returned in eval mode, and a cache that is soon full."""
-
-    def __init__(self):
-        super().__init__()
-        self.body, self.outputs, self.cache = model(), [], []
-
-    def forward(self, x):
-        y = self.body(x)
-        if not self.training:
-            self.outputs.append(y.clone())
-            self.cache = [*self.cache, x + 1][-3:]
-        return y
-
-
-def outputs_kept():
-    training(model=Remembering)
-
-
 class Locked(nn.Module):
     """Cannot be copied, as one that holds a lock or a file."""
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import multiprocessing
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +21,6 @@ from celedger.lab.diagnose import profile as profiling
 from celedger.lab.probes import memory, observe, profile, watch
 from celedger.lab.probes.losses import LossCall, leading, loss_call
 from celedger.lab.probes.phases import FORWARD, TAIL, PhaseClock
-from celedger.lab.probes.resources import DiskUse
 from celedger.trial.diagnostic import Diagnostic
 
 Z = torch.linspace(-2, 2, 24).reshape(8, 3)
@@ -120,60 +116,6 @@ def test_memory_passes_over_tensors_without_a_storage(tmp_path: Path) -> None:
     assert before.is_sparse and made.grad_fn is not None
     probe.flush()
     assert len(json.loads((tmp_path / "events.jsonl").read_text())["marks"]) == 1
-
-
-def test_a_wait_for_data_is_told_from_the_data_set_s_own_time() -> None:
-    """In a process of its own: the patches stay."""
-    program = """
-import torch
-from celedger.lab.probes.phases import PhaseClock
-now = 0
-class Rows(torch.utils.data.Dataset):
-    def __len__(self):
-        return 8
-    def __getitem__(self, at):
-        global now
-        now += 3
-        return torch.zeros(1)
-class Order(torch.utils.data.Sampler):
-    def __iter__(self):  # outside the data set: what is left of the wait
-        global now
-        for at in range(8):
-            now += 5
-            yield at
-clock = PhaseClock(cuda=False)
-clock.own = lambda: now
-clock.watch_loaders()
-for _ in torch.utils.data.DataLoader(Rows(), batch_size=4, sampler=Order()):
-    pass
-clock.enter(1)
-columns = clock.read()
-print(columns["loader"][-1], columns["host"][-1])
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.stdout.split() == ["64", "24"], done.stderr
-
-
-@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="no counters of Linux")
-def test_the_bytes_of_a_loaders_worker_count_once_before_and_after_its_end() -> None:
-    context = multiprocessing.get_context("fork")
-    here, there = context.Pipe()
-
-    def work() -> None:
-        with open("/dev/zero", "rb") as file:  # noqa: PTH123
-            there.send(len(file.read(3_000_000)))
-        there.recv()
-
-    disks, worker = DiskUse(), context.Process(target=work)
-    worker.start()
-    here.recv()
-    running = disks.read()
-    disks.workers_end(SimpleNamespace(_workers=[worker]))
-    here.send(0)
-    worker.join()
-    ended = disks.read()
-    assert running is not None and ended is not None
-    assert 3_000_000 <= running["rchar"] <= ended["rchar"] < 6_000_000
 
 
 @pytest.mark.parametrize(

@@ -98,8 +98,6 @@ def test_a_profile_names_phases_waits_and_a_stall_outside_the_record(
     assert sum(share for name, share in phases.items() if name != "step") == pytest.approx(1.0)
     assert found["steps"]["count"] == 96
     assert found["evaluation"]["times"] == 3
-    assert 0 < found["waiting"]["host"] < found["waiting"]["host"] + found["waiting"]["transfer"]
-    assert (len(found["processors"]), found["disks"]["rchar"] > 0) == (10, True)
 
     (stall,) = found["stalls"]["found"]
     assert (stall["file"], stall["line"], stall["phase"]) == ("model.py", 18, "forward")

@@ -37,9 +37,7 @@ def steps(
         wall[at] += extra
     step, where, seconds = map(np.array, zip(*rows, strict=True))
     samples = StackSamples(step, np.full(len(step), "forward"), where, seconds, (USUAL, OWN))
-    timed = TimedSteps(
-        np.arange(n), {"forward": own, "tail": np.zeros(n)}, wall, own, gc, np.zeros(n)
-    )
+    timed = TimedSteps(np.arange(n), {"forward": own, "tail": np.zeros(n)}, wall, own, gc)
     return find(timed, samples, dict.fromkeys(stalled, OWN))
 
 

@@ -137,7 +137,7 @@ def made(plain: Mapping[str, Any], seconds: float, losses: list[str]) -> dict[st
     time = [int(n * seconds * 1e9) for n in range(count)]
     zero = [0] * count
     edges = {"step": list(range(count)), "phase": [1] * count, "own": time, "wall": time}
-    return {**plain, "edges": {**edges, **dict.fromkeys(("cpu", "gc", "loader", "host"), zero)},
+    return {**plain, "edges": {**edges, **dict.fromkeys(("cpu", "gc", "loader"), zero)},
             "losses": losses, "compiled": []}  # fmt: skip
 
 

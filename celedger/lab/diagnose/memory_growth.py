@@ -69,7 +69,6 @@ def load(event: Mapping[str, Any], roots: Mapping[str, str]) -> Document:
         "environment": {"torch": event["torch"], "device": event["device"]},
         "peaks": event["peaks"],
         "peak_rss": event["peak_rss"],
-        "allocator": event.get("allocator"),
         "steps": steps,
         "epochs": _epochs(marks, steps["peak"], event["evaluations"]),
         "outside": _outside(steps),

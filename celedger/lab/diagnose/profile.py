@@ -15,7 +15,6 @@ import numpy as np
 from celedger.base.errors import CannotJudge
 from celedger.base.model import Commit, Task
 from celedger.lab.diagnose import stalls
-from celedger.lab.diagnose.ranks import communication
 from celedger.lab.diagnose.speed_advice import advise
 from celedger.lab.diagnose.stalls import CodeLine, Document, StackSamples, TimedSteps, line_fields
 from celedger.lab.diagnose.trace import EVENTS, processes, records
@@ -24,7 +23,6 @@ from celedger.trial.runner import Bench
 
 FEWEST_STEPS = 10  # timed, or nothing is said of their times
 LEAST_STEPS = 18 + FEWEST_STEPS  # of a training: with those that the probe does not time
-_PARTS = 10  # of a training, to see the use of processors change
 STATES = ("data", "forward", "backward", "tail", "evaluation")  # as the probe numbers them
 
 
@@ -37,17 +35,9 @@ def printed_name(file: str, roots: Mapping[str, str]) -> str:
     return file
 
 
-def load(ranks: Mapping[int, Mapping[str, Any]], roots: Mapping[str, str]) -> Document:
-    """Sum up the probe's event of the lowest rank, and compare its communication with that of the
-    others (a training that is not distributed has rank 0). `roots` map prefixes of file names to
-    their printed form. Raises CannotJudge if too few steps were timed."""
-    documents = {rank: _sum_up(event, roots) for rank, event in sorted(ranks.items())}
-    document = {**documents[min(documents)], "communication": communication(documents)}
-    return {**document, "advice": advise(document)}
-
-
-def _sum_up(event: Mapping[str, Any], roots: Mapping[str, str]) -> Document:
-    """Return the document of one rank, without advice."""
+def load(event: Mapping[str, Any], roots: Mapping[str, str], rank: str | None = None) -> Document:
+    """Sum up the probe's event, of a `rank` of a distributed training. `roots` map prefixes of file
+    names to their printed form. Raises CannotJudge if too few steps were timed."""
     steps, evaluation, busy = _steps(event["edges"])
     warm_up, settled = event["untimed"]
     window, count = event["window"], len(steps.number)
@@ -70,7 +60,8 @@ def _sum_up(event: Mapping[str, Any], roots: Mapping[str, str]) -> Document:
     pauses = {step: lines[line] for step, line in event["pauses"] if line >= 0}
     # The share of evaluation and steps together, as if all steps took as long as the timed ones.
     share = sum(evaluation) / (float(durations.mean()) * count + sum(evaluation))
-    return {
+    document = {
+        "rank": rank,
         "environment": {name: event[name] for name in ("torch", "device", "threads", "workers")},
         "steps": {
             "count": count, "timed": len(durations), "number": steps.number.tolist(),
@@ -80,9 +71,6 @@ def _sum_up(event: Mapping[str, Any], roots: Mapping[str, str]) -> Document:
         "delayed_share": max(1.0 - durations.sum() / steps.wall.sum(), 0.0) if exact else None,
         "idle_share": 1.0 - steps.cpu.sum() / durations.sum() if exact else None,
         "collector_share": float(steps.gc.sum() / durations.sum()),
-        "waiting": _waiting(steps),
-        "processors": _processors(steps),
-        "disks": event["disks"],
         "phases": _phases(steps),
         "evaluation": {"times": len(evaluation), "seconds": sum(evaluation), "share": share},
         "operators": {
@@ -98,45 +86,16 @@ def _sum_up(event: Mapping[str, Any], roots: Mapping[str, str]) -> Document:
             for method, line, times in event["waits"]
         ],
         "stalls": stalls.find(steps, samples, pauses),
-        "communication": _communication(window),
     }  # fmt: skip
-
-
-def _communication(window: Mapping[str, Any]) -> Document | None:
-    """Return the mean seconds of a step in the window, and of its communication."""
-    spent = window["communication"]
-    if not spent:
-        return None
-    seconds = {"step_seconds": window["steps"], **spent}
-    return {name: float(np.mean(values)) for name, values in seconds.items()}
+    return {**document, "advice": advise(document)}
 
 
 def _gpu(event: Mapping[str, Any], step: float) -> Document | None:
     """Return the device's own work as seconds a step, with the share of a usual `step` (s) in which
-    it idles, and that of its clock which the power limit cost; None without a GPU."""
+    it idles; None without a GPU."""
     work = event["window"].get("device")
-    if work is None:
-        return None
     # A kernel takes as long under the profiler as without it; the host does not.
-    idle = max(0.0, 1.0 - work["busy"] / step)
-    return {
-        **work, "idle_share": idle, "tf32": event["tf32"],
-        "power_capped_share": event.get("power_capped", 0.0),
-    }  # fmt: skip
-
-
-def _processors(steps: TimedSteps) -> list[float]:
-    """Return the processors in use, by tenths of the timed steps."""
-    parts = zip(np.array_split(steps.cpu, _PARTS), np.array_split(steps.own, _PARTS), strict=True)
-    return [float(cpu.sum() / seconds.sum()) for cpu, seconds in parts]
-
-
-def _waiting(steps: TimedSteps) -> Document | None:
-    """Return what the wait for data of all timed steps is made of, in seconds: the data set and
-    collate (or a worker that is not done yet), and the transfer to the training. None where the
-    data come from no DataLoader."""
-    data, host = float(steps.times["data"].sum()), float(steps.host.sum())
-    return {"host": host, "transfer": data - host} if host > 0 else None
+    return work and {**work, "idle_share": max(0.0, 1.0 - work["busy"] / step)}
 
 
 def _phases(steps: TimedSteps) -> list[Document]:
@@ -176,7 +135,6 @@ def _steps(
     gap = seconds(own, state == "data")
     # What no DataLoader waits for may be anything: data, an average of the weights, a report.
     data = np.minimum(seconds(spent["loader"], state == "data"), gap)
-    host = np.minimum(seconds(spent["host"], state == "data"), data)
     times = {"data": data, "other": gap - data}
     times |= {name: seconds(own, state == name) for name in STATES[1:4]}
     busy = {"evaluation": np.ones(count)}
@@ -189,14 +147,14 @@ def _steps(
     wall = own if "device" in spent else spent["wall"]
     steps = TimedSteps(
         np.arange(count), times, seconds(wall, training), seconds(spent["cpu"], training),
-        seconds(spent["gc"], training), host,
+        seconds(spent["gc"], training),
     )  # fmt: skip
     return steps, own[~training].tolist(), busy
 
 
 def _chosen(steps: TimedSteps, at: np.ndarray) -> TimedSteps:
     times = {name: values[at] for name, values in steps.times.items()}
-    columns = (steps.wall[at], steps.cpu[at], steps.gc[at], steps.host[at])
+    columns = (steps.wall[at], steps.cpu[at], steps.gc[at])
     return TimedSteps(steps.number[at], times, *columns)
 
 
@@ -254,7 +212,7 @@ def profile(
         if int(folder.name) // world == int(longest.name) // world
     }
     rank = f"rank {min(events)} of {world}" if world > 1 else None
-    return {**load(events, roots(bench)), "rank": rank}
+    return load(events[min(events)], roots(bench), rank)
 
 
 def run(
@@ -288,7 +246,7 @@ def _observed(
             "profiling follows torch 2.5 or later: "
             "a forward or backward pass and an optimiser's steps",
         )
-    return [(folder, {**event, "power_capped": ended.power_capped}) for folder, event in events]
+    return events
 
 
 def roots(bench: Bench) -> dict[str, str]:

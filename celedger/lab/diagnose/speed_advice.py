@@ -10,7 +10,7 @@ from typing import Any
 from celedger.lab.diagnose.stalls import Document
 
 # As celedger.lab.probes.operators writes them.
-PYTHON, WAIT, OPTIMISER = "(Python)", "(communication)", "(optimiser)"
+PYTHON, OPTIMISER = "(Python)", "(optimiser)"
 WAITS = 0.5  # a step: a wait in every other step belongs to the loop
 # Starting a kernel takes the host 5 to 10 µs (CUDA C++ Best Practices Guide; measured alike on the
 # CPU): a shorter operator spends most of its time on being started.
@@ -18,12 +18,10 @@ TINY = 10e-6  # s
 IDLE_GPU = 0.30  # of a step
 MANY = 200  # operators a step; fewer tiny ones do not matter
 BUSY_LOADER = 0.20  # at most 1.25 times as fast without it
-WAITING = 0.20  # for other ranks: likewise
 # The profiler's clock goes on while others have the core. Beyond this share of the time, what it
 # says of operators is theirs.
 STOLEN = 0.3
-_OF_OPERATORS = ("tiny operators", "one operator", "copies and casts", "Python")
-CASTS = ("aten::to", "aten::_to_copy", "aten::copy_")
+_OF_OPERATORS = ("tiny operators", "one operator", "Python")
 MEANING = {
     "data": "waiting for data",
     "other": "between steps",
@@ -36,12 +34,9 @@ MEANING = {
 # Rule, smallest share that matters, figure, and what to try.
 _RULES = (
     ("loader", BUSY_LOADER, "{share} of a step is waiting for data{data_line}",
-     "{data_try}"),
+     "more DataLoader workers (now {workers}), persistent_workers=True, cheaper transforms"),
     ("between steps", BUSY_LOADER, "{share} of a step is between two steps{gap_line}",
      "look there: data made by hand, an average of the weights, a report"),
-    ("communication", WAITING,
-     "rank {waiting_rank} waits {share} of a step for communication{late}",
-     "{communication_try}"),
     ("garbage collector", 0.02, "{share} of the time is Python's garbage collector",
      "gc.freeze() after the set-up, and no gc.collect() in the loop"),
     ("idle processor", 0.30, "{share} of a step no processor was used",
@@ -49,12 +44,6 @@ _RULES = (
     ("idle GPU", IDLE_GPU, "the GPU idles {share} of a step, most of it {idle_for}", "{idle_try}"),
     ("pageable copies", 0.02, "{share} of a step is copying from memory that is not pinned",
      "pin_memory=True in the DataLoader and .to(device, non_blocking=True)"),
-    ("exposed copies", 0.05, "{share} of a step is copying while no kernel runs",
-     "copy the next batch in a stream of its own while this one computes"),
-    ("TF32 off", 0.20, "{share} of a step is matrix products in float32, and this GPU has TF32",
-     "torch.set_float32_matmul_precision('high'), if its rounding (10 bits) is acceptable"),
-    ("power limit", 0.02, "the power limit costs {share} of the GPU's clock",
-     "raise it (nvidia-smi -pl, as root), or compare runs of one limit alone"),
     ("optimiser tail", 0.20,
      "{share} of a step is after the backward pass, {optimiser} of that in the optimiser",
      "fused=True, else foreach=True; look at clipping, logging and schedules in the loop"),
@@ -62,9 +51,6 @@ _RULES = (
      "a larger batch, torch.compile{graph}"),
     ("one operator", 0.40, "{top} is {share} of a step, most of it in {top_module}",
      "look there first: shapes, layout, precision, another algorithm"),
-    ("copies and casts", 0.10,
-     "{share} of a step is copying, {casts:.0f} conversions of type a step",
-     "keep data in one type and layout; autocast only where it pays"),
     ("Python", 0.40, "{share} of a step is in no operator, most of it in the {phase} phase",
      "vectorise loops over elements, or torch.compile"),
     ("evaluation", 0.25, "{share} of the training is evaluation and reports",
@@ -81,21 +67,9 @@ _SWITCHES = {
     "one operator": ("amp", "channels_last"),
     "Python": ("compile",),
 }
-_SLOW_HOST = "more DataLoader workers (now {workers}), persistent_workers=True, cheaper transforms"
-_SLOW_TRANSFER = (
-    "fewer and larger tensors in a batch, smaller types, pin_memory=True; "
-    "with a small data set no workers (now {workers})"
-)
-_LATE_RANK = "look at what rank {rank} does besides: its data, its share of rows, its processor"
-_SLOW_COLLECTIVES = (
-    "gradients of several batches by no_sync(), smaller ones by a bf16_compress_hook, "
-    "another bucket_cap_mb; a value once an epoch in place of each step"
-)
-
-
 # What a GPU waits for, and what to try.
 _IDLE = {
-    "loader": ("for data", _SLOW_HOST),
+    "loader": ("for data", "more DataLoader workers; see loader"),
     "Python": (
         "in Python, outside all operators",
         "torch.compile, a CUDA graph, or vectorised loops",
@@ -171,80 +145,47 @@ def _shares(document: Document) -> tuple[dict[str, float], dict[str, Any]]:
     medians = {row["name"]: row["median"] for row in document["phases"]}
     data = medians.get("data", 0.0) / medians["step"]  # of a usual step: stalls do not count
     python = [row for row in rows if row["name"] == PYTHON and row["phase"] != "evaluation"]
-    ranked = [pair for pair in largest_operators(document) if pair[0]["name"] not in (PYTHON, WAIT)]
+    ranked = [pair for pair in largest_operators(document) if pair[0]["name"] != PYTHON]
     top, largest = ranked[0] if ranked else ({"name": "", "phase": "", "module": ""}, 0.0)
     calls, tiny = _tiny(rows, cuda=cuda)
     tail = _seconds([row for row in rows if row["phase"] == "tail"]) or 1.0
     inside = _seconds([row for row in rows if row["module"] == OPTIMISER])
-    waited, own_wait, waiting_words = _communication(document)
-    idle = (document["idle_share"] or 0.0) - own_wait
+    alone = not document["rank"]  # else it may be a wait for another rank
+    idle = document["idle_share"] or 0.0
     shares = {
         "loader": data,
         "between steps": medians.get("other", 0.0) / medians["step"],
-        "communication": waited,
         "garbage collector": document["collector_share"],
-        "idle processor": idle if data < BUSY_LOADER and not cuda else 0.0,
+        "idle processor": idle if data < BUSY_LOADER and not cuda and alone else 0.0,
         "optimiser tail": medians.get("tail", 0.0) / medians["step"],
         "tiny operators": tiny / calls if calls >= MANY else 0.0,
         "one operator": largest,
-        "copies and casts": _seconds([row for row in rows if row["name"] in CASTS]) / window,
-        "Python": _seconds(python) / window,
+        "Python": _seconds(python) / window if alone else 0.0,
         "evaluation": document["evaluation"]["share"],
         **_gpu_shares(document, medians["step"]),
     }
     at = {line["phase"]: f", most of it at {line['place']}" for line in reversed(document["lines"])}
-    waiting = document["waiting"] or {"host": 1.0, "transfer": 0.0}
-    slow = _SLOW_HOST if waiting["host"] >= waiting["transfer"] else _SLOW_TRANSFER
-    workers = document["environment"]["workers"] or 0
     cause = _idle_cause(document, shares)
     if cuda and shares["idle GPU"] < IDLE_GPU:  # then the host runs ahead of the GPU
         shares["Python"] = 0.0
     words = {
-        **waiting_words,
-        "idle_for": _IDLE[cause][0], "idle_try": _IDLE[cause][1].format(workers=workers),
-        "data_try": slow.format(workers=workers),
+        "idle_for": _IDLE[cause][0], "idle_try": _IDLE[cause][1],
+        "workers": document["environment"]["workers"] or 0,
         "data_line": at.get("data", ""), "gap_line": at.get("other", ""),
         "optimiser": f"{inside / tail * 100:.0f} %",
         "calls": calls, "kind": "kernels" if cuda else "operators",
         "graph": ", a CUDA graph" if cuda else "",
         "top": top["name"], "top_module": module(top),
-        "casts": sum(row["calls"] for row in rows if row["name"] == "aten::_to_copy"),
         "phase": max(python, key=lambda row: row["seconds"])["phase"] if python else "",
     }  # fmt: skip
     return shares, words
 
 
-def _communication(document: Document) -> tuple[float, float, dict[str, Any]]:
-    """Return the shares of a step that the rank which waits most and the profiled one wait for
-    others, and the values for the sentences."""
-    communication = document["communication"]
-    if communication is None:
-        return 0.0, 0.0, dict.fromkeys(("waiting_rank", "late", "communication_try"), "")
-    row = max(communication["ranks"], key=lambda row: row["waited"])
-    words = {"waiting_rank": row["rank"], "late": "", "communication_try": _SLOW_COLLECTIVES}
-    if (late := communication["late"]) is not None:
-        words["late"] = f": rank {late['rank']} comes late ({MEANING[late['phase']]})"
-        words["communication_try"] = _LATE_RANK.format(rank=late["rank"])
-    first_rank = communication["ranks"][0]
-    return (
-        row["waited"] / row["step_seconds"],
-        first_rank["waited"] / first_rank["step_seconds"],
-        words,
-    )
-
-
 def _gpu_shares(document: Document, step: float) -> dict[str, float]:
     gpu = document["gpu"]
     if gpu is None:
-        names = ("idle GPU", "pageable copies", "exposed copies", "TF32 off", "power limit")
-        return dict.fromkeys(names, 0.0)
-    return {
-        "idle GPU": gpu["idle_share"],
-        "pageable copies": gpu["pageable_copies"] / step,
-        "exposed copies": gpu["exposed_copies"] / step,
-        "TF32 off": gpu["float32_products"] / step if gpu["tf32"] else 0.0,
-        "power limit": gpu["power_capped_share"],
-    }
+        return {"idle GPU": 0.0, "pageable copies": 0.0}
+    return {"idle GPU": gpu["idle_share"], "pageable copies": gpu["pageable_copies"] / step}
 
 
 def _idle_cause(document: Document, shares: dict[str, float]) -> str:

@@ -52,14 +52,13 @@ def line_fields(line: CodeLine | None) -> Document:
 class TimedSteps:
     """Steps that were timed, a value (s) each but for `number`. `times` are those of the phases and
     the training's own; `wall` is the wall's clock, `cpu` the processor's, `gc` the time in Python's
-    garbage collector, `host` that of the data set and collate while the training waits."""
+    garbage collector."""
 
     number: np.ndarray
     times: Mapping[str, np.ndarray]
     wall: np.ndarray
     cpu: np.ndarray
     gc: np.ndarray
-    host: np.ndarray
 
     @property
     def own(self) -> np.ndarray:

@@ -200,7 +200,6 @@ class MemoryProbe(observe.Probe):
             keepers=[[*maker, text] for maker, text in self._keepers.items()],
             lines=self._lines.table,
             peak_rss=peak_rss(),
-            allocator=allocator() if torch.cuda.is_initialized() else None,  # type: ignore[no-untyped-call]
         )
 
     # -- marks ------------------------------------------------------------------------------
@@ -357,29 +356,6 @@ def _objects() -> list[tuple[str, int, int, int]]:
             row[0] += trace.size
             row[1] += 1
     return [(file, line, size, number) for (file, line), (size, number) in sums.items()]
-
-
-def allocator() -> dict[str, int]:
-    """Return what torch's CUDA allocator holds (bytes; torch's "CUDA memory management"): the peaks
-    of tensors and of reserved memory, and by its own snapshot, now, what is `reserved` in how many
-    `segments`, what of it is free (`cached` in whole segments, `split` beside blocks in use) with
-    the `largest_free` block, and how often it had to give all back and try again (`retries`)."""
-    stats: dict[str, int] = torch.cuda.memory_stats()
-    segments: Any = torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
-    free: dict[bool, list[int]] = {True: [], False: []}  # by whether the segment is in use
-    for segment in segments:
-        blocks = [b["size"] for b in segment["blocks"] if b["state"] == "inactive"]
-        free[segment["allocated_size"] > 0] += blocks
-    return {
-        "peak_allocated": stats.get("allocated_bytes.all.peak", 0),
-        "peak_reserved": stats.get("reserved_bytes.all.peak", 0),
-        "reserved": sum(segment["total_size"] for segment in segments),
-        "segments": len(segments),
-        "cached": sum(free[False]),
-        "split": sum(free[True]),
-        "largest_free": max([*free[True], *free[False], 0]),
-        "retries": stats.get("num_alloc_retries", 0),
-    }
 
 
 def storage_of(tensor: Tensor) -> Any:

@@ -14,7 +14,6 @@ from typing import Any
 from torch import cuda, nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from .communication import Communication, length, union
 from .names import ModuleNames
 from .phases import STATES
 
@@ -22,11 +21,8 @@ _EDGE, _MODULE = "celedger edge ", "celedger module "  # a moment, and a range
 _FIGURES = ("calls", "device", "memory", "kernels")
 _NODE = "autograd::engine::evaluate_function: "
 OPTIMISER = "(optimiser)"  # in place of a module, for an optimiser's step
-# In the names of the kernels that cuBLAS and cuDNN run for products in full float32.
-_FLOAT32 = ("sgemm", "f32f32_f32f32_f32", "_simt_")
 PYTHON = "(Python)"  # time of a phase outside all operators
 _PROBES = ("celedger ", "cudaStreamIsCapturing")  # the second is asked before each look
-WAIT = "(communication)"  # time of a phase in which the training waits for other ranks
 
 
 class ProfilerWindow:
@@ -89,14 +85,11 @@ class ProfilerWindow:
         """Return `steps` (s, each step's wall time in the window, without the first, the
         profiler's warm-up) and `rows`: name, phase, module (None outside of all), calls a step,
         seconds of each step's self time, seconds a step on the device, bytes a step allocated
-        less those freed. Times of one step's rows add up to its wall time on the CPU.
-        `communication` (None without any): seconds of each step. `device`: see `device_work`; None
-        without a GPU."""
+        less those freed. Times of one step's rows add up to its wall time on the CPU. `device`:
+        see `device_work`; None without a GPU."""
         if self._profile is None or self.running:
-            nothing = dict.fromkeys(("communication", "device"))
-            return {"steps": [], "rows": [], "problem": self.problem, **nothing}
+            return {"steps": [], "rows": [], "problem": self.problem, "device": None}
         every = list(self._profile.events())
-        communication = Communication(every)
         events = [e for e in every if not str(e.device_type).endswith("CUDA")]
         edges = _Edges([e for e in events if e.name.startswith(_EDGE)])
         owners = _owners(events)
@@ -104,18 +97,14 @@ class ProfilerWindow:
         rows: dict[tuple[str, str, str | None], dict[str, Any]] = defaultdict(
             lambda: {"seconds": [0.0] * n, **dict.fromkeys(_FIGURES, 0.0)}
         )
-        waited = _by_range(communication, events)
         for step, phase, start, end in edges.phases():
-            wait = 0.0 if communication.on_device else length(communication.waited, start, end)
-            rows[PYTHON, phase, None]["seconds"][step] += (end - start) / 1e6 - wait
-            if wait:
-                rows[WAIT, phase, None]["seconds"][step] += wait
+            rows[PYTHON, phase, None]["seconds"][step] += (end - start) / 1e6
         for event in events:
             at = edges.of(event)
             if at is None or event.name == "[memory]":
                 continue
             step, phase = at
-            seconds = event.self_cpu_time_total / 1e6 - waited.get(id(event), 0.0)
+            seconds = event.self_cpu_time_total / 1e6
             module = _within(event, _MODULE)
             if module is None and phase == "backward":
                 module = owners.get(_sequence(event))
@@ -131,12 +120,10 @@ class ProfilerWindow:
             row["seconds"][step] += seconds
             for figure, value in _figures(event).items():
                 row[figure] += value
-        seconds = _by_step(communication, edges) if communication.running else None
         names = {event.name for event in events}  # the profiler repeats ranges on the device
         work = [e for e in every if str(e.device_type).endswith("CUDA") and e.name not in names]
         return {
             "steps": edges.steps, "rows": _table(rows, n), "problem": self.problem,
-            "communication": seconds,
             "device": device_work(work, edges.span, n) if work and n else None,
         }  # fmt: skip
 
@@ -164,32 +151,6 @@ def _owners(events: list[Any]) -> dict[int, str]:
     return owners
 
 
-def _by_range(communication: Communication, events: list[Any]) -> dict[int, float]:
-    """Return the seconds that the CPU waited in the self time of each event, by its id."""
-    seconds: dict[int, float] = defaultdict(float)
-    if communication.on_device or not communication.waited:
-        return seconds
-    ranges = [e for e in events if not e.is_async]
-    ranges.sort(key=lambda e: (e.time_range.start, -e.time_range.end))
-    for start, end in communication.waited:
-        around = [e for e in ranges if e.time_range.start <= start and end <= e.time_range.end]
-        if around:  # the last of them is the innermost
-            seconds[id(around[-1])] += (end - start) / 1e6
-    return seconds
-
-
-def _by_step(communication: Communication, edges: _Edges) -> dict[str, list[float]]:
-    """Return the seconds of each step in which collectives run, in which the training computes
-    meanwhile, and in which it waits for them."""
-    return {
-        name: [length(spans, start, end) for start, end in edges.spans]
-        for name, spans in (
-            ("seconds", communication.running), ("overlapped", communication.overlapped),
-            ("waited", communication.waited),
-        )
-    }  # fmt: skip
-
-
 def _range(name: str) -> Any:
     opened = record_function(name)
     opened.__enter__()  # type: ignore[no-untyped-call]
@@ -206,30 +167,27 @@ def _figures(event: Any) -> dict[str, float]:
 
 
 def device_work(events: list[Any], span: tuple[float, float], steps: int) -> dict[str, float]:
-    """Return the device's own work in a window of `steps` steps, in seconds a step: `busy`,
-    `kernels` (a sum), `exposed_copies` (beside no kernel), `pageable_copies` (from memory that is
-    not pinned), `float32_products` (without TF32); and `launches`, the number of kernels."""
+    """Return the device's own work in a window of `steps` steps, in seconds a step: `busy`, and
+    `pageable_copies` (from memory that is not pinned)."""
     begin, end = span
-    ranges: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    work: list[tuple[float, float]] = []
+    pageable: list[tuple[float, float]] = []
     for event in events:
         at = max(event.time_range.start, begin), min(event.time_range.end, end)
-        if at[0] >= at[1]:
-            continue
-        copies = event.name.startswith(("Memcpy", "Memset"))
-        ranges["copies" if copies else "kernels"].append(at)
-        if copies and "Pageable" in event.name:
-            ranges["pageable"].append(at)
-        elif any(word in event.name for word in _FLOAT32):
-            ranges["float32"].append(at)
-    busy = length(union(ranges["kernels"] + ranges["copies"]))
-    seconds = {
-        "busy": busy, "kernels": length(ranges["kernels"]),
-        "exposed_copies": busy - length(union(ranges["kernels"])),
-        "pageable_copies": length(ranges["pageable"]),
-        "float32_products": length(ranges["float32"]),
-    }  # fmt: skip
-    table = {name: value / steps for name, value in seconds.items()}
-    return {**table, "launches": len(ranges["kernels"]) / steps}
+        if at[0] < at[1]:
+            work.append(at)
+            if event.name.startswith("Memcpy") and "Pageable" in event.name:
+                pageable.append(at)
+    return {"busy": _covered(work) / steps, "pageable_copies": _covered(pageable) / steps}
+
+
+def _covered(spans: list[tuple[float, float]]) -> float:
+    """Return the seconds (of µs) in which at least one of the spans runs."""
+    total, until = 0.0, float("-inf")
+    for start, end in sorted(spans):
+        total += max(end - max(start, until), 0.0)
+        until = max(until, end)
+    return total / 1e6
 
 
 class _Edges:
@@ -242,8 +200,7 @@ class _Edges:
         begins = [i for i, phase in enumerate(self._phases) if phase == STATES[0]]
         whole = list(zip(begins[1:], begins[2:]))  # noqa: B905, RUF007 (3.8); the end cuts the last
         self._step = {i: step for step, (a, b) in enumerate(whole) for i in range(a, b)}
-        self.spans = [(self._starts[a], self._starts[b]) for a, b in whole]
-        self.steps = [(end - start) / 1e6 for start, end in self.spans]
+        self.steps = [(self._starts[b] - self._starts[a]) / 1e6 for a, b in whole]
 
     @property
     def span(self) -> tuple[float, float]:

@@ -5,17 +5,13 @@ sums up the times between the edges. Times are integers, in ns.
 
 from __future__ import annotations
 
-import multiprocessing.connection
 import os
-import queue
-import threading
 import time
 from array import array
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
-from torch.utils.data._utils import fetch
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from .observe import patch
@@ -24,7 +20,7 @@ from .observe import patch
 # end of the last backward pass to the end of the step.
 GAP, FORWARD, BACKWARD, TAIL, EVALUATION = range(5)
 STATES = ("data", "forward", "backward", "tail", "evaluation")
-_COLUMNS = ("edge", "step", "phase", "own", "wall", "cpu", "gc", "loader", "host")
+_COLUMNS = ("edge", "step", "phase", "own", "wall", "cpu", "gc", "loader")
 
 
 class OwnClock:
@@ -55,11 +51,8 @@ class PhaseClock:
         self.collected = 0  # in the garbage collector; set by others
         self.workers: int | None = None  # of the last DataLoader; None: there was none
         self.own = OwnClock()
-        self._thread = threading.get_ident()
         self._waited = 0  # by the training's thread inside a DataLoader
         self._waits: list[int] = []
-        self._fetched = 0  # of it, in the data set and in collate, or until a worker was done
-        self._fetches: list[int] = []
         self._columns = {name: array("q") for name in _COLUMNS}
         self._events: list[Any] | None = [] if cuda else None
         self.enter(GAP)
@@ -68,7 +61,7 @@ class PhaseClock:
         self.edge, self.state = self.edge + 1, phase
         row = (
             self.edge, self.step, phase, self.own(), time.perf_counter_ns(), time.process_time_ns(),
-            self.collected, self._waited, self._fetched,
+            self.collected, self._waited,
         )  # fmt: skip
         for name, value in zip(_COLUMNS, row):  # noqa: B905 (Python 3.8)
             self._columns[name].append(value)
@@ -117,23 +110,6 @@ class PhaseClock:
     def watch_loaders(self) -> None:
         for owner, name in ((DataLoader, "__iter__"), (_BaseDataLoaderIter, "__next__")):
             patch(owner, name, before=self._load_begins, after=self._load_ends)
-        slow: list[tuple[Any, str]] = [
-            (fetch._MapDatasetFetcher, "fetch"), (fetch._IterableDatasetFetcher, "fetch"),
-            (multiprocessing.connection, "wait"),  # for a worker's batch
-        ]  # fmt: skip
-        if self._events is not None:
-            slow.append((queue.Queue, "get"))  # of the thread that pins memory
-        for owner, name in slow:
-            patch(owner, name, before=self._fetch_begins, after=self._fetch_ends)
-
-    def _fetch_begins(self, *_: Any, **__: Any) -> None:
-        if self._waits and threading.get_ident() == self._thread:
-            self._fetches.append(self.own())
-
-    def _fetch_ends(self, *_: Any, **__: Any) -> None:
-        if self._fetches and threading.get_ident() == self._thread:
-            began, outermost = self._fetches.pop(), not self._fetches
-            self._fetched += (self.own() - began) * outermost
 
     def _load_begins(self, loader: Any) -> None:
         self._waits.append(self.own())

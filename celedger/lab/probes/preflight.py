@@ -18,7 +18,6 @@ from torch.utils._pytree import tree_map_only
 from . import observe
 from .fed_rows import FEWEST, agreement
 from .first_steps import REPEATED, FirstSteps, OuterCall
-from .inference import inference_memory, latency
 from .losses import graded
 from .tensors import tensors
 
@@ -480,8 +479,6 @@ CHECKS: dict[str, Callable[[FirstSteps], Result]] = {
     "overfits one batch": overfits,
     "looks at its inputs": zeroed,
     "memory stays flat": flat,
-    "inference latency": latency,
-    "inference memory": inference_memory,
 }
 
 

@@ -22,7 +22,6 @@ from .observe import Args, Kwargs
 from .operators import ProfilerWindow
 from .phase_probe import WARM_UP, PhaseProbe
 from .phases import FORWARD, TAIL
-from .resources import DiskUse
 from .stack import Lines, StackSampler
 from .switches import SwitchProbe
 from .waits import DeviceWaits, TensorReads
@@ -42,9 +41,6 @@ class ProfileProbe(PhaseProbe):
         self._sampler = StackSampler(threading.get_ident(), self._lines, lambda: self.clock.edge)
         super().starts()
         self._waits = DeviceWaits(self._lines) if self.cuda else TensorReads(self._lines)
-        self._disks = DiskUse()
-        iterators: Any = torch.utils.data.dataloader._MultiProcessingDataLoaderIter
-        observe.patch(iterators, "_shutdown_workers", before=self._disks.workers_end)
         self._pauses: list[tuple[int, int]] = []  # step and line
         self._watch_collector()
         self._sampler.start()
@@ -90,13 +86,11 @@ class ProfileProbe(PhaseProbe):
         self.write(
             "profile", torch=torch.__version__, device="cuda" if self.cuda else "cpu",
             threads=torch.get_num_threads(),
-            tf32=self.cuda and torch.cuda.get_device_capability() >= (8, 0),
             exact=self.clock.own.exact,
             workers=self.clock.workers, edges=self.clock.read(),
             untimed=[WARM_UP, WARM_UP + 1 + WINDOW + SETTLE],
             window={"first": WARM_UP + 1, **self._window.read()},
             lines=self._lines.table, samples=self._sampler.columns, pauses=self._pauses,
-            disks=self._disks.read(),
             waits=[(*key, n / (WINDOW + 1)) for key, n in self._waits.counts.items()],
         )  # fmt: skip
 

@@ -36,7 +36,6 @@ def memory_text(target: ProfileTarget, document: Document, *, width: int = 100) 
     heads = columns(">last epochs", ">peak", ">held at its end", ">process")
     parts = [
         "\n".join(clip(line, width) for line in head),
-        _allocator(document["allocator"]),
         *(_peak(name, peak, width) for name, peak in document["peaks"].items() if peak["bytes"]),
         table(heads, epochs, width=width),
         _leaks(document["leaks"]) or "nothing piles up from epoch to epoch",
@@ -92,23 +91,6 @@ def _peak(name: str, peak: Document, width: int) -> str:
     heads = columns(">held", ">share", "made by", "phase", "module", "line")
     head = f"peak of {PEAKS[name]}: tensors of {size(peak['bytes'])}, step {peak['step']}"
     return f"{head}\n{table(heads, rows[:ROWS], width=width)}{_more(rows)}"
-
-
-def _allocator(allocator: Document | None) -> str:
-    """Return a sentence on torch's CUDA allocator; "" without a GPU."""
-    if allocator is None:
-        return ""
-    reserved, allocated = size(allocator["peak_reserved"]), size(allocator["peak_allocated"])
-    peaks = f"{reserved} for tensors of {allocated} at most"
-    text = (
-        f"the allocator reserved {peaks}; at the end {size(allocator['reserved'])} in "
-        f"{allocator['segments']} segments, {size(allocator['cached'])} of it unused and "
-        f"{size(allocator['split'])} free between tensors; the largest free block is "
-        f"{size(allocator['largest_free'])}"
-    )
-    if allocator["retries"]:
-        text += f"; it gave all unused memory back {allocator['retries']} × to go on"
-    return text
 
 
 def _leaks(leaks: Sequence[Document]) -> str:

@@ -30,8 +30,6 @@ _ADVICE = {
     "output fits the loss": "give the loss what its manual says: logits, equal shapes",
     "training data shuffled": "shuffle=True in the training's DataLoader",
     "memory stays flat": "keep numbers, not tensors: loss.item() or loss.detach()",
-    "inference latency": "torch.set_flush_denormal(True), and clamp what comes in",
-    "inference memory": "keep no outputs and no inputs in the module or in a global cache",
     "train and validation alike": "draw both from the same data, and scale them alike",
 }
 

@@ -93,7 +93,6 @@ def profile_text(target: ProfileTarget, document: Document, *, width: int = 100)
     parts = [
         "\n".join(clip(line, width) for line in head),
         _phases(document, width),
-        _communication(document, width),
         _operators(document, width),
         table(columns(">share", "phase", "line of yours"), lines, width=width),
         _stalls(document),
@@ -148,18 +147,6 @@ def _phases(document: Document, width: int) -> str:
     ]
     heads = columns("phase of a step", ">median", ">p90", ">p99", ">share")
     text = table(heads, rows, width=width)
-    if (waiting := document["waiting"]) is not None:
-        whole = waiting["host"] + waiting["transfer"]
-        host, transfer = (percent(waiting[name] / whole) for name in ("host", "transfer"))
-        text += f"\nof the wait for data, {host} is the data set and collate, {transfer} transfer"
-    first, *_, last = document["processors"]
-    text += (
-        f"\nprocessors in use: {first:.2f} in the first tenth of the steps, {last:.2f} in the last"
-    )
-    if (disks := document["disks"]) is not None:
-        read, asked, written = (disks[k] for k in ("read_bytes", "rchar", "write_bytes"))
-        text += f"\nread {size(asked)}, {size(read)} of it from disk; wrote {size(written)} to disk"
-        text += f"; waited {duration(disks['wait'])} for disks" if disks["wait"] else ""
     if (gpu := document["gpu"]) is not None:
         busy, idle = seconds(gpu["busy"]), percent(gpu["idle_share"])
         text += f"\nthe GPU works {busy} of a step and idles {idle}"
@@ -170,21 +157,6 @@ def _phases(document: Document, width: int) -> str:
             f"each, {percent(evaluation['share'])} of the training"
         )
     return text
-
-
-def _communication(document: Document, width: int) -> str:
-    if document["communication"] is None:
-        return ""
-    rows = [
-        (
-            f"rank {row['rank']}", seconds(row["seconds"]),
-            percent(row["overlapped"] / (row["seconds"] or 1.0)), seconds(row["waited"]),
-            percent(row["waited"] / row["step_seconds"]),
-        )
-        for row in document["communication"]["ranks"]
-    ]  # fmt: skip
-    heads = columns("communication of a step", ">time", ">overlapped", ">waited for", ">share")
-    return table(heads, rows, width=width)
 
 
 def _operators(document: Document, width: int) -> str:
