@@ -70,8 +70,7 @@ def doctor(
         # What is asked for is the restore: its status alone counts.
         worst = _restore(settings.ledger, archive)
     status, running = _examine(context.obj, settings.ledger, archive)
-    is_sound = running is not None and status == Status.GOOD
-    worst = max(worst, status, _archived(archive, settings.ledger if is_sound else None))
+    worst = max(worst, status, _archived(archive))
     for hook in hooks.status(repository, sys.executable):
         print(context.obj.retyped(f"hook        {hook.name}: {hook.state}"))
     # Without a ledger no log is known to be old.
@@ -89,7 +88,6 @@ def _surroundings(repository: Repository, settings: Config) -> Status:
     """Print what celedger would train here, with what and on what."""
     from celedger.base import config
     from celedger.system import gpu, sandbox
-    from celedger.system.instruction_counter import Counter
     from celedger.trial.workplace import interpreters_of, suite_of
 
     print(f"repository  {repository.root}")
@@ -100,9 +98,6 @@ def _surroundings(repository: Repository, settings: Config) -> Status:
         version = sandbox.version()
         state = "available" if version >= sandbox.NEEDED else "not available"
         print(f"sandbox     {state} (Landlock, version {version})")
-        problem = Counter(0).problem
-        absent = f"none for instructions ({problem}); cpu_time tells a trial's work"
-        print(f"counters    {absent if problem else 'instructions'}")
         print(f"recorder    {_recorder()}")
         suite = suite_of(repository, settings)
         print(f"suite       {suite.name}: {', '.join(t.name for t in suite.tasks)}")
@@ -144,8 +139,6 @@ def _restore(path: Path, archive: Archive) -> Status:
     print(f"restored    {count(done.trials, 'trial')} of {path}")
     if done.aside is not None:
         print(f"kept        {done.aside}: the damaged ledger")
-    if done.unsealed:
-        print(f"unchecked   {count(done.unsealed, 'fact')} without a checksum")
     if done.lost and whole:
         print(f"renewed     {archive.folder}: {count(len(done.lost), 'fact')} of it was damaged")
     else:
@@ -203,25 +196,17 @@ def _listed(title: str, names: Sequence[str]) -> None:
         print(f"{title:<12}and {len(names) - _LISTED} more")
 
 
-def _archived(archive: Archive, ledger: Path | None) -> Status:
-    """Print what the archive holds and what of it is damaged, or a sound ledger has otherwise."""
-    from celedger.ledger.archive import compare, damage_of
+def _archived(archive: Archive) -> Status:
+    """Print what the archive holds and what of it is damaged."""
+    from celedger.ledger.archive import damage_of
 
     if not archive.size:
         return Status.GOOD
     print(
         f"archive     {archive.folder}: {count(archive.trials(), 'trial')}, {_size(archive.size)}"
     )
-    if damage := damage_of(archive.path):
-        return _damage(damage)
-    if ledger is None:
-        return Status.GOOD
-    result = compare(ledger, archive.path)
-    _listed("lacks", result.lacking)
-    if result.lacking:
-        print("to mend     `celedger doctor --restore`")
-    _listed("differs", [f"{name}: ledger and archive do not agree" for name in result.otherwise])
-    return Status.FAILED if result.otherwise else Status.GOOD
+    damage = damage_of(archive.path)
+    return _damage(damage) if damage else Status.GOOD
 
 
 def _kept(parts: Sequence[Part], prune: bool) -> str:

@@ -187,7 +187,6 @@ def reading(options: Options) -> Iterator[Session]:
         _take_in_leftovers(repository, settings.ledger, archive)
         with Ledger.open(settings.ledger, readonly=True, archive=archive) as ledger:
             _report_lost_trials(repository, ledger, options)
-            _report_left_out(ledger, options)
             yield Session(repository, settings, ledger, Gate.of(repository, attended=False))
 
 
@@ -220,7 +219,6 @@ def writing(
             settings.ledger, create=True, readonly=read_only, archive=archive
         ) as ledger:
             _report_lost_trials(repository, ledger, options)
-            _report_left_out(ledger, options)
             if not read_only:
                 report_leftovers(repository, ledger)
             if settings.engine == "local":
@@ -341,7 +339,6 @@ def keep(
 
 
 TYPED = 12  # digits of a hash in a command that is kept
-_NAMED = 3  # damaged facts, of those that are left out
 _OF_ONE_ANSWER = ("json", "output", "timeline", "record")  # say nothing of what is answered
 
 
@@ -396,18 +393,6 @@ def _report_lost_trials(repository: Repository, ledger: Ledger, options: Options
         note(options.retyped(
             f"celedger: {ledger.path} is missing recorded trials; "
             "`celedger doctor --restore` brings it back"
-        ))  # fmt: skip
-
-
-def _report_left_out(ledger: Ledger, options: Options) -> None:
-    lines = ledger.left_out()
-    for line in lines[:_NAMED]:
-        warn(f"{line}: left out")
-    if lines:
-        more = f"and {len(lines) - _NAMED} more; " if len(lines) > _NAMED else ""
-        warn(options.retyped(
-            f"{more}`celedger doctor` names all, `celedger doctor --restore` rebuilds "
-            f"{ledger.path} without them"
         ))  # fmt: skip
 
 

@@ -6,7 +6,6 @@ as NumPy arrays. It must not know git: a ledger that was copied anywhere can be 
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from dataclasses import dataclass, fields
 from html import escape
@@ -176,11 +175,7 @@ class OpenLedger:
 
 def open(path: str | Path = "ledger.db") -> OpenLedger:  # noqa: A001 -- `celedger.open`
     """Open a ledger for reading. Raises LedgerError with one sentence where it cannot be."""
-    reader = Reader.open(Path(path), readonly=True)
-    if lines := reader.left_out():
-        more = f" and {len(lines) - 1} more" * (len(lines) > 1)
-        warnings.warn(f"{path}: {lines[0]}{more}: left out", stacklevel=2)
-    return OpenLedger(reader)
+    return OpenLedger(Reader.open(Path(path), readonly=True))
 
 
 def _ulid(trial: TrialRecord | str) -> str:

@@ -12,25 +12,22 @@ from __future__ import annotations
 
 import copy
 import functools
-import hashlib
-import marshal
 import operator
 import os
 import shutil
 import sqlite3
 import zlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from celedger.base import files
 from celedger.base.errors import LedgerDamaged, LedgerError
 from celedger.base.text import plain
-from celedger.ledger import checksums, opening, salvage, schema, validation
-from celedger.ledger.checksums import COLUMNS, NAMES, PARTS, Union
+from celedger.ledger import checksums, opening, schema
+from celedger.ledger.checksums import Union
 
 _LONGEST = 200  # bytes of a folder's name
 # The last row of the ledger's checksums whose fact is archived.
@@ -182,12 +179,11 @@ def current(path: Path) -> sqlite3.Connection:
 @dataclass(frozen=True, slots=True)
 class Restored:
     """The result of `restore`. `aside` is where a damaged ledger lies now, `lost` the names of
-    facts that could not be read, `unsealed` how many came whose checksum could not."""
+    facts that could not be read."""
 
     trials: int
     aside: Path | None
     lost: tuple[str, ...]
-    unsealed: int
 
 
 def restore(path: Path, archive: Archive) -> Restored:
@@ -199,15 +195,15 @@ def restore(path: Path, archive: Archive) -> Restored:
     if opening.size(path):
         with suppress(LedgerDamaged), closing(_writable(path)) as ledger:
             before = _trials(ledger)
-            lost, unsealed = _unite(ledger, archive.path)
+            lost = _unite(ledger, archive.path)
             archive.copy(ledger)
-            return Restored(_trials(ledger) - before, None, lost, unsealed)
+            return Restored(_trials(ledger) - before, None, lost)
     draft = files.beside(path) / "restored" / path.name
     with opening.alone(path):
         shutil.rmtree(draft.parent, ignore_errors=True)
         private_folder(draft.parent)
         with closing(_writable(draft)) as ledger:
-            lost, unsealed = _unite(ledger, archive.path, path)
+            lost = _unite(ledger, archive.path, path)
             trials = _trials(ledger)
             if not trials and (lost or (opening.size(path) and not archive.size)):
                 raise LedgerError(
@@ -220,16 +216,12 @@ def restore(path: Path, archive: Archive) -> Restored:
         shutil.rmtree(draft.parent, ignore_errors=True)
     with closing(_writable(path)) as ledger:
         archive.copy(ledger)
-    return Restored(trials, aside, lost, unsealed)
+    return Restored(trials, aside, lost)
 
 
 def _writable(path: Path) -> sqlite3.Connection:
     try:
-        ledger = opening.open_for_writing(path, create=True)
-        if validation.left_out(ledger):  # it is rebuilt without them
-            ledger.close()
-            raise opening.damaged(path, "it has rows that celedger never writes")
-        return ledger
+        return opening.open_for_writing(path, create=True)
     except checksums.ERRORS as error:
         raise opening.explain(error, path) from error
 
@@ -238,31 +230,21 @@ def _trials(ledger: sqlite3.Connection) -> int:
     return int(ledger.execute("SELECT count(*) FROM trials").fetchone()[0])
 
 
-def _unite(ledger: sqlite3.Connection, *paths: Path) -> tuple[tuple[str, ...], int]:
-    """Add every fact of these files that can be read: first those that are as they were written,
-    then those whose checksum is lost. Return the names of what is lost, and how many of the latter
-    came."""
+def _unite(ledger: sqlite3.Connection, *paths: Path) -> tuple[str, ...]:
+    """Add every fact of these files that SQLite can read and that is as it was written. Return the
+    names of what is lost."""
     with ExitStack() as stack:
-        sources = [stack.enter_context(closing(_source(p))) for p in paths if opening.size(p)]
+        sources = []
+        for path in filter(opening.size, paths):
+            with suppress(*checksums.ERRORS):  # of one without its schema nothing can be read
+                source = stack.enter_context(closing(current(path)))
+                sources.append((source, checksums.checksums(source)))
+        if not sources:
+            return tuple(f"what {path} held" for path in paths if opening.size(path))
         with opening.writing(ledger):
-            unions = [Union(source, ledger, checksums.checksums(source)) for source in sources]
+            unions = [Union(source, ledger, written) for source, written in sources]
             left_out = [union.add_all() for union in unions]
-            if any(left_out):
-                left_out = [union.add_all(unsealed=True) for union in unions]
-            return _lost(unions, left_out), sum(union.unsealed for union in unions)
-
-
-def _source(path: Path) -> sqlite3.Connection:
-    """Return a ledger to read from: the file where it is sound, else what can be read of it."""
-    try:
-        connection = current(path)
-    except checksums.ERRORS:
-        return salvage.readable(path)
-    with suppress(*checksums.ERRORS):
-        if next(checksums.damage(connection), None) is None:
-            return connection
-    connection.close()
-    return salvage.readable(path)
+            return _lost(unions, left_out)
 
 
 def _lost(
@@ -274,15 +256,13 @@ def _lost(
     nameless: list[Counter[str]] = []
     for union, rows in zip(unions, left_out, strict=True):
         nameless.append(Counter())
-        for table, row in dict.fromkeys((*rows, *union.gaps())):
+        for table, row in rows:
             if not union.holds(table, row):
                 name = union.name(table, row)
                 if name is None:
                     nameless[-1][table] += 1
                 else:
                     names[name] = None
-        for table, row in union.stood_in:
-            names[f"row {row} of {table}: another one stands in for it"] = None
     common = functools.reduce(operator.and_, nameless) if nameless else Counter()
     return (*names, *(f"{count} of {table}" for table, count in common.items()))
 
@@ -305,84 +285,3 @@ def private_folder(path: Path) -> None:
     if not path.is_dir():
         private_folder(path.parent)
         path.mkdir(mode=0o700, exist_ok=True)
-
-
-# --- whether a ledger and its archive agree
-
-
-class _Contents(Union):
-    """The facts of one ledger, by a hash of what each contains, whatever keys its ledger gave them.
-    Checksums cannot tell that a fact was changed by somebody who wrote its checksum anew, or taken
-    away with it; a second ledger can."""
-
-    def __init__(self, source: sqlite3.Connection) -> None:
-        super().__init__(source, source)
-
-    def carry(self, table: str, row: int) -> int:
-        """Return the hash of what names a fact in every ledger: so a reference to it counts."""
-        if (table, row) not in self._keys:
-            name = self._name(table, row)
-            self._keys[table, row] = self.content(table, row) if name is None else _hash(name)
-        return self._keys[table, row]
-
-    def content(self, table: str, row: int) -> int:
-        """Return the hash of all that a fact holds."""
-        queries = {table: f"SELECT {COLUMNS[table]} FROM {table} WHERE rowid = ?"}
-        rows = [
-            sorted(map(repr, self._rows(part, sql, row)[1]))
-            for part, sql in (queries | PARTS.get(table, {})).items()
-        ]
-        if COLUMNS[table].startswith("id, "):
-            rows[0] = [line.partition(", ")[2] for line in rows[0]]
-        return _hash(rows)
-
-    def by_name(self, equal: Collection[tuple[str, int]]) -> dict[object, tuple[int, str]]:
-        """Return the hash of each complete fact, and its name for a person. Facts without a name
-        have their hash for one. Those with a name that are `equal` are left out."""
-        facts: dict[object, tuple[int, str]] = {}
-        for table, row in checksums.facts(self._source, ()):
-            # The archive may lack the epochs of a trial that has not ended, and parents that a
-            # shallow clone did not know.
-            is_named = len(NAMES.get(table, ())) == 1
-            if self._is_complete(table, row) and not (is_named and (table, row) in equal):
-                content = self.content(table, row)
-                key = self._name(table, row) or (table, content)
-                facts[key] = content, checksums.described(self._source, table, row)
-        return facts
-
-    def _name(self, table: str, row: int) -> tuple[object, ...] | None:
-        names = NAMES.get(table, ())
-        if len(names) != 1 or table == "closures":
-            return None
-        sql = f"SELECT {names[0]} FROM {table} WHERE rowid = ?"
-        return (table, *self._source.execute(sql, (row,)).fetchone())
-
-
-def _hash(value: Any) -> int:
-    return int.from_bytes(hashlib.sha256(marshal.dumps(value, 2)).digest()[:8], "big")
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """Facts of an archive, by their names: those that the ledger has otherwise, and lacks."""
-
-    otherwise: list[str] = field(default_factory=list)
-    lacking: list[str] = field(default_factory=list)
-
-
-def compare(ledger: Path, archive: Path) -> Comparison:
-    """Compare what the archive holds with the ledger. Both must be sound."""
-    with closing(current(ledger)) as one, closing(current(archive)) as other:
-        # Equal keys and checksums: most facts of an archive, which follows its ledger.
-        equal = {
-            fact
-            for fact, _ in checksums.checksums(one).items() & checksums.checksums(other).items()
-        }
-        in_ledger, in_archive = _Contents(one).by_name(equal), _Contents(other).by_name(equal)
-    result = Comparison()
-    for key, (digest, name) in in_archive.items():
-        if key not in in_ledger:
-            result.lacking.append(name)
-        elif in_ledger[key][0] != digest:
-            result.otherwise.append(name)
-    return result

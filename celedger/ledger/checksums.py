@@ -154,7 +154,7 @@ def snapshot(connection: sqlite3.Connection) -> Iterator[None]:
 def damage(connection: sqlite3.Connection) -> Iterator[str]:
     """Yield what is damaged, the facts first: they have names that a person knows."""
     with snapshot(connection):
-        for check in (_changed_facts, _broken_structure):
+        for check in (_changed_facts, _broken_structure, _broken_rules):
             try:
                 yield from map(plain, check(connection))
             except ERRORS as error:
@@ -191,6 +191,11 @@ def _broken_structure(connection: sqlite3.Connection) -> Iterator[str]:
             yield line
     for table, row, parent, _ in connection.execute("PRAGMA foreign_key_check").fetchall():
         yield f"row {row} of {table} refers to a missing row of {parent}"
+
+
+def _broken_rules(connection: sqlite3.Connection) -> Iterator[str]:
+    """Yield the facts that no celedger writes: an older one took them in from another ledger."""
+    return validation.described(connection, validation.broken(connection))
 
 
 def described(connection: sqlite3.Connection, table: str, row: int) -> str:
@@ -233,29 +238,21 @@ class Union:
         self._source = source
         self._target = target
         self._written = written
-        self._takes_unsealed = False
-        self.unsealed = 0  # facts that came without a checksum
         self._keys: dict[tuple[str, int], int] = {}  # of rows of the source, in the target
         self._begun: set[tuple[str, int]] = set()
-        tables = source.execute("SELECT name FROM sqlite_schema WHERE name = 'names'").fetchall()
-        self._is_salvaged = bool(tables)  # see salvage.py
-        stand_ins = source.execute("SELECT * FROM stand_ins").fetchall() if tables else []
-        self._stand_ins: set[tuple[str, int]] = set(stand_ins)
-        self.stood_in: list[tuple[str, int]] = []  # those that came
 
-    def add_all(self, *, unsealed: bool = False) -> list[tuple[str, int]]:
+    def add_all(self) -> list[tuple[str, int]]:
         """Add every fact, and the trials that have not ended. Return those that are damaged, or
-        refer to one that is: they are left out. With `unsealed`, facts without a checksum come
-        too."""
-        self._takes_unsealed = unsealed
+        refer to one that is: they are left out."""
         left_out = []
-        for table, row in facts(self._source, self._written or {}):
-            if (table, row) in self._stand_ins:  # they come where a fact refers to them
-                continue
-            try:
-                self.carry(table, row)
-            except (LookupError, *ERRORS):
-                left_out.append((table, row))
+        try:
+            for table, row in facts(self._source, self._written or {}):
+                try:
+                    self.carry(table, row)
+                except (LookupError, *ERRORS):
+                    left_out.append((table, row))
+        except ERRORS:  # those without a checksum cannot be listed: trials that have not ended
+            left_out.append(("trials", 0))
         return left_out
 
     def add(self, table: str, row: int) -> int:
@@ -275,8 +272,6 @@ class Union:
         changes = self._target.total_changes
         if key is None:
             key = self._insert(table, columns, [values])
-            if (table, row) in self._stand_ins:
-                self.stood_in.append((table, row))
         for part, (names, rows) in contents.items():
             self._insert(
                 part, [validation.PART_OF[part][0], *names], [[key, *values] for values in rows]
@@ -285,9 +280,6 @@ class Union:
             table != "trials" or self._is_complete(table, key)
         ):
             seal(self._target, table, key)
-            self.unsealed += self._written is not None and (table, row) not in self._written
-        elif self._is_salvaged and not self._is_complete(table, key):
-            self.unsealed += 1
         self._keys[table, row] = key
         return key
 
@@ -311,28 +303,14 @@ class Union:
 
     def _verify(self, table: str, row: int, written: Written | None) -> None:
         """Raise LookupError for a fact that is not as it was written, or not there."""
-        if (table, row) in self._stand_ins:
-            same = self._takes_unsealed and any(fact == "trials" for fact, _ in self._begun)
-        elif written is not None:
+        if written is not None:
             same = written.value == checksum(self._source, table, row, written.schema)
-        elif has_ended(self._source, table, row):
-            same = self._takes_unsealed and self._is_whole(table, row)
         else:
-            same = True
+            same = not has_ended(self._source, table, row)
         if not same:
             raise LookupError(f"{described(self._source, table, row)} is damaged")
-        if (table, row) not in self._stand_ins and (
-            why := validation.problem(self._source, table, row)
-        ):
+        if why := validation.problem(self._source, table, row):
             raise LookupError(f"{described(self._source, table, row)}: {why}")
-
-    def _is_whole(self, table: str, row: int) -> bool:
-        """Return False for a trial that has not all the epochs that its outcome counts."""
-        sql = (
-            "SELECT epochs = (SELECT count(DISTINCT epoch) FROM points WHERE trial = o.trial) "
-            "OR trial IN (SELECT trial FROM derived) FROM outcomes o WHERE trial = ?"
-        )
-        return table != "trials" or self._source.execute(sql, (row,)).fetchone() == (1,)
 
     def _rows(self, table: str, sql: str, row: int) -> tuple[list[str], list[list[Any]]]:
         """Return the columns and rows of a fact's part, with the target's keys."""
@@ -361,24 +339,8 @@ class Union:
         self._begun.add((table, row))
         try:
             return self.add(table, row)
-        except (LookupError, *ERRORS):
-            if (key := self._find_by_index(table, row)) is None:
-                raise
-            return key
         finally:
             self._begun.remove((table, row))
-
-    def gaps(self) -> Iterator[tuple[str, int]]:
-        """Yield the rows that the source lacks: ids begin with 1 and are never left out."""
-        for table, columns in COLUMNS.items():
-            if columns.startswith("id, "):
-                rows = self._source.execute(f"SELECT id FROM {table} ORDER BY id").fetchall()
-                rows_there = {row for (row,) in rows}
-                yield from (
-                    (table, row)
-                    for row in range(1, max(rows_there, default=0))
-                    if row not in rows_there
-                )
 
     def name(self, table: str, row: int) -> str | None:
         """Return the name of a fact of the source for a person, where it can be read."""
@@ -403,19 +365,7 @@ class Union:
         with suppress(LookupError, *ERRORS):
             columns, (values,) = self._rows(table, sql, row)
             return self._find(table, *_without_id(columns, values)) is not None
-        return self._find_by_index(table, row) is not None
-
-    def _find_by_index(self, table: str, row: int) -> int | None:
-        """Return the key in the target of a fact whose row is lost, by the name that an index of a
-        salvaged source has of it."""
-        if not self._is_salvaged:
-            return None
-        (name, *others) = NAMES.get(table, ("", ""))
-        sql = "SELECT name FROM names WHERE row = ?"
-        for (value,) in () if others else self._source.execute(sql, (row,)).fetchall():
-            if key := self._find(table, [name], [value]):
-                return key
-        return None
+        return False
 
     def _find(self, table: str, columns: list[str], values: list[Any]) -> int | None:
         """Return the key of the row of this name, or of an equal row where rows have no name."""

@@ -2,8 +2,8 @@
 
 Lives here: the connection's settings, the lock under which a ledger is made or migrated, the copy
 kept before a migration, the check of what is opened, one sentence for each thing that can be wrong
-with the file, and what reading a file that anybody can have made may cost (SQLite's limits, the
-time that it has, with signals let in meanwhile). It must not know what the tables hold.
+with the file, and SQLite's limits for a file that anybody can have made. It must not know what the
+tables hold.
 
 The file is opened through SQLite alone: closing another descriptor of it would drop the POSIX locks
 that a connection of this process holds (https://sqlite.org/howtocorrupt.html).
@@ -18,7 +18,6 @@ import re
 import shlex
 import sqlite3
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from functools import lru_cache
@@ -31,9 +30,7 @@ from celedger.base.errors import LedgerDamaged, LedgerError, RepositoryError, ex
 from celedger.base.text import plain
 from celedger.ledger import checksums, schema, validation
 
-SECONDS, SECONDS_A_MIB = 3.0, 1.0  # of processor time to read a ledger: three times what it takes
-_OPCODES = 100_000  # of SQLite between two looks at the time and at signals: a millisecond
-_exhausted: set[Path] = set()  # ledgers whose time is up
+_OPCODES = 100_000  # of SQLite between two looks at signals: a millisecond
 # What a ledger of ours never needs more of.
 _LIMITS = {
     sqlite3.SQLITE_LIMIT_LENGTH: 1 << 28, sqlite3.SQLITE_LIMIT_SQL_LENGTH: 1 << 20,
@@ -42,7 +39,7 @@ _LIMITS = {
 }  # fmt: skip
 
 
-def limit(connection: sqlite3.Connection, path: Path) -> None:
+def limit(connection: sqlite3.Connection) -> None:
     """Limit what reading a file of others can cost. Signals are let in meanwhile."""
     for kind, most in _LIMITS.items():
         connection.setlimit(kind, most)
@@ -50,38 +47,16 @@ def limit(connection: sqlite3.Connection, path: Path) -> None:
         connection.setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, True)
         connection.setconfig(sqlite3.SQLITE_DBCONFIG_ENABLE_TRIGGER, False)
         connection.setconfig(sqlite3.SQLITE_DBCONFIG_ENABLE_VIEW, False)
-    limit_time(connection, path)
+    _let_signals_in(connection)
 
 
-def limit_time(connection: sqlite3.Connection, path: Path) -> None:
-    """Let signals in while SQLite reads, and end what takes longer than the size of a file
-    explains."""
-    files = (path, Path(f"{path}-wal"))
-    size = sum(file.stat().st_size for file in files if file.exists())
-    end = time.thread_time() + SECONDS + SECONDS_A_MIB * size / (1 << 20)
-
-    def is_over() -> bool:
-        if time.thread_time() > end:
-            _exhausted.add(path)
-        return path in _exhausted
-
-    connection.set_progress_handler(is_over, _OPCODES)
+def _let_signals_in(connection: sqlite3.Connection) -> None:
+    """Run the handlers of signals while SQLite reads: one that raises interrupts it."""
+    connection.set_progress_handler(_go_on, _OPCODES)
 
 
-def ended() -> LedgerDamaged:
-    """Return why SQLite was interrupted. Raises KeyboardInterrupt where the handler of a signal
-    did it: SQLite takes no exception."""
-    if not _exhausted:
-        raise KeyboardInterrupt
-    path = _exhausted.pop()
-    return LedgerDamaged(
-        f"{path} takes longer to read than its size explains", "nothing of it was used"
-    )
-
-
-def is_exhausted() -> bool:
-    """Return True if a ledger took too long, and nobody was told."""
-    return bool(_exhausted)
+def _go_on() -> bool:
+    return False
 
 
 _Structure = tuple[set[tuple[str, str, int]], set[tuple[str, str, str]]]
@@ -186,8 +161,8 @@ def open_for_reading(path: Path) -> sqlite3.Connection:
 
 def open_from_elsewhere(path: Path, folder: Path) -> sqlite3.Connection:
     """Return a connection that cannot write, to a ledger that anybody can have made: none of its
-    views and triggers runs, no note beside it is believed, and reading it takes no longer than a
-    ledger of its size can. One of an older schema is copied to `folder`, and migrated there."""
+    views and triggers runs, and no note beside it is believed. One of an older schema is copied to
+    `folder`, and migrated there."""
     _must_be_a_file(path)
     if size(Path(f"{path}-journal")):  # SQLite would delete files that it names
         raise LedgerError(
@@ -199,12 +174,12 @@ def open_from_elsewhere(path: Path, folder: Path) -> sqlite3.Connection:
     connection = _connect(path, query)
     try:
         connection.execute("PRAGMA query_only = ON")
-        limit(connection, path)
+        limit(connection)
         if _version(connection, path) < schema.version():
             copy = _copied(connection, folder / path.name)
             connection.close()
             connection = copy
-            limit(connection, path)
+            limit(connection)
             schema.migrate(connection)
             connection.execute("PRAGMA query_only = ON")
         for line in foreign_tables(connection, whole=True):
@@ -232,8 +207,8 @@ def _copied(source: sqlite3.Connection, path: Path) -> sqlite3.Connection:
 def _verify(connection: sqlite3.Connection, path: Path) -> None:
     """Raise LedgerDamaged for rows that are not as they were written."""
     wrong = list(islice(checksums.damage(connection), 2))
-    if "interrupted" in wrong or is_exhausted():
-        raise ended()
+    if "interrupted" in wrong:
+        raise KeyboardInterrupt
     if wrong:
         raise damaged(path, wrong[0] + " and more" * (len(wrong) > 1))
 
@@ -253,15 +228,12 @@ def _opened(path: Path, query: str, *, check: bool = True) -> sqlite3.Connection
             _migrate(connection, path)
         if check and not is_stamped(path):
             before = _state(path)
-            limit_time(connection, path)
+            _let_signals_in(connection)
             for line in foreign_tables(connection, whole=False):
                 raise damaged(path, line)
             _verify(connection, path)
-            broken = validation.broken(connection)
             connection.set_progress_handler(None, 0)
-            validation.leave_out(connection, broken)
-            if not broken:
-                stamp(path, before)
+            stamp(path, before)
     except BaseException:
         connection.close()
         raise
@@ -318,7 +290,7 @@ def explain(error: Exception, path: Path) -> LedgerError:
             "celedger runs with space free",
         )
     if kind == "INTERRUPT":
-        return ended()
+        raise KeyboardInterrupt  # by the handler of a signal: SQLite takes no exception
     if kind in ("BUSY", "LOCKED", "PROTOCOL"):
         return LedgerError(
             f"another process has held {path} for more than {BUSY_TIMEOUT:.0f} s",

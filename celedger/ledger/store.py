@@ -27,7 +27,7 @@ from celedger.base import files, serial
 from celedger.base.errors import LedgerError, LedgerGone
 from celedger.base.model import Mark
 from celedger.base.text import escaped, without_sequences
-from celedger.ledger import checksums, opening, validation
+from celedger.ledger import checksums, opening
 from celedger.ledger.archive import Archive
 
 # Facts that are nothing without another one, and are archived with it.
@@ -44,7 +44,6 @@ class Store:
         self.archive = archive
         self._connection = connection
         self._inode = _inode(path)
-        self._left_out = validation.left_out(connection)
         self._metric_ids: dict[str, int] = {}
         self._trial_ids: dict[str, int] = {}
         self._completed = False  # facts that the archive must have now
@@ -106,24 +105,18 @@ class Store:
         with contextlib.suppress(sqlite3.Error):  # a full disk: the -wal stays and is read later
             is_ours |= self._connection.total_changes > 0
             self._connection.close()
-        if is_ours and not self._left_out and not self._vanished():
+        if is_ours and not self._vanished():
             opening.stamp(self.path)
         if self.archive is not None:
             self.archive.close()
 
     def damage(self) -> list[str]:
         """Return what is damaged: every page and row is read."""
-        with validation.everything(self._connection, self._left_out):
-            return [*checksums.damage(self._connection), *self.left_out()]
-
-    def left_out(self) -> list[str]:
-        """Return the facts that no query returns, since no celedger writes such: an older one took
-        them in from another ledger."""
-        return list(validation.described(self._connection, self._left_out))
+        return list(checksums.damage(self._connection))
 
     def lacks_trials(self) -> bool:
         """Return True if the archive has trials that the ledger has not."""
-        ((trials,),) = self._rows("SELECT count(*) FROM main.trials")
+        ((trials,),) = self._rows("SELECT count(*) FROM trials")
         return self.archive is not None and self.archive.trials() > trials
 
     def lost_commits(self) -> set[str]:
@@ -151,10 +144,7 @@ class Store:
                 yield connection
                 return
             try:
-                with (
-                    validation.everything(connection, self._left_out),
-                    opening.writing(connection),
-                ):
+                with opening.writing(connection):
                     yield connection
             except BaseException:
                 self._metric_ids.clear()  # rows made inside are gone, and so are their ids
@@ -176,8 +166,7 @@ class Store:
         started, self._completed, self._started = self._started, False, []
         try:
             if self.archive is not None:
-                with validation.everything(self._connection, self._left_out):
-                    self.archive.catch_up(self._connection, started)
+                self.archive.catch_up(self._connection, started)
         finally:
             if self._vanished():
                 raise self._gone()

@@ -1,8 +1,8 @@
 """The rules of a valid ledger: one rule a column, for every fact that another ledger, an archive or
 a node hands over, and for the rows of our own that an older celedger took in without a look.
 
-Lives here: the rules, the search for rows that break them, and the views that hide these from every
-query. A rule holds for all that celedger ever writes itself. It must not know who asks.
+Lives here: the rules and the search for rows that break them. A rule holds for all that celedger
+ever writes itself. It must not know who asks.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import sqlite3
 import unicodedata
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from datetime import datetime
 from enum import StrEnum
 from functools import lru_cache
@@ -400,7 +399,7 @@ def described(connection: sqlite3.Connection, rows: Rows) -> Iterator[str]:
         column = "ulid" if table == "trials" else "sha" if table == "commits" else ""
         name = ""
         if column:
-            sql = f"SELECT {column} FROM main.{table} WHERE rowid = ?"
+            sql = f"SELECT {column} FROM {table} WHERE rowid = ?"
             (value,) = connection.execute(sql, (row,)).fetchone() or ("",)
             name = f" ({value[:26]})" if isinstance(value, str) and value.isalnum() else ""
         yield plain(f"row {row} of {table}{name}: {why}")
@@ -408,62 +407,3 @@ def described(connection: sqlite3.Connection, rows: Rows) -> Iterator[str]:
 
 def _singular(table: str) -> str:
     return table.removesuffix("s").replace("_", " ")
-
-
-# --- what is left out
-
-
-def leave_out(connection: sqlite3.Connection, rows: Rows) -> None:
-    """Hide facts from every query of a connection: a temporary view of a table's name comes before
-    the table."""
-    if not rows:
-        return
-    views = [
-        f"CREATE TEMP VIEW {table} AS SELECT * FROM main.{table} WHERE {owner} NOT IN "
-        f"(SELECT row FROM temp.left_out WHERE fact = '{fact}')"
-        for table, owner, fact in _hidden(rows)
-    ]
-    if not left_out(connection):
-        whole = "CREATE TEMP TABLE left_out (fact, row, why, PRIMARY KEY (fact, row))"
-        values = json.dumps([[*key, why] for key, why in rows.items()])
-        columns = ", ".join(f"json_extract(value, '$[{n}]')" for n in range(3))
-        fill = f"INSERT INTO temp.left_out SELECT {columns} FROM json_each(?)"
-        _change(connection, [whole])
-        _change(connection, [fill], (values,))
-    _change(connection, views)
-
-
-def _change(connection: sqlite3.Connection, statements: list[str], values: Any = ()) -> None:
-    """Run statements on temporary tables, also where nothing else may be written."""
-    (is_readonly,) = connection.execute("PRAGMA query_only").fetchone()
-    connection.execute("PRAGMA query_only = OFF")
-    for statement in statements:
-        connection.execute(statement, values)
-    connection.execute(f"PRAGMA query_only = {is_readonly}")
-
-
-def left_out(connection: sqlite3.Connection) -> Rows:
-    """Return the facts that this connection hides."""
-    if not connection.execute(
-        "SELECT 1 FROM temp.sqlite_master WHERE name = 'left_out'"
-    ).fetchone():
-        return {}
-    rows = connection.execute("SELECT fact, row, why FROM temp.left_out")
-    return {(fact, row): why for fact, row, why in rows}
-
-
-@contextmanager
-def everything(connection: sqlite3.Connection, rows: Rows) -> Iterator[None]:
-    """Show the tables as they are: what is written goes there."""
-    _change(connection, [f"DROP VIEW temp.{table}" for table, *_ in _hidden(rows)])
-    try:
-        yield
-    finally:
-        leave_out(connection, rows)
-
-
-def _hidden(rows: Rows) -> list[tuple[str, str, str]]:
-    """Return the tables with rows of these facts, the column that names the fact, and its table."""
-    facts = {fact for fact, _ in rows}
-    tables = [(table, *PART_OF.get(table, ("rowid", table))) for table in (*RULES, "derived")]
-    return [(table, owner, fact) for table, owner, fact in tables if fact in facts]

@@ -35,7 +35,7 @@ from celedger.base.model import (
     Task,
     Trial,
 )
-from celedger.ledger import checksums, opening
+from celedger.ledger import checksums
 from celedger.ledger.checksums import Union
 from celedger.ledger.read import Reader
 from celedger.ledger.store import Store, columns_of, encoded, number, pack
@@ -466,8 +466,6 @@ class Ledger(Reader):
         rows = self._rows(f"SELECT id FROM {table} WHERE {column} = ?", (value,))
         if not rows:
             raise LedgerError(f"{self.path} has no {value} among its {table}: record it first")
-        if why := self._left_out.get((table, rows[0][0])):
-            raise opening.damaged(self.path, f"row {rows[0][0]} of {table}: {why}")
         return int(rows[0][0])
 
     def _trial_id(self, ulid: str) -> int:

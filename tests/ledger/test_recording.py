@@ -232,7 +232,7 @@ def test_what_is_known_of_a_trial_comes_back_by_task_and_its_first_value_stays(
 
 
 def test_what_was_said_comes_back_in_its_order(ledger: Ledger, facts: Facts) -> None:
-    rows = [facts.said(ulid, facts.commit(1)) for ulid in ("01B", "01A")]
+    rows = [facts.said(ulid, facts.commit(1)) for ulid in (f"{2:026}", f"{1:026}")]
     ledger.record_said(rows)
     ledger.record_said(rows)
     assert ledger.said() == rows
