@@ -143,8 +143,7 @@ class Executor:
             log.write_text(traceback.format_exc())
             status, message = 1, "exit status 1"
         seconds, peak = model.get("SECONDS", 2.0), model.get("PEAK_RSS", 2**28)
-        count = model.get("INSTRUCTIONS")
-        return process.Exit(end, status, seconds, peak, seconds, False, message, count)
+        return process.Exit(end, status, seconds, peak, seconds, False, message)
 
 
 class _Quiet:

@@ -299,7 +299,6 @@ def main() -> None:
     finder = load(os.path.join(FOLDER, "import_finder.py"))
     supervisor = load(sys.argv[2])
     supervisor.module("path_recorder")
-    supervisor.module("instruction_counter")
     door = socket.socket(fileno=int(sys.argv[1]))
     preload = json.loads(sys.argv[3])
     end_writing = _import_from_byte_code()

@@ -168,7 +168,6 @@ class Exit:
     cpu: float
     oom_killed: bool
     message: str
-    instructions: float | None = None  # in user mode; None where nothing counts them
     warm: bool = False  # forked by a launcher (system/warm.py), and stayed so
     heap: int = 0
     files: int = 0
@@ -421,7 +420,7 @@ class Running:
         rss, cpu = int(facts.get("max_rss", 0)), facts.get("cpu", 0.0)
         return Exit(
             self._end or End.EXITED, code, wall, rss, cpu, starved, message,
-            facts.get("instructions"), self.warm,
+            self.warm,
             *(int(self.warm and facts.get(name, 0)) for name in ("heap", "files")),
         )  # fmt: skip
 

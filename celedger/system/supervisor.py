@@ -18,9 +18,8 @@ anywhere; `cores`, the numbers of those that it may use, [] for all; `locale`, i
 The status pipe carries one JSON object a line: `{"pid": N, "heap": BYTES, "files": BYTES}` at once
 (what of this process a command that is only forked shares with it), `{"errno": N}` when the command
 could not be executed, `{"returncode": N, "wall": S}` when the command ended,
-and `{"max_rss": BYTES, "cpu": S}` when nothing is left of it, with `"instructions": N` where they
-can be counted. An end of the pipe without the last line means that the supervisor itself was
-killed.
+and `{"max_rss": BYTES, "cpu": S}` when nothing is left of it. An end of the pipe without the last
+line means that the supervisor itself was killed.
 """
 
 from __future__ import annotations
@@ -147,7 +146,7 @@ _modules: dict[str, Any] = {}
 
 
 def module(name: str) -> Any:
-    """Return a module of this folder. A launcher asks for two before it forks, so that none of
+    """Return a module of this folder. A launcher asks for one before it forks, so that none of
     its supervisors has to compile it."""
     if name not in _modules:
         folder = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
@@ -221,7 +220,6 @@ def supervise(order: dict[str, Any], become: Callable[[], None]) -> None:
             report(status, errno=error.errno or 0)
             os._exit(127)
         return
-    counter = module("instruction_counter").Counter(command) if LINUX else None
     if watch is not None:
         _thread.start_new_thread(watch.serve, ())
     try:
@@ -237,8 +235,6 @@ def supervise(order: dict[str, Any], become: Callable[[], None]) -> None:
             watch.record.write(order["record"])
         except OSError:  # a full disk: nothing is known then
             pass
-    if counter is not None and (count := counter.read()) is not None:
-        facts["instructions"] = count
     report(status, **facts)
     os.close(status)  # now: to give back a launcher's memory takes a while
     os._exit(0)

@@ -12,7 +12,6 @@ copy of the output folder of the whole.
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 import time
@@ -100,7 +99,6 @@ class Attempt:
         self.log = journal.log_path(ledger, trial.ulid)
         self.out = journal.out_path(ledger, trial.ulid)
         self.spent, self.cpu = 0.0, 0.0  # seconds of all commands: of the clock, of processors
-        self.instructions = 0.0  # of all commands; nan where nothing counts them
         self.peak = 0.0  # bytes of any process
         self.heaps: list[int] = []  # bytes of each command's heap that are of `preload`
         self.files = 0  # bytes of files' pages of a command when it began
@@ -159,7 +157,6 @@ class Attempt:
                 return self._outcome(OutcomeKind.OK, self.enough, None, Mark.EARLY_STOPPED)
             self.spent += end.wall
             self.cpu += end.cpu
-            self.instructions += math.nan if end.instructions is None else end.instructions
             self.starts.add(end.warm)
             kind = classify(end, self.log)
             if kind is not OutcomeKind.OK:
@@ -195,8 +192,6 @@ class Attempt:
         totals["peak_rss"] = max(totals.get("peak_rss", 0.0), self.peak)
         if self.starts == {bool(self.task.preload)}:
             totals |= {"duration": self.spent, "cpu_time": self.cpu}
-            if self.instructions == self.instructions:
-                totals["instructions"] = self.instructions
         if self.task.preload:
             totals["peak_rss"] = self._own_peak()
         if not (self.peak and totals["peak_rss"]):

@@ -19,7 +19,7 @@ MAX_METRICS = 1000  # distinct names of one trial; more are a fault of the train
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]{0,63}\Z")
 _WORDS = ("nan", "inf", "infinity", "-inf", "-infinity")  # as other tools write such numbers
 
-_SPEED, _WORK, _MEMORY = (Floor(share, relative=True) for share in (0.05, 0.01, 0.03))
+_SPEED, _MEMORY = (Floor(share, relative=True) for share in (0.05, 0.03))
 _OF_STEPS = (  # of a process with an optimiser of torch, which `child/step_meter.py` measures
     Metric("step_time", "s", Direction.LOWER, Kind.SPEED, _SPEED),
     Metric("memory_growth", "B", Direction.LOWER, Kind.MEMORY, Floor(1024.0)),  # a step
@@ -28,7 +28,6 @@ _OF_STEPS = (  # of a process with an optimiser of torch, which `child/step_mete
 _COLD = (
     Metric("duration", "s", Direction.LOWER, Kind.SPEED, _SPEED),
     Metric("cpu_time", "s", Direction.INFO, Kind.WORK, _SPEED),  # of all processors together
-    Metric("instructions", "", Direction.INFO, Kind.WORK, _WORK),
     Metric("peak_rss", "B", Direction.LOWER, Kind.MEMORY, _MEMORY, "max"),
 )
 # A trial forked from a fork server lacks the seconds of starting Python and importing, and the

@@ -235,14 +235,3 @@ def test_the_drift_of_the_main_line_is_not_that_of_its_branches(quick: ScriptedP
     answer = json.loads(seen.out)
     assert (answer["aside"], answer["commits"], answer["incidents"]) == (1, 2, [])
     assert "1 measured commit beside this line" in quick.run("drift").out
-
-
-def test_instructions_are_recorded_where_they_are_counted(quick: ScriptedProject) -> None:
-    sources = ["LEVEL = 1.0\nINSTRUCTIONS = 5e9\n", "LEVEL = 1.0\n"]
-    shas = [quick.commit(str(i), {"model.py": text}) for i, text in enumerate(sources)]
-    for sha in shas:
-        assert quick.run("run", sha).status == 0
-    (task,) = json.loads(quick.run("show", shas[0], "--json").out)["tasks"]
-    values = {metric["metric"]: metric["mean"] for metric in task["metrics"]}
-    assert values["instructions"] == 5e9
-    assert "instructions" not in quick.run("show", shas[1]).out
