@@ -61,9 +61,6 @@ def check(
         bool,
         typer.Option("--lenient", help="Pass if noise hides a change, and on a first measurement."),
     ] = False,
-    explain: Annotated[
-        bool, typer.Option("--explain", help="Show the numbers of each line.")
-    ] = False,
     device: options.Device = None,
     workers: options.Workers = None,
     engine: options.Engine = None,
@@ -120,7 +117,7 @@ def check(
         state = replace(state, standings=standings)
         commits = memory.commits_of(repository, state, line.commits)
         upgrades = upgrade_texts(state, ledger.environments() if state.upgrades else {})
-        document = CheckDocument(commit, state, commits, explain, number, upgrades)
+        document = CheckDocument(commit, state, commits, number, upgrades)
         _answer(context, document, json=json, markdown=markdown)
         announce(
             repository, ledger, session.config, state, line.commits, warn, verbs.drawer(context.obj)

@@ -203,7 +203,6 @@ def table(
             help="A metric to show; may be repeated [default: those that are judged].",
         ),
     ] = None,
-    tsv: Annotated[bool, typer.Option("--tsv", help="Print tab-separated numbers.")] = False,
     json: options.Json = False,
 ) -> int:
     """Show metrics over parameters: the answer of a grid.
@@ -215,8 +214,6 @@ def table(
     from celedger.judge import memory
     from celedger.views.ablation import Ablation
 
-    if tsv and json:
-        raise UsageError("--tsv and --json exclude each other", "choose one")
     with reading(context.obj) as session:
         state = cache(partial(memory.read, session.repository, session.ledger))
         opened: AbstractContextManager[tuple[Session, Sequence[Commit]]]
@@ -229,10 +226,7 @@ def table(
                 own_session.ledger, commits, suite=suite, tasks=task or (), params=param or (),
                 metrics=metric or (), state=state,
             )  # fmt: skip
-        if tsv:
-            print(document.tsv())
-        else:
-            options.answer(document, json)
+        options.answer(document, json)
     return Status.GOOD
 
 

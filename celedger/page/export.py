@@ -19,14 +19,7 @@ class Format(StrEnum):
     CSV = "csv"
     JSONL = "jsonl"
     OPENMETRICS = "openmetrics"
-    BENCHMARK_ACTION = "benchmark-action"
-    DATASETTE = "datasette-metadata"
     BADGE = "badge"
-
-
-class Better(StrEnum):
-    LOWER = "lower"
-    HIGHER = "higher"
 
 
 _ROWS = (Format.CSV, Format.JSONL)
@@ -47,14 +40,6 @@ def export(
         bool,
         typer.Option("--summaries", help="One row per trial and metric, not per epoch and metric."),
     ] = False,
-    direction: Annotated[
-        Better | None,
-        typer.Option(
-            metavar="WHICH",
-            help="For benchmark-action: metrics of which lower, or higher, is better "
-            "[default: lower].",
-        ),
-    ] = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="A file [default: stdout]."),
@@ -62,17 +47,14 @@ def export(
 ) -> int:
     """Write the ledger for other programs.
 
-    csv and jsonl have a row for each value. openmetrics (for Prometheus) and benchmark-action (for
-    github-action-benchmark) have the mean of each metric at REV, or at each task's newest commit.
-    datasette-metadata describes the ledger to Datasette: `datasette ledger.db -m metadata.json`.
-    badge is an SVG picture for a README: how much is worse at REV, or HEAD.
+    csv and jsonl have a row for each value. openmetrics (for Prometheus) has the mean of each
+    metric at REV, or at each task's newest commit. badge is an SVG picture for a README: how much
+    is worse at REV, or HEAD.
     """
     if summaries and form not in _ROWS:
         raise UsageError(f"--summaries is for {' and '.join(_ROWS)}", "leave it out")
-    if direction and form is not Format.BENCHMARK_ACTION:
-        raise UsageError("--direction is for benchmark-action", "leave it out")
     with reading(context.obj) as session:
-        lines = _lines(session, revision, form, summaries, direction or Better.LOWER)
+        lines = _lines(session, revision, form, summaries)
         if output is None:
             sys.stdout.writelines(_for_terminal(lines) if sys.stdout.isatty() else lines)
         else:
@@ -80,15 +62,10 @@ def export(
     return Status.GOOD
 
 
-def _lines(
-    session: Session, revision: str | None, form: Format, summaries: bool, direction: Better
-) -> Iterator[str]:
-    from celedger.base.model import Direction
+def _lines(session: Session, revision: str | None, form: Format, summaries: bool) -> Iterator[str]:
     from celedger.judge import memory
     from celedger.page import formats
 
-    if form is Format.DATASETTE:
-        return iter([formats.datasette_metadata(session.ledger.path.stem)])
     if form in _ROWS:
         chosen = revision and {c.sha for c in session.repository.commits(revision)}
         values = session.ledger.values(commits=chosen or None, summaries=summaries)
@@ -98,9 +75,7 @@ def _lines(
     rows = formats.current(session.ledger, state, sha)
     if form is Format.BADGE:
         return iter([formats.badge(len(state.in_force), measured=any(True for _ in rows))])
-    if form is Format.OPENMETRICS:
-        return formats.openmetrics_lines(rows)
-    return formats.benchmark_action_lines(rows, Direction(direction.value))
+    return formats.openmetrics_lines(rows)
 
 
 def _for_terminal(lines: Iterator[str]) -> Iterator[str]:

@@ -13,13 +13,11 @@ import typer
 
 from celedger.base.errors import CeledgerError, MachineError, Status, command
 from celedger.cli import options
-from celedger.cli.session import Session, note, reading
+from celedger.cli.session import Session, reading
 
 if TYPE_CHECKING:
     from celedger.base.model import Commit
     from celedger.judge.derivation import Derivation
-
-_POLL = 1.0  # seconds between two looks at the ledger with --watch
 
 
 def report(
@@ -37,9 +35,6 @@ def report(
             help="The file to write [default: .celedger/report.html beside the ledger].",
         ),
     ] = None,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Update it after each trial, until Ctrl-C.")
-    ] = False,
 ) -> int:
     """Write one page of what got worse, for a browser.
 
@@ -47,20 +42,9 @@ def report(
     type. Below it are every task and metric, its history, the epochs of each commit, and the
     bisects. The page needs no server and no network.
     """
-    import time
-
     with reading(context.obj) as session:
         path = output or session.ledger.private / "report.html"
-        last_facts = session.ledger.facts()
-        print(write_page(session, revision, path, every=every), flush=True)
-        try:
-            while watch:
-                time.sleep(_POLL)
-                if (facts := session.ledger.facts()) != last_facts:
-                    last_facts = facts
-                    note(f"written anew: {write_page(session, revision, path, every=every)}")
-        except KeyboardInterrupt:
-            pass
+        print(write_page(session, revision, path, every=every))
     return Status.GOOD
 
 

@@ -4,7 +4,6 @@ parameters at a commit; trials of different definitions or environments are neve
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ from celedger.ledger.read import Reader
 from celedger.trial.protocol import TELEMETRY
 from celedger.views import samples
 from celedger.views.document import Document, pick
-from celedger.views.format import NONE, Column, amount, not_finite, plain, short, table
+from celedger.views.format import NONE, Column, amount, plain, short, table
 from celedger.views.samples import Batch, Sample
 
 SEED = "seed"  # may be named among the parameters: then every seed is a row
@@ -137,22 +136,6 @@ class Ablation(Document):
         """Return `norm=group`, with the parameters that vary among the rows."""
         params = rows[number].params
         return " ".join(f"{name}={_text(params[name])}" for name in _varied(params, rows))
-
-    def tsv(self) -> str:
-        """Return numbers in full and in the metric's own unit; a missing one is an empty field."""
-        heads = [*self.places, *self.params, "trials", "failed"]
-        heads += [name for m in self.metrics for name in (m.name, f"{m.name}_sd")]
-        lines = [heads]
-        for row in self.rows:
-            names = [getattr(row, column) for column in self.places]
-            names += [row.params.get(name, "") for name in self.params]
-            fields = [*(plain(str(name)) for name in names), str(row.trials), str(row.failed)]
-            for sample in row.samples:
-                mean = sample.mean if math.isfinite(sample.mean) else not_finite(sample.mean)
-                fields += [str(mean) if sample.n else ""]
-                fields += ["" if math.isnan(sample.sd) else repr(sample.sd)]
-            lines.append(fields)
-        return "\n".join("\t".join(line) for line in lines)
 
     def json(self) -> dict[str, object]:
         return {

@@ -21,7 +21,6 @@ from celedger.views.format import (
     change,
     count,
     iso_date,
-    measure,
     ordinal,
     percent,
     plain,
@@ -44,14 +43,13 @@ StandingRows = Sequence[tuple[MetricStanding, tuple[str, ...]]]
 
 @dataclass(frozen=True, slots=True)
 class CheckDocument(Document):
-    """`explained` adds the numbers behind each line; `number` is that of a try, 0 for a commit."""
+    """`number` is that of a try, 0 for a commit."""
 
     SCHEMA: ClassVar[int] = 2
 
     commit: Commit
     state: State
     commits: Mapping[str, Commit]
-    explained: bool = False
     number: int = 0
     upgrades: Sequence[tuple[str, str]] = ()  # a line, and the command that searches it
 
@@ -74,10 +72,6 @@ class CheckDocument(Document):
             lines += [f"  {typed}" for typed in [incident.next()] if typed]
         for text, typed in self.upgrades:
             lines += ["", text, f"  {typed}"]
-        if self.explained:
-            lines += [
-                line for standing, _ in (*declared, *telemetry) for line in _evidence(standing)
-            ]
         return "\n".join(lines)
 
     def json(self) -> dict[str, object]:
@@ -153,27 +147,6 @@ def _amount(value: float, standing: MetricStanding) -> str:
     if standing.level:
         return percent(value / abs(standing.level))
     return change(value, unit=standing.unit, scale_of=standing.value, signed=False)
-
-
-def _evidence(standing: MetricStanding) -> list[str]:
-    """Return the numbers behind a line."""
-    lines = [f"\n{standing.task} {standing.metric or '(whole task)'}: {standing.standing}"]
-    if math.isfinite(standing.level):
-        digits = (standing.high - standing.low) / 4
-        level, value = (
-            measure(x, digits, unit=standing.unit) for x in (standing.level, standing.value)
-        )
-        low, high = (
-            change(x, unit=standing.unit, scale_of=standing.value)
-            for x in (standing.low, standing.high)
-        )
-        lines.append(f"  level before {level}, here {value} ({standing.trials} trials)")
-        lines.append(f"  difference between {low} and {high} (95 %)")
-        lines.append(f"  floor {_amount(standing.floor, standing)} (docs/statistics.md)")
-    elif math.isfinite(standing.value):
-        value_text = measure(standing.value, math.nan, unit=standing.unit)
-        lines.append(f"  here {value_text} ({count(standing.trials, 'trial')}), nothing before it")
-    return lines
 
 
 # --- where a CI service shows it: a Markdown summary, and GitHub's annotations

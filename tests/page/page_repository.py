@@ -158,6 +158,6 @@ def _search(writer: Writer) -> None:
         (shas[at],), 0.985, "found", START + 60 * 12_000.0, report,
     ))  # fmt: skip
     writer.ledger.record_finding(FindingRecord(
-        "01F", "explain", "lab", "char_lm", shas[at], shas[at - 1], "explain A..B char_lm",
+        f"{7:026}", "explain", "lab", "char_lm", shas[at], shas[at - 1], "explain A..B char_lm",
         START + 61 * 12_000.0, f"LayerNorm's eps differs {EVIL}", {},
     ))  # fmt: skip

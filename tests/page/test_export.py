@@ -132,10 +132,10 @@ def test_the_newest_of_commits_of_one_second_is_the_last_in_history(tmp_path: Pa
     assert len(set(git(project.root, "log", "-3", "--format=%ct").split())) == 1
     for revision in ("HEAD", "HEAD~2", "HEAD~1"):
         project.run("run", revision)
-    for form in ("openmetrics", "benchmark-action"):
-        newest = project.run("export", "--format", form).out
-        assert newest == project.run("export", "HEAD", "--format", form).out
-        assert newest != project.run("export", "HEAD~1", "--format", form).out
+    form = ("--format", "openmetrics")
+    newest = project.run("export", *form).out
+    assert newest == project.run("export", "HEAD", *form).out
+    assert newest != project.run("export", "HEAD~1", *form).out
 
 
 def test_csv_and_json_lines_hold_every_value(project: ScriptedProject) -> None:
@@ -154,18 +154,6 @@ def test_csv_and_json_lines_hold_every_value(project: ScriptedProject) -> None:
     ]
     lost = [o for o in objects if o["metric"] == "val_loss" and o["epoch"] == 1]
     assert {(o["value"], o["not_finite"]) for o in lost} == {(None, "nan")}
-
-
-def test_benchmark_action_gets_names_units_and_finite_numbers(project: ScriptedProject) -> None:
-    project.run("export", "HEAD~1", "--format", "benchmark-action", "-o", "bench.json")
-    entries = json.loads((project.root / "bench.json").read_text())
-    assert "tiny/fit val_loss" in [entry["name"] for entry in entries]
-    for entry in entries:
-        assert set(entry) <= {"name", "unit", "value", "range", "extra"}
-        assert isinstance(entry["value"], float)
-        assert all(isinstance(entry[key], str) for key in set(entry) - {"value"})
-    broken = json.loads(project.run("export", "HEAD", "--format", "benchmark-action").out)
-    assert "tiny/fit val_loss" not in [entry["name"] for entry in broken]
 
 
 def test_memory_does_not_grow_with_the_ledger(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import json
 import math
 import re
 import shutil
-import time
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -318,29 +317,6 @@ def test_the_page_takes_the_main_line_unless_told_otherwise(tmp_path: Path) -> N
     whole = write(tmp_path / "noisy", "--all", "-o", "all.html")
     assert "beside this line" not in whole.text
     assert len(whole.commits()["sha"]) == len(page.commits()["sha"]) + int(aside[1])
-
-
-def test_watch_writes_the_page_anew_after_a_trial(
-    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    copy = tmp_path / "watched"
-    shutil.copytree(repository, copy, symlinks=True)
-    looks = []
-
-    def sleep(_: float) -> None:
-        looks.append((copy / "page.html").read_text())
-        if len(looks) == 3:
-            raise KeyboardInterrupt
-        if len(looks) == 1:
-            typed(["baseline", "pin", "HEAD~2", "--why", "newly <pinned>"], copy)
-
-    monkeypatch.setattr(time, "sleep", sleep)
-    done = typed(["report", "--watch", "-o", "page.html"], copy)
-    assert done.status == 0
-    pinned = [page_of.task("lab/tabular") and page_of.commits()["baselines"]
-              for page_of in map(Page, looks)]  # fmt: skip
-    assert [len(each) for each in pinned] == [1, 2, 2]
-    assert not list(copy.glob(".page.html*"))
 
 
 def test_a_page_that_cannot_be_written_is_one_line(repository: Path) -> None:
