@@ -246,10 +246,16 @@ class LevelChange:
         return self.after - self.before
 
     def search(self) -> str:
-        """Return the command that finds which upgrade it was."""
-        ends = "..".join(environment[:TYPED] for environment in self.environments)
+        """Return the command that finds the commit of an improvement, or which upgrade it was; ""
+        where the commit is known."""
         names = {"suite": self.suite, "task": self.task, "metric": self.metric}
-        return command("bisect", self.seen_at[:TYPED], packages=ends, **names)
+        if self.kind != "improvement":
+            ends = "..".join(environment[:TYPED] for environment in self.environments)
+            return command("bisect", self.seen_at[:TYPED], packages=ends, **names)
+        if len(self.among) == 1 or not self.known:
+            return ""
+        ends = f"{self.known[:TYPED]}..{self.among[-1][:TYPED]}"
+        return command("bisect", ends, **names, find="improved")
 
 
 @dataclass(frozen=True, slots=True)

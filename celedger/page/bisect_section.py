@@ -9,7 +9,8 @@ from typing import Any
 from celedger.base.model import BisectRecord, Commit
 from celedger.page.cards import CommitLine
 from celedger.page.links import Host
-from celedger.views.format import count, iso_date, short, sure
+from celedger.views.format import count, iso_date, short
+from celedger.views.incidents import conclusion
 
 MOST = 20
 """Bisects that the page shows; older ones are counted."""
@@ -57,7 +58,7 @@ def _bisect(record: BisectRecord, commits: Mapping[str, Commit], host: Host) -> 
     share = max(1, len(candidates)) / columns
     return Bisect(
         title=f"{record.suite}/{record.task} {record.metric or 'crash'}",
-        answer=_answer(record, kind),
+        answer=conclusion(record).capitalize(),
         facts=" · ".join(facts),
         culprit=CommitLine.of(culprit, host) if culprit else None,
         columns=columns,
@@ -68,20 +69,6 @@ def _bisect(record: BisectRecord, commits: Mapping[str, Commit], host: Host) -> 
         label=f"Probability of each of {count(len(candidates), 'candidate')}, "
         f"to be the first {kind} commit",
     )
-
-
-def _answer(record: BisectRecord, kind: str) -> str:
-    if record.status == "found":
-        first = short(record.culprits[0])
-        return f"First {kind} commit: {first}, {sure(record.probability)} sure"
-    members = count(len(record.culprits), "commit")
-    if record.status == "set":
-        return f"One of {members}: what lies between cannot be tested"
-    if record.status == "gradual":
-        return f"Gradually, in {members}, {sure(record.probability)} sure"
-    if record.status == "nothing-changed":
-        return f"Nothing changed, {sure(record.probability)} sure"
-    return f"Undecided among {members}"
 
 
 def _spent(report: Mapping[str, object]) -> list[str]:

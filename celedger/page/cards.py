@@ -228,10 +228,7 @@ class CardWriter:
         first = group[0]
         key = f"{first.suite}/{first.task}"
         one = len(first.among) == 1
-        typed = "" if one or not first.known else command(
-            "bisect", f"{first.known[:TYPED]}..{first.among[-1][:TYPED]}", suite=first.suite,
-            task=first.task, metric=first.metric, find="improved",
-        ).strip("`")  # fmt: skip
+        typed = first.search().strip("`")
         noise = (first.high - first.low) / 4  # two standard errors to each side
         others = _others([(c.metric, c.size, c.before, c.unit) for c in group])
         return Card(

@@ -23,7 +23,7 @@ from celedger.page.metric_values import ChainValues, TaskOnLine
 from celedger.stats.history import UNMEASURED
 from celedger.views import incidents as words
 from celedger.views import picture, samples
-from celedger.views.drift import environment_text, narrowed, offset
+from celedger.views.drift import environment_change, narrowed, offset
 from celedger.views.format import clip, count, probability, relative, short
 from celedger.views.picture import GREEN, INK, MUTED, PURPLE, RED
 
@@ -292,19 +292,10 @@ def _changes(drawn: Drawn, environments: Mapping[str, Environment]) -> Iterator[
     before, and what that moved where a commit was measured in both."""
     key = (drawn.task.suite, drawn.task.name, drawn.metric.name)
     for old, new in pairwise(drawn.chains):
-        pair = old.chain.environment, new.chain.environment
-        text = "the suite was edited"
-        if pair[0] != pair[1]:
-            text = environment_text(environments.get(pair[0]), environments.get(pair[1]))
-        kind = "definition" if pair[0] == pair[1] else "environment"
-        for change in drawn.state.changes:
-            is_of_chain = (
-                change.suite,
-                change.task,
-                change.metric,
-            ) == key and change.environments == pair
-            if is_of_chain and change.kind == kind:
-                text = f"{clip(text, _LABEL - 30)}: {offset(change) or 'nothing clear'}"
+        ends = old.chain.environment, new.chain.environment
+        text, change = environment_change(drawn.state, key, ends, environments)
+        if change is not None:
+            text = f"{clip(text, _LABEL - 30)}: {offset(change) or 'nothing clear'}"
         at = (int(old.place[-1]) + int(new.place[0])) / 2 - drawn.start
         yield at, clip(text, _LABEL)
 

@@ -24,7 +24,7 @@ from celedger.page.health import SeriesHealth, TaskHealth
 from celedger.page.series import ChartSeries, ChartStretch, Measured, TaskSeries
 from celedger.stats.arrays import Floats
 from celedger.views import incidents as words
-from celedger.views.drift import by_code, environment_text, offset
+from celedger.views.drift import by_code, environment_change, offset
 from celedger.views.format import UnitScale, iso_date, plain, probability, relative
 
 EPOCHS = 50
@@ -207,21 +207,12 @@ def _change(
     moved where a commit was measured in both: `torch 2.12.0 → 2.13.0: +3 %; the code: nothing`."""
     if old is None:
         return ""
-    same = old.environment == new.environment
-    difference = "the suite was edited" if same else environment_text(
-        history.environments.get(old.environment), history.environments.get(new.environment)
-    )  # fmt: skip
-    pair = (old.environment, new.environment)
-    for change in history.state.changes:
-        is_of_series = (
-            change.suite,
-            change.task,
-            change.metric,
-        ) == series.key and change.environments == pair
-        if is_of_series and change.kind == ("definition" if same else "environment"):
-            code = by_code(history.state, [change])
-            return f"{difference}: {offset(change) or 'nothing clear'}; the code: {code}"
-    return difference
+    ends = old.environment, new.environment
+    text, change = environment_change(history.state, series.key, ends, history.environments)
+    if change is None:
+        return text
+    code = by_code(history.state, [change])
+    return f"{text}: {offset(change) or 'nothing clear'}; the code: {code}"
 
 
 def _signed(history: Measured, task: TaskSeries) -> list[list[Any]]:

@@ -35,6 +35,7 @@ from celedger.views.format import (
     table,
     wrap,
 )
+from celedger.views.incidents import conclusion
 
 _LISTED = 12  # members of a set that are listed
 _NO_DIFFERENCE = "by files not read, comments, docstrings, formatting or code never entered"
@@ -486,17 +487,5 @@ class BisectList(Document):
         }
 
     def _answer(self, bisect: BisectRecord) -> str:
-        kind = "better" if bisect.report.get("improved") else "bad"
-        sure = probability(bisect.probability)
-        if bisect.status == "found":
-            sha = bisect.culprits[0]
-            subject = plain(self.commits[sha].subject) if sha in self.commits else ""
-            return f"first {kind} commit {short(sha)} ({sure})  {subject}".rstrip()
-        if bisect.status == "nothing-changed":
-            return f"nothing changed ({sure})"
-        among = count(len(bisect.culprits), "commit")
-        if bisect.status == "set":
-            return f"one of {among} that cannot be told apart"
-        if bisect.status == "gradual":
-            return f"gradually, in {among} ({sure})"
-        return f"undecided among {among}"
+        named = self.commits.get(bisect.culprits[0]) if bisect.status == "found" else None
+        return f"{conclusion(bisect)}  {plain(named.subject) if named else ''}".rstrip()

@@ -8,11 +8,9 @@ from dataclasses import dataclass, replace
 from shlex import quote
 from typing import ClassVar
 
-from celedger.base.errors import command
 from celedger.base.model import Commit, Environment
 from celedger.judge.incident import (
     DRIFT,
-    TYPED,
     Incident,
     IncidentMetric,
     LevelChange,
@@ -169,12 +167,7 @@ class DriftDocument(Document):
                     [f"{words.what(incident)}: {ends}, {commits}", f"  {incident.next()}"]
                 )
         for change in self.state.changes:
-            if change.kind == "improvement" and len(change.among) > 1 and change.known:
-                ends = f"{change.known[:TYPED]}..{change.among[-1][:TYPED]}"
-                typed = command(
-                    "bisect", ends, suite=change.suite, task=change.task, metric=change.metric,
-                    find="improved",
-                ).strip("`")  # fmt: skip
+            if change.kind == "improvement" and (typed := change.search().strip("`")):
                 name = f"{change.suite}/{quote(change.task)} {change.metric}"
                 where = f"between {short(change.known)} and {short(change.among[-1])}"
                 ranges.append(
@@ -244,6 +237,25 @@ def offset_texts(state: State, environments: Mapping[str, Environment]) -> list[
             f"{suite}/{task}: {cause}: {moved}; the code: {by_code(state, changes)} ({at})"
         )
     return lines
+
+
+def environment_change(
+    state: State,
+    key: tuple[str, str, str],
+    ends: tuple[str, str],
+    environments: Mapping[str, Environment],
+) -> tuple[str, LevelChange | None]:
+    """Return how the environment or definition of a metric (suite, task, name) differs from the one
+    before, by the fingerprints of both, and what that moved where a commit was measured in both."""
+    old, new = map(environments.get, ends)
+    text = "the suite was edited" if ends[0] == ends[1] else environment_text(old, new)
+    kind = "definition" if ends[0] == ends[1] else "environment"
+    moved = (
+        change for change in state.changes
+        if (change.suite, change.task, change.metric) == key
+        and (change.kind, change.environments) == (kind, ends)
+    )  # fmt: skip
+    return text, next(moved, None)
 
 
 def upgrade_texts(state: State, environments: Mapping[str, Environment]) -> list[tuple[str, str]]:
