@@ -91,12 +91,9 @@ bench: $(STAMP)  ## Measure what the manual quotes figures of (hours, a quiet ma
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/bisect_calibration.py --cases 2000 --out /tmp/celedger-bisects
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/lives.py --lives 20 --jobs 2
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/hard_worlds.py --cases 120 --jobs 2
-	$(BIN)/python benchmarks/decision_time.py
 	$(BIN)/python benchmarks/kills.py --times 30 --seed 7
-	$(BIN)/python benchmarks/damage.py
 	$(BIN)/python benchmarks/hostile.py
 	$(BIN)/python benchmarks/reuse.py --mutations 5000
-	$(BIN)/python benchmarks/hook.py
 
 bench-lab: $(STAMP)  ## Plant faults in eleven trainings as people write them (20 minutes)
 	$(BIN)/python benchmarks/lab.py --jobs 2
