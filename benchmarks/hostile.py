@@ -304,7 +304,7 @@ ATTACKS: dict[str, Attack] = {
     "volume: trials times metrics": volume,
 }  # fmt: skip
 # What an honest ledger may have: it is taken in, and nothing of the attack.
-HARMLESS = {"nothing", "schema: a trigger", "schema: an older one, with a trigger"}
+HARMLESS = {"nothing", "schema: a trigger"}
 # What is as large as it looks: it may come, in time.
 LARGE = ("volume: trials times metrics",)
 # What only a file beside the ledger does.

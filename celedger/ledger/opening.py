@@ -159,10 +159,9 @@ def open_for_reading(path: Path) -> sqlite3.Connection:
     return _opened(path, "mode=ro&immutable=1")
 
 
-def open_from_elsewhere(path: Path, folder: Path) -> sqlite3.Connection:
+def open_from_elsewhere(path: Path) -> sqlite3.Connection:
     """Return a connection that cannot write, to a ledger that anybody can have made: none of its
-    views and triggers runs, and no note beside it is believed. One of an older schema is copied to
-    `folder`, and migrated there."""
+    views and triggers runs, and no note beside it is believed."""
     _must_be_a_file(path)
     if size(Path(f"{path}-journal")):  # SQLite would delete files that it names
         raise LedgerError(
@@ -176,41 +175,28 @@ def open_from_elsewhere(path: Path, folder: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA query_only = ON")
         limit(connection)
         if _version(connection, path) < schema.version():
-            copy = _copied(connection, folder / path.name)
-            connection.close()
-            connection = copy
-            limit(connection)
-            schema.migrate(connection)
-            connection.execute("PRAGMA query_only = ON")
+            raise LedgerError(
+                f"{path} has an older schema",
+                f"bring it to today's: `celedger --ledger {shlex.quote(str(path))} log`",
+            )
         for line in foreign_tables(connection, whole=True):
             raise damaged(path, line)
-        for line in validation.described(connection, validation.broken(connection)):
+        if wrong := _wrong(connection):
+            rules = validation.described(connection, validation.broken(connection))
+            line = next(rules, wrong[0])
             raise LedgerDamaged(f"{path} is refused: {line}", "nothing of it was merged")
-        _verify(connection, path)
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def _copied(source: sqlite3.Connection, path: Path) -> sqlite3.Connection:
-    """Return a connection to a copy of a ledger, without what would run when it is written to."""
-    for line in foreign_tables(source, whole=False):
-        raise damaged(path, line)
-    copy = _connect(path, "mode=rwc")
-    source.backup(copy)
-    for name in foreign_triggers(copy):
-        copy.execute('DROP TRIGGER "{}"'.format(name.replace('"', '""')))
-    return copy
-
-
-def _verify(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise LedgerDamaged for rows that are not as they were written."""
+def _wrong(connection: sqlite3.Connection) -> list[str]:
+    """Return two of the rows that are not as they were written, if there are any."""
     wrong = list(islice(checksums.damage(connection), 2))
     if "interrupted" in wrong:
         raise KeyboardInterrupt
-    if wrong:
-        raise damaged(path, wrong[0] + " and more" * (len(wrong) > 1))
+    return wrong
 
 
 def _opened(path: Path, query: str, *, check: bool = True) -> sqlite3.Connection:
@@ -231,7 +217,8 @@ def _opened(path: Path, query: str, *, check: bool = True) -> sqlite3.Connection
             _let_signals_in(connection)
             for line in foreign_tables(connection, whole=False):
                 raise damaged(path, line)
-            _verify(connection, path)
+            if wrong := _wrong(connection):
+                raise damaged(path, wrong[0] + " and more" * (len(wrong) > 1))
             connection.set_progress_handler(None, 0)
             stamp(path, before)
     except BaseException:

@@ -14,7 +14,6 @@ import math
 import sqlite3
 import struct
 import sys
-import tempfile
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
@@ -86,13 +85,12 @@ class Store:
         """Open a ledger that anybody can have made, for reading. Nothing is written to its folder.
         Raises LedgerError, also for a row that celedger never writes."""
         path = Path(path).absolute()
-        with tempfile.TemporaryDirectory(prefix="celedger-") as folder:
-            try:
-                connection = opening.open_from_elsewhere(path, Path(folder))
-            except checksums.ERRORS as error:
-                raise opening.explain(error, path) from error
-            with contextlib.closing(connection):
-                yield cls(path, connection, None)
+        try:
+            connection = opening.open_from_elsewhere(path)
+        except checksums.ERRORS as error:
+            raise opening.explain(error, path) from error
+        with contextlib.closing(connection):
+            yield cls(path, connection, None)
 
     def reopened(self) -> Self:
         """Open the same ledger once more, for another thread."""
