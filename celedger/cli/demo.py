@@ -25,7 +25,6 @@ def demo(
         bool, typer.Option("--example", help="Train nothing: unpack the example ledger.")
     ] = False,
     device: options.Device = None,
-    json: options.Json = False,
 ) -> int:
     """Make a repository with four planted regressions, and find them.
 
@@ -34,18 +33,16 @@ def demo(
     with the truth. Typed again, it goes on where it was. With --example nothing is trained
     and torch is not needed: all commits are measured in the ledger that comes with it.
     """
-    status = (_unpack if example else _play)(folder, device, json)
-    if not json:
-        print(f"\nlook around:\n  {Options(folder, None).typed('celedger')} status")
+    status = (_unpack if example else _play)(folder, device)
+    print(f"\nlook around:\n  {Options(folder, None).typed('celedger')} status")
     return status
 
 
-def _unpack(folder: Path, device: str | None, json: bool) -> Status:
+def _unpack(folder: Path, device: str | None) -> Status:
     from celedger.base import config, files
     from celedger.cli.session import keep_out_of_git
     from celedger.demo import materialise, unpack_ledger
     from celedger.repo import Repository
-    from celedger.views.demo import Unpacked
 
     with files.as_the_user():
         materialise(folder.absolute())
@@ -53,17 +50,17 @@ def _unpack(folder: Path, device: str | None, json: bool) -> Status:
     ledger = config.load(repository.root, {}, device=device).ledger
     unpack_ledger(ledger)
     keep_out_of_git(repository, ledger)
-    options.answer(Unpacked(repository.root, ledger), json)
+    print(f"repository  {repository.root}\nledger      {ledger}")
     return Status.GOOD
 
 
-def _play(folder: Path, device: str | None, json: bool) -> Status:
+def _play(folder: Path, device: str | None) -> Status:
     from celedger.base import files
     from celedger.cli.demo_play import play, set_stage
     from celedger.cli.progress import Progress
     from celedger.cli.session import keep_out_of_git
     from celedger.ledger import Ledger
-    from celedger.views.demo import DemoResult
+    from celedger.views.demo import result_text
 
     with files.as_the_user():
         stage = set_stage(folder.absolute(), device)
@@ -71,11 +68,9 @@ def _play(folder: Path, device: str | None, json: bool) -> Status:
     with Ledger.open(stage.settings.ledger, create=True) as ledger, Progress() as progress:
         answers = play(stage, ledger, progress, progress.say)
     pictures = [*_draw(folder, answers)] if verbs.is_installed("plot") else []
-    options.answer(DemoResult(answers), json)
-    if not json:
-        print(f"\nledger    {stage.settings.ledger}")
-        for picture in pictures:
-            print(f"picture   {picture}")
+    print(f"{result_text(answers)}\n\nledger    {stage.settings.ledger}")
+    for picture in pictures:
+        print(f"picture   {picture}")
     return Status.GOOD if all(answer.honest for answer in answers) else Status.CANNOT_JUDGE
 
 

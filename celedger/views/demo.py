@@ -1,14 +1,12 @@
-"""The demo's answers compared with the truth, as text, JSON and pictures."""
+"""The demo's answers compared with the truth."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from celedger.base.model import Commit
 from celedger.judge.bisection import Report
-from celedger.views.document import Document, pick
 from celedger.views.format import Column, percent, plain, short, table
 
 _COLUMNS = (
@@ -44,57 +42,20 @@ class DemoAnswer:
         return not self.report.named and self.truth.sha in {c.sha for c in self.report.culprits}
 
 
-@dataclass(frozen=True, slots=True)
-class DemoResult(Document):
-    answers: Sequence[DemoAnswer]
-
-    def text(self, width: int = 100) -> str:
-        """Return a line for each planted regression, and how many were named."""
-        rows = []
-        for answer in self.answers:
-            report = answer.report
-            named, sure, trials = f"error: {answer.error}", "", ""
-            if report is not None:
-                named = short(report.culprits[0].sha) if report.named else report.status
-                sure = percent(min(report.probability, 0.999))
-                trials = str(report.trials)
-            grade = "right" if answer.right else "undecided" if answer.honest else "WRONG"
-            metric = f"{answer.task} {answer.metric}".strip()
-            truth, subject = short(answer.truth.sha), plain(answer.truth.subject)
-            rows.append((answer.kind, metric, truth, named, grade, sure, trials, subject))
-        right = sum(answer.right for answer in self.answers)
-        named = f"{right} of {len(self.answers)} first bad commits named"
-        return f"{table(_COLUMNS, rows, width=120)}\n\n{named}"
-
-    def json(self) -> dict[str, object]:
-        return {
-            "findings": [
-                {
-                    **pick(answer, "kind task metric"),
-                    "truth": answer.truth.sha,
-                    "status": report.status if report else "error",
-                    "found": [c.sha for c in report.culprits] if report else [],
-                    "probability": report.probability if report else None,
-                    **pick(answer, "right honest"),
-                    "trials": report.trials if report else 0,
-                    "epochs": report.epochs if report else 0,
-                    "error": answer.error,
-                }
-                for answer in self.answers
-                for report in [answer.report]
-            ]
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Unpacked(Document):
-    """The place of the unpacked example."""
-
-    repository: Path
-    ledger: Path
-
-    def text(self, width: int = 100) -> str:
-        return f"repository  {self.repository}\nledger      {self.ledger}"
-
-    def json(self) -> dict[str, object]:
-        return {"repository": str(self.repository), "ledger": str(self.ledger)}
+def result_text(answers: Sequence[DemoAnswer]) -> str:
+    """Return a line for each planted regression, and how many were named."""
+    rows = []
+    for answer in answers:
+        report = answer.report
+        named, sure, trials = f"error: {answer.error}", "", ""
+        if report is not None:
+            named = short(report.culprits[0].sha) if report.named else report.status
+            sure = percent(min(report.probability, 0.999))
+            trials = str(report.trials)
+        grade = "right" if answer.right else "undecided" if answer.honest else "WRONG"
+        metric = f"{answer.task} {answer.metric}".strip()
+        truth, subject = short(answer.truth.sha), plain(answer.truth.subject)
+        rows.append((answer.kind, metric, truth, named, grade, sure, trials, subject))
+    right = sum(answer.right for answer in answers)
+    named = f"{right} of {len(answers)} first bad commits named"
+    return f"{table(_COLUMNS, rows, width=120)}\n\n{named}"
