@@ -19,7 +19,7 @@ INSTALLED = {"torch": "2.12.0+cpu", "Aug.Kit": "0.1.0", "unused": "1.0"}
     [
         ("requirements.txt", "torch==2.13.0\n", ["torch ==2.13.0, trained with 2.12.0+cpu"]),
         ("requirements-dev.txt", "aug_kit >=0.2, <1  # new\n",
-         ["aug_kit >=0.2, <1, trained with 0.1.0"]),
+         ["aug_kit <1,>=0.2, trained with 0.1.0"]),
         ("requirements.txt", "-e .\n# torch==9\ntorch>=2.1,!=2.11.*\naug-kit~=0.1.0\n", []),
         ("requirements.txt", "torch==9; os_name == 'nt'\nunused==2\nabsent==3\ntorch\n", []),
         ("requirements.txt", "torch @ https://x/torch-9.whl\ntorch==2.12\n", []),
