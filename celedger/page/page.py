@@ -17,7 +17,6 @@ from celedger.judge.derivation import Derivation
 from celedger.judge.first_bad import last_answers
 from celedger.judge.incident import WORK, State
 from celedger.page import health, payload, sparkline
-from celedger.page.bisect_section import bisects
 from celedger.page.cards import GLYPHS, Card, CardWriter, CommitLine
 from celedger.page.health import (
     RECENT,
@@ -113,7 +112,6 @@ def build(
         left_out=max(0, len(attention) - MOST_CARDS - MOST_FOLDED), calm=_calm(history),
         over=over[:MOST_FOLDED], notes=_notes(history),
         columns=columns, rows=rows, changed=sum(r.changed for r in rows),
-        bisects=bisects(records, commits, host), every_bisect=len(records),
         index=payload.in_script(index), commits=payload.packed(payload.commits(history)),
         chunks=chunks, sparkline=sparkline, recent=RECENT,
     )  # fmt: skip

@@ -39,8 +39,8 @@ def report(
     """Write one page of what got worse, for a browser.
 
     What needs attention comes first: with the first bad commit, or the range and the bisect to
-    type. Below it are every task and metric, its history, the epochs of each commit, and the
-    bisects. The page needs no server and no network.
+    type. Below it are every task and metric, its history, and the epochs of each commit. The page
+    needs no server and no network.
     """
     with reading(context.obj) as session:
         path = output or session.ledger.private / "report.html"

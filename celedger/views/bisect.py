@@ -35,7 +35,6 @@ from celedger.views.format import (
     table,
     wrap,
 )
-from celedger.views.incidents import conclusion
 
 _LISTED = 12  # members of a set that are listed
 _NO_DIFFERENCE = "by files not read, comments, docstrings, formatting or code never entered"
@@ -488,4 +487,20 @@ class BisectList(Document):
 
     def _answer(self, bisect: BisectRecord) -> str:
         named = self.commits.get(bisect.culprits[0]) if bisect.status == "found" else None
-        return f"{conclusion(bisect)}  {plain(named.subject) if named else ''}".rstrip()
+        return f"{_conclusion(bisect)}  {plain(named.subject) if named else ''}".rstrip()
+
+
+def _conclusion(bisect: BisectRecord) -> str:
+    """Return what a stored bisect concluded: `first bad commit 77ab01e4 (98 %)`."""
+    kind = "better" if bisect.report.get("improved") else "bad"
+    sure = probability(bisect.probability)
+    if bisect.status == "found":
+        return f"first {kind} commit {short(bisect.culprits[0])} ({sure})"
+    if bisect.status == "nothing-changed":
+        return f"nothing changed ({sure})"
+    among = count(len(bisect.culprits), "commit")
+    if bisect.status == "set":
+        return f"one of {among} that cannot be told apart"
+    if bisect.status == "gradual":
+        return f"gradually, in {among} ({sure})"
+    return f"undecided among {among}"

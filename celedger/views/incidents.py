@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from celedger.base.model import BisectRecord, Commit, FindingRecord
+from celedger.base.model import Commit, FindingRecord
 from celedger.judge.incident import (
     PER_STEP,
     Incident,
@@ -20,7 +20,6 @@ from celedger.judge.incident import (
 )
 from celedger.views.format import (
     amount,
-    count,
     measure,
     plain,
     probability,
@@ -256,19 +255,3 @@ def _caused(incident: Incident, metrics: Sequence[IncidentMetric], *, named: boo
     text += f" (+{more} more)" if more else ""
     where = "" if incident.is_named else f", one of {len(incident.first_bad)} commits"
     return f"{text} ({incident.id}{where})"
-
-
-def conclusion(bisect: BisectRecord) -> str:
-    """Return what a stored bisect concluded: `first bad commit 77ab01e4 (98 %)`."""
-    kind = "better" if bisect.report.get("improved") else "bad"
-    sure = probability(bisect.probability)
-    if bisect.status == "found":
-        return f"first {kind} commit {short(bisect.culprits[0])} ({sure})"
-    if bisect.status == "nothing-changed":
-        return f"nothing changed ({sure})"
-    among = count(len(bisect.culprits), "commit")
-    if bisect.status == "set":
-        return f"one of {among} that cannot be told apart"
-    if bisect.status == "gradual":
-        return f"gradually, in {among} ({sure})"
-    return f"undecided among {among}"
