@@ -12,10 +12,10 @@ from pathlib import Path
 
 from celedger.base import files, serial
 from celedger.base.errors import explained
+from celedger.base.locks import Lock, try_flock
 from celedger.engines.order import Order
 from celedger.ledger.archive import private_folder
 from celedger.repo import Repository
-from celedger.system.device_lock import Lock, try_flock
 from celedger.trial import journal
 
 

@@ -11,7 +11,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from celedger.base import errors, files, serial
+from celedger.base import errors, files, locks, serial
 from celedger.base.errors import CeledgerError
 from celedger.base.model import Environment, Trial, TrialRecord
 from celedger.engines import order as orders
@@ -19,7 +19,6 @@ from celedger.engines.cluster import LostNode, OtherEnvironment
 from celedger.engines.order import Order
 from celedger.ledger import Ledger, validation
 from celedger.ledger.store import columns_of
-from celedger.system import device_lock
 from celedger.trial import events, journal
 
 # What lines that no celedger wrote make of the code that reads them.
@@ -37,7 +36,7 @@ class Intake:
         self.error: BaseException | None = None
         self._ledger = ledger
         self._rest = b""  # a line of which more will come
-        self._journal: tuple[Path, device_lock.Lock | None] | None = None
+        self._journal: tuple[Path, locks.Lock | None] | None = None
 
     @property
     def record(self) -> TrialRecord | None:

@@ -23,14 +23,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from random import SystemRandom
 
-from celedger.base import VERSION, files, serial
+from celedger.base import VERSION, files, locks, serial
 from celedger.base.errors import CeledgerError
 from celedger.base.model import Commit, Task
 from celedger.judge.incident import MetricStanding, Standing, State
 from celedger.judge.line import LONGEST, Line
 from celedger.ledger import Ledger, ulid
 from celedger.repo import Repository, bisecting
-from celedger.system import device_lock
 
 __all__ = ["LONGEST", "RECENT", "cache_of", "line_of", "read", "record", "standings_at", "tip_of"]
 
@@ -136,7 +135,7 @@ def record(
         now: Seconds since the epoch.
     """
     # Two that derive at once, `check` and the worker, would give one incident two names.
-    with device_lock.hold(ledger.private / LOCK):
+    with locks.hold(ledger.private / LOCK):
         known = _kept(_file(repository, ledger, tip))
         if known is not None and known[1]:
             return known[0]

@@ -12,7 +12,6 @@ that a connection of this process holds (https://sqlite.org/howtocorrupt.html).
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import shlex
@@ -25,7 +24,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from celedger.base import files
+from celedger.base import files, locks
 from celedger.base.errors import LedgerDamaged, LedgerError, RepositoryError, explained
 from celedger.base.text import plain
 from celedger.ledger import checksums, schema, validation
@@ -494,15 +493,11 @@ def alone(path: Path) -> Iterator[None]:
     hidden = files.beside(path)
     with explained(f"{hidden} cannot be written to", kind=LedgerError):
         hidden.mkdir(exist_ok=True)
-        lock, flags = hidden / f"{path.name}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
-        descriptor = os.open(lock, flags, 0o666)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with (
+        locks.hold(hidden / f"{path.name}.lock"),
+        explained(f"{path} could not be made", kind=LedgerError),
+    ):
         yield
-    except OSError as error:
-        raise LedgerError(f"{path} could not be made: {error.strerror}") from error
-    finally:
-        os.close(descriptor)  # releases the lock; the file stays, or two could hold it at once
 
 
 def size(path: Path) -> int:

@@ -7,7 +7,6 @@ that dies with it. Knows nothing of builds and trials but that they leave files 
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import stat
@@ -16,7 +15,8 @@ from itertools import count
 from pathlib import Path
 
 from celedger.base import files
-from celedger.base.errors import RepositoryError, explained
+from celedger.base.errors import MachineError, RepositoryError, explained
+from celedger.base.locks import Lock, is_held, try_flock
 from celedger.repo import filters
 from celedger.repo.object_store import FOLDER
 from celedger.repo.plumbing import GitAnswer, ask, tell
@@ -59,12 +59,12 @@ class Checkout:
     """One slot, held until `close`. `commit` is the hash it is at, "" before the first `move_to`;
     `manner` tells how git writes its files (filters.py)."""
 
-    def __init__(self, repository: Repository, path: Path, handle: int) -> None:
+    def __init__(self, repository: Repository, path: Path, lock: Lock) -> None:
         self.path = path
         self.commit = ""
         self.manner = filters.manner(repository)
         self._repository = repository
-        self._handle = handle
+        self._lock = lock
         self._git_dir = path / ".git"
         # Beside the slot, where a trial does not look: the index as git left it, and the commit.
         self._index, self._state = path.with_suffix(".index"), path.with_suffix(".at")
@@ -84,9 +84,7 @@ class Checkout:
 
     def close(self) -> None:
         """Give the slot back. What lies in it stays, for the next holder to move on from."""
-        if self._handle >= 0:
-            os.close(self._handle)
-            self._handle = -1
+        self._lock.close()
 
     def move_to(self, sha: str) -> None:
         """Bring the tree to a commit, with nothing else in it: no file of another commit, of a
@@ -230,7 +228,7 @@ class Checkout:
         # repository above is the user's.
         of_slot = ("--git-dir", str(self._git_dir), "--work-tree", str(self.path))
         no_hooks = ("-c", "core.hooksPath=/dev/null")
-        return ask(self.path, *of_slot, *no_hooks, *words, stdin=stdin, holding=self._handle)
+        return ask(self.path, *of_slot, *no_hooks, *words, stdin=stdin, holding=self._lock.fd)
 
     def _tell(self, *words: str, stdin: bytes | None = None) -> GitAnswer:
         answer = self._ask(*words, stdin=stdin)
@@ -252,61 +250,41 @@ class Checkouts:
     def slots(self) -> list[tuple[Path, bool]]:
         """Return the slots there are, each with whether somebody holds it."""
         return [
-            (path, _is_locked(path.with_suffix(".lock")))
+            (path, _is_held(path.with_suffix(".lock")))
             for path in sorted(self.folder.glob("[0-9]*"))
             if path.suffix == "" and path.is_dir()
         ]
 
     def remove(self, path: Path) -> bool:
         """Delete a slot, unless somebody holds it: the next to take it makes it anew."""
-        try:
-            handle = _try_lock(path.with_suffix(".lock"))
-            if handle is None:
-                return False
-            try:
-                delete(path)
-            finally:
-                os.close(handle)
-        except OSError:
-            return False
-        return True
+        with suppress(OSError, MachineError):
+            if (lock := try_flock(path.with_suffix(".lock"), mode=0o644)) is not None:
+                with lock:
+                    delete(path)
+                return True
+        return False
 
     def take(self) -> Checkout:
         """Return a free slot, held until `close` (or the end of `with`, or of the process)."""
         with explained(f"cannot make a checkout in {self.folder}", kind=RepositoryError):
             self.folder.mkdir(parents=True, exist_ok=True)
-            handle, number = next(
-                (handle, n)
-                for n in count()
-                if (handle := _try_lock(self.folder / f"{n}.lock")) is not None
-            )
+        lock, number = next(
+            (lock, n)
+            for n in count()
+            if (lock := try_flock(self.folder / f"{n}.lock", mode=0o644)) is not None
+        )
         try:
-            return Checkout(self.repository, self.folder / str(number), handle)
+            return Checkout(self.repository, self.folder / str(number), lock)
         except BaseException:
-            os.close(handle)
+            lock.close()
             raise
 
 
-def _is_locked(path: Path) -> bool:
-    """Return True unless nobody holds the lock."""
-    try:
-        handle = _try_lock(path)
-    except OSError:  # on a disk that is read-only
-        return True
-    if handle is not None:
-        os.close(handle)
-    return handle is None
-
-
-def _try_lock(path: Path) -> int | None:
-    """Return a descriptor that holds the lock until it is closed; None where another one does."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
-    return descriptor
+def _is_held(path: Path) -> bool:
+    """Return True unless nobody holds the lock; on a disk that is read-only that is not known."""
+    with suppress(MachineError):
+        return is_held(path)
+    return True
 
 
 def delete(path: Path) -> None:

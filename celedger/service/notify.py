@@ -17,6 +17,7 @@ from enum import StrEnum
 from random import SystemRandom
 from types import MappingProxyType
 
+from celedger.base import locks
 from celedger.base.config import Config
 from celedger.base.errors import CeledgerError
 from celedger.base.model import Commit, SaidRecord
@@ -24,7 +25,6 @@ from celedger.base.text import plain, probability
 from celedger.judge.incident import DRIFT, WORK, Incident, State
 from celedger.ledger import Ledger, ulid
 from celedger.repo import Repository, bisecting
-from celedger.system import device_lock
 from celedger.views import incidents as words
 
 LOCK = "alerts.lock"  # held while alerts are sent, in the ledger's folder
@@ -60,7 +60,7 @@ def announce(
     if not settings.notify or bisecting.start_of(repository):
         return
     # `check` and the worker may have the same news in the same second.
-    with device_lock.hold(ledger.private / LOCK):
+    with locks.hold(ledger.private / LOCK):
         by_sha = {commit.sha: commit for commit in commits}
         rows = ledger.said()
         for address in settings.notify:

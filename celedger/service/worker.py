@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from celedger.base import files
+from celedger.base import files, locks
 from celedger.base.config import FILES, SUITES, Config
 from celedger.base.errors import CeledgerError, LedgerError, LedgerGone
 from celedger.base.model import (
@@ -38,7 +38,6 @@ from celedger.ledger import Ledger
 from celedger.repo import Repository
 from celedger.service import hooks
 from celedger.service.allow import check_settings, queue_folder
-from celedger.system import device_lock
 from celedger.trial import events
 from celedger.trial.permissions import Gate, NotAllowed
 
@@ -56,7 +55,7 @@ MAX_ATTEMPTS = 3  # a job that lost its worker this often is given up
 def at_work(ledger: Path) -> bool:
     """Return True if a worker of this ledger lives."""
     with suppress(CeledgerError):
-        return device_lock.is_held(_lock_path(ledger))
+        return locks.is_held(_lock_path(ledger))
     return False
 
 
@@ -191,11 +190,11 @@ class Worker:
         key = os.fsencode(repository.worktree).decode("utf-8", "replace")
         self.ledger.queue.enqueue(KIND, head.sha, suite, self.now(), key)
 
-    def _take_lock(self) -> device_lock.Lock | None:
+    def _take_lock(self) -> locks.Lock | None:
         path = _lock_path(self.ledger.path)
         path.parent.mkdir(parents=True, exist_ok=True)
         for _ in range(3):  # `at_work` holds it for a moment
-            handle = device_lock.try_flock(path)
+            handle = locks.try_flock(path)
             if handle is not None:
                 return handle
             time.sleep(0.05)

@@ -21,9 +21,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from celedger.base.errors import LedgerError, MachineError, RepositoryError, UsageError, explained
+from celedger.base.locks import Lock
 from celedger.base.model import Direction, Mark, Outcome, OutcomeKind, Task, Trial, TrialRecord
 from celedger.ledger import Ledger
-from celedger.system import device_lock, process
+from celedger.system import process
 from celedger.system.environment import owners, package_folders
 from celedger.system.telemetry import Sampler
 from celedger.trial import events, journal, protocol, report_sources
@@ -107,7 +108,7 @@ class Attempt:
         self.reads = self.journal_path.with_suffix(".reads")
         self.sampler = Sampler(station.device.gpu)
         self.channel = -1
-        self.lock: device_lock.Lock | None = None
+        self.lock: Lock | None = None
 
     def begin(self) -> None:
         ledger, trial = self.station.ledger, self.trial

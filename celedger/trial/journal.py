@@ -22,13 +22,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from celedger.base import locks
 from celedger.base.errors import LedgerError, MachineError, explained
 from celedger.base.model import EpochReport, Mark, Outcome, OutcomeKind, Trial, TrialRecord
 from celedger.ledger import Ledger
 from celedger.ledger.archive import private_folder
 from celedger.repo import Repository
-from celedger.system import device_lock
-from celedger.system.device_lock import is_held
 from celedger.trial import protocol, report_sources
 
 CHUNK = 1 << 18  # bytes read at once
@@ -152,7 +151,7 @@ class Journal:
         return lines
 
 
-def create(ledger: Ledger, trial: Trial) -> tuple[Path, int, device_lock.Lock | None]:
+def create(ledger: Ledger, trial: Trial) -> tuple[Path, int, locks.Lock | None]:
     """Create the journal of a trial and add the trial to the ledger. Returns its path, the
     descriptor for reports, and the lock of its runner. Raises LedgerError.
 
@@ -171,7 +170,7 @@ def create(ledger: Ledger, trial: Trial) -> tuple[Path, int, device_lock.Lock | 
         channel = os.open(
             draft, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
         )
-        runner_lock = device_lock.try_flock(draft)
+        runner_lock = locks.try_flock(draft)
         draft.rename(path)
         if link != path:
             link.symlink_to(path)
@@ -202,7 +201,7 @@ def recover(
         if record.trial.ulid in elsewhere:
             continue
         path = _path(ledger, record.trial.ulid)
-        handle = device_lock.try_flock(path) if path is not None else None
+        handle = locks.try_flock(path) if path is not None else None
         if handle is None and path is not None:
             continue  # its runner lives
         with handle or nullcontext():
@@ -218,7 +217,7 @@ def recover(
 def is_attended(repository: Repository, ledger: Ledger, ulid: str) -> bool:
     """Return True if the runner of a trial lives, or it runs on a node."""
     path = _path(ledger, ulid)
-    return ulid in remote_ulids(repository) or (path is not None and device_lock.is_held(path))
+    return ulid in remote_ulids(repository) or (path is not None and locks.is_held(path))
 
 
 def take_in(ledger: Ledger, record: TrialRecord, now: float, why: str) -> bool:
@@ -267,7 +266,7 @@ def _sweep_finished(ledger: Ledger, directory: Path, now: float) -> None:
         if path.is_symlink():
             path.unlink(missing_ok=True)
             continue
-        handle = device_lock.try_flock(path)
+        handle = locks.try_flock(path)
         if handle is not None:
             remove(ledger, path)
             handle.close()
@@ -313,6 +312,6 @@ def remote_trials(repository: Repository) -> list[RemoteTrial]:
             if order["commit"] is not None:
                 trials.append(RemoteTrial(
                     str(order["commit"]["sha"]), str(order["tasks"][0]["name"]),
-                    int(order["seed"]), engine, is_held(path),
+                    int(order["seed"]), engine, locks.is_held(path),
                 ))  # fmt: skip
     return trials

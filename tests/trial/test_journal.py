@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from celedger.base import locks
 from celedger.base.model import (
     Command,
     Commit,
@@ -22,7 +23,6 @@ from celedger.base.model import (
 )
 from celedger.ledger import Ledger
 from celedger.ledger.archive import Archive, restore
-from celedger.system import device_lock
 from celedger.trial import journal, protocol
 
 TASK = Task("tiny", "fit", (Command("run", ("true",)),), metrics=(Metric("loss"),))
@@ -164,7 +164,7 @@ def test_a_trial_whose_journal_is_held_is_somebodys(ledger: Ledger) -> None:
     path = start(ledger)
     reads = path.with_suffix(".reads")
     reads.touch()
-    with device_lock.try_flock(path):
+    with locks.try_flock(path):
         assert journal.recover(ledger, now=9.0, sweep=lambda u: 0) == ()
         assert path.exists()
         assert reads.exists()
