@@ -1,14 +1,8 @@
-"""Trials and wrong answers of celedger's bisect beside its peers, on simulated histories.
+"""Trials and wrong answers of celedger's bisect, on simulated histories.
 
 Every cell is (commits, shift in standard deviations of one trial, stored trials at each end,
-noise). All procedures see the same cases. Peers are re-implemented from their documentation:
-
-* `git bisect xK`   the majority of K readings against the true threshold between the levels
-* `git_bayesect`    beta-binomial posterior, least expected entropy; told the true threshold and
-                    the stored readings
-* `Pinpoint`        Mann-Whitney between neighbours, ten more readings while undecided
-* `oracle`          noisy binary search that knows both levels and the noise
-* `limit`           log2(n) over the capacity of the binary-input channel (Gaussian noise only)
+noise). The limit is log2(n) over the capacity of the binary-input channel (Gaussian noise only).
+`git show b67de0b:benchmarks/bisect_simulator.py` has its peers on the same cases.
 
     OMP_NUM_THREADS=1 python benchmarks/bisect_simulator.py --cells quick --cases 100 --jobs 2
 """
@@ -19,15 +13,13 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from itertools import count, product
 from pathlib import Path
 
 import numpy as np
-from scipy.special import betaln
-from scipy.stats import mannwhitneyu
 
 from celedger.stats.choice import choose
 from celedger.stats.equal_bits import alike
@@ -252,117 +244,6 @@ def ours_at(case: Case, confidences: Sequence[float]) -> list[Answer]:
     return answers
 
 
-def oracle(case: Case) -> Answer:
-    n, d = case.cell.n, case.cell.shift
-    log = np.zeros(n)
-    trials = 0
-    while True:
-        p = np.exp(log - log.max())
-        p /= p.sum()
-        if p.max() >= case.cell.confidence:
-            return Answer(trials, int(p.argmax()) == case.first_bad)
-        c = np.cumsum(p)
-        at = min(int(np.argmin(np.abs(c - 0.5))), n - 2)
-        x = case.read(at)
-        ratio = d * (x - d / 2)
-        log[: at + 1] += ratio
-        trials += 1
-
-
-def git_bisect(repeats: int) -> Callable[[Case], Answer]:
-    def run(case: Case) -> Answer:
-        low, high, trials = GOOD, case.cell.n - 1, 0
-        while high - low > 1:
-            middle = (low + high) // 2
-            trials += repeats
-            votes = sum(case.read(middle) > case.cell.shift / 2 for _ in range(repeats))
-            low, high = (low, middle) if 2 * votes > repeats else (middle, high)
-        return Answer(trials, high == case.first_bad)
-
-    return run
-
-
-def git_bayesect(case: Case) -> Answer:
-    n, threshold = case.cell.n, case.cell.shift / 2
-    a_new, b_new, a_old, b_old = 0.9, 0.1, 0.05, 0.95
-    fails, passes = np.zeros(n + 1), np.zeros(n + 1)
-    for _ in range(case.cell.stored):
-        for p in (GOOD, n - 1):
-            bad = case.level(p) + case.draw() > threshold
-            (fails if bad else passes)[p + 1] += 1
-    trials = 0
-    while True:
-        f_left, p_left = np.cumsum(fails)[:-1], np.cumsum(passes)[:-1]
-        f_right, p_right = fails.sum() - f_left, passes.sum() - p_left
-        log = betaln(a_new + f_right, b_new + p_right) + betaln(a_old + f_left, b_old + p_left)
-        p = np.exp(log - log.max())
-        p /= p.sum()
-        if p.max() >= case.cell.confidence or trials >= MOST_TRIALS:
-            return Answer(trials, int(p.argmax()) == case.first_bad)
-        if_bad = (a_new + f_right) / (a_new + b_new + f_right + p_right)
-        if_good = (a_old + f_left) / (a_old + b_old + f_left + p_left)
-        # expected entropy after a reading at each position, by cumulated sums
-        wb, wg = p * if_bad, p * if_good
-        vb, vg = p - wb, p - wg
-
-        def entropy(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-            total = np.cumsum(left) + (right.sum() - np.cumsum(right))
-            plogp = lambda w: w * np.log(np.maximum(w, 1e-300))  # noqa: E731
-            inner = np.cumsum(plogp(left)) + plogp(right).sum() - np.cumsum(plogp(right))
-            return total * np.log(np.maximum(total, 1e-300)) - inner
-
-        expected = entropy(wb, wg) + entropy(vb, vg)
-        at = int(np.argmin(expected))
-        (fails if case.read(at) > threshold else passes)[at + 1] += 1
-        trials += 1
-
-
-def pinpoint(case: Case) -> Answer:
-    n = case.cell.n
-    stored: dict[int, list[float]] = {GOOD: [], n - 1: []}
-    for p in stored:
-        stored[p] = [case.level(p) + case.draw() for _ in range(case.cell.stored)]
-    spent = 0
-
-    def top_up(position: int, size: int) -> None:
-        nonlocal spent
-        values = stored.setdefault(position, [])
-        while len(values) < size:
-            values.append(case.read(position))
-            spent += 1
-
-    def different(a: int, b: int) -> bool:
-        size = 10
-        while True:
-            top_up(a, size)
-            top_up(b, size)
-            p = mannwhitneyu(stored[a], stored[b]).pvalue
-            if p < 0.001:
-                return True
-            # the high threshold falls from 1/3 as readings come in: less is asked to stop
-            if p > 0.33 or size >= 100:
-                return False
-            size += 10
-
-    low, high = GOOD, n - 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        if different(low, middle):
-            high = middle
-        else:
-            low = middle
-    return Answer(spent, high == case.first_bad)
-
-
-PROCEDURES: dict[str, Callable[[Case], Answer]] = {
-    "ours": ours,
-    "oracle": oracle,
-    "git_bayesect": git_bayesect,
-    "git x5": git_bisect(5),
-    "pinpoint": pinpoint,
-}
-
-
 def capacity(shift: float) -> float:
     """Bits one reading of a binary input in Gaussian noise can tell, levels `shift` sd apart."""
     x = np.linspace(-10, 10 + shift, 4001)
@@ -372,13 +253,13 @@ def capacity(shift: float) -> float:
     return float(entropy - 0.5 * np.log2(2 * np.pi * np.e))
 
 
-def _block(job: tuple[str, Cell, range]) -> list[Answer]:
-    name, cell, numbers = job
-    return [PROCEDURES[name](make(cell, number)) for number in numbers]
+def _block(job: tuple[Cell, range]) -> list[Answer]:
+    cell, numbers = job
+    return [ours(make(cell, number)) for number in numbers]
 
 
-def measure(name: str, cell: Cell, cases: int, pool: ProcessPoolExecutor | None) -> list[Answer]:
-    jobs = [(name, cell, range(i, min(i + 10, cases))) for i in range(0, cases, 10)]
+def measure(cell: Cell, cases: int, pool: ProcessPoolExecutor | None) -> list[Answer]:
+    jobs = [(cell, range(i, min(i + 10, cases))) for i in range(0, cases, 10)]
     blocks = pool.map(_block, jobs) if pool else map(_block, jobs)
     return [answer for block in blocks for answer in block]
 
@@ -427,7 +308,7 @@ CELLS: dict[str, list[Cell]] = {
 }
 
 
-def describe(cell: Cell, name: str, answers: list[Answer]) -> dict[str, object]:
+def describe(cell: Cell, answers: list[Answer]) -> dict[str, object]:
     trials = np.array([a.trials for a in answers], dtype=float)
     wrong = sum(not a.right for a in answers)
     row: dict[str, object] = {
@@ -442,7 +323,6 @@ def describe(cell: Cell, name: str, answers: list[Answer]) -> dict[str, object]:
         )
         + ("" if cell.bits else " bits ignored")
         + (f" conf={cell.confidence}" if cell.confidence != 0.95 else ""),
-        "procedure": name,
         "cases": len(answers),
         "trials": round(float(trials.mean()), 1),
         "se": round(float(trials.std() / np.sqrt(len(trials))), 1),
@@ -452,18 +332,17 @@ def describe(cell: Cell, name: str, answers: list[Answer]) -> dict[str, object]:
     if cell.noise in ("gauss",) and cell.shift:
         limit = np.log2(cell.n) / capacity(cell.shift)
         row["x limit"] = round(float(trials.mean() / limit), 2)
-    if name == "ours":
-        signatures = np.array([a.signatures for a in answers], dtype=float)
-        if signatures.any() or cell.signed is not None:
-            seconds = trials * cell.cost + signatures * SIGNING
-            row |= {"signed": cell.signed, "shown": cell.shown, "cost": cell.cost}
-            row["signatures"] = round(float(signatures.mean()), 1)
-            row["seconds"] = round(float(seconds.mean()))
-        row["ms"] = round(1e3 * float(np.mean([a.seconds for a in answers])), 1)
-        row["size"] = round(float(np.mean([a.size for a in answers])), 2)
-        for state in ("nothing changed", "searching"):
-            row[state] = sum(a.state == state for a in answers)
-        row["sure"] = round(float(np.mean([a.sure for a in answers])), 3)
+    signatures = np.array([a.signatures for a in answers], dtype=float)
+    if signatures.any() or cell.signed is not None:
+        seconds = trials * cell.cost + signatures * SIGNING
+        row |= {"signed": cell.signed, "shown": cell.shown, "cost": cell.cost}
+        row["signatures"] = round(float(signatures.mean()), 1)
+        row["seconds"] = round(float(seconds.mean()))
+    row["ms"] = round(1e3 * float(np.mean([a.seconds for a in answers])), 1)
+    row["size"] = round(float(np.mean([a.size for a in answers])), 2)
+    for state in ("nothing changed", "searching"):
+        row[state] = sum(a.state == state for a in answers)
+    row["sure"] = round(float(np.mean([a.sure for a in answers])), 3)
     return row
 
 
@@ -472,30 +351,25 @@ def main() -> None:
     parser.add_argument("--cells", default="quick", help=", ".join(CELLS))
     parser.add_argument("--cases", type=int, default=100)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument(
-        "--procedures", default="ours", help="all, or names: " + ", ".join(PROCEDURES)
-    )
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--out", type=Path, help="keep rows here; those it holds are not run again")
     options = parser.parse_args()
-    names = list(PROCEDURES) if options.procedures == "all" else options.procedures.split(",")
     kept = options.out.read_text().splitlines() if options.out and options.out.exists() else []
-    done = {(row["cell"], row["procedure"], row["cases"]): row for row in map(json.loads, kept)}
+    done = {(row["cell"], row["cases"]): row for row in map(json.loads, kept)}
     with ProcessPoolExecutor(options.jobs) as pool:
         for group in options.cells.split(","):
             for cell in CELLS[group]:
-                for name in names:
-                    row = done.get((str(cell), name, options.cases))
-                    if row is None:
-                        row = describe(cell, name, measure(name, cell, options.cases, pool))
-                        if options.out:
-                            with options.out.open("a") as out:
-                                out.write(json.dumps({"cell": str(cell), **row}) + "\n")
-                    if options.json:
-                        print(json.dumps(row))
-                    else:
-                        print("  ".join(f"{key} {value}" for key, value in row.items()))
-                    sys.stdout.flush()
+                row = done.get((str(cell), options.cases))
+                if row is None:
+                    row = describe(cell, measure(cell, options.cases, pool))
+                    if options.out:
+                        with options.out.open("a") as out:
+                            out.write(json.dumps({"cell": str(cell), **row}) + "\n")
+                if options.json:
+                    print(json.dumps(row))
+                else:
+                    print("  ".join(f"{key} {value}" for key, value in row.items()))
+                sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ A seccomp filter, which every descendant inherits and none can shed, hands each 
 takes a path to this process before it is carried out (seccomp_unotify(2)). Unlike inotify this
 shows what was looked for in vain, what was only `stat`ed, and the links that were followed; nothing
 can overflow, and no moment before the watch begins is missed. The filter sees the numbers of a call
-and not its strings, so a call costs a switch to this thread and back (benchmarks/reuse.py).
+and not its strings, so a call costs a switch to this thread and back (benchmarks/README.md).
 
 Where the record may be incomplete it says so in `unknown`, and is worth nothing.
 """
