@@ -118,7 +118,7 @@ class Executor:
         *,
         env: Mapping[str, str],
         log: Path,
-        on_tick: Callable[[process.Running], None],
+        on_tick: Callable[[process.Running], None] = lambda _: None,
         pass_fds: Sequence[int] = (),
         stop: Callable[[], bool] = lambda: False,
         **_: object,
@@ -126,7 +126,7 @@ class Executor:
         """Take the place of `process.run`. No probe can be attached: a diagnosis fails."""
         if not pass_fds:
             log.write_text("a scripted training has no process\n")
-            return process.Exit(process.End.EXITED, 1, 0.0, 0, 0.0, False, "exit status 1", None)
+            return process.Exit(process.End.EXITED, 1, 0.0, 0, 0.0, False, "exit status 1")
         seed = int(env["CELEDGER_SEED"])
         self.ran.append((self._commit, seed))
         end, status, message = process.End.EXITED, 0, ""
