@@ -342,8 +342,8 @@ class _Filter:
         self.states, self.weights = self.states[kept], self.weights[kept]
         columns = _asked(rises, fall)
         lefts = [tuple(left) for left in self.states[:, columns].tolist()]
-        distinct = list(dict.fromkeys(lefts))
-        every, is_whole, log = map(np.concatenate, zip(*map(_hypotheses, distinct), strict=True))
+        hypotheses = {left: _hypotheses(left) for left in lefts}
+        every, is_whole, log = map(np.concatenate, zip(*hypotheses.values(), strict=True))
         asked = np.flatnonzero(every.any(0))
         if not len(asked):
             return 1.0
@@ -352,18 +352,17 @@ class _Filter:
         whole, part = _log_ratios(fall, near, ratios) + np.log(WANTED) * is_accepted
         density, improved = _log_densities(fall, near, self.levels, taken / PARTS)
         log = log + np.where(is_whole, (taken > 0) @ whole, (taken > 0) @ part) + density
+        log[~taken.any(1)] = improved
         is_nobodys = ((taken > 0) & ~is_accepted).sum(1) == 0
-        ends = np.cumsum([len(_hypotheses(left)[2]) for left in distinct]).tolist()
-        rows = dict(zip(distinct, map(slice, [0, *ends[:-1]], ends), strict=True))
-        spans = [rows[left] for left in lefts]
-        parent = np.repeat(np.arange(len(spans)), [span.stop - span.start for span in spans])
-        which = np.concatenate([np.arange(span.start, span.stop) for span in spans])
-        after = self.states[parent]
-        after[:, columns] -= every[which]
-        total = np.append(self.weights + improved, self.weights[parent] + log[which])
-        is_free = np.append(np.ones(len(lefts), dtype=bool), is_nobodys[which])
-        nobodys = float(np.logaddexp.reduce(total[is_free]) - np.logaddexp.reduce(total))
-        self._keep_likeliest(np.concatenate([self.states, after]), total)
+        ends = np.cumsum([len(prior) for *_, prior in hypotheses.values()]).tolist()
+        rows = dict(zip(hypotheses, map(np.arange, [0, *ends[:-1]], ends), strict=True))
+        which = np.concatenate([rows[left] for left in lefts])
+        parent = np.repeat(np.arange(len(lefts)), [len(rows[left]) for left in lefts])
+        total = self.weights[parent] + log[which]
+        total -= np.logaddexp.reduce(total)
+        nobodys = float(np.logaddexp.reduce(total[is_nobodys[which]]))
+        likely = total > 2 * NEGLIGIBLE
+        self._keep_likeliest(parent[likely], columns, every[which[likely]], total[likely])
         return math.exp(min(0.0, nobodys))
 
     def drop_settled(self, mends: Sequence[Mend]) -> None:
@@ -372,11 +371,16 @@ class _Filter:
             mend = mends[self.live[k]]
             if mend.state is IncidentState.RECOVERED and mend.gone > SETTLED:
                 del self.live[k]
-                self._keep_likeliest(np.delete(self.states, k, axis=1), self.weights)
+                self.states = np.delete(self.states, k, axis=1)
 
-    def _keep_likeliest(self, states: Ints, weights: Floats) -> None:
-        """Add up equal states and keep the likeliest. Equal rows have equal hashes; np.unique of
-        rows compares bytes, which takes a hundred times longer."""
+    def _keep_likeliest(
+        self, parent: Ints, columns: Sequence[int], taken: Ints, weights: Floats
+    ) -> None:
+        """Take quarters from states, add up those that are equal then, and keep the likeliest.
+        Equal rows have equal hashes; np.unique of rows compares bytes, which takes a hundred times
+        longer."""
+        states = self.states[parent]
+        states[:, columns] -= taken
         hashes = states @ np.cumprod(np.full(states.shape[1], _MULTIPLIER))
         _, first, of_state = np.unique(hashes, return_index=True, return_inverse=True)
         total = np.full(len(first), -np.inf)
@@ -470,12 +474,12 @@ def _standard_errors(parts: Sequence[tuple[float, tuple[Floats, Floats], Floats]
 @lru_cache(maxsize=4096)
 def _hypotheses(left: tuple[int, ...]) -> tuple[Ints, Bools, Floats]:
     """Return the hypotheses about the newest rises of which something is left: quarters that a fall
-    may take, a row a hypothesis and a column a rise; whether it takes all that is left of some
-    rises, or a part of one; and the log prior."""
+    may take, a row a hypothesis and a column a rise (the first one takes nothing); whether it takes
+    all that is left of some rises, or a part of one; and the log prior (of the first one 0)."""
     rest = [k for k, quarters in enumerate(left) if quarters][-MOST_OPEN:]
     n = len(rest)
     if not n:
-        return np.zeros((0, len(left)), np.int64), np.zeros(0, dtype=bool), np.zeros(0)
+        return np.zeros((1, len(left)), np.int64), np.zeros(1, dtype=bool), np.zeros(1)
     begun = [k for k in range(n) if left[rest[k]] < PARTS]
     likeliest = (begun or [n - 1])[-1]
     subsets = np.arange(1, 2**n)[:, None] >> np.arange(n) & 1
@@ -483,12 +487,12 @@ def _hypotheses(left: tuple[int, ...]) -> tuple[Ints, Bools, Floats]:
     one = ONE / n + LIKELIEST * (first == likeliest)
     several = SEVERAL / max(2**n - 1 - n, 1) + NEWEST / n * (first == n - count)
     parts = [(k, part) for k in rest for part in range(1, left[k])]
-    taken = np.zeros((len(subsets) + len(parts), len(left)), np.int64)
-    taken[: len(subsets), rest] = subsets * np.array(left)[rest]
-    for row, (k, part) in enumerate(parts, len(subsets)):
+    taken = np.zeros((1 + len(subsets) + len(parts), len(left)), np.int64)
+    taken[1 : 2**n, rest] = subsets * np.array(left)[rest]
+    for row, (k, part) in enumerate(parts, 2**n):
         taken[row, k] = part
-    prior = np.append(np.where(count == 1, one, several), [PART / n] * len(parts))
-    return taken, np.arange(len(taken)) < len(subsets), np.log(prior)
+    prior = [1.0, *np.where(count == 1, one, several), *[PART / n] * len(parts)]
+    return taken, np.arange(len(taken)) < 2**n, np.log(prior)
 
 
 def _log_ratios(fall: Fall, rises: Sequence[Rise], ratios: MendRatios) -> Floats:
@@ -512,19 +516,20 @@ def _log_densities(
     Args:
         taken: [hypotheses, rises].
     """
-    shares = np.hstack([taken, np.ones((len(taken), 1))])
     total, still, improved = np.zeros((3, len(taken)))
     nothing, is_beside = LOG_IMPROVED, np.zeros(len(taken), dtype=bool)
     for key in sorted(set(fall.steps) | {key for rise in rises for key in rise.steps}):
         unit, fell = max(levels[key].unit, 1e-300), fall.steps.get(key)
-        own = (rise.steps.get(key, rise.minor.get(key)) for rise in rises)
-        mean, covariance = levels[key].sizes([*own, fell])
+        steps = [rise.steps.get(key, rise.minor.get(key)) for rise in rises]
+        own = [i for i, step in enumerate(steps) if step is not None]
+        mean, covariance = levels[key].sizes([*(steps[i] for i in own), fell])
+        shares = np.hstack([taken[:, own], np.ones((len(taken), 1))])
         if fell is None:  # it fell by nothing, give or take a trial's noise
             covariance[-1, -1] += unit**2
             log_improved = math.log(0.4 / unit)  # the mode of a normal density
         else:
             log_improved = -math.log(2 * max(-fell.size, 1.5 * unit))
-        size = taken @ mean[:-1]
+        size = taken[:, own] @ mean[:-1]
         variance = np.maximum(((shares @ covariance) * shares).sum(1), 0.0)
         variance += (ALIKE * size) ** 2 + 1e-24
         logs = -0.5 * ((shares @ mean) ** 2 / variance + np.log(2 * math.pi * variance))
