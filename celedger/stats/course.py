@@ -255,48 +255,6 @@ class Acts:
     named: Mapping[MetricKey, Mapping[int, float]] = field(default_factory=dict)
 
 
-class _Trials:
-    """Measurements as lists: their rows are looked at one by one."""
-
-    def __init__(self, m: Measurements) -> None:
-        self.chain: list[int] = m.chain.tolist()
-        self.place: list[int] = m.place.tolist()
-        self.session: list[int] = m.session.tolist()
-        self.seed: list[int] = m.seed.tolist()
-        self.own: list[bool] = m.own.tolist()
-        self.bits: list[int] = m.bits.tolist()
-        self.value: list[float] = m.value.tolist()
-        self.has_sessions = m.has_sessions
-
-
-@dataclass(slots=True)
-class _Open:
-    """A node while its commits are gathered."""
-
-    chain: int
-    first: int
-    last: int
-    own: list[int] = field(default_factory=list)
-    reused: list[int] = field(default_factory=list)
-    bits: dict[int, int] = field(default_factory=dict)  # by seed
-
-    def add(self, rows: list[int], m: _Trials) -> None:
-        self.last = m.place[rows[-1]]
-        for row in rows:
-            (self.own if m.own[row] else self.reused).append(row)
-            self.bits[m.seed[row]] = m.bits[row]
-
-    def repeats(self, rows: list[int], m: _Trials) -> bool:
-        """Return True if a common seed exists and every common seed has equal, known bits; of
-        speed and memory, if the trials are this node's own."""
-        if m.has_sessions:
-            return {m.bits[row] for row in rows} <= {m.bits[row] for row in self.own}
-        common = [row for row in rows if m.seed[row] in self.bits]
-        return bool(common) and all(
-            m.bits[row] >= 0 and self.bits[m.seed[row]] == m.bits[row] for row in common
-        )
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class CommitNodes:
     """Nodes of all chains, oldest first in each chain, and their draws, in the order of nodes.
@@ -304,14 +262,15 @@ class CommitNodes:
     Attributes:
         chain, first, last: Of each node.
         rows: Of each node, its own trials.
-        draws: Of each draw, the rows whose mean it is.
+        drawn: The rows of all draws, one draw after another.
+        begins: Index of each draw's first row in `drawn`.
         node, session, rank: Of each draw.
         counts: True for a draw that may tell of noise; False for a re-used result.
         offset: Index of each node's first draw, and the number of draws at the end.
         cell: Of each draw, the index of its group of repeats: a node's draws, or for speed and
             memory those of one session. A re-used result is a group of its own.
-        beside: Of each cell, the cell of the node before, of the same chain and session; -1 if
-            there is none.
+        beside: Of each cell of speed or memory, the cell of the node before, of the same chain and
+            session; -1 if there is none.
         is_exact: True if a seed gave equal bits again, and never others at one commit.
     """
 
@@ -319,7 +278,8 @@ class CommitNodes:
     first: Ints
     last: Ints
     rows: tuple[tuple[int, ...], ...]
-    draws: tuple[tuple[int, ...], ...]
+    drawn: Ints
+    begins: Ints
     node: Ints
     session: Ints
     rank: Ints
@@ -332,8 +292,14 @@ class CommitNodes:
     def __len__(self) -> int:
         return len(self.chain)
 
+    def means(self, values: Floats) -> Floats:
+        """Return the mean of each draw's rows."""
+        sizes = np.diff(np.append(self.begins, len(self.drawn)))
+        result: Floats = np.add.reduceat(values[self.drawn], self.begins) / sizes
+        return result
+
     def by_chain(self) -> list[CommitNodes]:
-        """Return the nodes of each chain, everything counted from its first one."""
+        """Return the nodes of each chain, everything but `drawn` counted from its first one."""
         starts = np.flatnonzero(np.append(True, np.diff(self.chain) != 0)[: len(self)])
         result = []
         for begin, end in pairwise([*starts.tolist(), len(self)]):
@@ -341,7 +307,7 @@ class CommitNodes:
             cell = self.cell[draws]
             cells = slice(cell[0], cell[-1] + 1)
             own = {name: getattr(self, name)[nodes] for name in ("chain", "first", "last", "rows")}
-            of_draws = ("draws", "session", "rank", "counts")
+            of_draws = ("begins", "session", "rank", "counts")
             own |= {name: getattr(self, name)[draws] for name in of_draws}
             chain = replace(
                 self,
@@ -355,44 +321,109 @@ class CommitNodes:
         return result
 
 
-def _gather(measured: Measurements, m: _Trials) -> list[_Open]:
-    order = np.lexsort((measured.place, measured.chain))
-    chain, place = measured.chain[order], measured.place[order]
-    begins = np.flatnonzero(np.append(True, (np.diff(chain) != 0) | (np.diff(place) != 0)))
-    nodes: list[_Open] = []
-    every, stops = order.tolist(), [*begins[1:].tolist(), len(order)]
-    for begin, stop in zip(begins.tolist(), stops, strict=True) if every else ():
-        rows = every[begin:stop]
-        row = rows[0]
-        is_measured = any(m.own[row] for row in rows)
-        may_join = not (m.has_sessions and is_measured)
-        if may_join and nodes and nodes[-1].chain == m.chain[row] and nodes[-1].repeats(rows, m):
-            nodes[-1].add(rows, m)
-            continue
-        if m.has_sessions and not is_measured:
-            continue  # measured in another session: it says nothing of this commit's level
-        node = _Open(m.chain[row], m.place[row], m.place[row])
-        node.add(rows, m)
-        nodes.append(node)
-    return nodes
+@dataclass(frozen=True, slots=True, eq=False)
+class _Commits:
+    """The rows of some measurements ordered by chain and place, and the commits of each chain.
+
+    Attributes:
+        rows: Indices of the measurements, ordered.
+        commit: Of each of `rows`: ascending.
+        begins: Index of each commit's first row in `rows`, and the number of rows.
+        is_measured: True for each commit with a trial of its own.
+    """
+
+    m: Measurements
+    rows: Ints
+    commit: Ints
+    begins: Ints
+    is_measured: Bools
+
+    @classmethod
+    def of(cls, m: Measurements) -> _Commits:
+        rows = np.lexsort((m.place, m.chain))
+        chain, place = m.chain[rows], m.place[rows]
+        new = np.append(True, (np.diff(chain) != 0) | (np.diff(place) != 0))[: len(rows)]
+        begins = np.append(np.flatnonzero(new), len(rows))
+        is_measured = np.logical_or.reduceat(m.own[rows], begins[:-1])
+        return cls(m, rows, np.cumsum(new) - 1, begins, is_measured)
+
+    def nodes(self) -> Ints:
+        """Return the node of each row; -1 for the rows of none: re-used results of speed or memory
+        that were measured in another session say nothing of their commit's level."""
+        joins = self._in_sessions() if self.m.has_sessions else self._by_bits()
+        is_first = ~joins
+        if self.m.has_sessions:
+            is_first &= self.is_measured
+        node = np.cumsum(is_first) - 1
+        node[~is_first & ~joins] = -1
+        return node[self.commit]
+
+    def _in_sessions(self) -> Bools:
+        """Return the commits that only repeat trials of the measured commit before them."""
+        bits = np.unique(self.m.bits[self.rows], return_inverse=True)[1]
+        numbers = np.arange(len(self.is_measured))
+        before = np.maximum.accumulate(np.where(self.is_measured, numbers, -1))
+        own = self.m.own[self.rows]
+        known = self.commit[own] * len(bits) + bits[own]
+        repeats = np.isin(before[self.commit] * len(bits) + bits, known)
+        chain = self.m.chain[self.rows[self.begins[:-1]]]
+        every = np.logical_and.reduceat(repeats, self.begins[:-1])
+        joins: Bools = every & ~self.is_measured & (chain == chain[before]) & (before >= 0)
+        return joins
+
+    def _by_bits(self) -> Bools:
+        """Return the commits that have a seed in common with the node before them, and equal, known
+        bits of every such seed."""
+        chain, seed, bits = (c[self.rows] for c in (self.m.chain, self.m.seed, self.m.bits))
+        of_chain = chain[self.begins[:-1]].tolist()
+        drawn = _numbered(_numbered(chain, seed), bits)
+        came = self.commit[np.unique(drawn, return_index=True)[1]][drawn]  # for the first time
+        again = np.unique(self.commit[(came < self.commit) & (bits >= 0)])
+        joins = np.zeros(len(self.is_measured), dtype=bool)
+        node: dict[int, int] = {}  # bits by seed
+        newest = -1  # commit of the node
+
+        def of_commit(commit: int) -> list[tuple[int, int]]:
+            own = slice(self.begins[commit], self.begins[commit + 1])
+            return list(zip(seed[own].tolist(), bits[own].tolist(), strict=True))
+
+        for commit in again.tolist():
+            if newest != commit - 1:
+                node = dict(of_commit(commit - 1))
+            here = of_commit(commit)
+            repeats = [b >= 0 and b == node[s] for s, b in here if s in node]
+            is_same = of_chain[commit] == of_chain[commit - 1]
+            joins[commit] = is_same and bool(repeats) and all(repeats)
+            node, newest = (node if joins[commit] else {}) | dict(here), commit
+        return joins
 
 
-def _draws(node: _Open, m: _Trials, one_seed: bool) -> list[tuple[int, ...]]:
-    """Return the rows of each independent draw of a node's level: one a seed for quality.
+def _draws(m: Measurements, rows: Ints, node: Ints) -> tuple[Ints, Ints, Ints]:
+    """Return the rows of each independent draw of a node's level, one draw after another; the index
+    of each draw's first row, and its node. Quality has one draw a seed.
 
     Trials of one seed that differ tell of the training's own noise, not of the seed's. They are
     draws of their own only where no other seed was ever run.
+
+    Args:
+        node: Of each row, ascending. Re-used results are no draws beside trials.
     """
-    rows = node.own or node.reused
+    is_measured = np.bincount(node, m.own[rows]) > 0
+    keep = m.own[rows] | ~is_measured[node]
+    rows, node = rows[keep], node[keep]
     if m.has_sessions:
-        return [(row,) for row in sorted(rows, key=m.session.__getitem__)]
-    by_seed: dict[int, dict[tuple[int, float], int]] = {}
-    for row in rows:
-        same = (m.bits[row], m.value[row] if m.bits[row] < 0 else 0.0)
-        by_seed.setdefault(m.seed[row], {})[same] = row
-    if one_seed:
-        return [(row,) for distinct in by_seed.values() for row in distinct.values()]
-    return [tuple(distinct.values()) for distinct in by_seed.values()]
+        order = np.lexsort((m.session[rows], node))
+        return rows[order], np.arange(len(rows)), node
+    value = np.where(m.bits[rows] < 0, m.value[rows], 0.0)
+    order = np.lexsort((value, m.bits[rows], m.seed[rows], node))
+    rows, node, value = rows[order], node[order], value[order]
+    last = np.ones(min(1, len(rows)), dtype=bool)
+    ends_seed = np.append((np.diff(m.seed[rows]) != 0) | (np.diff(node) != 0), last)
+    newest = ends_seed | np.append((np.diff(m.bits[rows]) != 0) | (np.diff(value) != 0), last)
+    if len(np.unique(m.seed[m.own])) <= 1:
+        ends_seed = newest
+    begins = np.append(0, np.cumsum(newest)[ends_seed])[:-1]
+    return rows[newest], begins, node[ends_seed]
 
 
 def _repeats_exactly(m: Measurements) -> bool:
@@ -425,12 +456,13 @@ def _cells(node: Ints, session: Ints, counts: Bools, has_sessions: bool) -> Ints
 
 def _beside(cell: Ints, node: Ints, session: Ints, chain: Ints) -> Ints:
     begins = np.flatnonzero(np.append(True, np.diff(cell) != 0)[: len(cell)])
-    places = list(zip(node[begins].tolist(), session[begins].tolist(), strict=True))
-    index = {place: i for i, place in enumerate(places)}
-    return np.array(
-        [index.get((k - 1, s), -1) if k and chain[k] == chain[k - 1] else -1 for k, s in places],
-        dtype=np.int64,
-    )
+    node, session = node[begins], session[begins]
+    sessions = int(session.max(initial=0)) + 1
+    wanted = (node - 1) * sessions + session
+    known = node * sessions + session  # ascending
+    beside = np.searchsorted(known, wanted, side="right") - 1
+    is_there = (known[beside] == wanted) & (beside >= 0) & (chain[node] == chain[node - 1])
+    return np.where(is_there, beside, -1)
 
 
 def commit_nodes(m: Measurements) -> CommitNodes:
@@ -439,29 +471,33 @@ def commit_nodes(m: Measurements) -> CommitNodes:
     Neighbouring commits with equal bits are one node. A result that was re-used widens a node by
     its commit; where it repeats no neighbour (a revert), it is the node's only draw of quality.
     """
-    trials = _Trials(m)
-    nodes = _gather(m, trials)
-    one_seed = len(np.unique(m.seed[m.own])) <= 1
-    draws = [_draws(node, trials, one_seed) for node in nodes]
-    flat = [draw for group in draws for draw in group]
-    newest = np.array([max(draw) for draw in flat], dtype=np.int64)
-    sizes = np.array([len(group) for group in draws], dtype=np.int64)
-    chain = np.array([node.chain for node in nodes], dtype=np.int64)
-    of_draw = np.repeat(np.arange(len(nodes)), sizes)
+    commits = _Commits.of(m)
+    node = commits.nodes()
+    rows, node = commits.rows[node >= 0], node[node >= 0]
+    sizes = np.bincount(node)
+    stops = np.cumsum(sizes)
+    first, last = rows[stops - sizes], rows[stops - 1]
+    chain = m.chain[first]
+    own = m.own[rows]
+    trials = rows[own].tolist()
+    ends = np.cumsum(np.bincount(node[own], minlength=len(first))).tolist()
+    drawn, begins, of_draw = _draws(m, rows, node)
+    newest = np.maximum.reduceat(drawn, begins)
     session, counts = m.session[newest], m.own[newest]
     cell = _cells(of_draw, session, counts, m.has_sessions)
     return CommitNodes(
         chain=chain,
-        first=np.array([node.first for node in nodes], dtype=np.int64),
-        last=np.array([node.last for node in nodes], dtype=np.int64),
-        rows=tuple(tuple(node.own) for node in nodes),
-        draws=tuple(flat),
+        first=m.place[first],
+        last=m.place[last],
+        rows=tuple(tuple(trials[a:b]) for a, b in pairwise([0, *ends])),
+        drawn=drawn,
+        begins=begins,
         node=of_draw,
         session=session,
         rank=m.rank[newest],
         counts=counts,
-        offset=np.concatenate([[0], np.cumsum(sizes)]),
+        offset=np.append(0, np.cumsum(np.bincount(of_draw))),
         cell=cell,
-        beside=_beside(cell, of_draw, session, chain),
+        beside=_beside(cell, of_draw, session, chain) if m.has_sessions else np.full_like(cell, -1),
         is_exact=_repeats_exactly(m),
     )

@@ -128,10 +128,7 @@ def _nodes(measured: Measurements, known: dict[Any, CommitNodes]) -> CommitNodes
 
 def _series(key: MetricKey, measured: Measurements, nodes: CommitNodes, kept: Kept) -> Series:
     """Return a metric's draws."""
-    values = measured.value[np.array([draw[0] for draw in nodes.draws], dtype=np.int64)]
-    for i, draw in enumerate(nodes.draws):
-        if len(draw) > 1:
-            values[i] = measured.value[list(draw)].mean()
+    values = nodes.means(measured.value)
     largest = float(np.abs(values).max())
     level = max(trial_noise.scale_of(values), largest * metric_passes.LEAST_UNIT)
     least = trial_noise.least_sd(nodes, values)
@@ -312,10 +309,11 @@ def _history(series: Series, noise: TrialNoise, chains: Sequence[CommitNodes]) -
         result = settled.result(series.kept, int(chain.chain[0]))
         assert result is not None  # each chain was just passed, or is current
         newest = max(((s.last, s.node) for s in result.steps), default=None)
-        steps += [
-            replace(s, node=s.node + len(nodes), is_newest=(s.last, s.node) == newest)
-            for s in result.steps
-        ]
+        for step in result.steps:
+            is_newest = (step.last, step.node) == newest
+            same = not nodes and is_newest == step.is_newest
+            node = step.node + len(nodes)
+            steps.append(step if same else replace(step, node=node, is_newest=is_newest))
         level = result.level * result.unit + result.origin
         error = np.sqrt(result.variance) * result.unit
         columns = (chain.chain, chain.first, chain.last, level, error)

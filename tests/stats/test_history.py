@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from celedger.stats import course, slow_drift, trial_noise
+from celedger.stats import course, history, slow_drift, trial_noise
 from celedger.stats.arrays import Floats
 from celedger.stats.course import Measurements, MetricHistory, Step, StepKind
 from celedger.stats.history import trace
@@ -313,7 +313,7 @@ def test_unchanged_trials_are_not_passed_again(
     measured["core", "mlp", "never"] = measurements(rows).where(np.zeros(len(rows), dtype=bool))
     cache: dict[str, Any] = {}
     first = trace(measured, cache=cache)
-    monkeypatch.setattr(course, "_gather", None)
+    monkeypatch.setattr(history, "commit_nodes", None)
     assert trace(measured, cache=cache) == first
     monkeypatch.undo()
     assert trace(measured, told_drifts={KEY: [(5, 30)]}, cache=cache)[KEY].noise == first[KEY].noise
