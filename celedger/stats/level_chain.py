@@ -208,8 +208,8 @@ def mean_density(z: Floats, sd: Floats, outliers: float, trials: Ints) -> Floats
             where a session's effect is part of it, which no number of its trials averages out.
     """
     far = trial_noise.mean_outliers(outliers, trials)
-    core = np.log1p(-far) + trial_noise.log_mean_core(z, trials)
-    result: Floats = np.logaddexp(core, np.log(far * trial_noise.outlier(z))) - np.log(sd)
+    core = np.exp(trial_noise.log_mean_core(z, trials))
+    result: Floats = np.log((1 - far) * core + far * trial_noise.outlier(z)) - np.log(sd)
     return result
 
 

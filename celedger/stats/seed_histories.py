@@ -477,31 +477,40 @@ def _gram(table: SeedTable, structure: _Structure, share: float) -> Floats:
     node it comes from, and its own move.
     """
     of_node, size = structure.of_node, int(structure.of_node.max()) + 1
-    weight = np.zeros((len(of_node), table.width))
-    value = np.zeros_like(weight)
-    for k in range(len(of_node)):
-        node = structure.first + k
-        columns = table.columns[node]
-        weight[k, columns] = table.counts[node] / (1 - share)
-        value[k, columns] = table.tamed[node] - table.centre
-    every = np.zeros((len(of_node), table.width, size + 1))
-    every[np.arange(len(of_node)), :, of_node] = weight
-    every[:, :, -1] = weight * value
+    count, nodes = len(of_node), slice(structure.first, structure.first + len(of_node))
+    columns = table.columns[nodes]
+    at = np.repeat(np.arange(count), list(map(len, columns))), np.concatenate(columns)
+    weight, every = np.zeros((count, table.width)), np.zeros((count, table.width, size + 1))
+    weight[at] = np.concatenate(table.counts[nodes]) / (1 - share)
+    every[*at, of_node[at[0]]] = weight[at]
+    every[*at, -1] = weight[at] * (np.concatenate(table.tamed[nodes]) - table.centre)
     gram = np.zeros((size + 1, size + 1))
     gram[np.arange(size), np.arange(size)] = np.bincount(of_node, weight.sum(1), size)
     gram[:-1, -1] = gram[-1, :-1] = np.bincount(of_node, every[:, :, -1].sum(1), size)
-    passing = slice(table.passing, table.width)  # of no other node, wherever its seeds come from
+    spread, passing = structure.spread[:, None], slice(table.passing, table.width)
+    own = weight[:, passing]  # of no other node, wherever its seeds come from
+    gram -= _products(every[:, passing], spread / (1 + spread * own))
+    # Nodes whose seeds only stay are one.
+    origin = list(range(count))
+    for k, before in enumerate(structure.source):
+        if before >= 0 and not structure.moved[k]:
+            origin[k] = origin[before]
+    of_origin = np.eye(count)[origin].T  # [origins, nodes]
+    weight = of_origin @ weight[:, : table.passing]
+    every = np.tensordot(of_origin, every[:, : table.passing], 1)
     factor = np.zeros_like(weight)
-    spread = structure.spread[:, None]
-    factor[:, passing] = spread / (1 + spread * weight[:, passing])
-    followed = slice(0, table.passing)
-    for k in range(len(of_node) - 1, -1, -1):
+    for k in sorted(set(origin), reverse=True):
         own, before = structure.moved[k], structure.source[k]
-        shrunk = 1 / (1 + own * weight[k, followed])
-        factor[k, followed] = own * shrunk
+        shrunk = 1 / (1 + own * weight[k])
+        factor[k] = own * shrunk
         if before >= 0:
-            weight[before, followed] += weight[k, followed] * shrunk
-            every[before, followed] += every[k, followed] * shrunk[:, None]
-    flat = every.reshape(-1, size + 1)
-    gram -= (flat * factor.reshape(-1, 1)).T @ flat
-    return gram
+            weight[origin[before]] += weight[k] * shrunk
+            every[origin[before]] += every[k] * shrunk[:, None]
+    return gram - _products(every, factor)
+
+
+def _products(columns: Floats, weight: Floats) -> Floats:
+    """Return the weighted products of columns: [nodes, seeds, columns]."""
+    flat = columns.reshape(-1, columns.shape[2])
+    result: Floats = (flat * weight.reshape(-1, 1)).T @ flat
+    return result

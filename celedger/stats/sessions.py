@@ -115,20 +115,18 @@ def contrasts(
         asked: Place and session of the controls that were run for a rise in doubt. They count
             also when the trials that they showed to be disturbed are left out.
     """
-    own = measurements.own
-    pairs = np.stack([measurements.session[own], measurements.place[own]], axis=1)
-    begun: dict[int, int] = {}  # the first session of each place
-    places_of: dict[int, list[int]] = {}
-    for session, place in pairs[np.lexsort(pairs.T[::-1])].tolist():
-        begun.setdefault(place, session)
-        places = places_of.setdefault(session, [])
-        if not places or places[-1] != place:
-            places.append(place)
-    for session, places in places_of.items():
-        for old in places[:-1]:
-            is_asked = (old, session) in asked
-            if is_asked or begun[old] < session:
-                yield from _contrast(key, measurements, history, session, old, places[-1], is_asked)
+    session, place = measurements.session[measurements.own], measurements.place[measurements.own]
+    order = np.lexsort((place, session))
+    session, place = session[order], place[order]
+    _, begins, which = np.unique(place, return_index=True, return_inverse=True)
+    newest = place[np.searchsorted(session, session, side="right") - 1]
+    is_asked = np.zeros(len(place), dtype=bool)
+    for at, during in asked:
+        is_asked |= (place == at) & (session == during)
+    again = (place < newest) & (is_asked | (session > session[begins][which]))
+    columns = (session[again].tolist(), place[again].tolist(), newest[again].tolist())
+    for during, old, new in dict.fromkeys(zip(*columns, strict=True)):
+        yield from _contrast(key, measurements, history, during, old, new, (old, during) in asked)
 
 
 def _contrast(

@@ -82,7 +82,7 @@ def log_mean_core(z: Floats, trials: Ints) -> Floats:
     """
     freedom = SESSION_FREEDOM - 1.0 + trials
     constant = log_gamma((freedom + 1) / 2) - log_gamma(freedom / 2) - np.log(freedom * math.pi) / 2
-    result: Floats = constant - (freedom + 1) / 2 * np.log1p(z * z / freedom)
+    result: Floats = constant - (freedom + 1) / 2 * np.log(1 + z * z / freedom)
     return result
 
 
