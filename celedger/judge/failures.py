@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from celedger.base.model import OutcomeKind, TrialRecord
 from celedger.judge.line import Line
 from celedger.judge.measured import Chain, TaskMeasurements
@@ -92,16 +94,19 @@ def _failed(
     """Return the newest failed trial by place, where no newer one of its seed ran; and the places
     that fail in one environment and run in an earlier one: that is no commit's doing."""
     chains = {chain: number for number, chain in enumerate(task.chains)}
+    every = [
+        (trial, line.places.get(record.trial.commit, -1), Chain(environment, recipe), record)
+        for trial, environment, recipe, record in ledger.failures(task.suite, task.name)
+        if record.outcome is not None and record.outcome.kind in _KINDS
+    ]
+    beside = np.isin(task.ended_well[1], [place for _, place, _, _ in every])
     newest: dict[tuple[int, int, int], int] = {}
-    for trial, place, chain, seed, _ in task.ended_well.T.tolist():
+    for trial, place, chain, seed, _ in task.ended_well[:, beside].T.tolist():
         newest[place, chain, seed] = trial
     failed: dict[int, dict[int, TrialRecord]] = {}
-    for trial, environment, recipe, record in ledger.failures(task.suite, task.name):
-        place = line.places.get(record.trial.commit, -1)
-        if place < 0 or record.outcome is None or record.outcome.kind not in _KINDS:
-            continue
-        chain = chains.get(Chain(environment, recipe), len(chains))
-        if newest.get((place, chain, record.trial.seed), -1) < trial:
+    for trial, place, where, record in every:
+        chain = chains.get(where, len(chains))
+        if place >= 0 and newest.get((place, chain, record.trial.seed), -1) < trial:
             failed.setdefault(place, {})[chain] = record
     ran: dict[int, set[int]] = {}
     for place, chain, _ in newest:

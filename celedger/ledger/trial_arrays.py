@@ -76,15 +76,12 @@ class TaskColumns:
     def values(self, metric: Metric) -> tuple[Ints, Floats]:
         """Return the indices of the trials that ended with a value of the metric, ascending, and
         those values. What another rule summarised is left out."""
-        metrics, trials, definitions, values = self._summaries
+        metrics, rows, definitions, values = self._summaries
         key = self._metrics.get(metric.name, 0)
         rules = self._rules.get((key, metric.summary), []) + [0] * (metric.summary == "last")
-        chosen = np.flatnonzero(metrics == key)
-        chosen = chosen[np.isin(definitions[chosen], rules)]
-        chosen = chosen[np.isin(trials[chosen], self.ids)]
-        rows = np.searchsorted(self.ids, trials[chosen])
-        order = np.argsort(rows, kind="stable")
-        return rows[order], values[chosen[order]]
+        own = slice(*np.searchsorted(metrics, [key, key + 1]).tolist())
+        chosen = np.isin(definitions[own], rules)
+        return rows[own][chosen].astype(np.int64), values[own][chosen]
 
     def _read_trials(self) -> Ints:
         """Return a column a trial: id, commit, environment, seed, whether it is ok, the id of the
@@ -124,14 +121,18 @@ class TaskColumns:
         return np.array([*numbers, *columns], dtype=np.int64)
 
     def _read_summaries(self) -> Floats:
-        """Return a column a value: metric, trial, definition or 0, value; NULL is NaN."""
+        """Return a column a value, ordered by metric and trial: metric, index of the trial,
+        definition or 0, value; NULL is NaN."""
         rows = self._ledger._rows(
             "SELECT s.metric, s.trial, ifnull(s.definition, 0), s.value FROM metrics m "
             "CROSS JOIN summaries s ON s.metric = m.id WHERE s.task = ?",
             (self._task,),
         )
         flat = np.fromiter(chain.from_iterable(rows), np.float64, 4 * len(rows))
-        return flat.reshape(len(rows), 4).T
+        columns = flat.reshape(len(rows), 4).T
+        ended = columns[:, np.isin(columns[1], self.ids)]
+        ended[1] = np.searchsorted(self.ids, ended[1])
+        return ended[:, np.lexsort((ended[1], ended[0]))]
 
     def _named(self, keys: Ints, table: str, column: str) -> tuple[Ints, tuple[str, ...]]:
         """Return the index of each key among those that occur, and the names of these, in the order
