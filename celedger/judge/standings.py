@@ -15,7 +15,7 @@ from celedger.judge.incident import IN_FORCE, Incident, MetricStanding, Standing
 from celedger.stats.arrays import Floats
 from celedger.stats.course import Measurements, MetricHistory, MetricKey, Node, Step
 from celedger.stats.mends import KEPT
-from celedger.trial.protocol import TELEMETRY
+from celedger.trial.protocol import OF_LONG_TRAININGS, TELEMETRY
 
 ONE_SIDED_95 = 1.644854
 """Standard errors: where the level may be higher by the floor with 5 %, noise hides the floor."""
@@ -69,10 +69,6 @@ def _worse_by(in_force: Sequence[Incident], key: MetricKey, is_newest: bool) -> 
     ]  # fmt: skip
 
 
-_OF_LONG_TRAININGS = ("memory_growth",)
-"""Metrics that a short training has no value of, as one has that is fast again."""
-
-
 def _of_metric(
     derivation: Derivation,
     key: MetricKey,
@@ -89,7 +85,7 @@ def _of_metric(
         if not (worse or (declared and history is not None)):
             return None
         ran = place in derivation.tasks[key[:2]].ended_well[1]
-        if ran and not worse and metric.name in _OF_LONG_TRAININGS:
+        if ran and not worse and metric.name in OF_LONG_TRAININGS:
             return None
         kind = Standing.WORSE if worse else Standing.MISSING
         return MetricStanding(

@@ -53,6 +53,7 @@ TELEMETRY: tuple[Metric, ...] = (
 )
 _TOTALS = b'{"trial": {'  # how the line of `child/step_meter.py` begins
 TELEMETRY_NAMES = frozenset(m.name for m in TELEMETRY)
+OF_LONG_TRAININGS = frozenset({"memory_growth"})  # a short training has no value of it
 
 
 def with_telemetry(task: Task) -> Task:
