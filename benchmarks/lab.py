@@ -179,23 +179,23 @@ class ParentOnce(SideRunner):
         super().__init__(bench, task, folder, seed=SEED)
         self.known, self.count, self.server = known, Counter(), server
 
-    def run(self, side, full, *, seed=None, **more):
+    def run(self, side, full, **more):
         if side.name != "parent":
-            return self.train(side, full, seed, more)
-        key = (side.commit.sha, tuple(full), seed, str(more))
+            return self.train(side, full, more)
+        key = (side.commit.sha, tuple(full), str(more))
         self.count[key] += 1
         key = (*key, self.count[key])
         if key not in self.known:
-            self.known[key] = self.train(side, full, seed, more)
+            self.known[key] = self.train(side, full, more)
         return self.known[key]
 
-    def train(self, side, full, seed, more):
+    def train(self, side, full, more):
         if self.server is None:
-            return super().run(side, full, seed=seed, **more)
+            return super().run(side, full, **more)
         self._runs += 1
-        probe = {"kind": "trace", "full": sorted(full), "steps": self.limits.steps, **more}
-        out, seed = self.folder / str(self._runs), self.seed if seed is None else seed
-        done = self.server.train(self, side, out, seed, probe)
+        probe = {"kind": "trace", "full": sorted(full), "steps": self.steps, **more}
+        out = self.folder / str(self._runs)
+        done = self.server.train(self, side, out, self.seed, probe)
         return done, [read(folder) for folder in processes(done.out)]
 
 

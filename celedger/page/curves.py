@@ -20,6 +20,7 @@ from celedger.ledger.read import Reader
 from celedger.page.marks import CYCLE, SHAPES, crosses
 from celedger.repo.synthetic import is_synthetic
 from celedger.views import picture, samples
+from celedger.views.drift import environment_text
 from celedger.views.format import clip, count, plain, short
 from celedger.views.samples import Batch
 
@@ -35,7 +36,7 @@ class Curve:
     """One line in the metric's unit, and its band. All three are NaN at a position where a value of
     some trial is not finite."""
 
-    commit: Commit
+    name: str
     trials: int
     positions: NDArray[np.int64]
     mean: NDArray[np.float64]
@@ -43,8 +44,8 @@ class Curve:
     high: NDArray[np.float64]
 
     @classmethod
-    def of(cls, commit: Commit, trials: Sequence[Sequence[tuple[int, float]]]) -> Curve:
-        """Return the curve of the (position, value) pairs that a commit's trials reported."""
+    def of(cls, name: str, trials: Sequence[Sequence[tuple[int, float]]]) -> Curve:
+        """Return the curve of the (position, value) pairs that trials reported."""
         by_position: dict[int, list[float]] = defaultdict(list)
         for series in trials:
             for position, value in series:
@@ -55,7 +56,7 @@ class Curve:
             [[sum(v) / len(v) for v in values], list(map(min, values)), list(map(max, values))]
         )
         rows[:, ~np.isfinite(rows[0])] = np.nan
-        return cls(commit, len(trials), np.array(positions, np.int64), *rows)
+        return cls(name, len(trials), np.array(positions, np.int64), *rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +81,10 @@ def read_chart(
     metric or too many commits, CeledgerError if a commit has no trials."""
     batches = _batches(ledger, title, shas)
     curves: dict[str, list[Curve]] = defaultdict(list)
-    for commit, batch in batches:
+    for (_, batch), label in zip(batches, _names(ledger, batches), strict=True):
         trials = [_series(ledger, ulid, axis) for ulid in _trials(batch)]
         for name in dict.fromkeys(name for series in trials for name in series):
-            curves[name].append(Curve.of(commit, [s[name] for s in trials if name in s]))
+            curves[name].append(Curve.of(label, [s[name] for s in trials if name in s]))
     missing = [name for name in metrics if name not in curves]
     if missing or not curves:
         name = missing[0] if missing else "anything"
@@ -102,9 +103,8 @@ def read_chart(
     panels = tuple((metric, tuple(curves[metric.name])) for metric in named[:MOST_PANELS])
     most = max(curve.trials for _, curves in panels for curve in curves)
     bands = f", up to {count(most, 'trial')} each: mean, with the lowest and highest"
-    subject = (
-        count(len(batches), "commit") + (bands if most > 1 else "") + _differing(ledger, batches)
-    )
+    word = "commit" if len(set(shas)) > 1 else "environment"
+    subject = count(len(batches), word) + (bands if most > 1 else "") + _differing(ledger, batches)
     return Chart("/".join(title), subject, axis, panels)
 
 
@@ -127,8 +127,26 @@ def _batches(
         raise UsageError(
             problem if shas else "no commit to plot", f"name 1 to {MOST_COMMITS} commits"
         )
-    measured = (samples.measured(ledger, sha, *title) for sha in shas)
-    return [(commit, batches[0]) for commit, batches in measured]
+    measured = [samples.measured(ledger, sha, *title) for sha in shas]
+    if len(measured) > 1:
+        return [(commit, batches[0]) for commit, batches in measured]
+    ((commit, batches),) = measured  # then its environments, each with its newest trials
+    alike = [b for b in batches if b.recipe == batches[0].recipe]
+    newest = {batch.environment: batch for batch in reversed(alike)}
+    return [(commit, batch) for batch in list(newest.values())[::-1][:MOST_COMMITS]]
+
+
+def _names(ledger: Reader, batches: Sequence[tuple[Commit, Batch]]) -> list[str]:
+    """Name the curves by their commits, or those of one by what its environments differ in."""
+    first = ledger.environment(batches[0][1].environment)
+    names: list[str] = []
+    for commit, batch in batches:
+        hash_ = "" if is_synthetic(commit) else f"{short(commit.sha)}  "
+        name = f"{hash_}{plain(commit.subject)}"
+        if name in names:
+            name = environment_text(first, ledger.environment(batch.environment))
+        names.append(clip(name, 64))  # two fit per row
+    return names
 
 
 def _trials(batch: Batch) -> list[str]:
@@ -153,9 +171,9 @@ def draw(chart: Chart) -> Figure:
     """Draw a small plot for each panel of the chart."""
     across = min(_PER_ROW, len(chart.panels)) if chart.axis == "epoch" else 1
     down = -(-len(chart.panels) // across)
-    commits = dict.fromkeys(c.commit for _, curves in chart.panels for c in curves)
-    marks = dict(zip((c.sha for c in commits), zip(CYCLE, SHAPES, strict=True), strict=False))
-    height = 1.2 + (3.4 if down == 1 else 2.6) * down + 0.2 * len(commits)
+    names = dict.fromkeys(c.name for _, curves in chart.panels for c in curves)
+    marks = dict(zip(names, zip(CYCLE, SHAPES, strict=True), strict=False))
+    height = 1.2 + (3.4 if down == 1 else 2.6) * down + 0.2 * len(names)
     with picture.style():
         figure = picture.sheet(chart.title, height)
         grid = figure.subplots(down, across, squeeze=False)
@@ -181,17 +199,15 @@ def _draw_panel(
     few = max(ends) - min(ends) < _FEW
     axes.set_xlim(min(ends) - 0.4, max(ends) + 0.4)
     for number, curve in enumerate(curves):
-        commit, positions, (colour, shape) = curve.commit, curve.positions, marks[curve.commit.sha]
+        positions, (colour, shape) = curve.positions, marks[curve.name]
         mean, low, high = (x / divisor for x in (curve.mean, curve.low, curve.high))
         marker, width = (shape, 1.5) if few else ("", 0.8)
         at = positions.astype(float)
         if max(ends) == min(ends):  # one epoch: beside each other
             at = positions + 0.1 * (number - (len(curves) - 1) / 2)
-        hash_ = "" if is_synthetic(commit) else f"{short(commit.sha)}  "
-        name = clip(f"{hash_}{plain(commit.subject)}", 64)  # two fit per row
         axes.plot(
             at, mean, color=colour, linewidth=width, marker=marker, markersize=3, alpha=0.8,
-            label=name,
+            label=curve.name,
         )  # fmt: skip
         if curve.trials > 1:
             axes.fill_between(at, low, high, color=colour, alpha=0.14, linewidth=0)

@@ -78,7 +78,7 @@ def curves(
     metric: options.Metrics = None,
     output: options.Output = None,
 ) -> int:
-    """Draw the epoch curves of several commits side by side."""
+    """Draw epoch curves of commits, or of the environments of one."""
     return _draw_series(context, "epoch", revisions, task, metric or (), output)
 
 

@@ -18,7 +18,7 @@ from celedger.lab.diagnose.finding import (
     FindingPhase,
     Sureness,
 )
-from celedger.lab.diagnose.inexact_trainings import first_shift, unexplained
+from celedger.lab.diagnose.inexact_trainings import unexplained
 from celedger.lab.diagnose.trace import Frame, Trace
 from celedger.repo import Repository
 
@@ -79,29 +79,6 @@ def test_what_slowed_functions_have_to_do_with_comes_in_their_order(tmp_path: Pa
     (alone,) = [h for h in change.hunks if "tril(1)" in "".join(h.lines)]
     found = blame_functions([("<genexpr>", "net.py")], CodeChange([alone]))
     assert [one.closeness for one in found] == [1]  # nothing else changed
-
-
-def test_a_shift_over_seeds_is_found_at_its_place_and_noise_is_not(tmp_path: Path) -> None:
-    import numpy as np
-
-    def runs(name: str, scale: float, count: int = 5) -> list[Trace]:
-        made = []
-        for seed in range(count):
-            draw = np.random.default_rng([seed, *name.encode()])
-            w = Writer(tmp_path / f"{name}{seed}")
-            w.module("", "net.Net")
-            w.module("head", "torch.nn.Linear")
-            w.init("head.weight", draw.normal(0, 0.02, 200))
-            w.leave("head", draw.normal(0, scale, 200))
-            made.append(w.done())
-        return made
-
-    base = runs("base", 1.0)
-    assert first_shift(base, runs("equal", 1.0)) is None
-    found = first_shift(base, runs("other", 3.0))
-    assert found is not None
-    assert (found.module, found.phase) == ("head", "forward")
-    assert "times as large, over 5 seeds" in found.sentence
 
 
 def test_between_devices_only_what_rounding_does_not_explain_is_named(tmp_path: Path) -> None:

@@ -78,3 +78,22 @@ def test_hooks_that_pile_up_are_seen(server: TrainingServer) -> None:
     (hooks,) = [leak for leak in found if leak["kind"] == "hooks"]
     assert hooks["what"] == "forward hooks of 0"
     assert hooks["number"] == pytest.approx(1.0, abs=0.05)
+
+
+def test_the_peak_is_placed_among_the_operators_of_its_step(server: TrainingServer) -> None:
+    wide = edited(PLAIN, ("loss = out", "hidden = torch.ones(4096, 8) * 2\n    loss = out"))
+    (event,) = records(server.train(wide, "memory") / "0", "memory")
+    peak = event["peaks"]["step"]
+    course = peak["course"]
+    assert max(course["bytes"]) == course["bytes"][course["peak"]] == peak["bytes"]
+    names = [name for _, name in course["phases"]]
+    assert names in (["forward", "backward", "tail"], ["data", "forward", "backward", "tail"])
+    before = course["bytes"][course["peak"] - 1]
+    assert peak["bytes"] - before == 4096 * 8 * 4  # of the product, beside the ones
+    assert dict(map(reversed, course["phases"]))["backward"] > course["peak"]
+
+
+def test_python_objects_that_pile_up_are_named_with_what_keeps_them(server: TrainingServer) -> None:
+    (leak,) = leaks(server, "history.append(Node(step))")
+    assert (leak["kind"], leak["what"], leak["keeper"]) == ("objects", "Node", "history")
+    assert leak_text(leak) == "Node pile up: 1 a step, kept in history"

@@ -18,7 +18,7 @@ from celedger.base.model import OutcomeKind
 from celedger.child.torch import shuffled
 from celedger.child.torch_steps import StepSeries
 from celedger.lab.diagnose import profile as profiling
-from celedger.lab.probes import memory, observe, profile, watch
+from celedger.lab.probes import memory, observe, profile
 from celedger.lab.probes.losses import LossCall, leading, loss_call
 from celedger.lab.probes.phases import FORWARD, TAIL, PhaseClock
 from celedger.trial.diagnostic import Diagnostic
@@ -94,15 +94,6 @@ def function_of(call: LossCall) -> torch.Tensor:
     value: torch.Tensor = call.function(call.output, call.arguments["target"])
     call.node = value.grad_fn
     return value * 0.5
-
-
-def test_a_look_keeps_the_distribution_of_a_weight_and_its_gradient() -> None:
-    weight = torch.linspace(-1, 1, 1024).requires_grad_()
-    (weight * 10).sum().backward()
-    spread = watch._spread([("w", weight), ("unused", torch.zeros(3, requires_grad=True))])
-    assert spread["w"][0] == pytest.approx([-0.9, -0.5, 0.0, 0.5, 0.9], abs=0.01)
-    assert spread["w"][1] == [10.0] * 5
-    assert len(spread["unused"]) == 1
 
 
 def test_memory_passes_over_tensors_without_a_storage(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def slower() -> Document:
 
 def memory() -> Document:
     peaks = {
-        name: {"bytes": size * MIB, "step": step, "held": []}
+        name: {"bytes": size * MIB, "step": step, "held": [], "course": None}
         for name, size, step in (("step", 10, 3), ("evaluation", 13, 5))
     }
     mib = [300 * MIB] * 3 + [302 * MIB] * 3
@@ -67,6 +67,21 @@ def test_a_little_memory_is_no_cliff_and_the_peaks_of_the_text_are_drawn() -> No
     assert "the process held 310 MiB at most" in [line.get_label() for line in lower.lines]
     text = memory_text(ONE, document)
     assert "the process held 310 MiB at most" in text
+    assert_readable(drawn)
+
+
+def test_the_course_of_a_step_is_drawn_with_its_phases_and_its_peak() -> None:
+    document = memory()
+    phases = [(0, "data"), (1, "forward"), (4, "backward"), (7, "tail")]
+    held = [at * MIB for at in (1, 2, 5, 8, 9, 10, 6, 2)]
+    document["peaks"]["step"]["course"] = {"bytes": held, "phases": phases, "peak": 5}
+    drawn = figure(ONE, document)
+    *_, within = drawn.axes
+    assert [[5, 10]] in [line.get_xydata().tolist() for line in within.lines]
+    assert [text.get_text() for text in within.texts] == [
+        "waiting for data", "forward pass", "backward pass", "optimiser tail",
+    ]  # fmt: skip
+    assert "step 3, at operator 6 of 8" in memory_text(ONE, document)
     assert_readable(drawn)
 
 

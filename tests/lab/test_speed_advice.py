@@ -173,11 +173,3 @@ def test_advice_for_a_gpu_rests_on_its_own_work(work: dict[str, float], rule: st
     quiet = [advice["rule"] for advice in load(on_gpu(), {})["advice"]]
     rules = [advice["rule"] for advice in load(on_gpu(**work), {})["advice"]]
     assert set(rules) - set(quiet) == {rule}
-
-
-def test_a_gpu_idles_for_what_takes_most_of_the_host() -> None:
-    (advice,) = (
-        row for row in load(on_gpu(data=6, busy=0.004), {})["advice"] if row["rule"] == "idle GPU"
-    )
-    assert advice["figure"] == "the GPU idles 67 % of a step, most of it for data"
-    assert "DataLoader workers" in advice["try"]

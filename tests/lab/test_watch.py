@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import UNCOMPILED, Project, make_project, matrix_after, record_of
 from lab.conftest import Answered
@@ -19,6 +21,12 @@ kind = "quality"
 [[task]]
 name = "half"
 command = "{python} {suite}/half.py float16 1 {seed}"
+[[task]]
+name = "scaled"
+command = "{python} {suite}/half.py float16 1e12 {seed}"
+[[task]]
+name = "low"
+command = "{python} {suite}/half.py float16 256 {seed}"
 [[task]]
 name = "broken"
 command = "{python} {suite}/broken.py {seed}"
@@ -102,9 +110,7 @@ def project(tmp_path: Path) -> Project:
     return project
 
 
-def test_a_log_loss_that_underflows_is_named_with_a_scale(
-    project: Project, answered: Answered
-) -> None:
+def test_a_log_loss_that_underflows_is_named(project: Project, answered: Answered) -> None:
     wrong = project.run("watch", "half", "--set", "nothing=1")
     assert (wrong.status, wrong.out) == (129, "")
     before = record_of(project.root / "ledger.db")
@@ -115,8 +121,64 @@ def test_a_log_loss_that_underflows_is_named_with_a_scale(
     assert underflow["tensor"] == "log(1 + x), forward"
     assert underflow["module"] is None  # the loss function's
     assert training["half_precision"] == "float16"
-    assert training["loss_scale"]["recommended"] == 32768
     assert record_of(project.root / "ledger.db") == before
+
+
+def test_the_loss_scale_is_followed_with_the_steps_that_it_skips(project: Project) -> None:
+    """A scale of 1e12 makes the half-precision gradients infinite until it was halved often."""
+    done = project.run("watch", "scaled", "--json")
+    (training,) = json.loads(done.out)["trainings"]
+    series = training["loss_scale"]
+    scales = [row["scale"] for row in series]
+    skipped = [row["step"] for row in series if row["skipped"]]
+    assert [row["step"] for row in series] == list(range(64))
+    assert scales[0] == pytest.approx(1e12)
+    assert skipped == list(range(len(skipped)))
+    assert 5 < len(skipped) < 30
+    halved = [1e12 * 0.5**at for at in range(len(skipped) + 1)]
+    assert scales[: len(halved)] == pytest.approx(halved)
+    assert set(scales[len(skipped) :]) == {scales[len(skipped)]}
+    text = project.run("watch", "scaled", "-o", str(project.root / "scale.svg")).out
+    assert f"; {len(skipped)} steps skipped: 0, 1, 2, " in " ".join(text.split())
+    assert "loss scale" in (project.root / "scale.svg").read_text()
+
+
+def test_gradients_below_the_smallest_normal_number_are_told_by_layer_and_step(
+    project: Project,
+) -> None:
+    done = project.run("watch", "low", "--json", "-o", str(project.root / "low.svg"))
+    (training,) = json.loads(done.out)["trainings"]
+    shares = training["subnormal_gradients"]["2.weight"]
+    assert set(shares) <= {str(step) for step in training["looked_at"]}
+    assert max(shares.values()) > 0.5
+    assert "share of gradients below the smallest" in (project.root / "low.svg").read_text()
+    (high,) = json.loads(project.run("watch", "scaled", "--json").out)["trainings"]
+    least = high["subnormal_gradients"].get("2.weight", {"0": 0.0})
+    assert max(least.values()) < 0.2
+
+
+def test_any_tensor_is_printed_by_slice_and_written(project: Project, tmp_path: Path) -> None:
+    words = ("watch", "rows[workers=0]", "--tensor")
+    picture, folder = tmp_path / "weight.svg", tmp_path / "dumped"
+    done = project.run(*words, "weight[:, 0]", "--dump", str(folder), "-o", str(picture), "--json")
+    values = json.loads(done.out)["trainings"][0]["tensor"]
+    assert [one["part"] for one in values[:2]] == ["weight", "gradient"]
+    assert (values[0]["shape"], values[0]["of"], values[0]["dtype"]) == ([2], [2, 2], "float32")
+    for one in values:
+        kept = np.load(folder / f"{one['step']:06d}-{one['part']}.npy")
+        assert kept.dtype == np.float32
+        assert kept.tolist() == pytest.approx(one["values"])
+    assert len(list(folder.iterdir())) == len(values)
+    drawn = picture.read_text()
+    assert all(label in drawn for label in ("weight", "gradient", "half of its elements"))
+    text = project.run("watch", "half", "--tensor", "1[0, :3]").out
+    assert "step 0 output (float16, 3)\n  " in text
+    assert "step 0 gradient (float16, 3)\n  " in text
+    wrong = project.run(*words, "nothing")
+    assert (wrong.status, wrong.out) == (129, "")
+    assert "no tensor 'nothing' was seen (parameters are weight, bias)" in wrong.err
+    alone = project.run("watch", "half", "--dump", "there")
+    assert "name it with --tensor" in alone.err
 
 
 @pytest.mark.matrix

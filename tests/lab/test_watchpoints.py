@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import shutil
 import tarfile
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from lab.record_watched import RECORDED, train
 from readable import assert_readable
 
 from celedger.base.errors import UsageError
-from celedger.base.model import OutcomeKind, Task
-from celedger.lab.diagnose import watch as watch_module
+from celedger.base.model import Task
 from celedger.lab.diagnose.watch import WatchpointFinding, WatchReport, judge, limits
 from celedger.lab.diagnose.watch_records import read
 from celedger.lab.probes.watch import looks
 from celedger.lab.views import watch_figure
 from celedger.lab.views.watch import watch_text
-from celedger.lab.views.watch_figure import draw_tensor
-from celedger.trial.diagnostic import Diagnostic
-from celedger.views.picture import save
 
 pytestmark = pytest.mark.xdist_group("watchpoints")  # what they share is trained once
 
@@ -132,46 +126,6 @@ def test_a_nan_made_by_hand_in_the_first_step_is_followed_to_its_operator(
     first = findings(tmp_path, "nan_by_hand")["overflow"].first
     assert (first.step, first.module, first.tensor) == (0, "-", "log, forward")
     assert "overflow" not in findings(tmp_path, "overflow")  # its first step is sound
-
-
-def test_a_record_is_judged_again_without_training(
-    out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runs = []
-
-    def recorded(*words: Any, **_: Any) -> Diagnostic:
-        folder, probe = words[4:]
-        runs.append(probe)
-        shutil.copytree(out / "rate_large", folder)
-        return Diagnostic(folder, folder / "log.txt", OutcomeKind.OK)
-
-    monkeypatch.setattr(watch_module, "diagnose", recorded)
-
-    def judged(sha: str, folder: Path, **thresholds: float) -> set[str]:
-        task, commit = Task("core", "fit", ()), SimpleNamespace(sha=sha)
-        report = watch_module.watch(None, commit, task, 0, folder, thresholds)  # type: ignore[arg-type]
-        return {finding.watchpoint.name for finding in report.trainings[0].findings}
-
-    first = judged("a", tmp_path / "seen")
-    again = judged("a", tmp_path / "seen", **{"weight-change-large": 1e9})
-    assert (first - again, len(runs)) == ({"weight-change-large"}, 1)
-    with pytest.raises(UsageError, match="is of another commit"):
-        judged("b", tmp_path / "seen")
-    with pytest.raises(UsageError, match="has no record of a watch"):
-        judged("a", tmp_path)
-
-
-def test_the_distribution_of_a_parameter_is_drawn_over_the_steps(out: Path, tmp_path: Path) -> None:
-    (training,) = read(out / "healthy")
-    rows = [[-2.0, -1.0, 0.0, 1.0, 2.0], [-0.2, -0.1, 0.0, 0.1, 0.2]]
-    steps = [replace(step, spread={"0.weight": rows}) for step in training.steps]
-    task, commit = SimpleNamespace(suite="core", name="fit"), SimpleNamespace(sha="0" * 40)
-    judged = (judge(replace(training, steps=steps), {}),)
-    report = WatchReport(task, commit, 0, judged)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="no parameter 'nothing'"):
-        draw_tensor(report, "nothing")
-    text = save(draw_tensor(report, "0.weight"), tmp_path / "weight.svg").read_text()
-    assert all(label in text for label in ("weight", "gradient", "half of its elements"))
 
 
 def test_losses_too_noisy_or_too_few_to_show_a_fall_say_nothing(out: Path) -> None:

@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from readable import assert_readable
-from views.conftest import derivation
+from views.conftest import NEW, OLD, derivation
 
 from celedger.base.errors import CeledgerError, MachineError, UsageError
 from celedger.base.model import (
@@ -350,6 +350,23 @@ def test_curves_are_small_multiples(history: Any, make_commits: Commits) -> None
     assert len(first.lines) == 2
     (legend,) = figure.legends
     assert legend.get_texts()[0].get_text() == f"{made[0].sha[:8]}  {made[0].subject}"
+    assert_readable(figure)
+
+
+def test_the_curves_of_one_commit_are_its_environments(history: Any, make_commits: Commits) -> None:
+    (commit,) = history.commits(make_commits(1))
+    for environment, last in ((OLD, 0.5), (NEW, 0.6), (OLD, 0.4)):
+        values = [1.0, last]
+        history.trial(commit, {"val_loss": last}, environment=environment,
+                      curves={"val_loss": values})  # fmt: skip
+    chart = curves.read_chart(history.ledger, TASK, [commit.sha])
+    assert chart.subject.startswith("2 environments, up to 2 trials each")
+    figure = curves.draw(chart)
+    ends = [line.get_ydata()[-1] for line in figure.axes[0].lines]
+    assert ends == [pytest.approx(0.45), pytest.approx(0.6)]
+    (legend,) = figure.legends
+    names = [text.get_text() for text in legend.get_texts()]
+    assert names == [f"{commit.sha[:8]}  {commit.subject}", "torch 2.12.0 → 2.13.0"]
     assert_readable(figure)
 
 

@@ -30,13 +30,12 @@ from celedger.lab.diagnose.difference import (
 )
 from celedger.lab.diagnose.finding import CodePlace, ExplainFinding, FindingPhase, Sureness, named
 from celedger.lab.diagnose.inexact_trainings import (
-    first_operator,
-    first_shift,
+    ReplayedOperator,
     largest_error,
+    replayed,
     unexplained,
 )
 from celedger.lab.diagnose.trace import Trace, processes, read, with_printed
-from celedger.lab.diagnose.watch import WatchReport, watch
 from celedger.repo import Repository
 from celedger.repo.hunks import Hunk, hunks
 from celedger.system import environment, gpu
@@ -112,13 +111,6 @@ def _parameter(text: str) -> object:
 
 
 @dataclass(frozen=True, slots=True)
-class ExplainLimits:
-    steps: int = 2000  # a training is ended after so many
-    operators: bool = False
-    seeds: int = 5  # of each side, if the training is not deterministic
-
-
-@dataclass(frozen=True, slots=True)
 class Explanation:
     task: str
     a: Side
@@ -135,7 +127,6 @@ class Explanation:
     amplified: Growth | None = None  # a against a with its weights moved by rounding
     vanished: int = 0  # differences inside that had no effect
     notes: tuple[str, ...] = ()
-    watched: tuple[WatchReport, WatchReport] | None = None  # a and b under watchpoints
 
 
 class SideRunner:
@@ -148,12 +139,12 @@ class SideRunner:
         folder: Path,
         *,
         seed: int | None = None,
-        limits: ExplainLimits = ExplainLimits(),
+        steps: int = 2000,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.bench, self.task = bench, task
         self.seed = task.seeds[0] if seed is None else seed
-        self.folder, self.limits, self.say = folder, limits, say
+        self.folder, self.steps, self.say = folder, steps, say
         self._runs = 0
 
     def _bench_of(self, side: Side) -> Bench:
@@ -182,16 +173,14 @@ class SideRunner:
         self._runs += 1
         return self.folder / self.task.name / str(self._runs)
 
-    def run(
-        self, side: Side, full: Sequence[int], *, seed: int | None = None, **more: Any
-    ) -> tuple[Diagnostic, list[Trace]]:
+    def run(self, side: Side, full: Sequence[int], **more: Any) -> tuple[Diagnostic, list[Trace]]:
         probe: dict[str, object] = {
-            "kind": "trace", "full": sorted(full), "steps": self.limits.steps,
-            "autocast": side.autocast, "operators": self.limits.operators, **more,
+            "kind": "trace", "full": sorted(full), "steps": self.steps,
+            "autocast": side.autocast, **more,
         }  # fmt: skip
         done = diagnose(
-            self._bench_of(side), side.commit, self.task, self.seed if seed is None else seed,
-            self._folder_of_run(), probe, params=side.params,
+            self._bench_of(side), side.commit, self.task, self.seed, self._folder_of_run(), probe,
+            params=side.params,
             environment={**EAGER, **({"NVIDIA_TF32_OVERRIDE": "0"} if side.float32 else {})},
         )  # fmt: skip
         traces = [read(folder) for folder in processes(done.out)]
@@ -199,13 +188,6 @@ class SideRunner:
             printed = Printed(done.log, self.task.pattern).read(end=True)
             traces[0] = with_printed(traces[0], printed)
         return done, traces
-
-    def watch(self, side: Side) -> WatchReport:
-        """Train the side with watchpoints. Raises CannotJudge if it does not train."""
-        return watch(
-            self._bench_of(side), side.commit, self.task, self.seed, self._folder_of_run(), {},
-            params=side.params,
-        )  # fmt: skip
 
 
 def explain(runner: SideRunner, a: Side, b: Side) -> Explanation:
@@ -318,15 +300,14 @@ def _bit_by_bit(
     if finding is None or finding.cause not in (*_LITERAL, "argument"):
         runner.say(f"{name} again, to see whether it repeats itself")
         repeat = _first_process(runner, runs.left, runner.run(whole.a, runs.full)[1])
-        repeats = repeat is None or (repeat.equal and repeat.front() is None)
+        parted = repeat.front() if repeat is not None else None
+        repeats = repeat is None or (repeat.equal and parted is None)
         whole = replace(whole, repeats=repeats)
-        if not repeats:
-            return _by_statistics(runner, whole, change, repeat.front() if repeat else None)
+        if not repeats and not _comes_before(front, parted):
+            return _unrepeatable(whole, parted)
     if front is None or finding is None:
         note = "the trainings part, at no place that was looked at"
         return replace(whole, notes=(*whole.notes, note))
-    if runner.limits.operators and (operator := first_operator(c, front)):
-        finding = replace(finding, operator=operator)
     tree = runner.bench.station.tree
     values = hunk_values(c, front, change)
     finding, blamed = blame(finding, change, tree, runs.files, values)
@@ -342,48 +323,35 @@ def _bit_by_bit(
     return whole
 
 
-def _by_statistics(
-    runner: SideRunner, whole: Explanation, change: CodeChange, parted: Front | None
-) -> Explanation:
-    """Explain from several seeds of each side. `parted`: the first difference between two runs of
-    side a with one seed."""
-    left: list[Trace] = []
-    right: list[Trace] = []
-    for seed in range(whole.seed, whole.seed + runner.limits.seeds):
-        runner.say(f"{whole.task}: it does not repeat itself; seed {seed} of both sides")
-        for side, traces in ((whole.a, left), (whole.b, right)):
-            traces += runner.run(side, _FULL, seed=seed)[1][:1]
+def _comes_before(front: Front | None, parted: Front | None) -> bool:
+    """Return True if side a repeats itself at least up to where b differs from it."""
+    one, other = (at.pair.a if at is not None else None for at in (front, parted))
+    return one is not None and other is not None and one.order < other.order
+
+
+def _unrepeatable(whole: Explanation, parted: Front | None) -> Explanation:
+    """Say where two runs of side a with one seed part: `parted` is their first difference."""
     where = ""
     if parted is not None:
         event = parted.pair.one
         parts = {"enter": "input", "leave": "output", "init": "weights"}
         part = parts.get(event.kind, event.kind)
         where = f" (from step {event.step} on: {part} of {named(event.path)})"
-    note = (
-        f"{whole.a.name} does not repeat itself bit by bit with one seed{where}: "
-        f"statistics over {runner.limits.seeds} seeds"
+    notes = (
+        f"{whole.a.name} does not repeat itself bit by bit with one seed{where}",
+        "try: seed every generator, torch.use_deterministic_algorithms(True)",
     )
-    whole = replace(whole, notes=(*whole.notes, note), growth=None, layers=())
-    finding = first_shift(left, right) if min(len(left), len(right)) >= 3 else None
-    if finding is None:
-        return replace(whole, verdict="noise")
-    files = left[0].files | right[0].files
-    finding, blamed = blame(finding, change, runner.bench.station.tree, files)
-    return replace(whole, verdict="difference", finding=finding, blamed=blamed)
+    return replace(whole, verdict="noise", notes=(*whole.notes, *notes), growth=None, layers=())
 
 
-def with_watchpoints(runner: SideRunner, whole: Explanation) -> Explanation:
-    """Train both sides once more with watchpoints, and add their reports."""
-    if whole.a.autocast or whole.b.autocast:
-        return replace(whole, notes=(*whole.notes, "watchpoints do not put autocast on a side"))
-    reports = []
-    for side in (whole.a, whole.b):
-        runner.say(f"{whole.task}: {side.name}, under watchpoints")
-        try:
-            reports.append(runner.watch(side))
-        except CannotJudge as error:
-            return replace(whole, notes=(*whole.notes, str(error)))
-    return replace(whole, watched=(reports[0], reports[1]))
+def replay(runner: SideRunner, side: Side, how: Mapping[str, str]) -> list[ReplayedOperator]:
+    """Train one step of a side, and run each operator of it again with another `device` or `dtype`.
+    Raises CannotJudge if it does not train."""
+    runner.say(f"{runner.task.name}: {side.name}, each operator again")
+    done, traces = runner.run(side, [0], replay=how)
+    if not traces:
+        raise CannotJudge(f"{runner.task.name} trained nothing at {side.name}: {done.message}")
+    return replayed(traces[0])
 
 
 def _first_process(

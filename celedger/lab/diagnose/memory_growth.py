@@ -27,8 +27,6 @@ FEWEST = 3
 # and their number does not grow in a training that keeps nothing.
 OBJECTS = 0.5  # a step
 COMPANIONS = 2.0  # objects that may come with a kept tensor: its own, its gradient function's
-BYTES = 16.0  # a step, of Python's own objects; a number in a list takes 32
-LINE_SHARE = 0.25  # of the line with the largest growth: tracing itself adds small growth elsewhere
 OUTSIDE, OUTSIDE_SHARE = 16e6, 0.1  # bytes, and share, of a process beyond its tensors
 NODES = 1.0  # of autograd's graph, a step
 PEAK_FLOOR = 0.01  # of the peak: a difference that matters
@@ -39,14 +37,8 @@ Marks = Sequence[Mapping[str, Any]]
 def memory(
     bench: Bench, commit: Commit, task: Task, seed: int, out: Path, probe: Mapping[str, object]
 ) -> Document:
-    """Measure the memory of one run. If objects pile up, a second run traces them to their lines,
-    which takes ten times as long."""
-    event = run(bench, commit, task, seed, out / "memory", probe)
-    document = load(event, roots(bench))
-    if objects_pile_up(document):
-        event = run(bench, commit, task, seed, out / "objects", {**probe, "objects": True})
-        document["leaks"] = load(event, roots(bench))["leaks"] or document["leaks"]
-    return document
+    """Measure the memory of one run."""
+    return load(run(bench, commit, task, seed, out, probe), roots(bench))
 
 
 def load(event: Mapping[str, Any], roots: Mapping[str, str]) -> Document:
@@ -63,8 +55,7 @@ def load(event: Mapping[str, Any], roots: Mapping[str, str]) -> Document:
             row["place"] = str(places[row.pop("line")] or "") or None
     marks = event["marks"]
     tensors = _tensors(marks, places, event)
-    types = _types(marks, sum(leak["number"] for leak in tensors))
-    objects = _objects(marks, roots) if types else []
+    types = _types(marks, sum(leak["number"] for leak in tensors), event["type_keepers"])
     return {
         "environment": {"torch": event["torch"], "device": event["device"]},
         "peaks": event["peaks"],
@@ -72,7 +63,7 @@ def load(event: Mapping[str, Any], roots: Mapping[str, str]) -> Document:
         "steps": steps,
         "epochs": _epochs(marks, steps["peak"], event["evaluations"]),
         "outside": _outside(steps),
-        "leaks": [*tensors, *_graphs(marks, places), *_hooks(marks), *(objects or types)],
+        "leaks": [*tensors, *_graphs(marks, places), *_hooks(marks), *types],
     }
 
 
@@ -84,11 +75,6 @@ def _outside(steps: Mapping[str, Sequence[int]]) -> int:
         int(np.median(np.subtract(steps["rss"], steps["held"])[part][:8])) for part in (early, late)
     )
     return last - first if last - first > max(OUTSIDE, OUTSIDE_SHARE * first) else 0
-
-
-def objects_pile_up(document: Document) -> bool:
-    """Return True if a run that traces Python's objects can tell where they pile up."""
-    return any(leak["kind"] == "objects" for leak in document["leaks"])
 
 
 def compare(before: Document, after: Document) -> Document:
@@ -149,7 +135,7 @@ def _leak(
 ) -> Document:
     """Return a row of `leaks`: `kind` is tensors, garbage, graphs, hooks or objects; `what` the
     operator or type. `number` and `size` (bytes) are a step; an unknown size is 0. `keeper`: the
-    variable or container that holds tensors, if known."""
+    variable or container that holds them, if known."""
     return {
         "kind": kind, "what": what, "module": module, "number": number, "bytes": size, "keeper": "",
         **line_fields(line),
@@ -203,29 +189,15 @@ def _hooks(marks: Marks) -> list[Document]:
     return [_leak("hooks", what, rate) for what, rate in rates.items() if rate > 0]
 
 
-def _types(marks: Marks, tensors: float) -> list[Document]:
+def _types(marks: Marks, tensors: float, keepers: Mapping[str, str]) -> list[Document]:
     """Return the types with more objects in every epoch, beyond those that come with so many
     tensors a step, and without those that the collector would free."""
     rates = _growth(marks, [dict(mark["types"]) for mark in marks])
     least = OBJECTS + COMPANIONS * tensors
-    return [_leak("objects", name, rate) for name, rate in rates.items() if rate >= least]
-
-
-def _objects(marks: Marks, roots: Mapping[str, str]) -> list[Document]:
-    """Return the lines whose objects take more memory in every epoch, if allocations were
-    traced."""
-    sizes = _growth(marks, [{(f, at): size for f, at, size, _ in m["objects"]} for m in marks])
-    numbers = _growth(marks, [{(f, at): n for f, at, _, n in m["objects"]} for m in marks])
-    least = max(BYTES, LINE_SHARE * max(sizes.values(), default=0.0))
-    leaks = [
-        _leak(
-            "objects", "Python objects", numbers[file, at], size,
-            CodeLine(printed_name(file, roots), "", at),
-        )
-        for (file, at), size in sizes.items()
-        if size >= least and numbers[file, at] >= OBJECTS
+    return [
+        {**_leak("objects", name, rate), "keeper": keepers.get(name, "")}
+        for name, rate in rates.items() if rate >= least
     ]  # fmt: skip
-    return sorted(leaks, key=lambda leak: -leak["bytes"])
 
 
 def _growth(marks: Marks, counts: Sequence[Mapping[Any, float]], skip: int = 1) -> dict[Any, float]:

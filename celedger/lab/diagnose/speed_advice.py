@@ -41,7 +41,8 @@ _RULES = (
      "gc.freeze() after the set-up, and no gc.collect() in the loop"),
     ("idle processor", 0.30, "{share} of a step no processor was used",
      "look for sleeps, locks, files and sockets in the loop"),
-    ("idle GPU", IDLE_GPU, "the GPU idles {share} of a step, most of it {idle_for}", "{idle_try}"),
+    ("idle GPU", IDLE_GPU, "the GPU idles {share} of a step",
+     "look what the host does meanwhile: loads data, waits, runs Python, starts tiny kernels"),
     ("pageable copies", 0.02, "{share} of a step is copying from memory that is not pinned",
      "pin_memory=True in the DataLoader and .to(device, non_blocking=True)"),
     ("optimiser tail", 0.20,
@@ -67,17 +68,6 @@ _SWITCHES = {
     "one operator": ("amp", "channels_last"),
     "Python": ("compile",),
 }
-# What a GPU waits for, and what to try.
-_IDLE = {
-    "loader": ("for data", "more DataLoader workers; see loader"),
-    "Python": (
-        "in Python, outside all operators",
-        "torch.compile, a CUDA graph, or vectorised loops",
-    ),
-    "synchronisation": ("after a wait of the host", "remove the waits; see synchronisation"),
-    "small kernels": ("between kernels under 10 µs", "a larger batch, torch.compile, a CUDA graph"),
-}
-_WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
 _MASKS = ("getitem", "setitem", "nonzero", "masked_select", "(operator)")
 
 
@@ -165,11 +155,9 @@ def _shares(document: Document) -> tuple[dict[str, float], dict[str, Any]]:
         **_gpu_shares(document, medians["step"]),
     }
     at = {line["phase"]: f", most of it at {line['place']}" for line in reversed(document["lines"])}
-    cause = _idle_cause(document, shares)
     if cuda and shares["idle GPU"] < IDLE_GPU:  # then the host runs ahead of the GPU
         shares["Python"] = 0.0
     words = {
-        "idle_for": _IDLE[cause][0], "idle_try": _IDLE[cause][1],
         "workers": document["environment"]["workers"] or 0,
         "data_line": at.get("data", ""), "gap_line": at.get("other", ""),
         "optimiser": f"{inside / tail * 100:.0f} %",
@@ -186,16 +174,6 @@ def _gpu_shares(document: Document, step: float) -> dict[str, float]:
     if gpu is None:
         return {"idle GPU": 0.0, "pageable copies": 0.0}
     return {"idle GPU": gpu["idle_share"], "pageable copies": gpu["pageable_copies"] / step}
-
-
-def _idle_cause(document: Document, shares: dict[str, float]) -> str:
-    """Return what a GPU that idles waits for: the largest of the host's shares of a step."""
-    rows = document["operators"]["rows"]
-    waits = _seconds([row for row in rows if row["name"] in _WAITS]) / (_seconds(rows) or 1.0)
-    names = ("loader", "Python")
-    causes = {**{name: shares[name] for name in names}, "synchronisation": waits}
-    causes["small kernels"] = shares["tiny operators"] and 1.0 - sum(causes.values())
-    return max(causes, key=lambda name: causes[name])
 
 
 def _seconds(rows: list[Document]) -> float:

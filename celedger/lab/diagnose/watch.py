@@ -9,22 +9,21 @@ threshold beside it. The thresholds were chosen so that no task of the shipped s
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 from celedger.base.errors import CannotJudge, UsageError
 from celedger.base.model import Commit, Task
 from celedger.lab.diagnose import watch_rules
-from celedger.lab.diagnose.watch_records import LossScale, Watched, loss_scale, read
+from celedger.lab.diagnose.watch_records import Watched, read
 from celedger.lab.diagnose.watch_rules import Beyond, TensorPlace, overflow_step
 from celedger.trial.diagnostic import EAGER, Diagnostic, diagnose
 from celedger.trial.runner import Bench
 
-_RECORD = "watch.json"  # in the folder of a record: what was trained, and how that ended
 # Watchpoints of a training that leaves its range before something is not finite.
 _DIVERGENCE = ("weight-change-large", "gradient-exploding", "activation-range")
 WatchRule = Callable[[Watched, Beyond], Iterable[TensorPlace]]
@@ -55,7 +54,6 @@ class WatchpointFinding:
 class JudgedTraining:
     training: Watched
     findings: tuple[WatchpointFinding, ...]
-    scale: LossScale
     limits: Mapping[str, float]  # by watchpoint
 
 
@@ -80,48 +78,21 @@ def watch(
     folder: Path,
     thresholds: Mapping[str, float],
     *,
-    params: Mapping[str, object] | None = None,
-    samples: bool = False,
+    options: Mapping[str, object] = MappingProxyType({}),
 ) -> WatchReport:
-    """Train once with watchpoints, unless `folder` holds the record of such a training: then judge
-    that. `params` change the task's; `samples`: the loss of each row of the data is followed, too.
+    """Train once with watchpoints. `options` are the probe's.
 
-    Raises CannotJudge where nothing trained: no build, no torch, or a failure before any step; and
-    UsageError where the folder holds something else.
+    Raises CannotJudge where nothing trained: no build, no torch, or a failure before any step.
     """
     limits(thresholds)  # what is misspelt is said before a training
-    about = {"task": task.name, "commit": commit.sha, "seed": seed, "recipe": task.recipe}
-    about |= {"samples": True} if samples else {}
-    failed = _recorded(folder, about)
-    if failed is None:
-        run = partial(diagnose, bench, commit, task, seed, params=params, environment=EAGER)
-        failed = _record(folder, run, {"kind": "watch", "samples": samples})
-        (folder / _RECORD).write_text(json.dumps({**about, "failed": failed}))
+    run = partial(diagnose, bench, commit, task, seed, environment=EAGER)
+    failed = _record(folder, run, {"kind": "watch", **options})
     judged = tuple(judge(training, thresholds) for training in _trainings(folder))
     report = WatchReport(task, commit, seed, judged, failed)
     if not report.fired and not any(one.training.optimisers for one in judged):
         reason = failed or "no process of it took an optimiser's step with torch"
         raise CannotJudge(f"{task.name} cannot be watched at {commit.sha[:10]}: {reason}")
     return report
-
-
-def _recorded(folder: Path, about: Mapping[str, object]) -> str | None:
-    """Return how the training that a folder has the record of failed (empty: it did not); None of
-    an empty folder."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if not any(folder.iterdir()):
-            return None
-    except OSError as error:
-        reason = f"no record can be kept in {folder}: {error.strerror}"
-        raise UsageError(reason, "name another folder") from None
-    try:
-        record: dict[str, str] = json.loads((folder / _RECORD).read_text())
-    except (OSError, ValueError):
-        raise UsageError(f"{folder} has no record of a watch", "name an empty folder") from None
-    if other := [name for name, value in about.items() if record.get(name) != value]:
-        raise UsageError(f"the record in {folder} is of another {other[0]}", "name another folder")
-    return record["failed"]
 
 
 def _record(
@@ -154,6 +125,13 @@ def _trainings(folder: Path) -> list[Watched]:
     return trainings
 
 
+def check_tensor(report: WatchReport, name: str) -> None:
+    """Raise UsageError if no training has the tensor."""
+    if not any(judged.training.values for judged in report.trainings):
+        parameters = report.trainings[-1].training.parameters
+        raise UsageError(f"no tensor {name!r} was seen", f"parameters are {', '.join(parameters)}")
+
+
 def limits(values: Mapping[str, float]) -> dict[str, float]:
     """Return the recommended thresholds, changed by those of the user. Raises UsageError."""
     recommended = {point.name: point.recommended for point in WATCHPOINTS}
@@ -177,7 +155,7 @@ def judge(training: Watched, thresholds: Mapping[str, float]) -> JudgedTraining:
             first = min(places, key=lambda tensor: tensor.step)
             others = {(tensor.module, tensor.tensor) for tensor in places}
             findings.append(WatchpointFinding(point, limit, first, len(others) - 1))
-    return JudgedTraining(training, _by_cause(findings), loss_scale(clean), bounds)
+    return JudgedTraining(training, _by_cause(findings), bounds)
 
 
 def _by_cause(findings: list[WatchpointFinding]) -> tuple[WatchpointFinding, ...]:
@@ -212,8 +190,8 @@ WATCHPOINTS = (
     # trainings of the suites in float32 and bfloat16 lose none; float16 was not measured.
     Watchpoint(
         "underflow", 0.25, "share of non-zero values made zero",
-        "in the backward pass scale the loss (see below); in the forward pass compute in float32,"
-        " and log(1 + x) as log1p(x)",
+        "in the backward pass scale the loss (torch.amp.GradScaler); in the forward pass compute in"
+        " float32, and log(1 + x) as log1p(x)",
         watch_rules.underflow,
     ),
     Watchpoint(

@@ -1,17 +1,15 @@
-"""Read what the probe `celedger.lab.probes.watch` wrote of one training, and compute the loss
-scale that its gradients need."""
+"""Read what the probe `celedger.lab.probes.watch` wrote of one training."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from celedger.lab.diagnose.trace import processes, rank_of, records
 
-LOWEST = -150  # exponent of the first bin of a histogram of magnitudes, as in the probe
 FUNCTION = "-"  # for an operator outside of modules: most often in the loss function
 
 
@@ -31,6 +29,7 @@ class TensorFigures(NamedTuple):
     rms: float
     above: float  # the share of |x| > 0.99
     below: float  # the share of |x| < 0.01
+    subnormal: float = 0.0  # of what is not zero, the share below the type's smallest normal number
 
     @property
     def size(self) -> float:
@@ -86,9 +85,6 @@ class WatchedStep:
     rates: Sequence[float] = ()
     orphans: Sequence[str] = ()  # parameters with a gradient but without an optimiser
     batch: Mapping[str, Any] | None = None
-    # Of each parameter, and of its gradient where it has one, the 5th, 25th, 50th, 75th and 95th
-    # percentile before the step.
-    spread: Mapping[str, Sequence[Sequence[float]]] = field(default_factory=dict)
     loss_dtype: str = ""
 
     def gradients(self) -> Iterator[TensorFigures]:
@@ -109,18 +105,35 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True)
+class TensorValues:
+    """The tensor that was asked for, in one step: `part` is weight, output or gradient. `values`
+    are the first elements of the slice, whose shape is `shape`; `of` is the tensor's. `spread` are
+    the 5th, 25th, 50th, 75th and 95th percentile."""
+
+    step: int
+    part: str
+    dtype: str
+    shape: Sequence[int]
+    of: Sequence[int]
+    spread: Sequence[float]
+    values: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
 class Watched:
-    """One training, as far as it ran. `counts` are histograms of magnitudes by kind of row: values
-    v in bin floor(log2 |v|) - LOWEST."""
+    """One training, as far as it ran. `scales`: of each step with a gradient scaler its number, the
+    loss scale, and whether the step was skipped."""
 
     parameters: Mapping[str, Parameter]
     optimisers: int
     losses: Sequence[tuple[int, float]]
     steps: Sequence[WatchedStep]
-    counts: Mapping[str, Sequence[int]]
+    scales: Sequence[tuple[int, float, bool]] = ()
     rank: str = ""  # `rank 1 of 2` of a distributed training
     # The rows of the data with the largest last losses: index, loss, step.
     samples: Sequence[tuple[int, float, int]] = ()
+    values: Sequence[TensorValues] = ()
+    dumped: Path | None = None  # the folder with .npy files of them
 
     def place_of(self, parameter: str, tensor: str = "") -> tuple[str, str]:
         """Return a parameter's module, and the name of the tensor within it."""
@@ -145,13 +158,17 @@ def read(out: Path) -> list[Watched]:
     for folder in processes(out):
         steps = [_step(raw) for raw in records(folder, "look")]
         parts = list(records(folder, "watch"))
-        losses = [(int(step), float(loss)) for part in parts for step, loss in part["losses"]]
+        rows = [row for part in parts for row in part["losses"]]
+        losses = [(int(step), float(loss)) for step, loss, *_ in rows]
         if steps or losses:
             last = parts[-1]
             parameters = {n: Parameter(n, **about) for n, about in last["parameters"].items()}
             trainings.append(Watched(
-                parameters, last["optimisers"], losses, steps, last["counts"], rank_of(folder),
+                parameters, last["optimisers"], losses, steps,
+                [(step, scale, skipped) for step, _, scale, skipped in rows if scale is not None],
+                rank_of(folder),
                 [(int(i), float(loss), int(step)) for i, loss, step in last.get("samples", ())],
+                [_values(raw) for raw in records(folder, "tensor")], folder / "dump",
             ))  # fmt: skip
     return trainings
 
@@ -163,65 +180,6 @@ def _step(look: dict[str, Any]) -> WatchedStep:
     return WatchedStep(**look)
 
 
-# --- half precision
-#
-# Scaling the loss multiplies every gradient before it is rounded (Micikevicius et al. 2018,
-# arXiv:1710.03740, section 3.2), so it saves gradients that float16 would make zero. It does not
-# help against underflow in the forward pass.
-
-LARGEST = 65504.0  # of float16: (2 - 2^-10) * 2^15
-# float16 keeps multiples of 2^-24 and bfloat16 of 2^-133; half of that or less is rounded to zero.
-ZERO = {"float16": -25, "bfloat16": -134}
-
-
-@dataclass(frozen=True, slots=True)
-class LossScale:
-    """The recommended loss scale. `recommended`: the largest power of two that keeps every recorded
-    gradient finite in float16; None without gradients. `in_use`: the last scale of the training's
-    gradient scaler (1: none). Shares are of non-zero gradients that float16 makes zero at scale 1,
-    in use and recommended."""
-
-    recommended: float | None
-    in_use: float
-    largest_gradient: float  # of the unscaled loss
-    flushed: float
-    flushed_in_use: float
-    flushed_at_recommended: float
-    flushed_bfloat16: float
-
-
-def loss_scale(training: Watched) -> LossScale:
-    """Recommend a scale from all recorded gradients of activations and parameters."""
-    largest = 0.0
-    in_use = 1.0
-    for step in training.steps:
-        in_use = step.scale
-        if step.skipped and step.scale > 1:
-            continue
-        for row in step.gradients():
-            if math.isfinite(row.size):
-                # A scaler unscales the parameters' gradients as it steps; the others stay scaled.
-                scale = step.scale if row.kind == "gradient" else 1.0
-                largest = max(largest, row.size / scale)
-        if step.loss_dtype == "float16":
-            largest = max(largest, 1.0)  # the loss's own gradient, which is the scale
-    best = 2.0 ** math.floor(math.log2(LARGEST / largest)) if largest > 0 else None
-    parameters = training.counts.get("parameter", ())
-    activations = training.counts.get("gradient", ())
-
-    def flushed(dtype: str, scale: float) -> float:
-        """Return the share of gradients that become zero in a type at a scale."""
-        bins = ZERO[dtype] - LOWEST - _log2(scale)
-        scaled = bins + _log2(in_use)
-        lost = sum(parameters[: max(0, bins)]) + sum(activations[: max(0, scaled)])
-        total = sum(parameters) + sum(activations)
-        return lost / total if total else math.nan
-
-    return LossScale(
-        best, in_use, largest, flushed("float16", 1.0), flushed("float16", in_use),
-        flushed("float16", best or 1.0), flushed("bfloat16", 1.0),
-    )  # fmt: skip
-
-
-def _log2(scale: float) -> int:
-    return max(0, round(math.log2(scale)))
+def _values(raw: dict[str, Any]) -> TensorValues:
+    del raw["k"]
+    return TensorValues(**raw)

@@ -13,7 +13,6 @@ import gc
 import json
 import os
 import sys
-import tracemalloc
 import warnings
 import weakref
 from array import array
@@ -26,15 +25,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from . import observe, stack
+from . import observe
 from .names import expressions
 from .observe import Args, Kwargs
 from .phases import BACKWARD, FORWARD, GAP, STATES, TAIL
-from .stack import Lines, is_library_file
+from .stack import Lines
 from .tensors import follow_graph, graph_node, tensors
 
-_OURS = (observe.__file__, stack.__file__, __file__)
-_FRAMES = 4  # of each of Python's allocations: enough to leave a library's function
 _MARK = 32  # steps between two marks, in a training that reports no epochs
 _MOST_MARKS = 24  # then every second is dropped
 _TOP = 40  # rows of a table
@@ -63,8 +60,7 @@ BEFORE = Maker("before", None, "made before the training", -1)
 
 
 class MemoryProbe(observe.Probe):
-    """Write one event, `memory`. With `steps`, the training ends after so many; with `objects`,
-    Python's allocations are traced to their lines, which takes ten times as long."""
+    """Write one event, `memory`. With `steps`, the training ends after so many."""
 
     def starts(self) -> None:
         self._lines = Lines()
@@ -73,7 +69,8 @@ class MemoryProbe(observe.Probe):
         self._bytes_by_maker: dict[Maker, int] = defaultdict(int)
         self._total = self._peak = 0  # now, and since the step or evaluation began
         self._peaks: dict[str, dict[str, Any]] = {  # the largest until now
-            kind: {"bytes": 0, "step": 0, "held": {}} for kind in ("step", "evaluation")
+            kind: {"bytes": 0, "step": 0, "held": {}, "course": None}
+            for kind in ("step", "evaluation")
         }
         self._evaluating = False  # since an operator in this gap
         self._evaluations: list[tuple[int, int]] = []  # after how many steps, peak
@@ -81,11 +78,12 @@ class MemoryProbe(observe.Probe):
         self._columns = {name: array("q") for name in ("peak", "held", "rss")}
         self._marks: list[str] = []
         self._keepers: dict[Maker, str] = {}
+        self._types: dict[str, int] = {}  # objects of each type, at the last mark
+        self._type_keepers: dict[str, str] = {}
         self._spacing, self._reported = _MARK, False
+        self._start_step()
         self._count_existing()
         self._start_step()
-        if self.options.get("objects"):
-            tracemalloc.start(_FRAMES)
         self.modes.enter_context(observe.mode(TorchDispatchMode, self._ran))
 
     # -- operators --------------------------------------------------------------------------
@@ -98,6 +96,9 @@ class MemoryProbe(observe.Probe):
             if storage is not None and storage._cdata not in self._live:
                 maker = maker or self._maker(function._schema.name)
                 self._add(storage, maker)
+        if not self._phases or self._phases[-1][1] != STATES[self._state]:
+            self._phases.append((len(self._course), STATES[self._state]))
+        self._course.append(self._total)
 
     def _add(self, storage: Any, maker: Maker) -> None:
         size, key = storage.nbytes(), storage._cdata
@@ -112,7 +113,8 @@ class MemoryProbe(observe.Probe):
             kind = "evaluation" if self._evaluating else "step"
             if self._peak > self._peaks[kind]["bytes"]:
                 sizes = dict(self._bytes_by_maker)
-                self._peaks[kind] = {"bytes": self._peak, "step": self._step, "held": sizes}
+                self._peaks[kind].update(bytes=self._peak, step=self._step, held=sizes, course=None)
+                self._peak_at = len(self._course)
 
     def _freed(self, key: int) -> None:
         storage = self._live.pop(key, None)
@@ -165,6 +167,11 @@ class MemoryProbe(observe.Probe):
 
     def step_ends(self, step: int, optimiser: Optimizer, *, skipped: bool) -> None:
         self._state = GAP
+        largest = self._peaks["step"]
+        if largest["step"] == self._step and largest["bytes"]:
+            largest["course"] = {
+                "bytes": list(self._course), "phases": self._phases, "peak": self._peak_at,
+            }  # fmt: skip
         row = (self._peak, self._total, resident())
         for column, value in zip(self._columns.values(), row):  # noqa: B905 (Python 3.8)
             column.append(value)
@@ -198,6 +205,7 @@ class MemoryProbe(observe.Probe):
             evaluations=self._evaluations,
             marks=[json.loads(mark) for mark in self._marks],
             keepers=[[*maker, text] for maker, text in self._keepers.items()],
+            type_keepers=self._type_keepers,
             lines=self._lines.table,
             peak_rss=peak_rss(),
         )
@@ -208,6 +216,8 @@ class MemoryProbe(observe.Probe):
         self._numbers: list[int] = []  # autograd's, at the start and end of each module's call
         self._owners: list[str | None] = []  # the module of the nodes from each number on
         self._modules: list[str] = []
+        self._course = array("q")  # the bytes held after each operator
+        self._phases: list[tuple[int, str]] = []  # the operator with which each phase begins
         self._peak = self._total
         self._trained: set[int] = set()  # modules that were called with gradients
 
@@ -234,13 +244,14 @@ class MemoryProbe(observe.Probe):
         types = _types()
         if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             garbage, types = self._collected()
+        self._find_type_keepers(dict(types))
         live = [
             (*maker, len(group), sum(one.size for one in group), [one.step for one in group])
             for maker, group in groups.items()
         ]
         mark = {
             "step": self._step, "epoch": epoch, "held": self._total, "rss": resident(),
-            "tensors": live, "graphs": self._graphs(), "objects": _objects(),
+            "tensors": live, "graphs": self._graphs(),
             "types": types, "garbage": garbage, "hooks": self._count_hooks(),
         }  # fmt: skip
         self._marks.append(json.dumps(mark))
@@ -268,6 +279,18 @@ class MemoryProbe(observe.Probe):
             maker = addresses.get(storage._cdata) if storage is not None else None
             if maker is not None and (keeper := _keeper(obj, objects)):
                 self._keepers[maker] = keeper
+
+    def _find_type_keepers(self, types: dict[str, int]) -> None:
+        """Name the container of the youngest object of each type that has more than at the last
+        mark."""
+        last, self._types = self._types, types
+        grown = {name for name, number in types.items() if number > last.get(name, number)}
+        objects = gc.get_objects() if grown else []
+        for obj in reversed(objects):
+            name = type(obj).__qualname__
+            if name in grown:
+                grown.discard(name)
+                self._type_keepers[name] = _keeper(obj, objects)
 
     def _count_hooks(self) -> list[tuple[str, int]]:
         """Count the hooks of each module that has some."""
@@ -319,43 +342,25 @@ class MemoryProbe(observe.Probe):
 
 
 def _types() -> list[tuple[str, int]]:
-    return Counter(type(x).__qualname__ for x in gc.get_objects()).most_common(_TOP)
+    return Counter(type(x).__qualname__ for x in gc.get_objects()).most_common()
 
 
 def _sizes(groups: Mapping[Maker, Sequence[Storage]]) -> dict[Maker, int]:
     return {maker: sum(one.size for one in group) for maker, group in groups.items()}
 
 
-def _keeper(tensor: Tensor, objects: list[Any]) -> str:
-    """Return the variable of the script whose container holds a tensor, or the kind of container;
+def _keeper(kept: Any, objects: list[Any]) -> str:
+    """Return the variable of the script whose container holds an object, or the kind of container;
     empty where none does. `objects`: a list that does not count."""
     kinds = (list, set, deque), (dict,)  # an object's own dictionary last
     holders = [
-        one for kind in kinds for one in gc.get_referrers(tensor)
+        one for kind in kinds for one in gc.get_referrers(kept)
         if isinstance(one, kind) and one is not objects
     ]  # fmt: skip
     names = expressions(holders)
     named = next((names[id(one)] for one in holders if id(one) in names), "")
     texts = (f"a {type(one).__name__} of {len(one)}" for one in holders)
     return named or next(texts, "")
-
-
-def _objects() -> list[tuple[str, int, int, int]]:
-    """Return bytes and number of Python's allocations by the user's line: file, line, bytes,
-    number."""
-    if not tracemalloc.is_tracing():
-        return []
-    sums: dict[tuple[str, int], list[int]] = defaultdict(lambda: [0, 0])
-    for trace in tracemalloc.take_snapshot().traces:
-        frames = list(trace.traceback)[::-1]  # the innermost first
-        if any(frame.filename in _OURS for frame in frames):
-            continue  # the probe's own records
-        at = next((f for f in frames if not is_library_file(f.filename)), None)
-        if at is not None:
-            row = sums[at.filename, at.lineno]
-            row[0] += trace.size
-            row[1] += 1
-    return [(file, line, size, number) for (file, line), (size, number) in sums.items()]
 
 
 def storage_of(tensor: Tensor) -> Any:

@@ -14,10 +14,7 @@ from torch import Tensor
 from .tensors import sample, whole
 
 SAMPLE = 512  # elements: a share of 10 % is right within 3 points (2 standard errors)
-# Exponents of two in the histograms of magnitudes: all of float32's, 2^-150 to 2^127.
-LOWEST, HIGHEST = -150, 127
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-COUNTED = ("gradient", "parameter")  # the kinds of tensors with a histogram
 
 
 class TensorBatch:
@@ -27,41 +24,39 @@ class TensorBatch:
         self.about: list[list[Any]] = []  # the caller's description of each: its kind first
         self._ends: list[Tensor] = []
         self._samples: list[Tensor] = []
+        self._normal: list[float] = []
 
-    def add(self, tensor: Tensor, about: list[Any]) -> None:
+    def add(self, tensor: Tensor, about: list[Any], normal: float = 0.0) -> None:
+        """`normal`: the smallest normal number of the type in which the tensor was computed."""
         self._ends += torch.aminmax(tensor.detach())
         self._samples.append(sample(tensor, SAMPLE).float())
+        self._normal.append(normal)
         self.about.append(about)
 
-    def rows(self, counts: dict[str, Tensor]) -> list[list[Any]]:
+    def rows(self) -> list[list[Any]]:
         """Return, after the description of each tensor, its least and greatest value (NaN if one is
-        NaN) and, of the sample, the root of the mean square and the shares of |x| > 0.99 and of |x|
-        < 0.01. Add magnitudes to the histogram of their kind in `counts`."""
+        NaN) and, of the sample, the root of the mean square, the shares of |x| > 0.99 and of |x| <
+        0.01, and of what is not zero the share below its smallest normal number."""
         if not self._samples:
             return []
         where = self._samples[0].device
         ends = torch.stack([end.to(where, torch.float64) for end in self._ends]).view(-1, 2)
         size = torch.stack([row.to(where) for row in self._samples]).abs()
+        normal = torch.tensor(self._normal, device=where)[:, None]
         columns = [
             size.square().mean(1).sqrt(),
             (size > 0.99).sum(1) / SAMPLE,
             (size < 0.01).sum(1) / SAMPLE,
+            ((size > 0) & (size < normal)).sum(1) / (size > 0).sum(1).clamp(min=1),
         ]
-        exponent = (torch.frexp(size)[1] - 1).clamp(LOWEST, HIGHEST) - LOWEST
-        for kind in COUNTED:
-            chosen = [about[0] == kind for about in self.about]
-            magnitudes = exponent[chosen][size[chosen] != 0].long()
-            counts[kind] += torch.bincount(magnitudes, minlength=HIGHEST - LOWEST + 1).cpu()
         figures = torch.cat([ends, torch.stack(columns, 1).double()], 1).tolist()
         return [[*about, *row] for about, row in zip(self.about, figures)]  # noqa: B905 (3.8)
 
 
-def quantiles(tensors: list[Tensor]) -> list[list[float]]:
-    """Return `QUANTILES` of a sample of each tensor."""
-    if not tensors:
-        return []
-    rows = torch.stack([sample(tensor, SAMPLE).float() for tensor in tensors]).sort(1).values
-    figures: list[list[float]] = rows[:, [round(q * (SAMPLE - 1)) for q in QUANTILES]].tolist()
+def quantiles(tensor: Tensor) -> list[float]:
+    """Return `QUANTILES` of a sample of a tensor."""
+    row = sample(tensor, SAMPLE).float().sort().values
+    figures: list[float] = row[[round(q * (SAMPLE - 1)) for q in QUANTILES]].tolist()
     return figures
 
 

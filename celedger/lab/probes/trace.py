@@ -4,9 +4,9 @@ Options: `full`, the steps that are recorded in full (modules, calls of torch's 
 gradients, parameters, the optimiser's state); `steps`, after how many the training is ended (0:
 never); `changed`, lines of which values are recorded (celedger.lab.probes.line_values);
 `evaluations`, how many evaluations between steps are recorded; `autocast`, a dtype for the
-roots' forward passes; `operators`, true to record every operator that torch dispatches in the full
-steps, those of the backward pass too; `perturb`, a seed: every weight is moved by one unit in its
-last place before step 0, to measure how the training amplifies rounding.
+roots' forward passes; `perturb`, a seed: every weight is moved by one unit in its last place before
+step 0, to measure how the training amplifies rounding; `replay`, a `device` or `dtype` with which
+every operator of step 0 that torch dispatches is run again from its inputs.
 
 Besides its events it writes `values.bin` and `rows.bin` (celedger.lab.probes.tensors), all read
 by celedger.lab.diagnose.trace.
@@ -27,11 +27,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
 
 from . import describe, observe
 from .describe import Origins
 from .names import IdentityMap
 from .observe import Args, Kwargs
+from .precision import EMPTY
 from .stack import CallSites
 from .tensors import TensorStore, address, data_hash, has_shape, perturb, tensors, whole
 
@@ -70,16 +72,17 @@ class TraceProbe(observe.Probe):
         self._evaluations = self._calls = 0
         self._evaluating = self._looking = False
         self._casting: dict[int, Any] = {}
-        self._operators: Any = None
-        self._dispatching = False
+        self._replay: Any = None
+        self._replaying = False
+        self._makers: dict[int, tuple[str | None, int]] = {}  # module and site of a node, by number
         self._values: Any = None  # of changed lines
         if options.get("changed"):
             from .line_values import recorder
 
             self._values = recorder
             recorder.begin(self.write, self._values_wanted, self._read_tensor)
-        if options.get("operators"):
-            self._operators = observe.mode(TorchDispatchMode, self._dispatched)
+        if options.get("replay"):
+            self._replay = observe.mode(TorchDispatchMode, self._dispatched)
         observe.watch_functions(self._applied)
         self.functions = observe.mode(TorchFunctionMode, self._called)
         self.functions.__enter__()
@@ -213,8 +216,37 @@ class TraceProbe(observe.Probe):
             self._call("call", f"{kind.__name__}.apply", args, kwargs, result, f=code)
 
     def _dispatched(self, function: Any, args: Args, kwargs: Kwargs, result: Any) -> None:
-        if not self._stepping:
-            self._call("operator", describe.function_name(function), args, kwargs, result)
+        """Run an operator again from the same inputs on another device or in another type, and
+        write both results. One that writes, returns a view, or draws is passed over."""
+        node: Any = torch._C._current_autograd_node()
+        number = torch.autograd._get_sequence_nr() - 1  # type: ignore[attr-defined]
+        if node is None:
+            path = self._stack[-1][1] if self._stack else None
+            self._makers[number] = path, self.sites.here()
+        given = [t for _, t in tensors([args, kwargs]) if t.is_floating_point()]
+        made = [t for _, t in tensors(result) if t.is_floating_point() and t.numel()]
+        name = function.overloadpacket.__name__
+        aliases = any(one.alias_info is not None for one in function._schema.arguments)
+        draws = torch.Tag.nondeterministic_seeded in function.tags
+        if aliases or draws or not (given and made) or name.startswith(EMPTY):
+            return
+        device = self.options["replay"].get("device")
+        dtype = getattr(torch, self.options["replay"].get("dtype", ""), None)
+
+        def moved(one: Any) -> Any:
+            if isinstance(one, Tensor):
+                return one.detach().to(device, dtype if one.is_floating_point() else None)
+            floating = isinstance(one, torch.dtype) and one.is_floating_point
+            return dtype if floating and dtype else one
+
+        with torch.no_grad(), torch.autocast(made[0].device.type, enabled=False):
+            again = function(*tree_map(moved, args), **tree_map(moved, kwargs))
+        path, site = self._makers.get(number if node is None else node._sequence_nr(), (None, -1))
+        self.write(
+            "replayed", o=name, p=path, b=node is not None, w=site,
+            l=describe.literals(args, kwargs),
+            x=[*self._tensors(made[0]), *self._tensors(next(t for _, t in tensors(again)))],
+        )  # fmt: skip
 
     def _call(
         self, kind: str, name: str, args: Args, kwargs: Kwargs, result: Any, **more: Any
@@ -267,8 +299,8 @@ class TraceProbe(observe.Probe):
                 ac=describe.autocast(), w=self.sites.here(), x=self._tensors(values),
                 of=[name for name, _ in tensors(arguments)],
             )  # fmt: skip
-        if outer and self._recording():
-            self._dispatch(True)
+        if outer and torch.is_grad_enabled():
+            self._replay_on(True)
         dtypes = {"bf16": torch.bfloat16, "fp16": torch.float16}
         dtype = dtypes.get(self.options.get("autocast", ""))
         if outer and dtype is not None:
@@ -285,8 +317,6 @@ class TraceProbe(observe.Probe):
         if not self._stack:
             return
         _, path, number = self._stack.pop()
-        if not self._stack:
-            self._dispatch(False)
         if not self._recording():
             return
         self.write("leave", p=path, n=number, x=self._tensors(output), **self._drawn())
@@ -345,11 +375,10 @@ class TraceProbe(observe.Probe):
                 for _, root in self.names.roots() for weight in root.parameters()
             )  # fmt: skip
             self.write("loss", x=self._tensors(losses), held=uncleared, w=self.sites.here())
-        if self._recording():
-            self._dispatch(True)
+        self._replay_on(True)
 
     def backward_ends(self) -> None:
-        self._dispatch(False)
+        self._replay_on(False)
 
     def step_begins(self, step: int, optimiser: Optimizer) -> None:
         self._stepping = True
@@ -423,7 +452,7 @@ class TraceProbe(observe.Probe):
         self.write("report", e=epoch, v=numbers)
 
     def gives_up(self) -> None:
-        self._dispatch(False)
+        self._replay_on(False)
         for casting in self._casting.values():
             casting.__exit__(None, None, None)
         self._casting = {}
@@ -442,15 +471,15 @@ class TraceProbe(observe.Probe):
         self.store.flush()
         super().flush()
 
-    def _dispatch(self, on: bool) -> None:
-        """With `operators`: record what torch dispatches in a root's forward pass and backward."""
-        if self._operators is None or on == self._dispatching:
+    def _replay_on(self, on: bool) -> None:
+        """With `replay`: from the first forward pass of step 0 to the end of its backward pass."""
+        if self._replay is None or on == self._replaying or (on and self.step):
             return
-        self._dispatching = on
+        self._replaying = on
         if on:
-            self._operators.__enter__()
+            self._replay.__enter__()
         else:
-            self._operators.__exit__(None, None, None)
+            self._replay.__exit__(None, None, None)
 
     def _drawn(self) -> dict[str, str]:
         """Return `y`, the state of torch's generators, if it changed since the previous call, and

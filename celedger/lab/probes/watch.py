@@ -22,18 +22,11 @@ from torch.optim import Optimizer
 from celedger.child.torch_steps import dense
 
 from . import observe
+from .named_tensor import NamedTensor
 from .observe import Args, Kwargs
 from .precision import OperatorPrecision
 from .samples import SampleLosses
-from .tensor_statistics import (
-    COUNTED,
-    HIGHEST,
-    LOWEST,
-    SAMPLE,
-    TensorBatch,
-    quantiles,
-    readable,
-)
+from .tensor_statistics import SAMPLE, TensorBatch, readable
 from .tensors import graph_node, sample, tensors, version
 from .weights import WatchedWeights
 
@@ -59,7 +52,7 @@ def looks() -> Iterator[int]:
 class WatchProbe(observe.Probe):
     """Observe a training for watchpoints. `options`: `closely`, steps to trace operator by
     operator, after the last of which the training ends; `samples`: whether the loss of each row of
-    the data is followed."""
+    the data is followed; `tensor` and `dump`: see `NamedTensor`."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         super().__init__(options)
@@ -70,12 +63,11 @@ class WatchProbe(observe.Probe):
         self._passing_back = False
         self._half = ""  # the precision that autocast, or the modules, use
         self._units: dict[str, list[Any]] = {}  # greatest value of each unit, and the steps
-        bins = HIGHEST - LOWEST + 1
-        self._counts = {kind: torch.zeros(bins, dtype=torch.long) for kind in COUNTED}
-        self._losses: list[tuple[int, Tensor]] = []
+        # A step, its loss, a gradient scaler's scale of it, and whether the step was skipped.
+        self._losses: list[tuple[int, Tensor, Tensor | None, bool]] = []
         self._loss: Tensor | None = None
         self._unscaled: Tensor | None = None  # the loss before a gradient scaler multiplied it
-        self._scale = 1.0
+        self._scale: Tensor | None = None
         self._weights = WatchedWeights(self.names)
         self._last_batch: Any = None
         self._loader_rows = 0  # of the data loaders that the script uses
@@ -83,6 +75,7 @@ class WatchProbe(observe.Probe):
         if self._samples is not None:
             self.modes.enter_context(self._samples.mode)
         self._operators = OperatorPrecision(self)
+        self._named = NamedTensor(self) if options.get("tensor") else None
         self._clear()
         observe.patch(torch.utils.data.DataLoader, "__iter__", before=self._loader_iterated)
         if 0 in self.closely:
@@ -143,6 +136,8 @@ class WatchProbe(observe.Probe):
             dtypes = [_dtype(tensor) for _, tensor in tensors(output)]
             self._half = next((dtype for dtype in dtypes if dtype in HALVES), "")
         self._tensors("out", name, module, output)
+        if self._named is not None:
+            self._named.returned(name, output)
 
     def backward_begins(self, losses: Sequence[Tensor]) -> None:
         self._passing_back = True
@@ -218,7 +213,7 @@ class WatchProbe(observe.Probe):
             if self.looking and self.step == step and readable(gradient):
                 with self._aside():
                     about = ["gradient", "grad", name, kind, position, False, None, ""]
-                    self.batch.add(gradient, about)
+                    self.batch.add(gradient, about, torch.finfo(gradient.dtype).tiny)
 
         return lambda gradient: observe.guarded(hook, gradient)
 
@@ -281,8 +276,8 @@ class WatchProbe(observe.Probe):
     def _scaled(self, _: Any, scaler: Any, outputs: Any) -> None:
         if isinstance(outputs, torch.Tensor):
             self._unscaled = outputs.detach()
-            if self.looking:
-                self._scale = float(scaler.get_scale())  # 1 of a scaler that is switched off
+            scale = getattr(scaler, "_scale", None)  # none of a scaler that is switched off
+            self._scale = scale.clone() if isinstance(scale, torch.Tensor) else None
 
     # --- weights, and the end of a sampled step
 
@@ -292,8 +287,10 @@ class WatchProbe(observe.Probe):
         self._fields["orphans"] = self._weights.orphans()
         scale = getattr(optimiser, "grad_scale", None)  # a fused one divides by it itself
         trained = self._weights.before(optimiser)
-        self._fields["spread"] = _spread(trained)
         for name, parameter in trained:
+            if self._named is not None:
+                self._named.met(name, "weight", parameter)
+                self._named.met(name, "gradient", parameter.grad)
             if parameter.grad is None:
                 continue
             values = dense(parameter.grad)
@@ -301,18 +298,23 @@ class WatchProbe(observe.Probe):
                 what = "sparse" if parameter.grad.is_sparse else "dense"
                 kind = self._weights.kinds.get(name, "")
                 about = ["parameter", what, name, kind, "", False, None, ""]
-                self.batch.add(values if scale is None else values / scale, about)
+                # Under autocast it was computed in half precision, and scaled.
+                half = values.dtype == torch.float32 and self._half
+                normal = torch.finfo(getattr(torch, self._half) if half else values.dtype).tiny
+                normal /= float(self._scale) if self._scale is not None else 1.0
+                self.batch.add(values if scale is None else values / scale, about, normal)
 
     def _end_look(self, step: int, *, skipped: bool) -> None:
         """End a step; if it is sampled, write its figures."""
         if self._loss is not None:
-            self._losses.append((step, self._loss))
+            self._losses.append((step, self._loss, self._scale, skipped))
         self._loss = self._unscaled = None
         if self.looking:
             with self._aside():
                 self.write(
-                    "look", number=step, skipped=skipped, half=self._half, scale=self._scale,
-                    rows=self.batch.rows(self._counts), broke=self._operators.broke,
+                    "look", number=step, skipped=skipped, half=self._half,
+                    scale=float(self._scale) if self._scale is not None else 1.0,
+                    rows=self.batch.rows(), broke=self._operators.broke,
                     lost=self._operators.lost, units=self._dead_units(),
                     changes=[] if skipped else self._weights.changes(),
                     alike={} if skipped else self._weights.alike(), **self._fields,
@@ -323,26 +325,14 @@ class WatchProbe(observe.Probe):
         """Write the figures of the whole training until now."""
         self.write(
             "watch", parameters=self._weights.about, optimisers=self._weights.optimisers,
-            losses=[[step, float(loss)] for step, loss in self._losses],
-            counts={kind: counts.tolist() for kind, counts in self._counts.items()},
+            losses=[
+                [step, float(loss), None if scale is None else float(scale), skipped]
+                for step, loss, scale, skipped in self._losses
+            ],
             samples=self._samples.worst() if self._samples is not None else [],
         )  # fmt: skip
         self._losses = []
         self.flush()
-
-
-def _spread(named: Sequence[tuple[str, Tensor]]) -> dict[str, list[list[float]]]:
-    """Return quantiles of each parameter, and of its gradient where it is dense."""
-    columns = [
-        (name, values)
-        for name, parameter in named
-        for values in (parameter.detach(), parameter.grad)
-        if values is not None and values.layout == parameter.layout and values.numel()
-    ]
-    spread: dict[str, list[list[float]]] = {}
-    for (name, _), row in zip(columns, quantiles([v for _, v in columns])):  # noqa: B905 (3.8)
-        spread.setdefault(name, []).append(row)
-    return spread
 
 
 def _dtype(tensor: Tensor) -> str:

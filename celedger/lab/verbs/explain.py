@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
     from celedger.base.model import Commit, Task
     from celedger.cli.session import Looking
-    from celedger.lab.diagnose.explain import ExplainLimits, Explanation, Side
+    from celedger.lab.diagnose.explain import Explanation, Side
+
+_DTYPES = ("float64", "float32", "bfloat16", "float16")
 
 
 def explain(
@@ -49,12 +51,15 @@ def explain(
     steps: Annotated[
         int, typer.Option(min=1, metavar="N", help="End a training after N steps.")
     ] = 2000,
-    operators: Annotated[
-        bool, typer.Option("--operators", help="Look at every operator torch dispatches.")
-    ] = False,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Then train both sides under watchpoints.")
-    ] = False,
+    replay: Annotated[
+        str | None,
+        typer.Option(
+            "--replay",
+            metavar="KEY=VALUE",
+            help="Compare REV's operators in step 0, each from its own inputs, with themselves "
+            "with device=NAME or dtype=NAME.",
+        ),
+    ] = None,
     output: options.Output = None,
     device: options.Device = None,
     json: options.Json = False,
@@ -66,7 +71,6 @@ def explain(
     are told from ones that matter. Exits 0 when nothing differs, 1 when something does, 125 when it
     cannot be told.
     """
-    from celedger.lab.diagnose.explain import ExplainLimits
     from celedger.lab.views.explain import explanations_json, explanations_text, headline
     from celedger.views import document
 
@@ -74,17 +78,19 @@ def explain(
         from celedger.views.picture import check_suffix
 
         check_suffix(output)
-    limits = ExplainLimits(steps, operators)
-    revisions, names = _parsed(words, is_one=bool(a or b))
+    how = _how(replay, words, b or [], output) if replay is not None else {}
+    revisions, names = _parsed(words, is_one=bool(a or b or how))
     around = partial(synthetic.apart_for, words=revisions)
     with diagnosing(
         context.obj, "explain", suite=suite, tasks=names, device=device, around=around
     ) as session:
+        if how:
+            return _replay(context, session, a or [], seed, how, json)
         if session.sides.suite_files and len(set(session.sides.revisions)) == 1:
             print(f"{' and '.join(revisions)} have the same files: nothing differs")
             return Status.GOOD
         revision = "..".join(session.sides.revisions)
-        answers, refused = _explain_all(session, revision, a or [], b or [], seed, limits, watch)
+        answers, refused = _explain_all(session, revision, a or [], b or [], seed, steps)
         by_name = {task.name: task for task in session.tasks}
         for answer in answers:
             shas = dict.fromkeys(side.commit.sha[:TYPED] for side in (answer.a, answer.b))
@@ -116,7 +122,53 @@ def _parsed(words: Sequence[str], *, is_one: bool) -> tuple[list[str], list[str]
 def _status(answers: Sequence[Explanation], refused: int) -> int:
     if any(one.verdict == "difference" for one in answers):
         return Status.BAD
+    refused += sum(one.verdict == "noise" for one in answers)
     return Status.CANNOT_JUDGE if refused or not answers else Status.GOOD
+
+
+def _how(replay: str, words: Sequence[str], b: list[str], output: Path | None) -> dict[str, str]:
+    """Return the device or type of a replay. Raises UsageError."""
+    key, _, value = replay.partition("=")
+    if key not in ("device", "dtype") or not value:
+        raise UsageError(f"{replay!r} is no replay", "write device=cpu or dtype=float64")
+    if key == "dtype" and value not in _DTYPES:
+        raise UsageError(f"no type {value!r} to replay in", f"there are {', '.join(_DTYPES)}")
+    if b or output is not None or ".." in words[0]:
+        raise UsageError("--replay is of one commit alone", "leave out --b, -o and the range")
+    return {key: value}
+
+
+def _replay(
+    context: typer.Context,
+    session: Looking,
+    a: list[str],
+    seed: int | None,
+    how: dict[str, str],
+    json: bool,
+) -> int:
+    from celedger.lab.diagnose import explain as diagnose
+    from celedger.lab.views import explain as views
+    from celedger.views.document import dumps
+
+    beyond = False
+    (revision,), tree = session.sides.revisions, session.bench.station.tree
+    for task in session.tasks:
+        commit = session.repository.resolve(revision)
+        side = diagnose.variant(_side(session, commit), task, a)
+        if "device" in how:
+            diagnose.variant(side, task, [f"device={how['device']}"])  # it is there
+        runner = diagnose.SideRunner(session.bench, task, session.folder, seed=seed, say=note)
+        rows = diagnose.replay(runner, side, how)
+        (name,) = how.values()
+        about = {"task": task.name, "commit": commit.sha, "seed": runner.seed, "replayed": name}
+        title = f"{task.name} at {side.name}, seed {runner.seed}: step 0 again, {name}"
+        answer = views.replay_json(about, rows, tree)
+        line = command_line(context, words=[commit.sha[:TYPED], task.name])
+        keep(session, task, [commit], line, views.replay_headline(rows), answer,
+             started=session.started)  # fmt: skip
+        print(dumps(answer) if json else views.replay_text(title, rows, tree, options.width()))
+        beyond |= any(row.beyond for row in rows)
+    return Status.BAD if beyond else Status.GOOD
 
 
 def _draw(answers: Sequence[Explanation], output: Path) -> None:
@@ -136,25 +188,24 @@ def _explain_all(
     a: list[str],
     b: list[str],
     seed: int | None,
-    limits: ExplainLimits,
-    watch: bool,
+    steps: int,
 ) -> tuple[list[Explanation], int]:
     """Explain each task; return the answers, and how many tasks could not be judged."""
-    from celedger.lab.diagnose.explain import SideRunner, with_watchpoints
+    from celedger.lab.diagnose.explain import SideRunner
     from celedger.lab.diagnose.explain import explain as ask
     from celedger.views.drift import environment_text
     from celedger.views.samples import environment_changes
 
     answers, refused = [], 0
     for task in session.tasks:
-        runner = SideRunner(session.bench, task, session.folder, seed=seed, limits=limits, say=note)
+        runner = SideRunner(session.bench, task, session.folder, seed=seed, steps=steps, say=note)
         try:
             answer = ask(runner, *sides(session, task, revision, a, b))
             old, new = (runner.environment(side) for side in (answer.a, answer.b))
             if environment_changes(old, new):
                 text = f"the environments differ: {environment_text(old, new)}"
                 answer = replace(answer, notes=(text, *answer.notes))
-            answers.append(with_watchpoints(runner, answer) if watch else answer)
+            answers.append(answer)
         except CannotJudge as error:
             if len(session.tasks) == 1:
                 raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +12,9 @@ from celedger.base.errors import Status, UsageError
 from celedger.cli import options
 from celedger.cli.session import TYPED, command_line, diagnosing, keep
 from celedger.cli.synthetic import apart_for
+
+if TYPE_CHECKING:
+    from celedger.lab.diagnose.watch import WatchReport
 
 
 def watch(
@@ -24,15 +27,15 @@ def watch(
                      help="Another threshold for a watchpoint (docs/watch.md); may be repeated."),
     ] = None,
     seed: options.Seed = None,
-    record: Annotated[
-        Path | None,
-        typer.Option("--record", metavar="DIR",
-                     help="Keep what is recorded in DIR; judge that again where DIR has it."),
-    ] = None,
     tensor: Annotated[
         str | None,
-        typer.Option("--tensor", metavar="NAME",
-                     help="With -o: draw the distributions of this parameter and its gradient."),
+        typer.Option("--tensor", metavar="NAME[SLICE]",
+                     help="Print these values of a parameter, or of a module's output, and of its "
+                     "gradient; with -o draw how they are distributed."),
+    ] = None,
+    dump: Annotated[
+        Path | None,
+        typer.Option("--dump", metavar="FOLDER", help="With --tensor: write the values as .npy."),
     ] = None,
     samples: Annotated[
         bool, typer.Option("--samples", help="Name the rows of the data with the largest losses.")
@@ -48,6 +51,7 @@ def watch(
     with torch. `celedger show` lists the answer with its commit. Exits 1 when a watchpoint
     fired, 125 when nothing trained.
     """
+    from celedger.lab.diagnose.watch import check_tensor
     from celedger.lab.diagnose.watch import watch as watched
     from celedger.lab.views.watch import watch_headline, watch_json, watch_text
     from celedger.views.document import dumps
@@ -56,8 +60,8 @@ def watch(
         from celedger.views.picture import check_suffix, save
 
         check_suffix(output)
-    elif tensor is not None:
-        raise UsageError("--tensor draws a picture", "name its file with -o")
+    if dump is not None and tensor is None:
+        raise UsageError("--dump writes one tensor", "name it with --tensor")
     thresholds = dict(_setting(text) for text in limits or ())
     around = partial(apart_for, words=[revision])
     with diagnosing(
@@ -71,10 +75,14 @@ def watch(
             commit,
             chosen,
             at,
-            record.absolute() if record else session.folder,
+            session.folder,
             thresholds,
-            samples=samples,
+            options={"samples": samples, "tensor": tensor, "dump": dump is not None},
         )
+        if tensor is not None:
+            check_tensor(report, tensor)
+        if dump is not None:
+            _dump(report, dump)
         if output is not None:
             from celedger.lab.views import watch_figure
 
@@ -91,6 +99,20 @@ def watch(
     if report.fired:
         return Status.BAD
     return Status.CANNOT_JUDGE if report.failed else Status.GOOD
+
+
+def _dump(report: WatchReport, at: Path) -> None:
+    """Write the .npy files; of several processes each into a folder of its number."""
+    from celedger.base import files
+    from celedger.base.errors import explained
+
+    folders = [j.training.dumped for j in report.trainings if j.training.values]
+    with explained(f"cannot write to {at}"), files.as_the_user():
+        for number, folder in enumerate(folders):
+            into = at / str(number) if len(folders) > 1 else at
+            into.mkdir(parents=True, exist_ok=True)
+            for path in sorted(folder.glob("*.npy")) if folder else ():
+                (into / path.name).write_bytes(path.read_bytes())
 
 
 def _setting(text: str) -> tuple[str, float]:

@@ -12,16 +12,16 @@ from celedger.lab.diagnose.blame import Blamed
 from celedger.lab.diagnose.difference import Growth
 from celedger.lab.diagnose.explain import Explanation
 from celedger.lab.diagnose.finding import ExplainFinding, figure, path_in_tree, share
+from celedger.lab.diagnose.inexact_trainings import ReplayedOperator
 from celedger.lab.diagnose.trace import Frame
-from celedger.lab.diagnose.watch import WatchpointFinding
-from celedger.lab.views.watch import module as watch_module
 from celedger.views import document
-from celedger.views.format import clip, count, plain
+from celedger.views.format import Column, clip, count, plain, table
 
 _LINES = 12  # of a hunk that are shown
 _HUNKS = 3
+_OPERATORS = 15  # of a replay
 _NOTHING = {
-    "noise": "no difference that stands out from the noise of the seeds",
+    "noise": "cannot be told: two runs of side a differ from each other",
     "rounding": "no difference that the arithmetic does not explain",
     "difference": "a difference, and no place for it",
 }
@@ -55,7 +55,6 @@ def explanation_text(answer: Explanation, tree: Path, width: int = 100) -> str:
         ]
         rows += [("fact", clip(fact, width - 14)) for fact in finding.facts]
         rows += [("then", _course(answer, answer.growth))] if answer.growth is not None else []
-    rows += [("watch", text) for text in _watch_rows(answer)]
     rows += [("sure", _sure(answer, finding))] if finding is not None else []
     rows += [("note", note) for note in answer.notes]
     lines = [head, *(f"  {name:<12}{text}" for name, text in rows)]
@@ -122,27 +121,6 @@ def grows(growth: Growth) -> bool | None:
     return statistics.median(values[-quarter:]) > statistics.median(values[:quarter])
 
 
-def _watch_rows(answer: Explanation) -> list[str]:
-    """Return the watchpoints that fire on side b and not on side a."""
-    if answer.watched is None:
-        return []
-    return [
-        f"{one.watchpoint.name}: step {one.first.step}, {watch_module(one.first)}, "
-        f"{one.first.tensor}, {one.watchpoint.measures} {figure(one.first.figure)}"
-        for one in _new_findings(answer)
-    ] or ["no watchpoint fires that does not fire before"]
-
-
-def _new_findings(answer: Explanation) -> list[WatchpointFinding]:
-    if answer.watched is None:
-        return []
-    before, after = (
-        [one for judged in report.trainings for one in judged.findings] for report in answer.watched
-    )
-    names = {one.watchpoint.name for one in before}
-    return [one for one in after if one.watchpoint.name not in names]
-
-
 def _sure(answer: Explanation, finding: ExplainFinding) -> str:
     text = str(finding.sureness)
     if answer.repeats:
@@ -206,14 +184,6 @@ def _record(answer: Explanation, tree: Path) -> dict[str, object]:
         ],
         "stored": [one._asdict() for one in answer.stored],
         "notes": answer.notes,
-        "watch": [
-            {
-                "watchpoint": one.watchpoint.name, "step": one.first.step,
-                "module": one.first.module, "tensor": one.first.tensor, "figure": one.first.figure,
-                "threshold": one.threshold, "try": one.watchpoint.advice,
-            }
-            for one in _new_findings(answer)
-        ],
     }  # fmt: skip
 
 
@@ -233,3 +203,52 @@ def _finding_record(finding: ExplainFinding, tree: Path) -> dict[str, object]:
             **document.pick(far, "shapes dtypes"),
         },
     }  # fmt: skip
+
+
+def replay_text(title: str, rows: Sequence[ReplayedOperator], tree: Path, width: int) -> str:
+    """Return the operators of a replay, those that rounding does not explain first."""
+    cells = [
+        (
+            "beyond rounding" if row.beyond else "", figure(row.distance.relative),
+            figure(row.distance.units), plain(row.call), plain(_module(row)), row.phase,
+            _line(row, tree),
+        )
+        for row in rows[:_OPERATORS]
+    ]  # fmt: skip
+    heads = ("", ">error", ">units", "operator", "module", "pass", "line")
+    columns = [
+        Column(h.removeprefix(">"), right=h[:1] == ">", shrink=h == "operator") for h in heads
+    ]
+    more = f"\n… and {len(rows) - _OPERATORS} more (--json has all)" if rows[_OPERATORS:] else ""
+    return f"{title}\n{replay_headline(rows)}\n\n{table(columns, cells, width=width)}{more}"
+
+
+def replay_headline(rows: Sequence[ReplayedOperator]) -> str:
+    beyond = sum(row.beyond for row in rows)
+    return f"{beyond} of {count(len(rows), 'operator')} differ from themselves beyond rounding"
+
+
+def _module(row: ReplayedOperator) -> str:
+    return "" if row.module is None else row.module or "the model"
+
+
+def _line(row: ReplayedOperator, tree: Path) -> str:
+    inside = (
+        f"{path}:{frame.line}" for frame in row.frames
+        if (path := path_in_tree(tree, frame.file)) is not None
+    )  # fmt: skip
+    return next(inside, "")
+
+
+def replay_json(
+    title: Mapping[str, object], rows: Sequence[ReplayedOperator], tree: Path
+) -> dict[str, document.Json]:
+    operators = [
+        {
+            **document.pick(row, "call module phase beyond"),
+            **document.pick(row.distance, "relative units largest dtypes"),
+            "line": _line(row, tree),
+        }
+        for row in rows
+    ]  # fmt: skip
+    return document.document(**title, operators=operators)

@@ -90,6 +90,8 @@ def _peak(name: str, peak: Document, width: int) -> str:
     ]
     heads = columns(">held", ">share", "made by", "phase", "module", "line")
     head = f"peak of {PEAKS[name]}: tensors of {size(peak['bytes'])}, step {peak['step']}"
+    if course := peak["course"]:
+        head += f", at operator {course['peak'] + 1} of {len(course['bytes'])}"
     return f"{head}\n{table(heads, rows[:ROWS], width=width)}{_more(rows)}"
 
 

@@ -93,8 +93,12 @@ def _memory(target: ProfileTarget, document: Document) -> Figure:
     """Draw the bytes of tensors at each step's peak and end, and the process's memory, from 0 on,
     with the peaks that the text names."""
     title = f"{target.task} at {short(target.commits[0].sha)}: memory over the steps"
-    picture = sheet(title, 5.4)
-    upper, lower = picture.subplots(2, 1, sharex=True, height_ratios=[1.4, 1.0])
+    course = document["peaks"]["step"]["course"]
+    picture = sheet(title, 7.2 if course else 5.4)
+    upper, lower, *within = picture.subplots(
+        3 if course else 2, 1, height_ratios=[1.4, 1.0, 1.0][: 3 if course else 2]
+    )
+    lower.sharex(upper)
     peak, end, rss = (np.asarray(document["steps"][name]) for name in ("peak", "held", "rss"))
     peaks = {name: row for name, row in document["peaks"].items() if row["bytes"]}
     most = max(float(peak.max()), *(row["bytes"] for row in peaks.values()))
@@ -111,8 +115,25 @@ def _memory(target: ProfileTarget, document: Document) -> Figure:
     lower.set(ylabel=f"process ({whole.unit})", xlabel="step")
     lower.set_ylim(0, 1.1 * document["peak_rss"] / whole.divisor)
     handles = [handle for axes in (upper, lower) for handle in axes.lines]
+    for axes in within:
+        _within_step(axes, course, document["peaks"]["step"], scale)
     finish(picture, upper, handles)
     return picture
+
+
+def _within_step(axes: Axes, course: Document, peak: Document, scale: UnitScale) -> None:
+    """Draw the bytes held after each operator of the step with the largest peak."""
+    held = np.asarray(course["bytes"]) / scale.divisor
+    starts = [*course["phases"], (len(held), "")]
+    for (start, name), (end, _), colour in zip(starts, starts[1:], _COLOURS, strict=False):
+        part = slice(start, end + 1)
+        axes.fill_between(np.arange(len(held))[part], held[part], color=colour, alpha=0.5, lw=0)
+        axes.text((start + end) / 2, 0.02, MEANING[name], transform=axes.get_xaxis_transform(),
+                  ha="center", fontsize=7)  # fmt: skip
+    axes.plot(held, color=BLUE)
+    axes.plot(course["peak"], peak["bytes"] / scale.divisor, "^", color=RED)
+    axes.set(ylabel=f"tensors ({scale.unit})", xlabel=f"operator of step {peak['step']}")
+    axes.set_ylim(0, 1.15 * peak["bytes"] / scale.divisor)
 
 
 def _slower(target: ProfileTarget, document: Document) -> Figure:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict
 from textwrap import wrap
 
 from celedger.lab.diagnose.watch import JudgedTraining, WatchpointFinding, WatchReport
-from celedger.lab.diagnose.watch_records import FUNCTION, LossScale
+from celedger.lab.diagnose.watch_records import FUNCTION, Watched
 from celedger.lab.diagnose.watch_rules import TensorPlace
 from celedger.views.document import Json, document
 from celedger.views.format import count, number, percent, plain, short
 
-# A loss scale for float16 is mentioned if more than this would underflow without one: the rest is
-# noise of the sample.
-_WORTH = 0.01
-_ROWS = 10  # of the largest losses
+_WORTH = 0.01  # the share of a layer's gradients below the smallest normal number that is mentioned
+_ROWS = 10  # of the largest losses, and of skipped steps
+_LAYERS = 3
 
 
 def watch_text(report: WatchReport, *, width: int = 100) -> str:
@@ -31,7 +31,9 @@ def watch_text(report: WatchReport, *, width: int = 100) -> str:
         lines += [head, ""]
         for finding in judged.findings:
             lines += [*_finding(finding, width), ""]
-        lines += _halves(judged, width)
+        for text in (_scales(training), _subnormal(training)):
+            lines += [*_indented(text, width, 0), ""] if text else []
+        lines += _values(training, width)
         if worst := training.samples[:_ROWS]:
             rows = (f"{index} ({number(loss, significant=3)})" for index, loss, _ in worst)
             lines += [*_indented(f"rows with the largest loss: {', '.join(rows)}", width, 0), ""]
@@ -78,35 +80,55 @@ def module(tensor: TensorPlace) -> str:
     )
 
 
-def _halves(judged: JudgedTraining, width: int) -> list[str]:
-    """Return the loss scale that half precision needs, if it is or would be worth mentioning."""
-    scale, half = judged.scale, judged.training.half
-    if scale.recommended is None:
-        return []
-    if half == "bfloat16":
-        text = "half precision: bfloat16, which makes "
-        text += f"{percent(scale.flushed_bfloat16)} of the gradients zero: no loss scale needed"
-    elif half == "float16" or not scale.flushed < _WORTH:
-        text = _scale_advice(scale, scale.recommended, used=half == "float16")
-    else:
-        return []
-    return [*_indented(text, width, 0), ""]
+def _scales(training: Watched) -> str:
+    """Return how a gradient scaler's loss scale went, and the steps that it skipped."""
+    if not training.scales:
+        return ""
+    scales = [scale for _, scale, _ in training.scales]
+    skipped = [step for step, _, was in training.scales if was]
+    some = ", ".join(map(str, skipped[:_ROWS])) + (", …" if skipped[_ROWS:] else "")
+    text = f"loss scale: {scales[0]:.6g} at first, {scales[-1]:.6g} at the end; "
+    return text + f"{count(len(skipped), 'step')} skipped" + (f": {some}" if some else "")
 
 
-def _scale_advice(scale: LossScale, best: float, *, used: bool) -> str:
-    text = "loss scale: " if used else "were it trained in float16: a loss scale of "
-    text += f"2^{round(math.log2(best))} = {best:.0f}, the largest power of two that keeps every "
-    text += f"gradient finite (largest seen {number(scale.largest_gradient, significant=3)})"
-    if math.isnan(scale.flushed):
-        text += "; every gradient seen was zero"
-    else:
-        text += f"; gradients made zero: {percent(scale.flushed)} unscaled"
-        if used and scale.in_use > 1:
-            text += f", {percent(scale.flushed_in_use)} at {scale.in_use:.0f} as trained"
-        text += f", {percent(scale.flushed_at_recommended)} with it"
-    if used:
-        text += f". In the script: torch.amp.GradScaler(init_scale={best:.0f})"
-    return text
+def subnormal(training: Watched) -> dict[str, list[tuple[int, float]]]:
+    """Return by layer the steps looked at, with the share of its gradients that are not zero and
+    below the smallest normal number of the type in which they were computed."""
+    shares: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    for step in training.steps:
+        for row in step.rows:
+            if row.kind == "parameter":
+                shares[row.name].append((step.number, row.subnormal))
+    return {name: rows for name, rows in shares.items() if any(share for _, share in rows)}
+
+
+def _subnormal(training: Watched) -> str:
+    worst = sorted(
+        ((share, step, name) for name, rows in subnormal(training).items() for step, share in rows),
+        reverse=True,
+    )
+    layers = list({name: (share, step) for share, step, name in reversed(worst)}.items())[::-1]
+    named = [f"{percent(share)} of {name} at step {step}"
+             for name, (share, step) in layers if share >= _WORTH]  # fmt: skip
+    if not named:
+        return ""
+    half = training.half or "their type"
+    more = f", and {count(len(named) - _LAYERS, 'other layer')}" if named[_LAYERS:] else ""
+    return (
+        f"gradients below the smallest normal number of {half}: {', '.join(named[:_LAYERS])}{more}"
+    )
+
+
+def _values(training: Watched, width: int) -> list[str]:
+    """Return the values of the tensor that was asked for, a line for each step and part."""
+    lines = []
+    for one in training.values:
+        shape = "×".join(map(str, one.shape)) or "1"
+        lines.append(f"step {one.step} {one.part} ({one.dtype}, {shape})")
+        numbers = " ".join(number(value, significant=5) for value in one.values)
+        more = " …" if math.prod(one.shape) > len(one.values) else ""
+        lines += _indented(numbers + more, width)
+    return [*lines, ""] if lines else []
 
 
 def _indented(text: str, width: int, indent: int = 2) -> list[str]:
@@ -132,7 +154,15 @@ def _training_json(judged: JudgedTraining) -> dict[str, object]:
         "steps": judged.training.length,
         "looked_at": [step.number for step in judged.training.steps],
         "half_precision": judged.training.half or None,
-        "loss_scale": asdict(judged.scale),
+        "loss_scale": [
+            {"step": step, "scale": scale, "skipped": skipped}
+            for step, scale, skipped in judged.training.scales
+        ],
+        "subnormal_gradients": {
+            name: {str(step): share for step, share in shares}
+            for name, shares in subnormal(judged.training).items()
+        },
+        "tensor": [asdict(one) for one in judged.training.values],
         "samples": [
             {"index": index, "loss": loss, "step": step}
             for index, loss, step in judged.training.samples

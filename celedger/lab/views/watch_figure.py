@@ -16,7 +16,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
 from numpy.typing import NDArray
 
-from celedger.base.errors import UsageError
 from celedger.base.model import Direction, Metric
 from celedger.lab.diagnose.watch import JudgedTraining, WatchReport
 from celedger.lab.diagnose.watch_records import Watched, WatchedStep
@@ -38,6 +37,7 @@ from celedger.views.picture import (
 
 _ROW = 0.17  # inches a layer
 _LOWEST = 0.9  # inches of a strip
+_SCALE = 0.9  # inches of the loss scale
 _LONGEST = 28  # characters of a layer's name
 _LABEL = 70  # characters of a label above the loss
 _SPARSE = 4  # steps for each that was looked at, from which on the axis is logarithmic
@@ -52,35 +52,33 @@ def draw(report: WatchReport) -> Figure:
     names = f"{report.task.suite}/{report.task.name} at {short(report.commit.sha)}"
     height = max(_LOWEST, _ROW * len(layers))
     with style():
-        figure = sheet(f"Watchpoints of {names}, seed {report.seed}", 4.6 + 2 * height)
-        heights = [2.0, height, height]
-        panels = figure.subplots(3, 1, sharex=True, height_ratios=heights)
-        loss, *strips = panels
+        strips = [_gradients(judged, layers), _changes(judged, layers)]
+        strips += _subnormal(judged.training, layers)
+        scales = [_SCALE] if judged.training.scales else []
+        heights = [2.0, *scales, *(height for _ in strips)]
+        figure = sheet(f"Watchpoints of {names}, seed {report.seed}", 2.6 + sum(heights))
+        panels = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
         _steps(panels[-1], judged.training)
-        for axes, strip in zip(strips, (_gradients(judged, layers), _changes(judged, layers)),
-                               strict=True):  # fmt: skip
+        for axes, strip in zip(panels[1 + len(scales) :], strips, strict=True):
             _draw_strip(figure, axes, strip, layers)
-        _loss(loss, judged)
+        if scales:
+            _loss_scale(panels[1], judged.training)
+        _loss(panels[0], judged)
     return figure
 
 
 def draw_tensor(report: WatchReport, name: str) -> Figure:
-    """Draw how a parameter and its gradient are distributed, at the steps looked at. Raises
-    UsageError for a name that no parameter of the last training has."""
-    training = report.trainings[-1].training
-    steps = [step for step in training.steps if name in step.spread]
-    if not steps:
-        names = dict.fromkeys(name for step in training.steps for name in step.spread)
-        raise UsageError(f"no parameter {name!r} was trained", f"there are {', '.join(names)}")
+    """Draw how a tensor and its gradient are distributed, at the steps looked at."""
+    training = next(j.training for j in reversed(report.trainings) if j.training.values)
     task = f"{report.task.suite}/{report.task.name} at {short(report.commit.sha)}"
     with style():
         figure = sheet(f"{clip(name, 60)} of {task}, seed {report.seed}", 5.0)
         panels = figure.subplots(2, 1, sharex=True)
         _steps(panels[1], training)
-        for at, (axes, label) in enumerate(zip(panels, ("weight", "gradient"), strict=True)):
-            rows = [(step.number, *step.spread[name][at])
-                    for step in steps if len(step.spread[name]) > at]  # fmt: skip
-            axes.set_ylabel(label)
+        first = training.values[0].part
+        for axes, part in zip(panels, (first, "gradient"), strict=True):
+            rows = [(one.step, *one.spread) for one in training.values if one.part == part]
+            axes.set_ylabel(part)
             if rows:
                 number, lowest, low, median, high, highest = np.array(rows).T
                 axes.vlines(number, lowest, highest, SKY, linewidth=2, label="nine tenths of it")
@@ -149,6 +147,17 @@ def _changes(judged: JudgedTraining, layers: Sequence[str]) -> Strip:
     return Strip(f"{title}{small:g}", [s.number for s in steps], values, beyond, limits)
 
 
+def _subnormal(training: Watched, layers: Sequence[str]) -> list[Strip]:
+    """Return the shares of gradients below the smallest normal number, if there are any."""
+    steps = _taken(training)
+    rows = [{r.name: r.subnormal for r in s.rows if r.kind == "parameter"} for s in steps]
+    values = _grid(rows, layers)
+    title = f"share of gradients below the smallest normal number of {training.half or 'its type'}"
+    never = np.zeros_like(values, bool)
+    strip = Strip(title, [step.number for step in steps], values, never, {})
+    return [strip] if np.nanmax(values, initial=0.0) > 0 else []
+
+
 def _fired(judged: JudgedTraining, name: str) -> bool:
     return any(finding.watchpoint.name == name for finding in judged.findings)
 
@@ -197,6 +206,16 @@ def _loss(axes: Axes, judged: JudgedTraining) -> None:
         (step, line, RED) for step, names in by_step.items()
         for line in wrap(", ".join(names), _LABEL)[::-1]
     ])  # fmt: skip
+
+
+def _loss_scale(axes: Axes, training: Watched) -> None:
+    """Draw a gradient scaler's loss scale, and the steps that it skipped."""
+    steps, scales, skipped = (np.array(column) for column in zip(*training.scales, strict=True))
+    subtitle(axes, "loss scale (× a step that was skipped)")
+    axes.set_yscale("log", base=2)
+    axes.yaxis.set_major_formatter("{x:.3g}")
+    axes.plot(steps, scales, color=BLUE, linewidth=0.9, drawstyle="steps-post")
+    axes.plot(steps[skipped], scales[skipped], "x", color=RED, markersize=4, markeredgewidth=1.1)
 
 
 def _draw_strip(figure: Figure, axes: Axes, strip: Strip, layers: Sequence[str]) -> None:
