@@ -11,7 +11,14 @@ from functools import cached_property
 
 import numpy as np
 
-from celedger.base.model import BaselineRecord, Commit, Environment, Metric, TrialRecord
+from celedger.base.model import (
+    BaselineRecord,
+    Commit,
+    Direction,
+    Environment,
+    Metric,
+    TrialRecord,
+)
 from celedger.judge.derivation import Derivation
 from celedger.judge.incident import State
 from celedger.ledger.read import Reader
@@ -167,8 +174,11 @@ def _named(state: State) -> set[str]:
 
 
 def _telemetry_last(series: Iterable[ChartSeries]) -> tuple[ChartSeries, ...]:
-    """Sort, without the telemetry that this machine does not have."""
-    measured = [s for s in series if s.stretches or not s.is_telemetry]
+    """Sort, without what was never measured of telemetry and of what is not judged."""
+    measured = [
+        s for s in series
+        if s.stretches or not (s.is_telemetry or s.metric.direction is Direction.INFO)
+    ]  # fmt: skip
     return tuple(sorted(measured, key=lambda s: s.is_telemetry))
 
 
