@@ -13,7 +13,7 @@ from celedger.cli.session import Options, find, keep_out_of_git, note, warn
 
 if TYPE_CHECKING:
     from celedger.repo import Repository
-    from celedger.suite.propose import Proposal
+    from celedger.suite.propose import TaskProposal
 
 _CONFIGURATION = """\
 # celedger's configuration; `celedger --help` names the verbs. All paths are relative to here.
@@ -102,7 +102,7 @@ def init(
     return Status.GOOD
 
 
-def _description(proposal: Proposal) -> str:
+def _description(proposal: TaskProposal) -> str:
     """Return what was recognised in a script, and what is watched of it."""
     watched = [*proposal.metrics, *(["step_time", "memory_growth"] * bool(proposal.preload))]
     return f"{proposal.trains_by}; watched: {', '.join(watched) or 'duration and memory'}"

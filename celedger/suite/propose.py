@@ -60,7 +60,7 @@ _MOST_BENCHMARKS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Proposal:
+class TaskProposal:
     """A task that trains a script of the repository."""
 
     script: str  # relative to the root
@@ -116,7 +116,7 @@ class Proposal:
         return "\n".join([*lines, "pattern = [", *patterns, "]", "seeds = 3"]) + "\n"
 
 
-def propose(root: Path, names: Iterable[str]) -> Proposal | None:
+def propose(root: Path, names: Iterable[str]) -> TaskProposal | None:
     """Return a task for the likeliest training among these files of a repository, paths relative to
     its root; of its benchmarks, where nothing trains; None where there are none either."""
     names = [*names]
@@ -149,14 +149,14 @@ def propose(root: Path, names: Iterable[str]) -> Proposal | None:
     if stops:  # what its end alone reports would be missing
         early = [n for n in (*logged, *printed) if not _LATE.intersection(_words(n))]
         metrics = _judged(early) or metrics
-    return Proposal(
+    return TaskProposal(
         best.name, best.library or "a training loop", " ".join(words), options,
         tuple(text for name, text in printed.items() if name in (*metrics, "epoch")), metrics,
         tuple(preload), stops, tuple(roots),
     )  # fmt: skip
 
 
-def _of_benchmarks(root: Path, names: Iterable[str]) -> Proposal | None:
+def _of_benchmarks(root: Path, names: Iterable[str]) -> TaskProposal | None:
     """Return a task that runs the benchmarks of the repository's tests: functions that take
     pytest-benchmark's fixture."""
     functions, files = list[str](), list[str]()
@@ -171,7 +171,7 @@ def _of_benchmarks(root: Path, names: Iterable[str]) -> Proposal | None:
     words = ["{python} -m pytest -q --benchmark-only --benchmark-json {out}/benchmarks.json"]
     words += map(shlex.quote, files)
     metrics = {f"{name.removeprefix('test_')}_time": "lower" for name in functions}
-    return Proposal(
+    return TaskProposal(
         files[0], "pytest-benchmark", " ".join(words), {}, (), metrics, (), False, (),
         tuple(functions),
     )  # fmt: skip

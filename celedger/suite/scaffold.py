@@ -15,14 +15,14 @@ from pathlib import Path
 
 from celedger.base.errors import explained
 from celedger.suite import content
-from celedger.suite.propose import Proposal
+from celedger.suite.propose import TaskProposal
 
 TEMPLATES = Path(__file__).parent / "templates"
 _TEMPLATES = ("suite.toml.in", "first.py.in", "first.toml", "steps.toml", "benchmarks.py.in")
 
 
 def scaffold(
-    folder: Path, name: str, python: str = "", proposal: Proposal | None = None
+    folder: Path, name: str, python: str = "", proposal: TaskProposal | None = None
 ) -> list[Path]:
     """Write a runnable suite into a folder, for an interpreter unless it is celedger's own; returns
     the files written. One that is there is left as it is. Raises MachineError where nothing can be

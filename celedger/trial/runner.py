@@ -381,7 +381,7 @@ def _judges_speed(bench: Bench, need: Need) -> bool:
     )
 
 
-class Slot(NamedTuple):
+class WorkerSlot(NamedTuple):
     """The device of one worker, and the cores that its trials may use (() for all)."""
 
     device: Device
@@ -394,7 +394,7 @@ def share_out(
     cores: Sequence[int],
     threads: int,
     tell: Callable[[str], None] = lambda _: None,
-) -> list[Slot]:
+) -> list[WorkerSlot]:
     """Return a slot for each of the workers that are wanted, as far as the machine has devices: a
     GPU each, or on the CPU as many cores each, and at least one for each thread of a trial. None
     wants one worker on the CPU, and one a GPU where there are several. `tell` gets a line if there
@@ -406,16 +406,16 @@ def share_out(
         needs = "worker needs a GPU" if gpus else f"trial needs {threads} of {len(cores)} cores"
         tell(f"{most} of {number_wanted} workers: each {needs}")
     if gpus or number == 1:
-        return [Slot(one) for one in gpus[:number] or [device]]
+        return [WorkerSlot(one) for one in gpus[:number] or [device]]
     share = len(cores) // number
-    return [Slot(device, tuple(cores[i * share : (i + 1) * share])) for i in range(number)]
+    return [WorkerSlot(device, tuple(cores[i * share : (i + 1) * share])) for i in range(number)]
 
 
-def start_workers(bench: Bench, slots: Sequence[Slot]) -> None:
+def start_workers(bench: Bench, slots: Sequence[WorkerSlot]) -> None:
     """Let the trials of a bench run on several workers at once, until the bench is closed. With one
     slot, they go on to run one by one."""
 
-    def bench_in(slot: Slot) -> Callable[[events.Listener], Bench]:
+    def bench_in(slot: WorkerSlot) -> Callable[[events.Listener], Bench]:
         return lambda listen: Bench(bench.station.beside(slot.device, slot.cores, listen))
 
     if len(slots) > 1:

@@ -26,7 +26,7 @@ _NAMED = 3  # variants that may be as good, by name
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class AblationRow:
     commit: str
     suite: str
     task: str  # without its grid's values
@@ -37,7 +37,9 @@ class Row:
     samples: tuple[Sample, ...]  # one a metric of the table
 
     @classmethod
-    def of(cls, batch: Batch, metrics: Sequence[Metric], params: Mapping[str, object]) -> Row:
+    def of(
+        cls, batch: Batch, metrics: Sequence[Metric], params: Mapping[str, object]
+    ) -> AblationRow:
         ended = [r for r in batch.records if r.is_final]
         good = sum(r.ok for r in ended)
         commit = batch.records[0].trial.commit
@@ -53,9 +55,9 @@ class Ablation(Document):
     places: tuple[str, ...]  # those of _PLACES that vary, or the task if none does
     params: tuple[str, ...]
     metrics: tuple[Metric, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[AblationRow, ...]
     # Of the variants of a grid: the best, and the share of the differences a parameter explains.
-    leads: tuple[tuple[tuple[Row, ...], Lead, Mapping[str, float]], ...] = ()
+    leads: tuple[tuple[tuple[AblationRow, ...], Lead, Mapping[str, float]], ...] = ()
 
     @classmethod
     def of(
@@ -81,14 +83,14 @@ class Ablation(Document):
         if metrics:
             columns = [reported[_checked("metric", name, reported)] for name in metrics]
         rows = []
-        variants: dict[tuple[str, ...], list[tuple[Row, Batch]]] = {}
+        variants: dict[tuple[str, ...], list[tuple[AblationRow, Batch]]] = {}
         for batch in batches:
             declared = {m.name: m for m in ledger.metrics(batch.recipe)}
             metrics_of_row = [declared.get(metric.name, metric) for metric in columns]
             values = definitions[batch.recipe].get("params")
             settings = dict(values) if isinstance(values, Mapping) else {}
             for part, seed in _parts(batch) if SEED in params else [(batch, {})]:
-                rows.append(row := Row.of(part, metrics_of_row, settings | seed))
+                rows.append(row := AblationRow.of(part, metrics_of_row, settings | seed))
                 place = tuple(getattr(row, name) for name in _PLACES)
                 variants.setdefault(place, []).append((row, part))
         names = list(dict.fromkeys(name for row in rows for name in row.params))
@@ -116,7 +118,7 @@ class Ablation(Document):
         lines = [self._lead(*each) for each in self.leads]
         return "\n".join([table(columns, rows, width=width), *([""] if lines else []), *lines])
 
-    def _lead(self, rows: Sequence[Row], lead: Lead, shares: Mapping[str, float]) -> str:
+    def _lead(self, rows: Sequence[AblationRow], lead: Lead, shares: Mapping[str, float]) -> str:
         best, *close = (self._variant(rows, number) for number in (lead.best, *lead.close))
         place = [_name(rows[0], column) for column in self.places]
         what = f"{' '.join([*place, lead.metric.name])}: {best}"
@@ -132,7 +134,7 @@ class Ablation(Document):
         parts = ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares.items())
         return f"{text}\n  parameters that explain the differences: {parts}" if parts else text
 
-    def _variant(self, rows: Sequence[Row], number: int) -> str:
+    def _variant(self, rows: Sequence[AblationRow], number: int) -> str:
         """Return `norm=group`, with the parameters that vary among the rows."""
         params = rows[number].params
         return " ".join(f"{name}={_text(params[name])}" for name in _varied(params, rows))
@@ -161,16 +163,16 @@ class Ablation(Document):
         }  # fmt: skip
 
 
-def _varied(names: Iterable[str], rows: Sequence[Row]) -> list[str]:
+def _varied(names: Iterable[str], rows: Sequence[AblationRow]) -> list[str]:
     """Return the parameters that have several values in these rows."""
     return [name for name in names if len({repr(row.params.get(name)) for row in rows}) > 1]
 
 
 def _leads(
-    grids: Iterable[Sequence[tuple[Row, Batch]]],
+    grids: Iterable[Sequence[tuple[AblationRow, Batch]]],
     metrics: Sequence[Metric],
     state: Callable[[], State],
-) -> Iterator[tuple[tuple[Row, ...], Lead, Mapping[str, float]]]:
+) -> Iterator[tuple[tuple[AblationRow, ...], Lead, Mapping[str, float]]]:
     """Yield the best variant of each grid and metric that a suite declares, and what explains the
     differences where several parameters vary."""
     for grid in grids:
@@ -234,7 +236,7 @@ def _checked(kind: str, name: str, names: Collection[str]) -> str:
     return name
 
 
-def _name(row: Row, column: str) -> str:
+def _name(row: AblationRow, column: str) -> str:
     text = str(getattr(row, column))
     return short(text) if column in ("commit", "environment") else text
 

@@ -12,7 +12,7 @@ import pytest
 from celedger.base.model import Direction, Kind, Metric
 from celedger.judge.incident import MetricNoise
 from celedger.judge.variants import ERROR, Lead, lead, shares
-from celedger.views.ablation import Ablation, Row
+from celedger.views.ablation import Ablation, AblationRow
 
 LOSS = Metric("loss", direction=Direction.LOWER)
 TIME = Metric("step_time", "s", Direction.LOWER, Kind.SPEED)
@@ -138,7 +138,7 @@ def test_no_share_where_nothing_tells_parameters_apart() -> None:
 
 def test_the_shares_are_told_below_the_best_variant() -> None:
     params = [{"lr": lr, "norm": norm} for lr in (0.1, 0.2) for norm in ("batch", "group")]
-    rows = tuple(Row("c", "s", "fit", "e", each, 2, 0, ()) for each in params)
+    rows = tuple(AblationRow("c", "s", "fit", "e", each, 2, 0, ()) for each in params)
     own = Lead(LOSS, 4, 0, (1,), 1, -0.1, 1.0)
     text = Ablation((), ("lr", "norm"), (), rows, ((rows, own, {"lr": 0.82, "norm": 0.1}),)).text()
     assert text.splitlines()[-2:] == [

@@ -14,7 +14,7 @@ from conftest import git, make_project
 
 from celedger.ledger import Ledger
 from celedger.suite import load, propose, scaffold
-from celedger.suite.propose import Proposal
+from celedger.suite.propose import TaskProposal
 
 LOOP = """\
 import argparse
@@ -39,7 +39,7 @@ for epoch in range(args.max_epochs):
 OURS = "from torch import nn\ndef network():\n    return nn.Linear(2, 1)\n"
 
 
-def proposed(root: Path, files: Mapping[str, str]) -> Proposal | None:
+def proposed(root: Path, files: Mapping[str, str]) -> TaskProposal | None:
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
