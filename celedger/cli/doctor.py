@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -35,32 +36,21 @@ def doctor(
         bool,
         typer.Option("--prune", help="Remove unused files that can be made again."),
     ] = False,
-    older_than: Annotated[
-        int | None,
-        typer.Option(
-            min=0, metavar="DAYS",
-            help="With --prune: also logs and output folders of trials older than this.",
-        ),
-    ] = None,
-) -> int:  # fmt: skip
+) -> int:
     """Check the installation and the ledger.
 
     Prints versions, device, settings, hooks and disk use, and checks every row of the ledger.
     --restore rebuilds a missing or damaged ledger from its archive in .git/celedger, and keeps the
     damaged file. Exits 0 if no data was lost.
     --prune removes unused builds, virtual environments, checkouts and copies of suites;
-    they can be made again. Logs and output folders are kept, unless you give an age.
+    they can be made again. Logs and output folders are evidence and are kept.
     """
     import platform
-    import time
 
     from celedger.base import VERSION, files
-    from celedger.base.errors import UsageError
     from celedger.repo import Repository
     from celedger.service import hooks, kept_files
 
-    if older_than is not None and not prune:
-        raise UsageError("--older-than says what --prune may remove", "add --prune")
     print(f"celedger {VERSION}, Python {platform.python_version()}, {platform.platform()}")
     repository = Repository.open(context.obj.repository)
     settings, _ = context.with_resource(settled(repository, context.obj))
@@ -73,13 +63,9 @@ def doctor(
     worst = max(worst, status, _archived(archive))
     for hook in hooks.status(repository, sys.executable):
         print(context.obj.retyped(f"hook        {hook.name}: {hook.state}"))
-    # Without a ledger no log is known to be old.
-    age = None if older_than is None or running is None else older_than * 86400.0
     private, folder = files.beside(settings.ledger), repository.state_dir
     with explained(f"cannot list what celedger keeps in {folder} and {private}"):
-        parts = kept_files.survey(
-            repository, private, now=time.time(), running=running or [], older_than=age
-        )
+        parts = kept_files.survey(repository, private, now=time.time(), busy=running > 0)
     print(context.obj.retyped(_kept(parts, prune)))
     return worst
 
@@ -156,17 +142,17 @@ def _is_whole(path: Path, archive: Archive) -> bool:
     return False
 
 
-def _examine(options: Options, path: Path, archive: Archive) -> tuple[Status, list[str] | None]:
-    """Check every row of the ledger. Return the status and the ulids of the trials that run; None
-    where the ledger cannot be read."""
+def _examine(options: Options, path: Path, archive: Archive) -> tuple[Status, int]:
+    """Check every row of the ledger. Return the status and how many trials run, as far as it can
+    be read."""
     from celedger.base.errors import LedgerDamaged, LedgerGone
     from celedger.ledger.archive import damage_of
 
     try:
         with reading(options) as session:
             trials = session.ledger.trials()
-            running = [r.trial.ulid for r in trials if r.outcome is None]
-            print(f"ledger      {path}: {count(len(trials), 'trial')}, {len(running)} running")
+            running = sum(record.outcome is None for record in trials)
+            print(f"ledger      {path}: {count(len(trials), 'trial')}, {running} running")
             if (more := archive.trials() - len(trials)) > 0:
                 text = f"            its archive has {more} more: `celedger doctor --restore`"
                 print(options.retyped(text))
@@ -176,7 +162,7 @@ def _examine(options: Options, path: Path, archive: Archive) -> tuple[Status, li
         lost = isinstance(error, (LedgerDamaged, LedgerGone))
         if isinstance(error, LedgerDamaged):
             _damage(damage_of(path))
-        return error.status if lost else Status.GOOD, None
+        return error.status if lost else Status.GOOD, 0
 
 
 def _damage(damage: list[str]) -> Status:

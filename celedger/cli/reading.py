@@ -167,19 +167,17 @@ def drift(
         start, dots, end = revision.partition("..")
         tip = repository.resolve((end or "HEAD") if dots else revision).sha
         state = memory.read(repository, ledger, tip, every=every)
-        log = repository.log(tip, limit=memory.LONGEST, first_parent=not every, by_branch=every)[
-            ::-1
-        ]
+        line = memory.line_of(repository, ledger, tip, every=every).commits
         if dots:
             inside = {c.sha for c in repository.commits(revision)} | {repository.resolve(start).sha}
-            state = within(state, [c.sha for c in log if c.sha in inside])
+            state = within(state, [c.sha for c in line if c.sha in inside])
         if not state.commits:
             raise CeledgerError(
                 f"the ledger holds no trial of {revision}", f"type {command('run', revision)}"
             )
         narrow = narrowed(state, suite=suite, task=task, metric=metric)
-        named = memory.commits_of(repository, narrow, log)
-        document = DriftDocument(narrow, log, named, ledger.environments(), sort is Sorting.CHANGE)
+        named = memory.commits_of(repository, narrow, line)
+        document = DriftDocument(narrow, line, named, ledger.environments(), sort is Sorting.CHANGE)
         options.answer(document, json, context.obj.retyped)
     return Status.GOOD
 

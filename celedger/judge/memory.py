@@ -27,11 +27,11 @@ from celedger.base import VERSION, files, locks, serial
 from celedger.base.errors import CeledgerError
 from celedger.base.model import Commit, Task
 from celedger.judge.incident import MetricStanding, Standing, State
-from celedger.judge.line import LONGEST, Line
+from celedger.judge.line import Line
 from celedger.ledger import Ledger, ulid
 from celedger.repo import Repository, bisecting
 
-__all__ = ["LONGEST", "RECENT", "cache_of", "line_of", "read", "record", "standings_at", "tip_of"]
+__all__ = ["RECENT", "cache_of", "line_of", "read", "record", "standings_at", "tip_of"]
 
 
 class HistoryCache(MutableMapping[str, bytes]):

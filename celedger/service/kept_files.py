@@ -2,18 +2,18 @@
 go.
 
 Everything but logs and output folders can be made again, and goes when asked unless somebody uses
-it. Logs and output folders are evidence: they go only past a stated age, once their trial is over.
+it. Logs and output folders are evidence, and stay.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from celedger.base.model import Bytes, Seconds
+from celedger.base.model import Bytes
 from celedger.repo import Repository
 from celedger.repo.checkouts import Checkouts
 from celedger.system.cache import Cache, size_of
@@ -53,26 +53,17 @@ def survey(
     private: Path,
     *,
     now: float,
-    running: Collection[str] = (),
-    older_than: Seconds | None = None,
+    busy: bool,
 ) -> list[Part]:
-    """Return what there is. `private` is the folder of celedger's files beside the
-    ledger, `running` the ulids of trials that are
-    not over; logs and outputs older than `older_than` may go (None: none may)."""
+    """Return what there is. `private` is the folder of celedger's files beside the ledger. While
+    trials run (`busy`), copies of suites stay."""
     checkouts = Checkouts(repository)
     slots = checkouts.slots()
-    busy = bool(running) or any(used for _, used in slots)
+    busy |= any(used for _, used in slots)
     state = repository.state_dir
 
-    def age(path: Path) -> Seconds:
-        return now - path.stat().st_mtime
-
     def copy_stays(path: Path) -> bool:
-        return busy or age(path) <= STALE
-
-    def evidence_stays(path: Path) -> bool:
-        runs = path.name.removesuffix(".log") in running
-        return runs or older_than is None or age(path) <= older_than
+        return busy or now - path.stat().st_mtime <= STALE
 
     parts: dict[str, list[Item]] = {}
     for name in CACHES:
@@ -88,8 +79,8 @@ def survey(
     parts["copies of suites"] = [
         *_below(state / "suites", copy_stays), *_below(state / "child", copy_stays)
     ]  # fmt: skip
-    parts["logs"] = [*_below(private / "logs", evidence_stays)]
-    parts["output folders"] = [*_below(private / "out", evidence_stays)]
+    parts["logs"] = [*_below(private / "logs", lambda _: True)]
+    parts["output folders"] = [*_below(private / "out", lambda _: True)]
     return [Part(name, tuple(items)) for name, items in parts.items()]
 
 

@@ -50,7 +50,7 @@ def test_histories_of_any_shape_agree_with_rev_list(
         shas = [commit.sha for commit in found.commits]
         assert sorted(shas) == sorted(git(root, "rev-list", *mode, f"{good}..{bad}").split())
         assert shas[-1] == bad
-        assert shas == [c.sha for c in repository.commits(f"{good}..{bad}", first_parent)]
+        assert first_parent or shas == [c.sha for c in repository.commits(f"{good}..{bad}")]
         for i, (commit, parents) in enumerate(zip(found.commits, found.parents, strict=True)):
             assert all(parent < i for parent in parents)
             real = commit.parents[:1] if first_parent else commit.parents
