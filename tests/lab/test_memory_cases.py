@@ -96,4 +96,4 @@ def test_the_peak_is_placed_among_the_operators_of_its_step(server: TrainingServ
 def test_python_objects_that_pile_up_are_named_with_what_keeps_them(server: TrainingServer) -> None:
     (leak,) = leaks(server, "history.append(Node(step))")
     assert (leak["kind"], leak["what"], leak["keeper"]) == ("objects", "Node", "history")
-    assert leak_text(leak) == "Node pile up: 1 a step, kept in history"
+    assert leak_text(leak) == "objects of the type Node pile up: 1 a step, kept in history"

@@ -79,7 +79,7 @@ def test_the_course_of_a_step_is_drawn_with_its_phases_and_its_peak() -> None:
     *_, within = drawn.axes
     assert [[5, 10]] in [line.get_xydata().tolist() for line in within.lines]
     assert [text.get_text() for text in within.texts] == [
-        "waiting for data", "forward pass", "backward pass", "optimiser tail",
+        "between steps", "forward pass", "backward pass", "optimiser tail",
     ]  # fmt: skip
     assert "step 3, at operator 6 of 8" in memory_text(ONE, document)
     assert_readable(drawn)

@@ -185,7 +185,7 @@ def test_any_tensor_is_printed_by_slice_and_written(project: Project, tmp_path: 
 def test_an_overflow_between_two_looks_is_followed_to_its_operator(project: Project) -> None:
     done = project.run("watch", "broken", "-o", str(project.root / "seen.png"))
     assert done.status == 1, done.err
-    assert "overflow  step 39, outside the modules, log, forward" in done.out
+    assert "overflow  step 39, outside the modules: log, forward" in done.out
     assert (project.root / "seen.png").stat().st_size > 10_000
 
 
@@ -193,7 +193,7 @@ def test_an_overflow_between_two_looks_is_followed_to_its_operator(project: Proj
 def test_an_overflow_in_functional_code_is_followed_to_its_operator(project: Project) -> None:
     done = project.run("watch", "functional")
     assert done.status == 1, done.err
-    assert "overflow  step 7, outside the modules, log, forward" in done.out
+    assert "overflow  step 7, outside the modules: log, forward" in done.out
 
 
 @pytest.mark.parametrize(

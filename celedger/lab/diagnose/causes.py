@@ -148,7 +148,7 @@ CAUSES = (
         and f"{s.place} computes something else: {s.computed}"),
     Cause("operands", "forward", LIKELY, lambda s: s.same_function
         and s.first_calls[0].raw["i"] != s.first_calls[1].raw["i"]
-        and f"`{s.first_calls[1].name}` in {s.place} is given {step.other_operands(s)}"),
+        and f"`{s.first_calls[1].function}` in {s.place} is given {step.other_operands(s)}"),
     Cause("operands", "forward", LIKELY, lambda s: not s.same_function and s.given_otherwise
         and f"`{s.given_otherwise}` in {s.place} is given other operands"),
     Cause("result", "forward", UNSURE, lambda s: s.same_function
@@ -163,7 +163,7 @@ CAUSES = (
     Cause("inputs", "loss", SURE, step.other_inputs),
     Cause("argument", "loss", SURE, step.other_argument),
     Cause("loss", "loss", LIKELY, lambda s: s.same_function
-        and f"`{s.first_calls[1].name}` in the loss is given other values"),
+        and f"`{s.first_calls[1].function}` in the loss is given other values"),
     Cause("calls", "loss", SURE, lambda s: s.computed
         and f"the loss computes something else: {s.computed}"),
     Cause("loss", "loss", LIKELY, lambda s: s.given_otherwise

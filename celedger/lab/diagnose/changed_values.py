@@ -78,9 +78,10 @@ def hunk_values(c: TraceComparison, front: Front, change: CodeChange) -> dict[Hu
         elif ran_later or (given is not None and (made is None or given < made)):
             verdicts[hunk] = Verdict.LATER
         elif made is not None:
-            makers.append((made, number))
+            read = c.b.events[made].raw if made < len(c.b.events) else {"u": 0}
+            makers.append((bool(read["u"] & _OPAQUE), made, number))
     if makers:
-        verdicts[change.hunks[min(makers)[1]]] = Verdict.FIRST
+        verdicts[change.hunks[min(makers)[2]]] = Verdict.FIRST
     return verdicts
 
 

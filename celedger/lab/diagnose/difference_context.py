@@ -219,7 +219,7 @@ class DifferenceContext:
     @property
     def given_otherwise(self) -> str:
         """Return the function that both sides call, and whose operands part them."""
-        return next((event.name for event in reversed(self.parting) if event is not None), "")
+        return next((e.function for e in reversed(self.parting) if e is not None), "")
 
     # --- the module at fault in a forward pass
 

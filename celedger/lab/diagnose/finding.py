@@ -64,7 +64,7 @@ def named(path: str | None) -> str:
     modules."""
     if path is None:
         return "the training loop"
-    return f"`{path}`" if path else "the model itself"
+    return f"`{path.removesuffix(':')}`" if path else "the model itself"
 
 
 def some(names: Sequence[str], limit: int = 3) -> str:
@@ -96,6 +96,8 @@ def became(changes: Iterable[tuple[str, Any, Any]]) -> str:
 def _text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_text, value))}]"
     return "none" if value is None else str(value)
 
 

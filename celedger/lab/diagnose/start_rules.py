@@ -121,7 +121,7 @@ def module_drawn(s: DifferenceContext, *, added: bool) -> dict[str, Any] | None:
     if module is None:
         return None
     became = "added" if added else "removed"
-    sentence = f"{named(module.path)} ({module.short}) was {became}; {REORDERED} from there"
+    sentence = f"{named(module.path)} ({module.short}) was {became}; from there on {REORDERED}"
     codes = s.both_codes(None, module) if added else s.both_codes(module, None)
     places = [*codes, *s.drawing_places]
     return redrawn(s, sentence, module=module.path, places=places)

@@ -47,11 +47,8 @@ def other_mode(s: DifferenceContext) -> dict[str, Any] | None:
     before, outermost = others[0]
     state = "training" if outermost.raw["tr"] else "evaluation"
     during = "evaluation" if s.event_a.evaluation else "training"
-    more = f" (and so do {len(several) - 1} others)" if len(several) > 1 else ""
-    sentence = (
-        f"{named(outermost.path or '')}{more} runs in {state} mode during {during}, as it did not "
-        "before"
-    )
+    more = f" with {len(several) - 1} of its modules" if len(several) > 1 else ""
+    sentence = f"{named(outermost.path or '')}{more} now runs in {state} mode during {during}"
     return {"sentence": sentence, "places": s.both_places(before, outermost, "mode set", "m")}
 
 
@@ -98,9 +95,9 @@ def _other_call(x: Event, y: Event) -> str:
     added = list((Counter(new) - Counter(old)).elements())
     for one, other, word in ((gone, added, "without"), (added, gone, "now with")):
         if one and not other and "_" not in one:
-            return f"`{y.name}` {word} {some(one)}"
+            return f"`{y.function}` {word} {some(one)}"
     if len(x.call) + len(y.call) > _LONG:
-        return f"`{y.name}` with {some(added)} instead of {some(gone)}"
+        return f"`{y.function}` with {some(added)} instead of {some(gone)}"
     return f"`{y.call}` instead of `{x.call}`"
 
 

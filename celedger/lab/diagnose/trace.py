@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from celedger.base.model import EpochReport
 
 _LONGEST = 400  # characters of a call's arguments
+_INDEXING = ("__getitem__", "__setitem__")
 EVENTS = "events.jsonl"  # as celedger.lab.probes.observe names it
 Values = NDArray[np.float64]
 Digests = NDArray[np.uint64]
@@ -72,8 +73,17 @@ class Event:
         return "y" in self.raw
 
     @property
+    def function(self) -> str:
+        """Return the name of a call's function as it is printed: indexing is `_[_]`."""
+        return "_[_]" if self.name in _INDEXING else self.name
+
+    @property
     def call(self) -> str:
-        """Return a call with its arguments: `softmax(_, dim=1)`."""
+        """Return a call with its arguments: `softmax(_, dim=1)`, `_[:, 0]`."""
+        first, *others = self.raw.get("l", ()) or ("",)
+        if self.name in _INDEXING and others:
+            index = others[0][1:-1] if others[0].startswith("(") else others[0]
+            return f"{first}[{index}]"[:_LONGEST] + "".join(f" = {one}" for one in others[1:])
         return f"{self.name}({self.arguments})"
 
     @property

@@ -86,7 +86,8 @@ def _literal(item: Any) -> str:
     if isinstance(item, torch.Tensor):
         return "_"
     if isinstance(item, slice):
-        return f"slice({', '.join(map(_literal, (item.start, item.stop, item.step)))})"
+        ends = [item.start, item.stop, *([] if item.step is None else [item.step])]
+        return ":".join("" if end is None else _literal(end) for end in ends)
     if isinstance(item, (tuple, list)):
         inner = ", ".join(_literal(one) for one in item[:8])
         return f"({inner}{', …' if len(item) > 8 else ''})"

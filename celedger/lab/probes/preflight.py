@@ -302,7 +302,7 @@ def contradicted(probe: FirstSteps) -> Result:
     votes = near.mode(1).values
     telling = float((votes == labels).double().mean())
     if telling < TELLING:
-        return NONE, None, f"near rows tell the label of {telling:.0%} of the rows alone"
+        return NONE, None, f"near rows tell the label of no more than {telling:.0%} of the rows"
     wrong = votes != labels
     united = wrong & ((near == votes[:, None]).sum(1) >= UNITED)
     rows = united.nonzero()[:, 0].tolist()
@@ -428,7 +428,7 @@ def cleared(probe: FirstSteps) -> Result:
     for name, count in probe.uncleared.items():
         sentence = f"the gradient of {name} and others is still there in the next backward pass"
         return FAIL, count, f"{sentence}, {count} times: they add up over steps"
-    return PASS, 0, "each step begins without"
+    return PASS, 0, "no step begins with the gradients of another"
 
 
 def flat(probe: FirstSteps) -> Result:

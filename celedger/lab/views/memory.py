@@ -76,7 +76,10 @@ def leak_text(leak: Document) -> str:
     rate = f"{leak['number']:.3g} a step"
     if leak["bytes"]:
         rate += f", {size(leak['bytes'])} a step"
-    what = {"tensors": f"tensors of {leak['what']}", "graphs": "nodes of autograd's graph"}
+    what = {
+        "tensors": f"tensors of {leak['what']}", "graphs": "nodes of autograd's graph",
+        "objects": f"objects of the type {leak['what']}",
+    }  # fmt: skip
     if leak["kind"] == "garbage":
         return f"tensors of {leak['what']} wait for the garbage collector: {rate}{inside}{at}"
     kept = f", kept in {plain(leak['keeper'])}" if leak["keeper"] else ""

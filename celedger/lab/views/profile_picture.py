@@ -40,6 +40,7 @@ _DIFFERENCES = 8
 _COLOURS = (ORANGE, PURPLE, BLUE, SKY, GREEN)  # of phases
 _NAME = 46  # characters of an operator
 _ROW = 0.24  # inches of a difference
+_LABELLED = 0.1  # share of a step's operators from which a phase is labelled
 
 
 def draw(target: ProfileTarget, document: Document) -> Figure:
@@ -128,8 +129,10 @@ def _within_step(axes: Axes, course: Document, peak: Document, scale: UnitScale)
     for (start, name), (end, _), colour in zip(starts, starts[1:], _COLOURS, strict=False):
         part = slice(start, end + 1)
         axes.fill_between(np.arange(len(held))[part], held[part], color=colour, alpha=0.5, lw=0)
-        axes.text((start + end) / 2, 0.02, MEANING[name], transform=axes.get_xaxis_transform(),
-                  ha="center", fontsize=7)  # fmt: skip
+        name = MEANING["other" if name == "data" else name]
+        if end - start > _LABELLED * len(held):
+            axes.text((start + end) / 2, 0.02, name, transform=axes.get_xaxis_transform(),
+                      ha="center", fontsize=7)  # fmt: skip
     axes.plot(held, color=BLUE)
     axes.plot(course["peak"], peak["bytes"] / scale.divisor, "^", color=RED)
     axes.set(ylabel=f"tensors ({scale.unit})", xlabel=f"operator of step {peak['step']}")

@@ -48,7 +48,7 @@ def watch_headline(report: WatchReport) -> str:
     if not fired:
         return _result(report, *report.trainings[:1])
     return ", ".join(
-        f"{one.watchpoint.name} at step {one.first.step} in {module(one.first)}" for one in fired
+        f"{one.watchpoint.name} at step {one.first.step} {place(one.first)}" for one in fired
     )
 
 
@@ -60,24 +60,23 @@ def _result(report: WatchReport, judged: JudgedTraining | None = None) -> str:
 
 def _finding(finding: WatchpointFinding, width: int) -> Iterator[str]:
     point, tensor = finding.watchpoint, finding.first
-    sign = "<" if point.below and tensor.figure < finding.threshold else ">"
-    if tensor.figure == finding.threshold:
-        sign = "at"
-    beyond = f"{point.measures} {number(tensor.figure, significant=3)}"
+    text = f"{point.measures}: {number(tensor.figure, significant=3)}"
     if math.isfinite(finding.threshold):
-        beyond += f", {sign} {number(finding.threshold, significant=3)}"
-    yield f"{point.name}  step {tensor.step}, {module(tensor)}, {tensor.tensor}"
-    yield from _indented(beyond + (f": {tensor.note}" if tensor.note else ""), width)
+        word = "less" if point.below and tensor.figure < finding.threshold else "more"
+        limit = number(finding.threshold, significant=3)
+        text += f" ({word} than {limit})" if tensor.figure != finding.threshold else ""
+    yield f"{point.name}  step {tensor.step}, {place(tensor)}: {tensor.tensor}"
+    yield from _indented(text + (f"; {tensor.note}" if tensor.note else ""), width)
     if finding.more > 0:
         yield f"  and {count(finding.more, 'other place')}"
     yield from _indented(f"try: {point.advice}", width)
 
 
-def module(tensor: TensorPlace) -> str:
-    """Return a module's path as printed."""
-    return {"": "the model", FUNCTION: "outside the modules"}.get(
-        tensor.module, plain(tensor.module)
-    )
+def place(tensor: TensorPlace) -> str:
+    """Return where a tensor is, as printed."""
+    if tensor.module == FUNCTION:
+        return "outside the modules"
+    return f"in {plain(tensor.module) or 'the model'}"
 
 
 def _scales(training: Watched) -> str:
