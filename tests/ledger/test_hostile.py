@@ -94,7 +94,7 @@ def test_an_honest_ledger_with_a_failed_trial_comes(
 @pytest.mark.parametrize("name", hostile.LARGE)
 def test_a_merge_costs_no_more_than_its_rows(name: str, ledger: Ledger, theirs: Path) -> None:
     poison(theirs, name)
-    assert merge(ledger.path, theirs)["trials"] == 3038  # not ended by the limit of its time
+    assert merge(ledger.path, theirs)["trials"] == 3038
 
 
 @pytest.mark.parametrize("name", [name for name in ROWS if name not in FOUND_BY_SQLITE])
