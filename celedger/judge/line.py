@@ -19,7 +19,7 @@ LONGEST = 100_000
 """Commits of a history that are read. A longer one begins there, as a shallow clone does."""
 _SAMPLE = 40
 """The newest commits, of which is counted how often they overlap: a share to within .03."""
-_AT_ONCE = 64
+_AT_ONCE = 256
 """Neighbouring commits of which git is asked at once what they change."""
 _PRIOR = (1.6, 20.0)
 """Pairs that overlap, and pairs, with which that share begins: .08, as simulated."""

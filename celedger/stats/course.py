@@ -16,7 +16,7 @@ from itertools import pairwise
 import numpy as np
 
 from celedger.base.model import FEWEST_REPEATS, IncidentState
-from celedger.stats.arrays import Bools, Floats, Ints
+from celedger.stats.arrays import Bools, Floats, Ints, begins_run
 
 MetricKey = tuple[str, str, str]
 """Suite, task, metric."""
@@ -300,7 +300,7 @@ class CommitNodes:
 
     def by_chain(self) -> list[CommitNodes]:
         """Return the nodes of each chain, everything but `drawn` counted from its first one."""
-        starts = np.flatnonzero(np.append(True, np.diff(self.chain) != 0)[: len(self)])
+        starts = np.flatnonzero(begins_run(self.chain))
         result = []
         for begin, end in pairwise([*starts.tolist(), len(self)]):
             nodes, draws = slice(begin, end), slice(self.offset[begin], self.offset[end])
@@ -341,8 +341,7 @@ class _Commits:
     @classmethod
     def of(cls, m: Measurements) -> _Commits:
         rows = np.lexsort((m.place, m.chain))
-        chain, place = m.chain[rows], m.place[rows]
-        new = np.append(True, (np.diff(chain) != 0) | (np.diff(place) != 0))[: len(rows)]
+        new = begins_run(m.chain[rows], m.place[rows])
         begins = np.append(np.flatnonzero(new), len(rows))
         is_measured = np.logical_or.reduceat(m.own[rows], begins[:-1])
         return cls(m, rows, np.cumsum(new) - 1, begins, is_measured)
@@ -417,9 +416,9 @@ def _draws(m: Measurements, rows: Ints, node: Ints) -> tuple[Ints, Ints, Ints]:
     value = np.where(m.bits[rows] < 0, m.value[rows], 0.0)
     order = np.lexsort((value, m.bits[rows], m.seed[rows], node))
     rows, node, value = rows[order], node[order], value[order]
-    last = np.ones(min(1, len(rows)), dtype=bool)
-    ends_seed = np.append((np.diff(m.seed[rows]) != 0) | (np.diff(node) != 0), last)
-    newest = ends_seed | np.append((np.diff(m.bits[rows]) != 0) | (np.diff(value) != 0), last)
+    seed, bits = m.seed[rows], m.bits[rows]
+    ends_seed = np.append(begins_run(node, seed)[1:], True)[: len(rows)]
+    newest = np.append(begins_run(node, seed, bits, value)[1:], True)[: len(rows)]
     if len(np.unique(m.seed[m.own])) <= 1:
         ends_seed = newest
     begins = np.append(0, np.cumsum(newest)[ends_seed])[:-1]
@@ -447,15 +446,12 @@ def _numbered(a: Ints, b: Ints) -> Ints:
 
 
 def _cells(node: Ints, session: Ints, counts: Bools, has_sessions: bool) -> Ints:
-    new = np.append(True, np.diff(node) != 0)[: len(node)]
-    if has_sessions:
-        new[1:] |= np.diff(session) != 0
-    new |= ~counts
-    return np.cumsum(new) - 1
+    new = begins_run(node, session) if has_sessions else begins_run(node)
+    return np.cumsum(new | ~counts) - 1
 
 
 def _beside(cell: Ints, node: Ints, session: Ints, chain: Ints) -> Ints:
-    begins = np.flatnonzero(np.append(True, np.diff(cell) != 0)[: len(cell)])
+    begins = np.flatnonzero(begins_run(cell))
     node, session = node[begins], session[begins]
     sessions = int(session.max(initial=0)) + 1
     wanted = (node - 1) * sessions + session

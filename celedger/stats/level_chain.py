@@ -16,7 +16,7 @@ from functools import lru_cache
 import numpy as np
 
 from celedger.stats import trial_noise
-from celedger.stats.arrays import Floats, Ints
+from celedger.stats.arrays import Floats, Ints, begins_run
 from celedger.stats.course import CommitNodes
 
 BLOCK = 10.0
@@ -168,7 +168,7 @@ def of_draws(values: Floats, offset: Ints, rows: NoiseRows, points: Floats) -> N
 
 def session_means(values: Floats, nodes: CommitNodes, rows: NoiseRows) -> SessionMeans:
     """Return the means of all cells, outliers clipped."""
-    begins = np.flatnonzero(np.append(True, np.diff(nodes.cell) != 0))
+    begins = np.flatnonzero(begins_run(nodes.cell))
     sizes = np.diff(np.append(begins, len(values)))
     mean = np.empty((len(rows.sd), len(begins)))
     for size in np.unique(sizes).tolist():

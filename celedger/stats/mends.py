@@ -341,7 +341,9 @@ class _Filter:
         kept = self.weights >= NEGLIGIBLE
         self.states, self.weights = self.states[kept], self.weights[kept]
         columns = _asked(rises, fall)
-        lefts = [tuple(left) for left in self.states[:, columns].tolist()]
+        left = self.states[:, columns]
+        newest = np.cumsum(left[:, ::-1] > 0, axis=1)[:, ::-1] <= MOST_OPEN
+        lefts = [tuple(quarters) for quarters in (left * newest).tolist()]
         hypotheses = {left: _hypotheses(left) for left in lefts}
         every, is_whole, log = map(np.concatenate, zip(*hypotheses.values(), strict=True))
         asked = np.flatnonzero(every.any(0))
@@ -473,10 +475,10 @@ def _standard_errors(parts: Sequence[tuple[float, tuple[Floats, Floats], Floats]
 
 @lru_cache(maxsize=4096)
 def _hypotheses(left: tuple[int, ...]) -> tuple[Ints, Bools, Floats]:
-    """Return the hypotheses about the newest rises of which something is left: quarters that a fall
-    may take, a row a hypothesis and a column a rise (the first one takes nothing); whether it takes
+    """Return the hypotheses about the rises of which something is left: quarters that a fall may
+    take, a row a hypothesis and a column a rise (the first one takes nothing); whether it takes
     all that is left of some rises, or a part of one; and the log prior (of the first one 0)."""
-    rest = [k for k, quarters in enumerate(left) if quarters][-MOST_OPEN:]
+    rest = [k for k, quarters in enumerate(left) if quarters]
     n = len(rest)
     if not n:
         return np.zeros((1, len(left)), np.int64), np.zeros(1, dtype=bool), np.zeros(1)

@@ -15,7 +15,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from celedger.stats.arrays import Bools, Floats, Ints
+from celedger.stats.arrays import Bools, Floats, Ints, begins_run
 from celedger.stats.course import Measurements, Node, Step, TrialNoise
 from celedger.stats.seed_histories import (
     RELATIVE_SD,
@@ -333,7 +333,7 @@ def _shares(
     order = np.lexsort((measured.seed[rows], node))
     rows, node = rows[order], node[order]
     seed, values = measured.seed[rows], np.clip(measured.value[rows], -LARGEST, LARGEST)
-    new = np.append(True, (np.diff(node) != 0) | (np.diff(seed) != 0))[: len(rows)]
+    new = begins_run(node, seed)
     means, freedom, squares = _spread_within(np.cumsum(new) - 1, values)
     _, between, seeds = _spread_within(node[new], means)
     if freedom < SHARE_FREEDOM or not between or not seeds:
@@ -349,7 +349,7 @@ def _spread_within(group: Ints, values: Floats) -> tuple[Floats, int, float]:
     Args:
         group: Of each value: ascending.
     """
-    begins = np.flatnonzero(np.append(True, np.diff(group) != 0)[: len(group)])
+    begins = np.flatnonzero(begins_run(group))
     if not len(begins):
         return values, 0, 0.0
     sizes = np.diff(np.append(begins, len(group)))

@@ -17,7 +17,7 @@ from functools import cache
 
 import numpy as np
 
-from celedger.stats.arrays import Bools, Floats, Ints
+from celedger.stats.arrays import Bools, Floats, Ints, begins_run
 from celedger.stats.course import CommitNodes
 from celedger.stats.tails import log_gamma
 
@@ -232,7 +232,7 @@ def repeat_table(values: Floats, group: Ints, has_modes: bool) -> Floats:
     total = np.zeros((len(LOG_SDS), shapes))
     if not len(values):
         return total
-    starts = np.flatnonzero(np.append(True, np.diff(group) != 0))
+    starts = np.flatnonzero(begins_run(group))
     sizes = np.diff(np.append(starts, len(group)))
     parts = [
         (start + at, min(LARGEST_GROUP, size - at))
@@ -384,7 +384,7 @@ def session_differences(nodes: CommitNodes, values: Floats) -> tuple[Floats, Flo
     Sessions that follow one another find the machine in a similar state. Each is compared with the
     one half of the commit's sessions later, so that what is learned is how far levels may lie.
     """
-    begins = np.flatnonzero(np.append(True, np.diff(nodes.cell) != 0))
+    begins = np.flatnonzero(begins_run(nodes.cell))
     size = np.diff(np.append(begins, len(values)))
     mean = np.add.reduceat(values, begins) / size
     node = nodes.node[begins]
