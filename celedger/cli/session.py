@@ -339,7 +339,7 @@ def keep(
 
 
 TYPED = 12  # digits of a hash in a command that is kept
-_OF_ONE_ANSWER = ("json", "output", "timeline", "record")  # say nothing of what is answered
+_OF_ONE_ANSWER = ("json", "output", "dump")  # say nothing of what is answered
 
 
 def command_line(context: typer.Context, **values: str | list[str]) -> str:

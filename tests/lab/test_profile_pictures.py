@@ -50,7 +50,7 @@ def memory() -> Document:
     steps = {"peak": [8 * MIB, 9 * MIB, 9 * MIB, 10 * MIB, 9 * MIB], "held": [MIB] * 5, "rss": mib}
     return {
         "environment": {"torch": "2", "device": "cpu"}, "peaks": peaks, "peak_rss": 310 * MIB,
-        "steps": steps, "epochs": [], "leaks": [],
+        "steps": steps, "leaks": [],
         "outside": 0,
     }  # fmt: skip
 

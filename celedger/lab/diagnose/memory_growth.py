@@ -61,7 +61,6 @@ def load(event: Mapping[str, Any], roots: Mapping[str, str]) -> Document:
         "peaks": event["peaks"],
         "peak_rss": event["peak_rss"],
         "steps": steps,
-        "epochs": _epochs(marks, steps["peak"], event["evaluations"]),
         "outside": _outside(steps),
         "leaks": [*tensors, *_graphs(marks, places), *_hooks(marks), *types],
     }
@@ -111,18 +110,6 @@ def _parts(*peaks: Document) -> list[Document]:
         del part["bytes"]
     differing = [part for part in parts.values() if part["before"] != part["after"]]
     return sorted(differing, key=lambda part: -abs(part["after"] - part["before"]))
-
-
-def _epochs(marks: Marks, peaks: list[int], evaluations: Sequence[Sequence[int]]) -> list[Document]:
-    rows, start = [], 0
-    for mark in marks:
-        end = mark["step"]
-        sizes = [size for step, size in evaluations if start < step <= end] + peaks[start:end]
-        if sizes:
-            row = {"epoch": mark["epoch"], "step": end, "peak": max(sizes)}
-            rows.append({**row, "held": mark["held"], "rss": mark["rss"]})
-        start = end
-    return rows
 
 
 def _leak(

@@ -73,7 +73,6 @@ class MemoryProbe(observe.Probe):
             for kind in ("step", "evaluation")
         }
         self._evaluating = False  # since an operator in this gap
-        self._evaluations: list[tuple[int, int]] = []  # after how many steps, peak
         # Stored in a few large blocks, so as not to look like a leak of objects.
         self._columns = {name: array("q") for name in ("peak", "held", "rss")}
         self._marks: list[str] = []
@@ -178,7 +177,7 @@ class MemoryProbe(observe.Probe):
         self._step += 1
         self._start_step()
         if not self._reported and self._step % self._spacing == 0:
-            self._mark(None)
+            self._mark()
         if self._step >= self.options.get("steps", sys.maxsize):
             raise SystemExit(0)
 
@@ -186,7 +185,7 @@ class MemoryProbe(observe.Probe):
         if not self._reported:
             self._marks.clear()  # epochs are better marks than numbers of steps
             self._reported = True
-        self._mark(epoch)
+        self._mark()
 
     def ends(self) -> None:
         from celedger.child.torch import peak_rss
@@ -202,7 +201,6 @@ class MemoryProbe(observe.Probe):
             device="cuda" if torch.cuda.is_initialized() else "cpu",  # type: ignore[no-untyped-call]
             steps={name: list(values) for name, values in self._columns.items()},
             peaks=self._peaks,
-            evaluations=self._evaluations,
             marks=[json.loads(mark) for mark in self._marks],
             keepers=[[*maker, text] for maker, text in self._keepers.items()],
             type_keepers=self._type_keepers,
@@ -223,7 +221,6 @@ class MemoryProbe(observe.Probe):
 
     def _end_evaluation(self) -> None:
         if self._evaluating:
-            self._evaluations.append((self._step, self._peak))
             self._start_step()
             self._evaluating = False
 
@@ -235,7 +232,7 @@ class MemoryProbe(observe.Probe):
                 if storage is not None and storage._cdata not in self._live:
                     self._add(storage, BEFORE)
 
-    def _mark(self, epoch: int | None) -> None:
+    def _mark(self) -> None:
         """Record what is alive now, by its origin: tensors, graphs, Python objects, hooks. Nothing
         is collected: what waits for the collector takes memory, too."""
         groups = self._groups()
@@ -250,7 +247,7 @@ class MemoryProbe(observe.Probe):
             for maker, group in groups.items()
         ]
         mark = {
-            "step": self._step, "epoch": epoch, "held": self._total, "rss": resident(),
+            "step": self._step,
             "tensors": live, "graphs": self._graphs(),
             "types": types, "garbage": garbage, "hooks": self._count_hooks(),
         }  # fmt: skip

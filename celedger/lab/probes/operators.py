@@ -8,7 +8,6 @@ from __future__ import annotations
 import bisect
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from torch import cuda, nn
@@ -75,11 +74,6 @@ class ProfilerWindow:
     def _leave_modules(self) -> None:
         while self._modules:
             self._modules.pop()[1].__exit__(None, None, None)
-
-    def export(self, path: Path) -> None:
-        """Write a Chrome trace, which Perfetto opens."""
-        if self._profile is not None:
-            self._profile.export_chrome_trace(str(path))
 
     def read(self) -> dict[str, Any]:
         """Return `steps` (s, each step's wall time in the window, without the first, the

@@ -32,7 +32,7 @@ _LONG_PAUSE = 1e6  # ns; a shorter one of the garbage collector is not listed se
 
 
 class ProfileProbe(PhaseProbe):
-    """Write one event, `profile`, and, if `timeline` is set, `trace.json.gz`."""
+    """Write one event, `profile`."""
 
     def starts(self) -> None:
         self._window = ProfilerWindow(self.names)
@@ -81,8 +81,6 @@ class ProfileProbe(PhaseProbe):
 
     def ends(self) -> None:
         self.gives_up()
-        if self.options.get("timeline"):
-            self._window.export(self.out / "trace.json.gz")
         self.write(
             "profile", torch=torch.__version__, device="cuda" if self.cuda else "cpu",
             threads=torch.get_num_threads(),

@@ -52,9 +52,6 @@ def profile(
     budget: Annotated[
         str, typer.Option(metavar="DURATION", help="With --try: start no run that ends later.")
     ] = "10m",
-    timeline: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a trace for Perfetto: .json.gz.")
-    ] = None,
     output: options.Output = None,
     device: options.Device = None,
     json: options.Json = False,
@@ -68,15 +65,13 @@ def profile(
     memory and loss.
     """
     two = ".." in revision
-    _check_usage(two, memory, steps, output, timeline)
+    _check_usage(memory, steps, output)
     seconds = options.duration("--budget", budget)
     if tries:
-        _check_tries(two, memory, output, timeline)
+        _check_tries(two, memory, output)
     probe: dict[str, object] = {"kind": "memory" if memory else "profile"}
     if steps is not None:
         probe["steps"] = steps
-    if timeline is not None:
-        probe["timeline"] = True
     around = partial(apart_for, words=[revision])
     with diagnosing(
         context.obj, "profile", suite=suite, tasks=[task], device=device, around=around
@@ -94,8 +89,6 @@ def profile(
         else:
             sides = _measure(looking, target, probe, turns if two and not memory else 0)
             answered = _answer(repository, target, sides, memory=memory)
-        if timeline is not None:
-            _save_timeline(looking.folder, timeline)
         kind, measured, headline, text, status = answered
         answer = document(kind=kind, **target.fields(), **measured)
         line = command_line(context, revision="..".join(commit.sha[:TYPED] for commit in commits))
@@ -109,9 +102,7 @@ def profile(
     return status
 
 
-def _check_usage(
-    two: bool, memory: bool, steps: int | None, output: Path | None, timeline: Path | None
-) -> None:
+def _check_usage(memory: bool, steps: int | None, output: Path | None) -> None:
     from celedger.lab.diagnose.profile import LEAST_STEPS
 
     if steps is not None and not memory and steps < LEAST_STEPS:
@@ -121,18 +112,10 @@ def _check_usage(
         from celedger.views.picture import check_suffix
 
         check_suffix(output)
-    if timeline is None:
-        return
-    if memory:
-        raise UsageError("a timeline is not of memory", "leave out --memory or --timeline")
-    if not timeline.name.endswith(".json.gz"):
-        raise UsageError(f"{timeline.name!r} is no trace", "name it FILE.json.gz")
-    if two:
-        raise UsageError("a timeline is of one commit", "name one revision instead of a range")
 
 
-def _check_tries(two: bool, memory: bool, output: Path | None, timeline: Path | None) -> None:
-    others = {"--memory": memory, "-o": output, "--timeline": timeline}
+def _check_tries(two: bool, memory: bool, output: Path | None) -> None:
+    others = {"--memory": memory, "-o": output}
     if two:
         raise UsageError("--try is of one commit", "name one revision instead of a range")
     for name, given in others.items():
@@ -243,15 +226,3 @@ def _answer(
     statuses = {"slower": Status.BAD, "larger": Status.BAD, "undecided": Status.CANNOT_JUDGE}
     status = statuses.get(measured["verdict"], Status.GOOD)
     return kind, measured, headline(measured), text(target, measured, width=width), status
-
-
-def _save_timeline(folder: Path, at: Path) -> None:
-    from celedger.base import files
-    from celedger.base.errors import CannotJudge, explained
-
-    traces = sorted(folder.rglob("trace.json.gz"), key=lambda path: path.stat().st_size)
-    if not traces:
-        raise CannotJudge("the training left no trace", "give the task more steps")
-    with explained(f"cannot write {at}"), files.as_the_user():
-        at.write_bytes(traces[-1].read_bytes())
-    note(f"{at}: open it at https://ui.perfetto.dev")

@@ -12,7 +12,6 @@ from celedger.views.format import clip, measure, percent, plain, relative, table
 
 ROWS = 8
 _PROCESS = 0.05  # of the process's peak: two runs of one commit differ by less
-_SIZES = ("peak", "held", "rss")
 PEAKS = {"step": "a training step", "evaluation": "an evaluation"}
 _ADVICE = {
     "tensors": "keep numbers instead (.item(), .detach() of what is small), or clear it each epoch",
@@ -29,15 +28,9 @@ def memory_text(target: ProfileTarget, document: Document, *, width: int = 100) 
         f"memory of {target.titles(width)[0]}",
         f"seed {target.seed}, {where}; the process held {size(document['peak_rss'])} at most",
     ]
-    epochs = [
-        ("–" if e["epoch"] is None else str(e["epoch"]), *(size(e[name]) for name in _SIZES))
-        for e in document["epochs"][-ROWS:]
-    ]
-    heads = columns(">last epochs", ">peak", ">held at its end", ">process")
     parts = [
         "\n".join(clip(line, width) for line in head),
         *(_peak(name, peak, width) for name, peak in document["peaks"].items() if peak["bytes"]),
-        table(heads, epochs, width=width),
         _leaks(document["leaks"]) or "nothing piles up from epoch to epoch",
         _outside(document["outside"]),
     ]
