@@ -18,8 +18,6 @@ def test_bytes_and_seconds_are_shown_as_such_without_a_declared_unit(tmp_path: P
     shown = project.run("show").out
     assert "397.1 MiB" in shown
     assert "1.250 ms" in shown
-    explained = project.run("check", "HEAD", "--explain").out
-    assert "here 397.1 MiB (" in explained
 
 
 def test_at_80_columns_no_verdict_and_no_failure_is_cut(tmp_path: Path) -> None:
