@@ -52,7 +52,7 @@ class Measurements:
     bits: Ints
     has_sessions: bool
 
-    def where(self, rows: Bools) -> Measurements:
+    def where(self, rows: Bools | Ints) -> Measurements:
         """Return these rows alone."""
         return Measurements(
             self.place[rows], self.chain[rows], self.session[rows], self.rank[rows],
@@ -321,80 +321,46 @@ class CommitNodes:
         return result
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Commits:
-    """The rows of some measurements ordered by chain and place, and the commits of each chain.
+def _node_of(m: Measurements) -> Ints:
+    """Return the node of each row, the rows ordered by chain and place. -1 for re-used results of
+    speed or memory that repeat no trial of the measured commit before them: what was measured in
+    another session says nothing of their commit's level."""
+    commit = np.cumsum(begins_run(m.chain, m.place)) - 1
+    begins = np.flatnonzero(begins_run(commit))
+    if m.has_sessions:
+        is_measured = np.logical_or.reduceat(m.own, begins)
+        node: Ints = np.cumsum(is_measured) - 1
+        trial = node[commit] * len(commit) + _numbered(m.chain, m.bits)
+        joins = np.logical_and.reduceat(np.isin(trial, trial[m.own]), begins)
+        node[~is_measured & ~joins] = -1
+    else:
+        node = np.cumsum(~_joins_by_bits(m, commit, begins)) - 1
+    result: Ints = node[commit]
+    return result
 
-    Attributes:
-        rows: Indices of the measurements, ordered.
-        commit: Of each of `rows`: ascending.
-        begins: Index of each commit's first row in `rows`, and the number of rows.
-        is_measured: True for each commit with a trial of its own.
-    """
 
-    m: Measurements
-    rows: Ints
-    commit: Ints
-    begins: Ints
-    is_measured: Bools
+def _joins_by_bits(m: Measurements, commit: Ints, begins: Ints) -> Bools:
+    """Return which commits have a seed in common with the node before them, and equal, known bits
+    of every such seed."""
+    chain, stops = m.chain[begins].tolist(), np.append(begins[1:], len(commit))
+    drawn = _numbered(_numbered(m.chain, m.seed), m.bits)
+    came = commit[np.unique(drawn, return_index=True)[1]][drawn]  # for the first time
+    joins = np.zeros(len(begins), dtype=bool)
+    node: dict[int, int] = {}  # bits by seed
+    newest = -1  # commit of the node
 
-    @classmethod
-    def of(cls, m: Measurements) -> _Commits:
-        rows = np.lexsort((m.place, m.chain))
-        new = begins_run(m.chain[rows], m.place[rows])
-        begins = np.append(np.flatnonzero(new), len(rows))
-        is_measured = np.logical_or.reduceat(m.own[rows], begins[:-1])
-        return cls(m, rows, np.cumsum(new) - 1, begins, is_measured)
+    def of_commit(commit: int) -> list[tuple[int, int]]:
+        own = slice(begins[commit], stops[commit])
+        return list(zip(m.seed[own].tolist(), m.bits[own].tolist(), strict=True))
 
-    def nodes(self) -> Ints:
-        """Return the node of each row; -1 for the rows of none: re-used results of speed or memory
-        that were measured in another session say nothing of their commit's level."""
-        joins = self._in_sessions() if self.m.has_sessions else self._by_bits()
-        is_first = ~joins
-        if self.m.has_sessions:
-            is_first &= self.is_measured
-        node = np.cumsum(is_first) - 1
-        node[~is_first & ~joins] = -1
-        return node[self.commit]
-
-    def _in_sessions(self) -> Bools:
-        """Return the commits that only repeat trials of the measured commit before them."""
-        bits = np.unique(self.m.bits[self.rows], return_inverse=True)[1]
-        numbers = np.arange(len(self.is_measured))
-        before = np.maximum.accumulate(np.where(self.is_measured, numbers, -1))
-        own = self.m.own[self.rows]
-        known = self.commit[own] * len(bits) + bits[own]
-        repeats = np.isin(before[self.commit] * len(bits) + bits, known)
-        chain = self.m.chain[self.rows[self.begins[:-1]]]
-        every = np.logical_and.reduceat(repeats, self.begins[:-1])
-        joins: Bools = every & ~self.is_measured & (chain == chain[before]) & (before >= 0)
-        return joins
-
-    def _by_bits(self) -> Bools:
-        """Return the commits that have a seed in common with the node before them, and equal, known
-        bits of every such seed."""
-        chain, seed, bits = (c[self.rows] for c in (self.m.chain, self.m.seed, self.m.bits))
-        of_chain = chain[self.begins[:-1]].tolist()
-        drawn = _numbered(_numbered(chain, seed), bits)
-        came = self.commit[np.unique(drawn, return_index=True)[1]][drawn]  # for the first time
-        again = np.unique(self.commit[(came < self.commit) & (bits >= 0)])
-        joins = np.zeros(len(self.is_measured), dtype=bool)
-        node: dict[int, int] = {}  # bits by seed
-        newest = -1  # commit of the node
-
-        def of_commit(commit: int) -> list[tuple[int, int]]:
-            own = slice(self.begins[commit], self.begins[commit + 1])
-            return list(zip(seed[own].tolist(), bits[own].tolist(), strict=True))
-
-        for commit in again.tolist():
-            if newest != commit - 1:
-                node = dict(of_commit(commit - 1))
-            here = of_commit(commit)
-            repeats = [b >= 0 and b == node[s] for s, b in here if s in node]
-            is_same = of_chain[commit] == of_chain[commit - 1]
-            joins[commit] = is_same and bool(repeats) and all(repeats)
-            node, newest = (node if joins[commit] else {}) | dict(here), commit
-        return joins
+    for at in np.unique(commit[(came < commit) & (m.bits >= 0)]).tolist():
+        if newest != at - 1:
+            node = dict(of_commit(at - 1))
+        here = of_commit(at)
+        repeats = [b >= 0 and b == node[s] for s, b in here if s in node]
+        joins[at] = chain[at] == chain[at - 1] and bool(repeats) and all(repeats)
+        node, newest = (node if joins[at] else {}) | dict(here), at
+    return joins
 
 
 def _draws(m: Measurements, rows: Ints, node: Ints) -> tuple[Ints, Ints, Ints]:
@@ -467,9 +433,9 @@ def commit_nodes(m: Measurements) -> CommitNodes:
     Neighbouring commits with equal bits are one node. A result that was re-used widens a node by
     its commit; where it repeats no neighbour (a revert), it is the node's only draw of quality.
     """
-    commits = _Commits.of(m)
-    node = commits.nodes()
-    rows, node = commits.rows[node >= 0], node[node >= 0]
+    order = np.lexsort((m.place, m.chain))
+    node = _node_of(m.where(order))
+    rows, node = order[node >= 0], node[node >= 0]
     sizes = np.bincount(node)
     stops = np.cumsum(sizes)
     first, last = rows[stops - sizes], rows[stops - 1]
