@@ -65,6 +65,10 @@ class StepKind(StrEnum):
     DRIFT = "drift"  # slow: over many commits
 
 
+SAME = 1e-9
+"""Share of a step's size within which two levels are one: rounding of the means of equal values."""
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One change of a metric's level, in one chain.
@@ -103,6 +107,14 @@ class Step:
     node: int
     kind: StepKind = StepKind.STEP
     posterior: tuple[float, ...] = ()
+
+    def undoes(self, earlier: Step) -> bool:
+        """Return True if it ends at the very level of before an earlier step, as equal bits are
+        one level: then one exists exactly if the other does. Of two levels that were measured
+        apart no two are alike to a billionth."""
+        is_opposite = earlier.size * self.size < 0 and earlier.last < self.first
+        apart = abs(self.after - earlier.before)
+        return is_opposite and earlier.chain == self.chain and apart <= SAME * abs(self.size)
 
 
 @dataclass(frozen=True, slots=True)

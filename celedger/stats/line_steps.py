@@ -223,6 +223,7 @@ class LineSteps:
         }
         self.steps = _in_company(self.steps)
         self._named = {key: self._bisected(key) for key in self.steps}
+        self.steps = {key: self._with_returns(key, own) for key, own in self.steps.items()}
         kept = {
             k: [s for s in own if self.probability(k, s) >= KEPT] for k, own in self.steps.items()
         }
@@ -403,6 +404,18 @@ class LineSteps:
             result.append(step)
         close()
         return sorted(result, key=lambda s: (s.last, s.first))
+
+    def _with_returns(self, key: MetricKey, steps: Sequence[Step]) -> list[Step]:
+        """Return the steps, a fall to the very bits of before a rise as probable as that rise: it
+        is a fall exactly if there was anything to fall from."""
+
+        def weighed(fall: Step) -> Step:
+            undone = [
+                self.probability(key, rise) for rise in steps if rise.size > 0 and fall.undoes(rise)
+            ]
+            return replace(fall, probability=max([fall.probability, *undone]))
+
+        return [weighed(step) for step in steps]
 
     def _bisected(self, key: MetricKey) -> dict[Step, dict[int, float]]:
         """Return the commits that bisects named, by the rise whose set is nearest."""

@@ -45,9 +45,11 @@ class MetricLevels:
                 before = len(mean)
                 mean.append(step.before)
                 variance.append(step.before_error**2)
-            mean.append(step.after)
-            variance.append(step.after_error**2)
-            self._ends[step] = (before, len(mean) - 1)
+            same = next((self._ends[s][0] for s in self._ends if step.undoes(s)), None)
+            if same is None:
+                mean.append(step.after)
+                variance.append(step.after_error**2)
+            self._ends[step] = (before, len(mean) - 1 if same is None else same)
             previous = step
         self.mean: Floats = np.array(mean)
         self.covariance: Floats = np.diag(np.array(variance)) if variance else np.zeros((0, 0))
@@ -153,8 +155,8 @@ LOG_IMPROVED = math.log(NOBODYS * 2 / math.log(27))
 ALIKE = 0.02
 """A mend need not return to the level exactly: sd of what remains, share of the incident's size."""
 UNDONE = 1e6
-"""Likelihood ratio of a commit with the code of before an incident. What was re-used is proved, so
-it is as good as certain; a file that the trial's footprint lacks is left."""
+"""Likelihood ratio of a commit with the code, or with the bits, of before an incident. What was
+re-used is proved, so it is as good as certain; a file that the trial's footprint lacks is left."""
 MOST_STATES, MOST_OPEN = 80, 6
 """States that are kept; open incidents of which subsets are weighed (2^6 of them)."""
 NEGLIGIBLE = math.log(1e-5)
@@ -420,7 +422,7 @@ def _read(
         sure_fall = fell
         sets = (rise.first, rise.last), (fall.first, fall.last)
         names = ratios.undoing(*sets, rise.tasks)
-        if names is not None:  # it fell as surely as it rose
+        if names is not None or _undoes(fall, rise):  # it fell as surely as it rose
             sure_fall = max(fell, *(s.probability for s in rise.steps.values()))
         elif (names := ratios.naming(*sets)) is not None:  # one that says so is one more often
             odds = fell * max(1.0, ratios.of(*sets)[0])
@@ -444,6 +446,11 @@ def _read(
     for i in laid or asked:
         for key, step in fall.steps.items():
             mends[i].falls.setdefault(key, []).append(step)
+
+
+def _undoes(fall: Fall, rise: Rise) -> bool:
+    """Return True if all metrics of an incident fell to the very bits of before."""
+    return all(k in fall.steps and fall.steps[k].undoes(step) for k, step in rise.steps.items())
 
 
 def _standard_errors_over_half(
@@ -502,7 +509,7 @@ def _log_ratios(fall: Fall, rises: Sequence[Rise], ratios: MendRatios) -> Floats
     pairs = []
     for rise in rises:
         sets = (rise.first, rise.last), (fall.first, fall.last)
-        is_undone = ratios.undoing(*sets, rise.tasks) is not None
+        is_undone = _undoes(fall, rise) or ratios.undoing(*sets, rise.tasks) is not None
         pairs.append((UNDONE, 1 / UNDONE) if is_undone else ratios.of(*sets))
     result: Floats = np.log(np.array(pairs)).T
     return result

@@ -34,8 +34,10 @@ def step(
     probability: float = 0.999,
     chain: int = 0,
     kind: StepKind = StepKind.STEP,
+    exact: bool = False,
 ) -> Step:
-    """Return a step whose levels have equal errors, measured at each commit."""
+    """Return a step whose levels have equal errors, measured at each commit; never at the same
+    level twice unless `exact`, as noise has it."""
     last = first if last is None else last
     level_error = error / 2**0.5
     return Step(
@@ -47,7 +49,7 @@ def step(
         error=error,
         before=before,
         before_error=level_error,
-        after=before + size,
+        after=before + size + (0.0 if exact else 1e-6),
         after_error=level_error,
         chain=chain,
         known=first - 1,

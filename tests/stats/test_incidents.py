@@ -199,6 +199,21 @@ def test_a_bisect_parts_a_joined_incident_and_the_largest_keeps_the_identity() -
     ]
 
 
+@pytest.mark.parametrize(("level", "state"), [(100.0, RECOVERED), (100.01, OPEN)])
+def test_a_fall_to_the_very_bits_of_before_is_as_sure_as_the_rise(
+    level: float, state: IncidentState
+) -> None:
+    """Seeds that each move by their own part leave both in doubt, until a bisect is sure of one."""
+    rise = step(20, size=13, probability=0.31)
+    fall = step(22, size=level - 113, before=113, probability=0.31, exact=True)
+    derived = of(
+        (LOSS, history(rise, fall)),
+        said=[open_at("aaaaaaaa", 20, was_sure=True)],
+        acts=Acts(named={LOSS: {20: 0.999}}),
+    )
+    assert states(derived) == [(20, 20, state)]
+
+
 # Identity
 
 
