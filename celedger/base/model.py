@@ -68,11 +68,6 @@ class Floor:
         """Return the floor in the metric's own unit, at the given level."""
         return self.amount * abs(level) if self.relative else self.amount
 
-    def visible_at(self, level: float) -> float:
-        """Return the change that must be visible there: the floor, or where none is declared a
-        tenth, the smallest change that people act on without being asked to say so."""
-        return self.at(level) if self.amount else 0.1 * abs(level)
-
     def __str__(self) -> str:
         return f"{self.amount * 100:g}%" if self.relative else f"{self.amount:g}"
 
@@ -81,6 +76,12 @@ _SUMMARY = re.compile(
     r"(?:last|best|worst|area|max|max-own|warm|(?:mean-of-last|median-after)-[1-9][0-9]*|at-[0-9]+|"
     r"epochs-to--?[0-9]+(?:\.[0-9]+)?)(?: of (?P<series>[A-Za-z_][A-Za-z0-9_./-]{0,63}))?"
 )
+
+
+ALLOCATOR = float(8 << 20)
+"""Bytes by which the peaks of one training differ by luck: trials of one fork server agree within
+.1 to 2 MiB, the next server's heap is laid out otherwise. Of 360 MiB, same commit and seed, up to
+4.4 MiB from server to server and 6.6 MiB from trial to trial (`vector-quantize-pytorch`)."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,18 @@ class Metric:
     def series(self) -> str:
         """Return the name of the series that it summarises: its own, or that of its rule."""
         return self.summary.partition(" of ")[2] or self.name
+
+    def floor_at(self, level: float) -> float:
+        """Return its floor at that level, in its own unit. A share of a trial's memory without what
+        the suite preloads is a small share of what the process holds: at least ALLOCATOR."""
+        floor = self.floor.at(level)
+        is_share = self.floor.relative and self.summary == "max-own"
+        return max(floor, ALLOCATOR) if is_share else floor
+
+    def visible_at(self, level: float) -> float:
+        """Return the change that must be visible there: the floor, or where none is declared a
+        tenth, the smallest change that people act on without being asked to say so."""
+        return self.floor_at(level) if self.floor.amount else 0.1 * abs(level)
 
     @property
     def is_signed(self) -> bool:

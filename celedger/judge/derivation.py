@@ -185,7 +185,7 @@ def _incidents(
     derived = step_incidents.derive(
         histories,
         [each.steps for each in told if each.is_here and not is_as_recorded(each, histories)],
-        floors={key: metric.floor.at for key, metric in metrics.items()},
+        floors={key: metric.floor_at for key, metric in metrics.items()},
         acts=acts,
         evidence=_evidence(line, tasks, histories),
         contrasts=beside,

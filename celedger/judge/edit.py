@@ -105,7 +105,7 @@ class _Comparison:
         level = sum(a for a, _ in self.pairs) / count
         value = sum(b for _, b in self.pairs) / count
         size = sign * (value - level)  # positive is worse
-        floor = self.metric.floor.visible_at(level)
+        floor = self.metric.visible_at(level)
         noise = self.noise
         width = math.inf if noise is None else noise.reach(count, count)
         smallest = math.inf if noise is None else noise.reach(count, count, 0.95)

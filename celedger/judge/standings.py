@@ -14,7 +14,7 @@ from celedger.judge.derivation import Derivation
 from celedger.judge.incident import IN_FORCE, Incident, MetricStanding, Standing, interval
 from celedger.stats.arrays import Floats
 from celedger.stats.course import Measurements, MetricHistory, MetricKey, Node, Step
-from celedger.stats.mends import KEPT
+from celedger.stats.line_steps import DOUBT
 from celedger.trial.protocol import OF_LONG_TRAININGS, TELEMETRY
 
 ONE_SIDED_95 = 1.644854
@@ -115,7 +115,7 @@ class _Numbers:
         self.value = sign * mean
         level = before.level if before is not None else math.nan
         self.level = sign * level
-        self.floor, self.metric_floor = metric.floor.visible_at(level), metric.floor.at(level)
+        self.floor, self.metric_floor = metric.visible_at(level), metric.floor_at(level)
         size = node.level - level
         repeats = before is node
         session = 0.0 if shares_session else noise.session * noise.sd
@@ -211,7 +211,7 @@ def _kind(
         return Standing.SAME, f"{settled[0].id} is {settled[0].state}"
     if any(
         step.first <= place
-        and step.probability >= KEPT
+        and step.probability >= DOUBT
         and step.size > numbers.metric_floor
         and (place <= step.last or (step.is_newest and _may_share(derivation, step)))
         for step in derivation.histories[key].steps

@@ -89,7 +89,7 @@ def compare(
         return "unknown"
     if abs(delta) < limit:
         return "within noise"
-    if abs(delta) < metric.floor.at(a[0]):
+    if abs(delta) < metric.floor_at(a[0]):
         return "small"
     seems = "" if is_known else "seems "
     return seems + ("worse" if delta * metric.direction.sign > 0 else "better")

@@ -100,7 +100,7 @@ class SignedLine:
         rises: list[WorkRise] = []
         for sequences in self.sequences.values():
             now = _key(sequences[-1])
-            declared = {m.name: m.floor.at for m in metrics(str(now.get("recipe"))) if m.is_signed}
+            declared = {m.name: m.floor_at for m in metrics(str(now.get("recipe"))) if m.is_signed}
             for sequence in reversed(sequences):
                 key = _key(sequence)
                 is_current = all(key.get(name) == now.get(name) for name in _CURRENT)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celedger.base.model import Command, Direction, Kind, Metric, Task
+from celedger.base.model import ALLOCATOR, Command, Direction, Floor, Kind, Metric, Task
 from celedger.trial import protocol
 from celedger.trial.protocol import (
     TELEMETRY,
@@ -212,6 +212,17 @@ def test_memory_without_what_a_suite_preloads_is_another_definition() -> None:
     task = replace(plain, preload=("torch",), metrics=(declared,))
     assert with_telemetry(task).metric("peak_rss") == replace(declared, summary="max-own")
     assert summarise(Metric("m", summary="max-own"), [(0, 1.0), (1, 3.0), (2, 2.0)]) == 3.0
+
+
+def test_a_share_of_memory_without_what_was_preloaded_is_at_least_the_allocators_luck() -> None:
+    task = Task("core", "mlp", (), preload=("torch",))
+    warm = with_telemetry(task).metric("peak_rss")
+    cold = with_telemetry(replace(task, preload=())).metric("peak_rss")
+    assert warm.floor_at(20e6) == warm.visible_at(20e6) == ALLOCATOR
+    assert warm.floor_at(1e9) == cold.floor_at(1e9) == pytest.approx(0.03e9)
+    assert cold.floor_at(20e6) == pytest.approx(0.6e6)
+    own = replace(warm, floor=Floor(1e6))  # who asks for a megabyte gets it
+    assert own.floor_at(20e6) == 1e6
 
 
 def test_a_declared_peak_stays_one() -> None:

@@ -117,7 +117,7 @@ class Track:
         ]
         if metric is None or not ends[0]:
             return 0.0
-        floor = metric.floor.at(statistics.median(ends[0]))
+        floor = metric.floor_at(statistics.median(ends[0]))
         if min(map(len, ends)) < 2:
             return floor
         error = sqrt(sum(statistics.variance(own) / len(own) for own in ends))

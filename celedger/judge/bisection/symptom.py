@@ -325,7 +325,7 @@ def _question(
     good, bad = (
         [(row.seed, sign * row.value) for row in (rows[r.trial.ulid] for r in end)] for end in ends
     )
-    floor = metric.floor.at(statistics.median(value for _, value in good))
+    floor = metric.floor_at(statistics.median(value for _, value in good))
     return EndsQuestion(good, bad, floor, noise_of(beside)), chosen
 
 
