@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 from enum import StrEnum
 from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from celedger.base.model import Commit
     from celedger.judge.incident import State
+    from celedger.views.drift import DriftDocument
 
 
 class Sorting(StrEnum):
@@ -151,11 +153,8 @@ def drift(
     the command that searches them follows. A change of environment is named, and is never counted
     as one of code.
     """
-    from celedger.judge import memory
-    from celedger.views.drift import DriftDocument, narrowed, within
-
     with reading(context.obj) as session:
-        repository, ledger = session.repository, session.ledger
+        ledger = session.ledger
         names = {(m.name) for t in ledger.tasks() for m in ledger.metrics(t.recipe)}
         is_measured = any(
             suite in (None, t.suite) and task in (None, t.name) for t in ledger.tasks()
@@ -164,22 +163,46 @@ def drift(
             raise UsageError(
                 "the ledger holds no such task or metric", f"{command('show')} names those it has"
             )
-        start, dots, end = revision.partition("..")
-        tip = repository.resolve((end or "HEAD") if dots else revision).sha
-        state = memory.read(repository, ledger, tip, every=every)
-        line = memory.line_of(repository, ledger, tip, every=every).commits
-        if dots:
-            inside = {c.sha for c in repository.commits(revision)} | {repository.resolve(start).sha}
-            state = within(state, [c.sha for c in line if c.sha in inside])
-        if not state.commits:
-            raise CeledgerError(
-                f"the ledger holds no trial of {revision}", f"type {command('run', revision)}"
-            )
-        narrow = narrowed(state, suite=suite, task=task, metric=metric)
-        named = memory.commits_of(repository, narrow, line)
-        document = DriftDocument(narrow, line, named, ledger.environments(), sort is Sorting.CHANGE)
+        document = changes_of(
+            session, revision, every=every, by_size=sort is Sorting.CHANGE,
+            suite=suite, task=task, metric=metric,
+        )  # fmt: skip
         options.answer(document, json, context.obj.retyped)
     return Status.GOOD
+
+
+def changes_of(
+    session: Session,
+    revision: str,
+    *,
+    every: bool = False,
+    by_size: bool = False,
+    suite: str | None = None,
+    task: str | None = None,
+    metric: str | None = None,
+) -> DriftDocument:
+    """Return every change along the line of a commit, or in a range. Raises CeledgerError if no
+    trial of it is in the ledger."""
+    from celedger.judge import memory
+    from celedger.views.drift import DriftDocument, narrowed, within
+
+    repository, ledger = session.repository, session.ledger
+    start, dots, end = revision.partition("..")
+    tip = repository.resolve((end or "HEAD") if dots else revision).sha
+    state = memory.read(repository, ledger, tip, every=every)
+    line = memory.line_of(repository, ledger, tip, every=every).commits
+    if dots:
+        inside = {c.sha for c in repository.commits(revision)} | {repository.resolve(start).sha}
+        own = [c.sha for c in line if c.sha in inside]
+        aside = inside.intersection(ledger.commits_with_trials()).difference(own)
+        state = replace(within(state, own), aside=len(aside))
+    if not state.commits:
+        raise CeledgerError(
+            f"the ledger holds no trial of {revision}", f"type {command('run', revision)}"
+        )
+    narrow = narrowed(state, suite=suite, task=task, metric=metric)
+    named = memory.commits_of(repository, narrow, line)
+    return DriftDocument(narrow, line, named, ledger.environments(), by_size)
 
 
 def table(

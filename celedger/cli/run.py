@@ -12,6 +12,7 @@ import typer
 
 from celedger.base.errors import Status, UnknownRevision, UsageError, command
 from celedger.cli import options, verbs
+from celedger.cli.reading import changes_of
 from celedger.cli.session import Session, load_suite, note, open_bench, record_state, writing
 from celedger.cli.synthetic import apart, find, is_unchanged, suite_at
 from celedger.cli.synthetic import status as status_of
@@ -47,6 +48,9 @@ def run(
     steps: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Only N commits, spread over the range.")
     ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Include commits of merged branches.")
+    ] = False,
     force: Annotated[
         bool, typer.Option("--force", help="Repeat trials that the ledger holds.")
     ] = False,
@@ -68,15 +72,19 @@ def run(
 ) -> int:
     """Train the suite at a commit, or at every commit of a range.
 
-    `.` is the working tree, as it is. What the ledger already holds is not run again. With several
-    workers, speed is not judged: trials disturb each other. Exits 1 when the newest commit is worse
-    or fails, 125 when it cannot be tested or a trial of this command was killed.
+    `.` is the working tree, as it is; a range is its commits on the main line. What the ledger
+    already holds is not run again. With several workers, speed is not judged: trials disturb each
+    other. Exits 1 when the newest commit is worse or fails, 125 when it cannot be tested or a trial
+    of this command was killed.
     """
     from celedger.judge import memory
     from celedger.judge.incident import Standing, status
     from celedger.repo import spread
     from celedger.service.measure import preflight
     from celedger.trial.workplace import ends_first, in_shares, lacking, re_used
+    from celedger.views import incidents as words
+    from celedger.views.drift import narrowed
+    from celedger.views.format import short
     from celedger.views.show import CommitRows
 
     seconds = options.duration("--for", limit) if limit is not None else math.inf
@@ -90,7 +98,7 @@ def run(
                 force=force, dry_run=dry_run,
             )  # fmt: skip
         try:
-            commits = repository.commits(revision)
+            commits = repository.commits(revision, first_parent=not every)
         except UnknownRevision:
             if revision not in {each.name for each in load_suite(session).tasks}:
                 raise
@@ -125,7 +133,19 @@ def run(
             repository, ledger, state, newest.sha, tasks, bench.suite.judged
         )
         rows = CommitRows.of(ledger, newest.sha, state)
-        options.answer(rows, json=False)
+        if commits == [newest]:
+            options.answer(rows, json=False)
+        else:
+            named = tasks[0].name if len(tasks) == 1 else None
+            options.answer(
+                changes_of(session, revision, every=every, suite=bench.suite.name, task=named),
+                json=False,
+            )
+            if failed := sum(not record.ok for record in records):
+                print(f"{failed} of {len(records)} trials failed")
+            now = narrowed(state, suite=bench.suite.name, task=named)
+            line = words.summary(now, memory.commits_of(repository, now, commits))
+            print(f"{short(newest.sha)}: {line}")
         for name, silent in rows.without_value(bench.suite.judged).items():
             if bench.station.device.gpu is None:  # a suite may be declared for both
                 silent = [metric for metric in silent if not metric.startswith("gpu_")]
@@ -137,7 +157,7 @@ def run(
         if standings and all(each.standing is Standing.FIRST for each in standings):
             note("celedger: first measurement: there is nothing to compare with yet")
         for incident in state.incidents:
-            if incident.seen_at == newest.sha and incident.is_searchable:
+            if commits == [newest] and incident.seen_at == newest.sha and incident.is_searchable:
                 note(f"Next: `{incident.next()}`")
     head_records = [
         record

@@ -182,10 +182,10 @@ class _Settling:
         return False
 
     def _unknown(self, histories: Mapping[MetricKey, MetricHistory], plan: Job) -> Wanted | None:
-        """Return HEAD where a gate could say nothing, since the noise of a metric is not known. A
-        few repeats tell it for good."""
+        """Return HEAD where a gate could say nothing, since the noise of a metric that it has is
+        not known. A few repeats tell it for good."""
         for key, history in histories.items():
-            if history.nodes and not history.knows_noise:
+            if history.nodes_at(plan.head) and not history.knows_noise:
                 return Wanted(plan.head, key, Why.REPEAT)
         return None
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -400,7 +400,8 @@ class State:
         incidents: All of the line, those in force first, the worst before the others.
         gone: Incidents on commits that the line has no more.
         standings: At the tip, or at the commit that was asked for.
-        metrics: How many are judged; `commits` and `trials` how many were measured on the line.
+        metrics: How many are judged.
+        trials_at: How many trials each measured commit of the line has.
         aside: Measured commits that are not on the line.
     """
 
@@ -414,10 +415,17 @@ class State:
     gone: tuple[str, ...] = ()
     signed: tuple[SignedCommit, ...] = ()
     metrics: int = 0
-    commits: int = 0
-    trials: int = 0
+    trials_at: Mapping[str, int] = field(default_factory=dict)
     aside: int = 0
     environments: int = 0
+
+    @property
+    def commits(self) -> int:
+        return len(self.trials_at)
+
+    @property
+    def trials(self) -> int:
+        return sum(self.trials_at.values())
 
     @property
     def in_force(self) -> tuple[Incident, ...]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -212,7 +213,7 @@ def _of_steps(derivation: Derivation, incident: StepIncident) -> _Part:
         metric = derivation.metric(key)
         sign, step = metric.direction.sign, share.step
         low, high = interval(sign, step.size, step.error)
-        floor = metric.floor.visible_at(step.before)
+        floor = metric.visible_at(step.before)
         row = IncidentMetric(
             *key,
             sign * step.before,
@@ -417,7 +418,7 @@ def state_of(
     `listed` is the list of its incidents, where that is built already."""
     place = len(derivation.line.commits) - 1 if at is None else derivation.place(at)
     listed = listed or build(derivation)
-    measured = {p for task in derivation.tasks.values() for p in task.ended_well[1].tolist()}
+    measured = Counter(p for t in derivation.tasks.values() for p in t.ended_well[1].tolist())
     everywhere = set(derivation.ledger.commits_with_trials())
     return State(
         tip=derivation.line.tip.sha,
@@ -430,8 +431,7 @@ def state_of(
         gone=listed.gone,
         signed=tuple(derivation.signed.commits()),
         metrics=len(derivation.histories),
-        commits=len(measured),
-        trials=sum(task.ended_well.shape[1] for task in derivation.tasks.values()),
+        trials_at={derivation.sha(place): trials for place, trials in measured.items()},
         aside=len(everywhere - derivation.line.places.keys()),
         environments=len({c.environment for t in derivation.tasks.values() for c in t.chains}),
     )
@@ -485,7 +485,11 @@ def _noise(derivation: Derivation) -> Iterable[MetricNoise]:
 
 
 def _doubts(derivation: Derivation) -> Iterable[Doubt]:
+    """Yield the rises that are suspected: of a declared metric each one that `check` cannot judge
+    for it, of telemetry, which decides nothing, those that are likelier than not."""
     for key, step in derivation.derived.suspected:
+        if derivation.metric(key) in TELEMETRY and step.probability < 0.5:
+            continue
         metric, sign = derivation.metric(key), derivation.metric(key).direction.sign
         yield Doubt(
             *key, derivation.among(step.first, step.last), derivation.sha(step.likeliest),
@@ -516,7 +520,7 @@ def _pinned(derivation: Derivation) -> Iterable[PinnedDistance]:
         size = now - before
         low, high = interval(sign, size, math.hypot(before_error, now_error))
         level = sign * before
-        clear = low * high > 0 and abs(size) >= metric.floor.at(level)
+        clear = low * high > 0 and abs(size) >= metric.floor_at(level)
         yield PinnedDistance(
             *key, derivation.sha(pin), level, sign * size, low, high, metric.unit, size < 0, clear
         )

@@ -161,7 +161,7 @@ class Repository:
         found = parse(self.tell(*LOG, "--max-count=1", sha, "--", *paths).out)
         return next(iter(found), None)
 
-    def commits(self, spec: str) -> list[Commit]:
+    def commits(self, spec: str, *, first_parent: bool = False) -> list[Commit]:
         """`REV`, or `A..B`: the commits reachable from B and not from A, oldest first and parents
         before children. An end left out is HEAD. Raises UsageError when there are none."""
         if ".." not in spec or spec.startswith(":"):
@@ -169,7 +169,7 @@ class Repository:
         good, bad = self.ends(spec)
         if good.sha == bad.sha:
             raise UsageError(f"both ends of {spec} are the same commit, {_short(good)}")
-        commits = self._between(good, bad)
+        commits = self._between(good, bad, first_parent)
         if not commits:
             raise UsageError(
                 f"the range {spec} has no commits: {_short(bad)} is an ancestor of {_short(good)}",

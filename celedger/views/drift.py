@@ -214,6 +214,7 @@ def within(state: State, commits: Sequence[str]) -> State:
         incidents=tuple(i for i in state.incidents if inside & {*i.first_bad, i.likeliest}),
         changes=tuple(c for c in state.changes if inside & set(c.among)),
         doubts=tuple(d for d in state.doubts if inside & set(d.among)),
+        trials_at={sha: trials for sha, trials in state.trials_at.items() if sha in inside},
     )
 
 

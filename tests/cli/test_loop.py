@@ -211,6 +211,24 @@ def test_a_range_is_run_in_steps(quick: ScriptedProject) -> None:
     assert len(measured) == 3
 
 
+def test_a_range_is_the_main_line_and_ends_with_what_changed_in_it(quick: ScriptedProject) -> None:
+    first = quick.history([1.0, 1.0, 1.0])[0]
+    git(quick.root, "checkout", "--quiet", "-b", "side")
+    quick.commit("tried", {"model.py": "LEVEL = 3.0\n"})
+    quick.commit("worse", {"model.py": "LEVEL = 1.6\n"})
+    git(quick.root, "checkout", "--quiet", "main")
+    git(quick.root, "merge", "--quiet", "--no-ff", "-m", "merged", "side")
+    merged = git(quick.root, "rev-parse", "HEAD")
+    every = quick.run("run", f"{first}..", "--all", "--dry-run").out
+    assert len(every.splitlines()) == 5, every  # the commits of the branch among them
+    done = quick.run("run", f"{first}..")
+    assert done.status == 1, done.out + done.err
+    assert len(rows(quick, "SELECT DISTINCT sha FROM epoch_metrics")) == 3
+    assert "1 changed over 3 commits, " in done.out, done.out
+    assert f"{merged[:8]}: fit val_loss is worse: +" in done.out
+    assert "environment" not in done.out  # nothing of `show HEAD`
+
+
 def test_check_gives_bisect_run_its_statuses(quick: ScriptedProject) -> None:
     shas = quick.history([1.0, 1.0, 1.0, 2.0])
     assert quick.run("run", shas[0]).status == 0
