@@ -14,8 +14,8 @@ import numpy as np
 from celedger.base.model import (
     BaselineRecord,
     Commit,
-    Direction,
     Environment,
+    Kind,
     Metric,
     TrialRecord,
 )
@@ -174,10 +174,10 @@ def _named(state: State) -> set[str]:
 
 
 def _telemetry_last(series: Iterable[ChartSeries]) -> tuple[ChartSeries, ...]:
-    """Sort, without what was never measured of telemetry and of what is not judged."""
+    """Sort, without the telemetry that this machine does not have, or an older celedger had."""
     measured = [
         s for s in series
-        if s.stretches or not (s.is_telemetry or s.metric.direction is Direction.INFO)
+        if s.stretches or not (s.is_telemetry or s.metric.kind is Kind.WORK)
     ]  # fmt: skip
     return tuple(sorted(measured, key=lambda s: s.is_telemetry))
 
