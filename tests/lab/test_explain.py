@@ -249,7 +249,7 @@ def test_an_operator_is_replayed_from_its_inputs_in_another_type(
     commit = project.commit("one", {"net.py": text})
     done = project.run("explain", "HEAD", "fit", "--replay", "dtype=float64", "--json")
     assert done.status == 1, done.out + done.err
-    answer = answered("explain", done.out)
+    (answer,) = answered("explain", done.out)["replays"]
     assert (answer["commit"], answer["replayed"]) == (commit, "float64")
     first, *others = answer["operators"]
     line = next(n for n, row in enumerate(text.splitlines(), 1) if "exp(" in row)
@@ -258,6 +258,11 @@ def test_an_operator_is_replayed_from_its_inputs_in_another_type(
     assert {"forward", "backward"} == {one["phase"] for one in others}
     assert 0 < max(one["units"] for one in others) < 64
     assert project.run("explain", "HEAD", "fit", "--replay", "device=cpu").status == 0
+    project.commit(
+        "two", {"net.py": NET.replace("return ", "torch.linalg.svdvals(y)\n        return ")}
+    )
+    done = project.run("explain", "HEAD", "fit", "--replay", "dtype=bfloat16")
+    assert done.out.endswith("\nwithout such a form: _linalg_svd\n"), done.out + done.err
 
 
 def test_what_does_not_repeat_hides_only_what_comes_after_it(tmp_path: Path) -> None:

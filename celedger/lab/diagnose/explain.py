@@ -303,7 +303,10 @@ def _bit_by_bit(
         parted = repeat.front() if repeat is not None else None
         repeats = repeat is None or (repeat.equal and parted is None)
         whole = replace(whole, repeats=repeats)
-        if not repeats and not _comes_before(front, parted):
+        alike = repeat is not None and repeat.a.rank == c.a.rank
+        far = finding.distance if finding is not None else None
+        small = far is not None and far.rounding  # it may be the same noise, met earlier
+        if not repeats and (small or not (alike and _comes_before(front, parted))):
             return _unrepeatable(whole, parted)
     if front is None or finding is None:
         note = "the trainings part, at no place that was looked at"
@@ -344,11 +347,13 @@ def _unrepeatable(whole: Explanation, parted: Front | None) -> Explanation:
     return replace(whole, verdict="noise", notes=(*whole.notes, *notes), growth=None, layers=())
 
 
-def replay(runner: SideRunner, side: Side, how: Mapping[str, str]) -> list[ReplayedOperator]:
+def replay(
+    runner: SideRunner, side: Side, how: Mapping[str, str]
+) -> tuple[list[ReplayedOperator], list[str]]:
     """Train one step of a side, and run each operator of it again with another `device` or `dtype`.
-    Raises CannotJudge if it does not train."""
+    Return what `replayed` does. Raises CannotJudge if it does not train."""
     runner.say(f"{runner.task.name}: {side.name}, each operator again")
-    done, traces = runner.run(side, [0], replay=how)
+    done, traces = runner.run(side, [0], replay=how, steps=1)
     if not traces:
         raise CannotJudge(f"{runner.task.name} trained nothing at {side.name}: {done.message}")
     return replayed(traces[0])

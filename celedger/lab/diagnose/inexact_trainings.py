@@ -121,13 +121,18 @@ class ReplayedOperator(NamedTuple):
     beyond: bool  # what rounding explains
 
 
-def replayed(trace: Trace) -> list[ReplayedOperator]:
-    """Return the replayed operators, the least explained first."""
-    rows = []
+def replayed(trace: Trace) -> tuple[list[ReplayedOperator], list[str]]:
+    """Return the replayed operators, the least explained first, and the names of those that the
+    device or type does not have."""
+    rows, lacking = [], []
     for event in trace.of("replayed"):
+        if len(event.tensors) < 2:
+            lacking.append(event.name)
+            continue
         far = distance(*event.tensors)
         beyond = far.relative > _rounding(far.dtypes) or far.finite[0] != far.finite[1]
         phase = "backward" if event.raw["b"] else "forward"
         call, frames = event.call, trace.frames(event.site)
         rows.append(ReplayedOperator(call, event.path, phase, frames, far, beyond))
-    return sorted(rows, key=lambda row: (not row.beyond, -row.distance.units))
+    rows.sort(key=lambda row: (not row.beyond, -row.distance.units))
+    return rows, sorted(set(lacking))

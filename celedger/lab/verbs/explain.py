@@ -148,9 +148,9 @@ def _replay(
 ) -> int:
     from celedger.lab.diagnose import explain as diagnose
     from celedger.lab.views import explain as views
-    from celedger.views.document import dumps
+    from celedger.views.document import document, dumps
 
-    beyond = False
+    beyond, records = False, []
     (revision,), tree = session.sides.revisions, session.bench.station.tree
     for task in session.tasks:
         commit = session.repository.resolve(revision)
@@ -158,16 +158,20 @@ def _replay(
         if "device" in how:
             diagnose.variant(side, task, [f"device={how['device']}"])  # it is there
         runner = diagnose.SideRunner(session.bench, task, session.folder, seed=seed, say=note)
-        rows = diagnose.replay(runner, side, how)
+        rows, lacking = diagnose.replay(runner, side, how)
         (name,) = how.values()
         about = {"task": task.name, "commit": commit.sha, "seed": runner.seed, "replayed": name}
         title = f"{task.name} at {side.name}, seed {runner.seed}: step 0 again, {name}"
-        answer = views.replay_json(about, rows, tree)
+        records.append(views.replay_record(about, rows, lacking, tree))
         line = command_line(context, words=[commit.sha[:TYPED], task.name])
+        answer = document(replays=records[-1:])
         keep(session, task, [commit], line, views.replay_headline(rows), answer,
              started=session.started)  # fmt: skip
-        print(dumps(answer) if json else views.replay_text(title, rows, tree, options.width()))
+        if not json:
+            print(views.replay_text(title, rows, lacking, tree, options.width()))
         beyond |= any(row.beyond for row in rows)
+    if json:
+        print(dumps(document(replays=records)))
     return Status.BAD if beyond else Status.GOOD
 
 

@@ -205,7 +205,13 @@ def _finding_record(finding: ExplainFinding, tree: Path) -> dict[str, object]:
     }  # fmt: skip
 
 
-def replay_text(title: str, rows: Sequence[ReplayedOperator], tree: Path, width: int) -> str:
+def replay_text(
+    title: str,
+    rows: Sequence[ReplayedOperator],
+    lacking: Sequence[str],
+    tree: Path,
+    width: int,
+) -> str:
     """Return the operators of a replay, those that rounding does not explain first."""
     cells = [
         (
@@ -220,6 +226,7 @@ def replay_text(title: str, rows: Sequence[ReplayedOperator], tree: Path, width:
         Column(h.removeprefix(">"), right=h[:1] == ">", shrink=h == "operator") for h in heads
     ]
     more = f"\n… and {len(rows) - _OPERATORS} more (--json has all)" if rows[_OPERATORS:] else ""
+    more += f"\nwithout such a form: {', '.join(lacking)}" if lacking else ""
     return f"{title}\n{replay_headline(rows)}\n\n{table(columns, cells, width=width)}{more}"
 
 
@@ -240,9 +247,12 @@ def _line(row: ReplayedOperator, tree: Path) -> str:
     return next(inside, "")
 
 
-def replay_json(
-    title: Mapping[str, object], rows: Sequence[ReplayedOperator], tree: Path
-) -> dict[str, document.Json]:
+def replay_record(
+    about: Mapping[str, object],
+    rows: Sequence[ReplayedOperator],
+    lacking: Sequence[str],
+    tree: Path,
+) -> dict[str, object]:
     operators = [
         {
             **document.pick(row, "call module phase beyond"),
@@ -251,4 +261,4 @@ def replay_json(
         }
         for row in rows
     ]  # fmt: skip
-    return document.document(**title, operators=operators)
+    return {**about, "operators": operators, "lacking": list(lacking)}
