@@ -270,7 +270,8 @@ class Choice:
 
     position: int
     gain: float = 0.0
-    """Expected information in bits; 0 at an end of the range, or to confirm."""
+    """Expected information in bits; 0 where the whole trial is wanted: at an end of the range, and
+    of a commit that is named or its parent."""
     seed: int | None = None
     """None for any that no trial of the commit has."""
 
@@ -301,7 +302,18 @@ def choose(
     row, column = divmod(best, gain.shape[1])
     if gain[row, column] < SMALLEST_GAIN:
         return None
-    return Choice(positions[row], float(gain[row, column]), seeds[column])
+    position, told = positions[row], float(gain[row, column])
+    if _named_anyway(question, posterior, position):
+        told = 0.0
+    return Choice(position, told, seeds[column])
+
+
+def _named_anyway(question: Question, posterior: Posterior, position: int) -> bool:
+    """Return True if the answer will need a whole trial of a commit, whatever one tells now: it is
+    the first bad one, or a parent of it."""
+    lineage = question.lineage
+    likely = [p for p in posterior.candidates if p == position or position in lineage.parents[p]]
+    return bool(posterior.probability[likely].sum() >= question.confidence)
 
 
 def _alone(

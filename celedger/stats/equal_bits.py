@@ -67,6 +67,7 @@ def pick(
     best = choose(seen.question, evidence, seen.trusting, cost, beside)
     if best is None and not beside.positions:  # only the doubt is left: whole trials settle it
         best = choose(question, evidence, seen.posterior, cost)
+        return best and replace(best, gain=0.0)
     return best
 
 

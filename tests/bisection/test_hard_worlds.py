@@ -51,18 +51,18 @@ def test_a_bisect_of_the_battery_names_the_step_and_repeats(tmp_path: Path) -> N
         assert started == trials and 0.5 < float(time) / float(trials) < 2
 
 
-@pytest.mark.parametrize("number", [16, 22])
+@pytest.mark.parametrize("number", [12, 16, 22])
 def test_a_search_from_an_empty_ledger_ends_where_a_change_spares_seeds(
     tmp_path: Path, battery: ModuleType, number: int
 ) -> None:
     """It went on to the budget: with a seed that the change spares (16), with seeds of the bad end
-    alone (22)."""
+    alone (22). Or its last trials were stopped where whole ones were needed (12: 58 trials)."""
     battery.create(tmp_path / "range", battery.commits("line", 64), checkout=False)
     world = battery.replace(battery.WORLDS["bits-spared"], stored=0)
     limits = battery.Limits(budget=30)
     result = battery.run_case(world, tmp_path / "range", limits, 1, 7_100_000 + number)
     assert (result.status, result.wrong) == ("found", False)
-    assert result.trials <= 24
+    assert result.trials <= 16
 
 
 PARTS = {  # world, module, constant, what switches the part off, cases

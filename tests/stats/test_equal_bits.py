@@ -83,6 +83,15 @@ def test_a_commit_is_named_only_after_whole_trials_of_it_and_its_parent() -> Non
     assert equal_bits.pick(QUESTION, evidence, seen) is None
 
 
+def test_the_last_trial_that_parts_two_commits_is_one_that_the_answer_needs() -> None:
+    alike = (frozenset({GOOD, 3, 6}), frozenset({8, 12, N - 1}))
+    pick = equal_bits.pick(QUESTION, ENDS, equal_bits.view(QUESTION, ENDS, alike))
+    assert pick is not None and pick.position == 7 and pick.whole
+    before = (frozenset({GOOD, 3, 5}), alike[1])  # one candidate more: it may not be needed
+    pick = equal_bits.pick(QUESTION, ENDS, equal_bits.view(QUESTION, ENDS, before))
+    assert pick is not None and pick.position in (6, 7) and not pick.whole
+
+
 def test_contradicting_bits_leave_a_posterior() -> None:
     alike = (frozenset({GOOD, 9}), frozenset({3, N - 1}))
     seen = equal_bits.view(QUESTION, ENDS, alike)

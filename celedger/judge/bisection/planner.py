@@ -262,7 +262,9 @@ class _Search:
         seed, unless that runs there now."""
         at, whole = self._classes.at(pick.position), aim is not Aim.NARROW
         commit = wanting[0].commit(at)
-        same = set[int]() if whole else set.union(*(set(t.fellows(at)) for t in wanting))
+        same = set[int]()
+        if not whole and pick.seed is None:
+            same = set.union(*(set(track.fellows(at)) for track in wanting))
         running = {
             each.need.seed
             for each in under_way
