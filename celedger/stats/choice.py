@@ -23,13 +23,14 @@ from celedger.stats.arrays import Bools, Floats, Ints
 from celedger.stats.firstbad import (
     FEWEST_BAD,
     FEWEST_GOOD,
+    MOST_SPARED,
     Evidence,
     Posterior,
     Question,
     State,
+    equal_pairs,
     inseparable,
     unconfirmed,
-    unsettled_pairs,
 )
 from celedger.stats.lineage import GOOD, Lineage, unpack
 from celedger.stats.seed_choice import entropy
@@ -396,7 +397,8 @@ def _needed(
         return None
     belief = posterior.belief
     exact = belief is not None and not belief.table.alone and belief.world[EXACT] > UNSETTLED
-    if belief is not None and exact and not running and unsettled_pairs(evidence, bad):
+    unsettled = exact and not running and 0 < equal_pairs(evidence, bad) < MOST_SPARED
+    if belief is not None and unsettled:
         at, seed = seed_choice.lacking_partner(belief) or (GOOD, None)
         return Choice(at, seed=seed)
     if posterior.belief is None:  # every reading is the same so far

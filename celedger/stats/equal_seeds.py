@@ -249,8 +249,8 @@ def _prior(log_z: Floats, rest: Floats) -> Floats:
 FINE = 2.0**-50
 """Resolution of a value in floating point, over the largest one."""
 NONE_ODDS = 0.26
-"""The prior odds that nothing changed are so many times those of noisy values: .1 for .3. Bits did
-change; that the level stayed is left."""
+"""The prior odds that nothing changed are so many times those of noisy values, .1 for .3, where a
+seed's bits did change: that the level stayed is left."""
 UNTOUCHED = 0.3
 """Of t seeds that a change touches and z that it spares: the ratio B(t + 1, z + .3) / B(1, .3)."""
 SPARED = 0.01
@@ -399,16 +399,16 @@ def weigh(bits: Bits, splits: Bools, readings: Readings, selected: tuple[int, in
     touched = np.maximum(((seeds_good > 0) & (seeds_bad > 0)).sum(axis=1) - spared, 0)
     repeats = len(bits.site) - on_good.sum(axis=1) - on_bad.sum(axis=1) + spared
     log = np.where(possible, repeats * bits.repeat, -np.inf)
-    apart = ~((spared > 0) & (touched == 0))
+    moved, alike = possible, (spared > 0) & (touched == 0)
     log_touched = np.array([_log_touched(*pair) for pair in zip(touched, spared, strict=True)])
     chance = max(SPARED, math.exp(-bits.repeat) / 2)
-    anew = np.where(touched > 0, spared * np.log(chance), 0.0)
+    anew = np.where(alike, -np.log(NONE_ODDS), spared * np.log(chance))
     change, none = np.zeros(len(log)), np.zeros(len(log))
     small = np.full(len(log), -np.inf)
     if bits.alone:  # its values differ, whatever noise in general does
         ends = bits.value[bits.site == 0], bits.value[bits.site == splits.shape[1] - 1]
         worse = ends[1][0] - ends[0][0] >= max(readings.floor, np.finfo(float).tiny)
-        apart &= worse
+        moved = possible & worse
         none = none if not worse else np.full(len(log), -np.inf)
     else:
         rows = bits.first
@@ -418,9 +418,9 @@ def weigh(bits: Bits, splits: Bools, readings: Readings, selected: tuple[int, in
         none, _ = _density(readings, (on_good | again).astype(float), np.zeros(again.shape), (0, 0))
     with np.errstate(invalid="ignore"):
         return Exact(
-            np.where(apart & possible, log + log_touched + change, -np.inf),
+            np.where(moved, log + log_touched + change, -np.inf),
             np.where(possible, log + anew + none, -np.inf),
-            np.where(apart & possible, log + log_touched + small, -np.inf),
+            np.where(moved, log + log_touched + small, -np.inf),
         )
 
 
