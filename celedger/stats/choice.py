@@ -419,7 +419,8 @@ def _needed(
     if beside.workers > 1 and untouched and posterior.no_change <= DOUBTED:
         mark = (len(running) + 1) / (beside.workers + 1)
         first = quantiles(lineage, posterior, [mark], tested | set(running))
-        seed = seed_choice.telling_seed(posterior.belief)
+        by_seed = posterior.belief.world[FREE] < UNSETTLED
+        seed = seed_choice.telling_seed(posterior.belief) if by_seed else None
         return Choice(first[0], SMALLEST_GAIN, seed) if first else None
     return None
 

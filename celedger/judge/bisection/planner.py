@@ -262,8 +262,8 @@ class _Search:
         seed, unless that runs there now."""
         at, whole = self._classes.at(pick.position), aim is not Aim.NARROW
         commit = wanting[0].commit(at)
-        same = set[int]()
-        if not whole and pick.seed is None:
+        same, is_end = set[int](), at in (GOOD, len(self._history.commits) - 1)
+        if not whole and not (is_end and pick.seed is not None):  # it makes a pair
             same = set.union(*(set(track.fellows(at)) for track in wanting))
         running = {
             each.need.seed
