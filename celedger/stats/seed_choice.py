@@ -24,9 +24,6 @@ WORTH_HALVING = 0.05
 """Bits of place below which bits have told the place."""
 UNKNOWN = 0.5
 """Chance that a change touches a seed that is not known on both sides of it."""
-FEW, MOST_SHARE = 10, 0.45
-"""A commit that has more readings than this, and than this share of all, tells nothing more where
-others tell something."""
 LIGHT = 1e-4
 """Probability of a group that tells nothing of a trial."""
 NODES = 40, 240
@@ -43,7 +40,7 @@ def weigh_seeds(
     assert belief is not None
     table, bits, world = belief.table, belief.table.bits, belief.world
     if bits is None:
-        return [None], _capped(belief, positions, free[:, None]), np.zeros((len(positions), 1))
+        return [None], free[:, None], np.zeros((len(positions), 1))
     readings = np.bincount(bits.seed)
     codes = [code for code, seed in enumerate(table.known) if seed >= 0]
     codes.sort(key=lambda code: (-readings[code], table.known[code]))
@@ -70,7 +67,7 @@ def weigh_seeds(
         others = gain[:, :-1].max(axis=1, initial=0.0)
         gain[others > 0, -1] = 0.0
     seeds = [*(table.known[code] for code in columns), None]
-    return seeds, _capped(belief, positions, gain), located
+    return seeds, gain, located
 
 
 def _of_pairs(belief: Belief, pairs: Pairs, share: Floats, columns: list[int]) -> Floats:
@@ -188,13 +185,3 @@ def lacking_partner(belief: Belief) -> tuple[int, int] | None:
 def _binary(chance: Floats) -> Floats:
     p = np.clip(chance, 1e-12, 1 - 1e-12)
     return np.asarray(-(p * np.log2(p) + (1 - p) * np.log2(1 - p)))
-
-
-def _capped(belief: Belief, positions: list[int], gain: Floats) -> Floats:
-    """Return the gains without those of commits that were read far more than the others."""
-    counts = belief.table.readings
-    most = max(FEW, MOST_SHARE * sum(counts.values()))
-    over = np.array([counts.get(p, 0) > most for p in positions])
-    if over.any() and gain[~over].max(initial=0.0) > 0:
-        gain = np.where(over[:, None], 0.0, gain)
-    return gain
