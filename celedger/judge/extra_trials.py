@@ -157,8 +157,6 @@ class _Settling:
     def run(self, most: int) -> bool:
         """Run what tells most; return True where nothing more is wanted."""
         job = self.job
-        if self.ran and not any(record.ok for record in self.ran):
-            return True  # a commit that fails has no level that more trials could tell
         asked = self._asked_before()
         own = len(self.ran)
         while job._spent < most:
@@ -182,19 +180,20 @@ class _Settling:
         return False
 
     def _unknown(self, histories: Mapping[MetricKey, MetricHistory], plan: Job) -> Wanted | None:
-        """Return HEAD where a gate could say nothing, since the noise of a metric that it has is
-        not known. A few repeats tell it for good."""
+        """Return HEAD where a gate could say nothing, since the noise of a metric is not known. A
+        few repeats tell it for good."""
         for key, history in histories.items():
-            if history.nodes_at(plan.head) and not history.knows_noise:
+            if history.nodes and not history.knows_noise:
                 return Wanted(plan.head, key, Why.REPEAT)
         return None
 
     def _plan(self, now: Derivation, asked: Mapping[str, int], own: int, left: int) -> Job | None:
-        """Return the job as far as it went; None where nothing of the commit was measured."""
+        """Return the job as far as it went; None where no trial of the commit ended well: what
+        fails has no level that more trials could tell."""
         job = self.job
         own_task = now.tasks.get((self.task.suite, self.task.name))
         head = now.line.places.get(job.commit.sha)
-        if own_task is None or head is None:
+        if own_task is None or head is None or head not in own_task.ended_well[1]:
             return None
         chain = self._chain(now, own_task.chains)
         before = job._before[self.task.name]

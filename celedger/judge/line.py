@@ -23,7 +23,10 @@ _AT_ONCE = 256
 """Neighbouring commits of which git is asked at once what they change."""
 _PRIOR = (1.6, 20.0)
 """Pairs that overlap, and pairs, with which that share begins: .08, as simulated."""
-_REVERT = re.compile(r'^Revert "(?P<subject>.*)"$')
+_REVERT = re.compile(r'^Revert "(?P<subject>.*)"(?: \(#\d+\))?$')  # as GitHub squashes one
+_READ, _MOST_REVERTS = 2_000, 10
+"""The newest places whose messages are read for the hash of what they revert, and how many of these
+are looked up: each one of a merged branch takes git some 20 processes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,8 +129,11 @@ class Line:
         """Return the place of the commit that a commit says it reverts, -1 for a revert of
         something else, None for a commit that is no revert.
 
-        `git revert` quotes the subject. The newest commit of that subject before it is meant.
+        `git revert` writes the hash; both commits may be of merged branches. Without it the newest
+        commit before of the subject that it quotes is meant.
         """
+        if place in self.reverts:
+            return self.reverts[place]
         match = _REVERT.match(self.commits[place].subject)
         if match is None:
             return None
@@ -160,6 +166,17 @@ class Line:
     @cached_property
     def _differences(self) -> Differences:
         return Differences(self.repository)
+
+    @cached_property
+    def reverts(self) -> Mapping[int, int]:
+        """Return the place of what a commit reverts by its hash, by the place of that commit."""
+        since = self.commits[max(0, len(self.commits) - _READ)].sha
+        places: dict[int, int] = {}
+        for sha, reverted in self.repository.reverts(since, self.tip.sha, _MOST_REVERTS):
+            place, old = self.place(sha), self.place(reverted)
+            if 0 <= old < place:
+                places[place] = max(old, places.get(place, -1))
+        return places
 
     @cached_property
     def _changed(self) -> dict[int, frozenset[bytes]]:

@@ -161,6 +161,15 @@ class Repository:
         found = parse(self.tell(*LOG, "--max-count=1", sha, "--", *paths).out)
         return next(iter(found), None)
 
+    def reverts(self, since: str, tip: str, most: int) -> list[tuple[str, str]]:
+        """Return the newest commits (hashes) after one and up to another, those of merged branches
+        included, that say by its hash which commit they revert, with that hash."""
+        words = (f"--max-count={most}", "--grep=^This reverts commit", "--format=%H%n%B", "-z")
+        records = self.tell("log", *words, f"{since}..{tip}", "--").out.split(b"\0")
+        texts = [record.decode(errors="replace").partition("\n") for record in records]
+        found = [(sha, _REVERTS.search(body)) for sha, _, body in texts]
+        return [(sha, match[1]) for sha, match in found if match]
+
     def commits(self, spec: str, *, first_parent: bool = False) -> list[Commit]:
         """`REV`, or `A..B`: the commits reachable from B and not from A, oldest first and parents
         before children. An end left out is HEAD. Raises UsageError when there are none."""
@@ -497,6 +506,7 @@ def _not_open(path: Path, error: str, reason: str) -> RepositoryError:
 # --- commits as git tells them, and the candidates between a good and a bad one as a graph
 
 
+_REVERTS = re.compile(r"^This reverts commit ([0-9a-f]{40,64})", re.MULTILINE)
 # One record a commit, ended by NUL (`-z`), its fields by newlines: git lets neither a NUL into a
 # commit nor a newline into a name, and %s has none.
 LOG = (

@@ -65,10 +65,6 @@ class StepKind(StrEnum):
     DRIFT = "drift"  # slow: over many commits
 
 
-SAME = 1e-9
-"""Share of a step's size within which two levels are one: rounding of the means of equal values."""
-
-
 @dataclass(frozen=True, slots=True)
 class Step:
     """One change of a metric's level, in one chain.
@@ -88,6 +84,7 @@ class Step:
         node: Index in `MetricHistory.nodes` of the node at which it shows first.
         posterior: Probability of each place from `first` to `last`; their sum is at most 1. Empty
             where only the set is known: its places then count alike.
+        returns: The newest place before of which the commit has the bits, -1 if there is none.
     """
 
     first: int
@@ -107,14 +104,13 @@ class Step:
     node: int
     kind: StepKind = StepKind.STEP
     posterior: tuple[float, ...] = ()
+    returns: int = -1
 
     def undoes(self, earlier: Step) -> bool:
-        """Return True if it ends at the very level of before an earlier step, as equal bits are
-        one level: then one exists exactly if the other does. Of two levels that were measured
-        apart no two are alike to a billionth."""
-        is_opposite = earlier.size * self.size < 0 and earlier.last < self.first
-        apart = abs(self.after - earlier.before)
-        return is_opposite and earlier.chain == self.chain and apart <= SAME * abs(self.size)
+        """Return True if it ends at bits of before an earlier step in the other direction: then one
+        exists exactly if the other does."""
+        is_opposite = earlier.size * self.size < 0 and earlier.chain == self.chain
+        return is_opposite and 0 <= self.returns < earlier.first <= earlier.last < self.first
 
 
 @dataclass(frozen=True, slots=True)

@@ -520,7 +520,7 @@ def _log_densities(
 ) -> tuple[Floats, float]:
     """Return log P(the levels seen) of each hypothesis, that the shares of the rises that it takes
     are what fell, and of an improvement that mends nothing. Metrics of which a hypothesis takes
-    nothing fell by nothing, or improved beside it.
+    nothing, or a minor rise, fell by that, or improved beside it.
 
     Args:
         taken: [hypotheses, rises].
@@ -542,7 +542,8 @@ def _log_densities(
         variance = np.maximum(((shares @ covariance) * shares).sum(1), 0.0)
         variance += (ALIKE * size) ** 2 + 1e-24
         logs = -0.5 * ((shares @ mean) ** 2 / variance + np.log(2 * math.pi * variance))
-        beside = (size == 0) & (fell is not None)
+        is_minor = not any(key in rise.steps for rise in rises)
+        beside = ((size == 0) | is_minor) & (fell is not None)
         total += np.where(beside, 0.0, logs)
         still += np.where(beside, logs, 0.0)
         improved += np.where(beside, log_improved, 0.0)

@@ -471,6 +471,7 @@ def _step(
     low, high, likeliest = int(inside.min()), int(inside.max()), int(cluster[order[0]])
     at = table.nodes
     before, after, size, before_error, after_error, error, sd = moments.tolist()
+    old = table.returns[likeliest]
     return Step(
         first=nodes[at[low - 1]].last + 1,
         last=nodes[at[high]].first,
@@ -487,4 +488,5 @@ def _step(
         unit=sd,
         is_newest=False,
         node=at[likeliest],
+        returns=nodes[at[old]].last if old >= 0 else -1,
     )

@@ -207,11 +207,14 @@ def narrowed(
 
 
 def within(state: State, commits: Sequence[str]) -> State:
-    """Return a state with what may have happened at these commits (hashes) alone."""
+    """Return a state with what may have happened at these commits (hashes) alone. What a bisect
+    named in a merged branch was seen at the merge."""
     inside = set(commits)
     return replace(
         state,
-        incidents=tuple(i for i in state.incidents if inside & {*i.first_bad, i.likeliest}),
+        incidents=tuple(
+            i for i in state.incidents if inside & {*i.first_bad, i.likeliest, i.seen_at}
+        ),
         changes=tuple(c for c in state.changes if inside & set(c.among)),
         doubts=tuple(d for d in state.doubts if inside & set(d.among)),
         trials_at={sha: trials for sha, trials in state.trials_at.items() if sha in inside},

@@ -227,6 +227,10 @@ def test_a_range_is_the_main_line_and_ends_with_what_changed_in_it(quick: Script
     assert "1 changed over 3 commits, " in done.out, done.out
     assert f"{merged[:8]}: fit val_loss is worse: +" in done.out
     assert "environment" not in done.out  # nothing of `show HEAD`
+    found = quick.run("bisect", f"{first}..", "--metric", "val_loss")  # inside of the branch
+    assert found.status == 0, found.err
+    seen = quick.run("drift", f"{first}..").out
+    assert "1 changed over 4 commits, " in seen and "tried" in seen, seen
 
 
 def test_check_gives_bisect_run_its_statuses(quick: ScriptedProject) -> None:

@@ -34,10 +34,9 @@ def step(
     probability: float = 0.999,
     chain: int = 0,
     kind: StepKind = StepKind.STEP,
-    exact: bool = False,
+    returns: int = -1,
 ) -> Step:
-    """Return a step whose levels have equal errors, measured at each commit; never at the same
-    level twice unless `exact`, as noise has it."""
+    """Return a step whose levels have equal errors, measured at each commit."""
     last = first if last is None else last
     level_error = error / 2**0.5
     return Step(
@@ -49,7 +48,7 @@ def step(
         error=error,
         before=before,
         before_error=level_error,
-        after=before + size + (0.0 if exact else 1e-6),
+        after=before + size,
         after_error=level_error,
         chain=chain,
         known=first - 1,
@@ -57,6 +56,7 @@ def step(
         is_newest=False,
         node=last,
         kind=kind,
+        returns=returns,
     )
 
 

@@ -199,13 +199,26 @@ def test_a_bisect_parts_a_joined_incident_and_the_largest_keeps_the_identity() -
     ]
 
 
-@pytest.mark.parametrize(("level", "state"), [(100.0, RECOVERED), (100.01, OPEN)])
+def test_another_fall_of_what_rose_by_little_with_an_incident_does_not_veto_its_mend() -> None:
+    """Memory rose by luck, within its floor, with a loss, and fell by more of it with the mend."""
+    derived = derive(
+        {
+            LOSS: history(step(20, size=13), step(30, size=-13, before=113)),
+            TIME: history(step(20, size=2), step(30, size=-30, before=102)),
+        },
+        [open_at("aaaaaaaa", 20, was_sure=True)],
+        floors={LOSS: lambda level: 1.0, TIME: lambda level: 50.0},
+    )
+    assert states(derived) == [(20, 20, RECOVERED)]
+
+
+@pytest.mark.parametrize(("returns", "state"), [(19, RECOVERED), (-1, OPEN), (20, OPEN)])
 def test_a_fall_to_the_very_bits_of_before_is_as_sure_as_the_rise(
-    level: float, state: IncidentState
+    returns: int, state: IncidentState
 ) -> None:
     """Seeds that each move by their own part leave both in doubt, until a bisect is sure of one."""
     rise = step(20, size=13, probability=0.31)
-    fall = step(22, size=level - 113, before=113, probability=0.31, exact=True)
+    fall = step(22, size=-13, before=113, probability=0.31, returns=returns)
     derived = of(
         (LOSS, history(rise, fall)),
         said=[open_at("aaaaaaaa", 20, was_sure=True)],

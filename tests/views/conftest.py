@@ -187,6 +187,10 @@ class History:
 class LineWithoutRepository(Line):
     """A line of commits that no repository has: nothing is known of their files."""
 
+    @property
+    def reverts(self) -> Mapping[int, int]:
+        return {}
+
     def holding(self, sha: str) -> int | None:
         return self.places.get(sha)
 
