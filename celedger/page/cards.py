@@ -158,10 +158,11 @@ class CardWriter:
         if not incident.in_force:
             state, word = _OVER[incident.state], incident.state.capitalize()
         also = "; ".join(words.also(incident))
+        cause = words.cause(incident, self._findings)[:1]
         remarks = [
             f"{also.capitalize()}." if also else "",
-            plain(incident.message),
-            *(f"{line}." for line in words.cause(incident, self._findings)[:1]),
+            words.reason(incident, cause),
+            *(f"{line.removesuffix('.')}." for line in cause),
             _TELEMETRY if telemetry and incident.kind != WORK else "",
         ]
         label, among, compare = self._where(incident)

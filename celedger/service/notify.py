@@ -164,9 +164,7 @@ def _lines(news: News, commits: Mapping[str, Commit], cause: Sequence[str]) -> l
         lines.append(_first_bad(incident, commits))
         lines += [f"    {line}" if number else f"why: {line}" for number, line in enumerate(cause)]
         lines += words.also(incident)
-        message = plain(incident.message)
-        if message and not any(message in line for line in cause):
-            lines.append(message)
+        lines += filter(None, [words.reason(incident, cause)])
     if news.event is NewsEvent.RECOVERED and incident.closed_at:
         lines.append(f"mended by {_described(incident.closed_at, commits)}")
     return lines

@@ -159,6 +159,12 @@ def cause(incident: Incident, findings: Sequence[FindingRecord]) -> list[str]:
     return [plain(finding.headline), *_hunk(explained(finding.document))]
 
 
+def reason(incident: Incident, cause: Sequence[str]) -> str:
+    """Return why the newest trial failed, "" where the cause says it already."""
+    message = plain(incident.message)
+    return "" if any(message in line for line in cause) else message
+
+
 def _hunk(explained: Mapping[str, Any]) -> list[str]:
     """Return the place and lines of the first hunk, if the change touches the place."""
     first = next(iter(_list(explained.get("hunks"))), None)

@@ -56,8 +56,8 @@ def explain(
         typer.Option(
             "--replay",
             metavar="KEY=VALUE",
-            help="Compare REV's operators in step 0, each from its own inputs, with themselves "
-            "with device=NAME or dtype=NAME.",
+            help="Run each operator of REV's step 0 again, from the inputs it had, with "
+            "device=NAME or dtype=NAME, and compare.",
         ),
     ] = None,
     output: options.Output = None,
