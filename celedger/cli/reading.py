@@ -167,6 +167,10 @@ def drift(
             session, revision, every=every, by_size=sort is Sorting.CHANGE,
             suite=suite, task=task, metric=metric,
         )  # fmt: skip
+        if not document.state.commits:
+            raise CeledgerError(
+                f"the ledger holds no trial of {revision}", f"type {command('run', revision)}"
+            )
         options.answer(document, json, context.obj.retyped)
     return Status.GOOD
 
@@ -181,8 +185,7 @@ def changes_of(
     task: str | None = None,
     metric: str | None = None,
 ) -> DriftDocument:
-    """Return every change along the line of a commit, or in a range. Raises CeledgerError if no
-    trial of it is in the ledger."""
+    """Return every change along the line of a commit, or in a range."""
     from celedger.judge import memory
     from celedger.views.drift import DriftDocument, narrowed, within
 
@@ -196,10 +199,6 @@ def changes_of(
         own = [c.sha for c in line if c.sha in inside]
         aside = inside.intersection(ledger.commits_with_trials()).difference(own)
         state = replace(within(state, own), aside=len(aside))
-    if not state.commits:
-        raise CeledgerError(
-            f"the ledger holds no trial of {revision}", f"type {command('run', revision)}"
-        )
     narrow = narrowed(state, suite=suite, task=task, metric=metric)
     named = memory.commits_of(repository, narrow, line)
     return DriftDocument(narrow, line, named, ledger.environments(), by_size)

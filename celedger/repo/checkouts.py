@@ -258,7 +258,7 @@ class Checkouts:
     def remove(self, path: Path) -> bool:
         """Delete a slot, unless somebody holds it: the next to take it makes it anew."""
         with suppress(OSError, MachineError):
-            if (lock := try_flock(path.with_suffix(".lock"), mode=0o644)) is not None:
+            if (lock := try_flock(path.with_suffix(".lock"))) is not None:
                 with lock:
                     delete(path)
                 return True
@@ -269,9 +269,7 @@ class Checkouts:
         with explained(f"cannot make a checkout in {self.folder}", kind=RepositoryError):
             self.folder.mkdir(parents=True, exist_ok=True)
         lock, number = next(
-            (lock, n)
-            for n in count()
-            if (lock := try_flock(self.folder / f"{n}.lock", mode=0o644)) is not None
+            (lock, n) for n in count() if (lock := try_flock(self.folder / f"{n}.lock")) is not None
         )
         try:
             return Checkout(self.repository, self.folder / str(number), lock)

@@ -81,7 +81,7 @@ class DriftDocument(Document):
             f"{count(state.metrics, 'metric')}"
         )
         is_blind = state.noise and not any(noise.is_known for noise in state.noise)
-        if not rows and (state.aside > state.commits or is_blind):
+        if not rows and (state.aside >= state.commits or is_blind):
             verb = "nothing to tell"
         lines.append(f"{verb} {amount}")
         if state.aside:
