@@ -35,6 +35,8 @@ MOST_WIDENING = 2.0
 """Where a step is just seen, its size is more often too large. Its variance is widened to that of
 the two levels, at most so many times."""
 SIDE_BY_SIDE = 1.25  # variance of t with 5 degrees of freedom near its centre, over the normal's
+CERTAIN_DIRECTION = 4.0
+"""From so many standard errors on, a difference side by side has the direction of the step."""
 LEAST_LEVEL_ERROR = 0.05  # in deviations: a quarter of the grid's spacing
 LEAST_SIZE_ERROR = 0.07
 
@@ -149,12 +151,29 @@ def _by_commit(
     return tuple(result)
 
 
+def _signed(moments: Floats, contrasts: Contrasts) -> Floats:
+    """Return the moments, the direction of a step that was measured side by side being certain.
+
+    Levels are known to the deviation of a session only; a difference within one is known to that of
+    a trial. Its direction is the step's.
+    """
+    moments = moments.copy()
+    moments[moments[:, :, 0] <= 0] = 0.0  # a rounding error, by which nothing can be divided
+    z = contrasts[0] * np.sqrt(contrasts[1])
+    for k in np.flatnonzero((np.abs(z) >= CERTAIN_DIRECTION) & moments[:, :, 0].any(1)).tolist():
+        way, other = (0, 1) if z[k] > 0 else (1, 0)
+        mass = moments[k, way, 0]
+        if mass > 0:
+            moments[k, way] *= (mass + moments[k, other, 0]) / mass
+            moments[k, other] = 0.0
+    return moments
+
+
 def steps_of(result: ChainResult, contrasts: Contrasts, nodes: CommitNodes) -> list[Step]:
     """Return the steps of some probability, rises and falls apart, in the order of nodes."""
-    steps = []
+    steps, signed = [], _signed(result.moments, contrasts)
     for way in (0, 1):
-        moments = result.moments[:, way]
-        moments = np.where(moments[:, :1] > 0, moments, 0.0)  # less is a rounding error
+        moments = signed[:, way]
         for begin, end in _clusters(moments[:, 0]):
             place = slice(begin, end + 1)
             steps += [
