@@ -164,9 +164,9 @@ class Repository:
     def reverts(self, since: str, tip: str, most: int) -> list[tuple[str, str]]:
         """Return the newest commits (hashes) after one and up to another, those of merged branches
         included, that say by its hash which commit they revert, with that hash."""
-        words = (f"--max-count={most}", "--grep=^This reverts commit", "--format=%H%n%B", "-z")
-        records = self.tell("log", *words, f"{since}..{tip}", "--").out.split(b"\0")
-        texts = [record.decode(errors="replace").partition("\n") for record in records]
+        words = (f"--max-count={most}", "--grep=^This reverts commit", "--format=tformat:%H%n%B")
+        out = self.tell("log", "-z", *words, *_PLAIN, f"{since}..{tip}", "--").out
+        texts = [text.decode(errors="replace").partition("\n") for text in out.split(b"\0")]
         found = [(sha, _REVERTS.search(body)) for sha, _, body in texts]
         return [(sha, match[1]) for sha, match in found if match]
 
@@ -509,10 +509,11 @@ def _not_open(path: Path, error: str, reason: str) -> RepositoryError:
 _REVERTS = re.compile(r"^This reverts commit ([0-9a-f]{40,64})", re.MULTILINE)
 # One record a commit, ended by NUL (`-z`), its fields by newlines: git lets neither a NUL into a
 # commit nor a newline into a name, and %s has none.
-LOG = (
-    "log", "-z", "--format=tformat:%H%n%T%n%P%n%at%n%ct%n%an%n%s", "--encoding=UTF-8",
-    "--no-show-signature", "--no-notes", "--no-decorate", "--no-color", "--no-patch",
+_PLAIN = (
+    "--encoding=UTF-8", "--no-show-signature", "--no-notes", "--no-decorate", "--no-color",
+    "--no-patch",
 )  # fmt: skip
+LOG = ("log", "-z", "--format=tformat:%H%n%T%n%P%n%at%n%ct%n%an%n%s", *_PLAIN)
 
 
 def parse(out: bytes) -> list[Commit]:
