@@ -269,7 +269,7 @@ def test_what_does_not_repeat_hides_only_what_comes_after_it(tmp_path: Path) -> 
     """Every training is moved by its own clock in step 1."""
     moved = "        optimiser.step()\n"
     assert FIT.count(moved) == 1
-    noise = moved + "        net.head.bias.data += time.time_ns() % 1000 * 1e-6\n"
+    noise = moved + "        net.head.bias.data += time.time_ns() % 999983 * 1e-9\n"
     scripts = {"fit.py": "import time\n" + FIT.replace(moved, noise), "plain.py": PLAIN}
     project = make_project(tmp_path / "project", SUITE, scripts)
     project.commit("one", {"net.py": NET})

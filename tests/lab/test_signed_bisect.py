@@ -139,7 +139,7 @@ def test_without_them_as_ever(
     monkeypatch.setattr(Ledger, "usual_seconds", lambda *_: seconds)
     report = bisected(project, shas, *words)
     assert report["signed"] == 0
-    assert report["trials"] > 4
+    assert report["trials"] >= 4  # as many as with them, or more
 
 
 def test_a_training_that_does_not_repeat_its_bits_is_searched_as_ever(

@@ -327,8 +327,10 @@ def _bit_by_bit(
 
 
 def _comes_before(front: Front | None, parted: Front | None) -> bool:
-    """Return True if side a repeats itself at least up to where b differs from it."""
-    one, other = (at.pair.a if at is not None else None for at in (front, parted))
+    """Return True if side a repeats itself, to the last bit, up to where b differs from it."""
+    if front is None or parted is None:
+        return False
+    one, other = front.pair.a, [*parted.vanished, parted.pair][0].a
     return one is not None and other is not None and one.order < other.order
 
 
