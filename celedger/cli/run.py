@@ -132,20 +132,20 @@ def run(
         standings = memory.standings_at(
             repository, ledger, state, newest.sha, tasks, bench.suite.judged
         )
-        rows = CommitRows.of(ledger, newest.sha, state)
-        if commits == [newest]:
-            options.answer(rows, json=False)
-        else:
-            named = tasks[0].name if len(tasks) == 1 else None
+        rows, is_range = CommitRows.of(ledger, newest.sha, state), len(commits) > 1
+        if is_range:
+            only_task = tasks[0].name if len(tasks) == 1 else None
             options.answer(
-                changes_of(session, revision, every=every, suite=bench.suite.name, task=named),
+                changes_of(session, revision, every=every, suite=bench.suite.name, task=only_task),
                 json=False,
             )
             if failed := sum(not record.ok for record in records):
                 print(f"{failed} of {len(records)} trials failed")
-            now = narrowed(state, suite=bench.suite.name, task=named)
-            line = words.summary(now, memory.commits_of(repository, now, commits))
-            print(f"{short(newest.sha)}: {line}")
+            narrow = narrowed(state, suite=bench.suite.name, task=only_task)
+            summary = words.summary(narrow, memory.commits_of(repository, narrow, commits))
+            print(f"{short(newest.sha)}: {summary}")
+        else:
+            options.answer(rows, json=False)
         for name, silent in rows.without_value(bench.suite.judged).items():
             if bench.station.device.gpu is None:  # a suite may be declared for both
                 silent = [metric for metric in silent if not metric.startswith("gpu_")]
@@ -157,7 +157,7 @@ def run(
         if standings and all(each.standing is Standing.FIRST for each in standings):
             note("celedger: first measurement: there is nothing to compare with yet")
         for incident in state.incidents:
-            if commits == [newest] and incident.seen_at == newest.sha and incident.is_searchable:
+            if not is_range and incident.seen_at == newest.sha and incident.is_searchable:
                 note(f"Next: `{incident.next()}`")
     head_records = [
         record

@@ -166,9 +166,8 @@ class Repository:
         included, that say by its hash which commit they revert, with that hash."""
         words = (f"--max-count={most}", "--grep=^This reverts commit", "--format=tformat:%H%n%B")
         out = self.tell("log", "-z", *words, *_PLAIN, f"{since}..{tip}", "--").out
-        texts = [text.decode(errors="replace").partition("\n") for text in out.split(b"\0")]
-        found = [(sha, _REVERTS.search(body)) for sha, _, body in texts]
-        return [(sha, match[1]) for sha, match in found if match]
+        messages = [text.decode(errors="replace").partition("\n") for text in out.split(b"\0")]
+        return [(sha, match[1]) for sha, _, body in messages if (match := _REVERTS.search(body))]
 
     def commits(self, spec: str, *, first_parent: bool = False) -> list[Commit]:
         """`REV`, or `A..B`: the commits reachable from B and not from A, oldest first and parents

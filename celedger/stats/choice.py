@@ -303,10 +303,10 @@ def choose(
     row, column = divmod(best, gain.shape[1])
     if gain[row, column] < SMALLEST_GAIN:
         return None
-    position, told = positions[row], float(gain[row, column])
+    position, bits = positions[row], float(gain[row, column])
     if _named_anyway(question, posterior, position):
-        told = 0.0
-    return Choice(position, told, seeds[column])
+        bits = 0.0
+    return Choice(position, bits, seeds[column])
 
 
 def _named_anyway(question: Question, posterior: Posterior, position: int) -> bool:

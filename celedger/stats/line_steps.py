@@ -410,10 +410,10 @@ class LineSteps:
         is a fall exactly if there was anything to fall from."""
 
         def weighed(fall: Step) -> Step:
-            undone = [
-                self.probability(key, rise) for rise in steps if rise.size > 0 and fall.undoes(rise)
-            ]
-            return replace(fall, probability=max([fall.probability, *undone]))
+            if fall.size >= 0 or fall.returns < 0:
+                return fall
+            rises = [self.probability(key, rise) for rise in steps if fall.undoes(rise)]
+            return replace(fall, probability=max([fall.probability, *rises]))
 
         return [weighed(step) for step in steps]
 
