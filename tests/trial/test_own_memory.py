@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import SUITE, make_project
 
-from celedger.base.model import TrialRecord
+from celedger.base.model import ALLOCATOR, TrialRecord
 from celedger.ledger import Ledger
 
 pytestmark = [
@@ -63,7 +63,7 @@ def test_warm_and_cold_trials_have_the_same_memory(tmp_path: Path) -> None:
     training = TRAINING.replace("<ledger>", str(root / "ledger.db"))
     project = make_project(root, WARM, {"fit.py": training})
     plain = project.commit("plain", {"model.py": "WIDTH = 3000\n"})
-    larger = project.commit("larger", {"model.py": "WIDTH = 3300\n"})
+    larger = project.commit("larger", {"model.py": "WIDTH = 3600\n"})
     own = Path(numbers.__file__).read_text()  # which torch imports
     shadowing = project.commit("its own module", {"model.py": "WIDTH = 3000\n", "numbers.py": own})
     for commit in (plain, larger, shadowing, plain):
@@ -73,8 +73,10 @@ def test_warm_and_cold_trials_have_the_same_memory(tmp_path: Path) -> None:
     assert not any(starts_warm for starts_warm, _ in cold)
     assert len(warm) == 2 * len(cold)  # two sessions
     lowest, highest = min(warm)[1], max(warm)[1]
-    assert highest < 1.04 * lowest  # 1 % on a quiet machine
-    assert all(0.95 * lowest < peak < 1.05 * highest for _, peak in cold)
+    figures = f"{warm=} {more=} {cold=}"
+    # One per cent on a quiet machine; anonymous memory moves by pages of 2 MiB, and by luck.
+    assert highest - lowest < ALLOCATOR, figures
+    assert all(lowest - ALLOCATOR < peak < highest + ALLOCATOR for _, peak in cold), figures
     # Weights and their gradients, and one more of them as a temporary: not what torch itself takes.
-    assert lowest > 2 * 4 * 3000**2 and highest < 5 * 4 * 3000**2
-    assert all(peak > 1.1 * highest for _, peak in more)  # 21 % more, beyond two sessions' 4 %
+    assert lowest > 2 * 4 * 3000**2 and highest < 5 * 4 * 3000**2, figures
+    assert all(peak > highest + 2 * ALLOCATOR for _, peak in more), figures  # 32 MB and more
