@@ -249,7 +249,8 @@ def _tasks(
 def _metric_tables(where: str, value: object) -> MetricTables:
     """Return the `[metrics.NAME]` tables at a place, names and keys checked, values not yet."""
     if not isinstance(value, dict):
-        raise SuiteError(f"{where} metrics is not a table", "write [metrics.NAME]")
+        parent = "" if where.endswith(":") else "task."
+        raise SuiteError(f"{where} metrics is not a table", f"write [{parent}metrics.NAME]")
     by_name = {}
     for name, entry in value.items():
         body = TomlTable(f"{where} metric {name!r}", entry, _OF_METRIC)

@@ -197,6 +197,7 @@ WRONG = [
     (TASK + "params = { a-b = 1 }\n", "letters, digits"),
     (TASK + "params = { a = [1] }\n", "goes into grid"),
     (TASK + "params = { a = 2026-11-23 }\n", "a date into quotes"),
+    (TASK + "metrics = ['a']\n", "metrics is not a table"),
     (TASK + "sample = 2\n", "has a sample and no grid"),
     (TASK + "sample = 0\ngrid = { a = [1] }\n", "sample is 0"),
     (TASK + "grid = { a = [] }\n", "not a list of values"),
