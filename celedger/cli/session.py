@@ -389,7 +389,8 @@ def _take_in_leftovers(repository: Repository, path: Path, archive: Archive) -> 
 def _report_lost_trials(repository: Repository, ledger: Ledger, options: Options) -> None:
     """Warn where trials of this branch are gone. A runner that restores a branch's ledger from a
     cache has an archive with what it measured for other branches."""
-    if repository.has_in_history(ledger.lost_commits()):
+    lost = ledger.lost_commits()
+    if lost and repository.has_in_history(lost):
         note(options.retyped(
             f"celedger: {ledger.path} is missing recorded trials; "
             "`celedger doctor --restore` brings it back"

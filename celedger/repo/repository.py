@@ -21,6 +21,7 @@ from celedger.base.text import plain
 from celedger.repo.plumbing import GitAnswer, ask, seen_beside, tell
 
 UNSHALLOW = "git fetch --unshallow"
+_HASH = re.compile("[0-9a-f]{40,64}")
 # The tree without entries, which git knows without storing it, by the length of its hashes.
 _EMPTY_TREE = {
     40: "4b825dc642cb6eb9a060e54bf8d69288fbee4904",
@@ -101,28 +102,34 @@ class Repository:
         and RepositoryError in a repository without commits."""
         if revision in self._commits:
             return self._commits[revision]
+        # For git, too, HEAD and a whole hash mean themselves, whatever tags are called so.
+        sha = revision if revision == "HEAD" or _HASH.fullmatch(revision) else self._named(revision)
+        if sha in self._commits:
+            return self._commits[sha]
+        shown = self.ask(*LOG, "--max-count=1", sha, "--")
+        if shown.status != 0:
+            raise self._unknown(revision, shown.error)
+        if not shown.out:
+            raise UnknownRevision(f"{revision!r} names an object that is no commit")
+        commit = parse(shown.out)[0]
+        if commit.parents:  # the oldest of a shallow clone may get some by a fetch
+            self._commits[commit.sha] = commit
+        return commit
+
+    def _named(self, revision: str) -> str:
+        """Return the hash that a name of a commit stands for. Raises as `resolve` does."""
         # The suffix lets a short hash mean the one commit among objects; after ":/text" it would
         # be part of the text.
         spec = revision if revision.startswith(":") else f"{revision}^{{commit}}"
         answer = self.ask("rev-parse", "--verify", "--end-of-options", spec)
-        sha = answer.text
-        if answer.status != 0 or not re.fullmatch("[0-9a-f]{40,64}", sha):
+        if answer.status != 0 or not _HASH.fullmatch(answer.text):
             raise self._unknown(revision, answer.error)
-        # For git, too, HEAD and a whole hash mean themselves, whatever tags are called so.
         unclear = re.findall("refname '(.+)' is ambiguous", answer.error)
-        if any(name != "HEAD" and not re.fullmatch("[0-9a-f]{40,64}", name) for name in unclear):
+        if any(name != "HEAD" and not _HASH.fullmatch(name) for name in unclear):
             raise UnknownRevision(
                 f"{revision!r} is ambiguous", f"write heads/{revision} or tags/{revision}"
             )
-        if sha in self._commits:
-            return self._commits[sha]
-        shown = self.ask(*LOG, "--max-count=1", sha, "--")
-        if shown.status != 0 or not shown.out:
-            raise UnknownRevision(f"{revision!r} names an object that is no commit")
-        commit = parse(shown.out)[0]
-        if commit.parents:  # the oldest of a shallow clone may get some by a fetch
-            self._commits[sha] = commit
-        return commit
+        return answer.text
 
     def hash_of(self, revision: str) -> str:
         """Return the hash of the commit that a revision names, "" where it names none."""
