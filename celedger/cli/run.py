@@ -29,10 +29,6 @@ def run(
     revision: options.Range = "HEAD",
     suite: options.Suite = None,
     task: options.Tasks = None,
-    only: Annotated[
-        list[str] | None,
-        typer.Option(metavar="COMMAND", help="Only this command of a task; may be repeated."),
-    ] = None,
     repeat: Annotated[
         int, typer.Option(min=1, metavar="N", help="Trials of every commit, task and seed.")
     ] = 1,
@@ -94,7 +90,7 @@ def run(
         repository, ledger = session.repository, session.ledger
         if (synthetic := find(repository, revision)) is not None:
             return _run_apart(
-                session, synthetic, revision, task, only, seed or (), repeat,
+                session, synthetic, revision, task, seed or (), repeat,
                 force=force, dry_run=dry_run,
             )  # fmt: skip
         try:
@@ -109,7 +105,7 @@ def run(
         newest = commits[-1]
         if repository.is_dirty() and newest == repository.resolve("HEAD"):
             note("celedger: the working tree has changes; HEAD is measured as committed")
-        with open_bench(session, "run", task, only=only, together=True) as (bench, tasks):
+        with open_bench(session, "run", task, together=True) as (bench, tasks):
             for warning in bench.suite.warnings:
                 note(f"celedger: warning: {warning}")
             if limit is not None:
@@ -172,7 +168,6 @@ def _run_apart(
     synthetic: Synthetic,
     revision: str,
     task: Sequence[str] | None,
-    only: Sequence[str] | None,
     seeds: Sequence[int],
     repeat: int,
     *,
@@ -192,10 +187,7 @@ def _run_apart(
         suite_at(own_session, load_suite(session), commit, revision) as suite,
     ):
         own_session.ledger.take_trials(session.ledger, [base.sha])
-        with open_bench(own_session, "run", task, only=only, together=True, suite=suite) as (
-            bench,
-            tasks,
-        ):
+        with open_bench(own_session, "run", task, together=True, suite=suite) as (bench, tasks):
             needs = lacking(bench, [commit], tasks, seeds=seeds, repeat=repeat, force=force)
             if dry_run:
                 return _list(needs, _TimeBudget(bench, needs))
