@@ -35,7 +35,8 @@ _sessions = count()
 ENVIRONMENT = Environment("e" * 64, {"python": "CPython 3.11", "device": "cpu"})
 Report = Mapping[str, object]
 # What a training reports, epoch by epoch, given the names of `model.py` at its commit and its
-# seed. What it raises is its failure. It takes the model's SECONDS and memory of PEAK_RSS.
+# seed. What it raises is its failure, SystemExit its exit status. It takes the model's SECONDS and
+# memory of PEAK_RSS.
 Training = Callable[[Mapping[str, Any], int], Iterator[Report]]
 
 
@@ -139,6 +140,8 @@ class Executor:
                 if stop():
                     end, message = process.End.STOPPED, "stopped"
                     break
+        except SystemExit as ended:
+            status, message = int(str(ended.code)), f"exit status {ended.code}"
         except Exception:
             log.write_text(traceback.format_exc())
             status, message = 1, "exit status 1"

@@ -87,15 +87,6 @@ def test_bisect_names_the_first_bad_commit_and_a_second_one_trains_nothing(
     assert rows(quick, "SELECT count(*) FROM trials") == trials
 
 
-def test_a_crash_is_bisected_as_a_crash(quick: ScriptedProject) -> None:
-    shas = quick.history([1.0] * 5)
-    shas += [quick.commit("boom", {"model.py": "raise RuntimeError('boom')\n"})]
-    shas += [quick.commit(f"later {i}", {"other.py": f"{i}\n"}) for i in range(4)]
-    done = quick.run("bisect", f"{shas[0]}..{shas[-1]}")
-    assert done.status == 0, done.err + done.out
-    assert f"first bad commit of fit crash: {shas[5]}" in done.out
-
-
 def test_a_bisect_names_the_change_of_environment_that_makes_stored_trials_useless(
     quick: ScriptedProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,16 +222,6 @@ def test_a_range_is_the_main_line_and_ends_with_what_changed_in_it(quick: Script
     assert found.status == 0, found.err
     seen = quick.run("drift", f"{first}..").out
     assert "1 changed over 4 commits, " in seen and "tried" in seen, seen
-
-
-def test_check_gives_bisect_run_its_statuses(quick: ScriptedProject) -> None:
-    shas = quick.history([1.0, 1.0, 1.0, 2.0])
-    assert quick.run("run", shas[0]).status == 0
-    good = quick.run("check", shas[1])
-    assert good.status == 0, good.out + good.err
-    bad = quick.run("check", shas[3])
-    assert bad.status == 1, bad.out + bad.err
-    assert "worse" in bad.out
 
 
 def test_the_drift_of_the_main_line_is_not_that_of_its_branches(quick: ScriptedProject) -> None:

@@ -17,6 +17,7 @@ def test_check_without_trials_answers_from_the_state_that_is_kept(
     project.history([1.0, 1.0])
     assert "standings" in json.loads(project.run("check", commit, "--json").out)
     before = json.loads(project.run("check", commit, "--json").out)  # nothing is in doubt any more
+    ran = len(project.executor.ran)
     folder = project.root / ".git" / "celedger" / "state"
     for path in folder.glob("*.json"):
         kept = json.loads(path.read_text())
@@ -26,6 +27,7 @@ def test_check_without_trials_answers_from_the_state_that_is_kept(
     after = json.loads(project.run("check", commit, "--json").out)
     assert 4242.0 in [each["level"] for each in after["standings"]]
     assert len(after["standings"]) == len(before["standings"])
+    assert len(project.executor.ran) == ran
 
     project.history([1.0])
     anew = json.loads(project.run("check", commit, "--json").out)

@@ -103,23 +103,6 @@ def test_status_leads_from_a_new_repository_to_the_first_bad_commit(
     assert "over" not in project.run("status").out
 
 
-def test_a_commit_of_an_earlier_regression_is_not_blamed_for_a_later_one(
-    project: ScriptedProject,
-) -> None:
-    shas = project.history([1.0, 1.0, 1.5, 1.0, 1.0, 1.5])
-    project.run("run", f"{shas[0]}..{shas[1]}")
-    for sha in shas[1:4]:
-        project.run("check", sha)
-    project.run("bisect", f"{shas[1]}..{shas[2]}", "--metric", "val_loss")
-    project.run("check", shas[5])
-    first, later = sorted(
-        json.loads(project.run("status", "--json").out)["incidents"],
-        key=lambda row: shas.index(row["first_bad"][0]),
-    )
-    assert (first["state"], first["first_bad"]) == ("recovered", [shas[2]])
-    assert (later["state"], later["first_bad"]) == ("open", shas[4:])
-
-
 def test_a_failure_of_an_earlier_definition_does_not_judge_the_present_one(
     project: ScriptedProject,
 ) -> None:

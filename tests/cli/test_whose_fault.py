@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sqlite3
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import SUITE, Done, Project, git, make_project
+from conftest import Done, Project, git
 from scripted import Report, scripted
 
 
@@ -209,31 +210,20 @@ def test_a_bisect_in_a_clone_that_lacks_everything_ends(project: Project) -> Non
 def kill_first(tmp_path: Path, *words: str) -> list[Done]:
     """A commit with a trial that is fine; then these words, whose first trial somebody kills; and
     the same once more."""
-    project = make_project(
-        tmp_path / "project", SUITE.replace("[suite]\n", '[suite]\npass_env = ["KILL"]\n'),
-        {"fit.py": KILLED},
-    )  # fmt: skip
+    kills: list[int] = []
+
+    def training(model: Mapping[str, Any], seed: int) -> Iterator[Report]:
+        if kills:
+            raise SystemExit(kills.pop())
+        yield from once(model, seed)
+
+    project = scripted(tmp_path / "project", training=training)
     project.history([1.0, 1.0])
-    mark = project.root.parent / "kill"
-    environment = {"KILL": str(mark)}  # a part of the trial's, whether the file is there or not
     for before in (["HEAD~1", "--repeat", "2"], ["HEAD", "--seed", "0"]):
-        fine = project.run("run", *before, env=environment)
+        fine = project.run("run", *before)
         assert fine.status == 0, fine.err
-    mark.touch()
-    return [project.run(*words, env=environment) for _ in range(2)]
-
-
-KILLED = """\
-import os, signal
-from pathlib import Path
-import model
-from celedger.child import log
-mark = Path(os.environ["KILL"])
-if mark.exists():
-    mark.unlink()
-    os.kill(os.getpid(), signal.SIGKILL)
-log(epoch=0, val_loss=1.0)
-"""
+    kills.append(128 + signal.SIGKILL)
+    return [project.run(*words) for _ in range(2)]
 
 
 def test_a_command_whose_only_trial_was_killed_does_not_pass_by_an_older_one(

@@ -67,6 +67,7 @@ class Life:
     alerts: dict[str, list[str]] = field(default_factory=dict)
     texts: list[str] = field(default_factory=list)
     number: int = 0
+    compared: set[tuple[str, str]] = field(default_factory=set)  # incidents with their states
 
     def commit(self, level: float | str, subject: str = "", *, text: str = "") -> str:
         """Commit a level of the loss."""
@@ -88,9 +89,10 @@ class Life:
         return done
 
     def check(self, revision: str = "HEAD") -> int:
-        """Check a commit; then hold every view beside the others."""
+        """Check a commit; where that changed what is listed, hold every view beside the others."""
         status = self.say("check", revision).status
-        self.compare()
+        if {(row["id"], row["state"]) for row in self.rows()} != self.compared:
+            self.compare()
         return status
 
     def begin(self) -> None:
@@ -98,7 +100,6 @@ class Life:
         for _ in range(3):
             self.commit(1)
             self.say("check")
-        self.compare()
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the incidents of `status --json`."""
@@ -145,6 +146,7 @@ class Life:
             assert {r["id"]: r["state"] for r in other["incidents"]} == {
                 name: row["state"] for name, row in rows.items()
             }
+        known, self.compared = self.compared, {(name, row["state"]) for name, row in rows.items()}
         in_force = [row for row in rows.values() if row["state"] in IN_FORCE]
         worse = {name for s in check["standings"] if s["declared"] for name in s["incidents"]}
         assert worse == {row["id"] for row in in_force if row["declared"]}
@@ -156,7 +158,8 @@ class Life:
         assert all(row["id"] in text for row in rows.values()), text
         if "no change seen" in text:
             assert not rows
-        self._compare_commits(list(rows.values()))
+        news = [row for name, row in rows.items() if (name, row["state"]) not in known]
+        self._compare_commits(news)
         self._compare_alerts(rows)
 
     def _compare_commits(self, rows: list[dict[str, Any]]) -> None:

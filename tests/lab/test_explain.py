@@ -173,6 +173,7 @@ def test_what_cannot_be_meant_is_said_in_a_line(repo: Path, words: list[str], sa
     assert len(done.err.strip().splitlines()) == 1
 
 
+@pytest.mark.matrix
 def test_a_bisect_explains_the_commit_that_it_names(repo: Path) -> None:
     """By the verb `explain`, whose answer the ledger keeps as if a person had typed it."""
     words = ("bisect", "HEAD~3..HEAD", "--suite", "tiny", "--task", "fit", "--device", "cpu")
@@ -211,6 +212,7 @@ pattern = 'score=(?P<score>\\S+)'
 """
 
 
+@pytest.mark.matrix
 def test_a_metric_that_is_computed_outside_of_modules_is_a_difference(tmp_path: Path) -> None:
     project = make_project(tmp_path / "project", PRINTED, {"none.py": ""})
     printed = FIT.replace(

@@ -88,6 +88,7 @@ def has_no_bias(seen):
 """
 
 
+@pytest.mark.matrix
 def test_a_team_adds_checks_and_waives_some_with_a_reason(
     tmp_path: Path, answered: Answered
 ) -> None:

@@ -111,6 +111,7 @@ def test_it_blocks_where_it_was_asked_to_and_the_users_hook_decides_first(
     assert users.read_text() == text
 
 
+@pytest.mark.matrix
 def test_a_commit_is_what_the_index_has(project: Project) -> None:
     assert project.run("hook", "install", "--pre-commit", "--block").status == 0
     (project.root / "fit.py").write_text(f"{FIT}# staged\n")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import UNCOMPILED, Done, Project, git, make_project
+from conftest import UNCOMPILED, Done, Project, git, make_project, matrix_after
 from lab.conftest import Answered
 
 from celedger.lab.diagnose.signature import Signature, first_difference
@@ -118,14 +118,14 @@ RENAMED = {
 
 @pytest.mark.parametrize(
     "edit",
-    [
+    matrix_after(1, [
         {"import time\n": "import time\n\n# a comment\n"},
         RENAMED,
         {"        optimiser.zero_grad()\n": "", "loss = F.cross_entropy(net(x), y)": (
             "optimiser.zero_grad()\n        output = net(x)\n"
             "        loss = nn.CrossEntropyLoss()(output, y)"
         )},
-    ],
+    ]),
     ids=["comment", "renamed", "modules of functions"],
 )  # fmt: skip
 def test_an_edit_that_keeps_the_arithmetic_is_the_same(
@@ -139,7 +139,7 @@ def test_an_edit_that_keeps_the_arithmetic_is_the_same(
 
 @pytest.mark.parametrize(
     ("edit", "sentence"),
-    [
+    matrix_after(2, [
         ({"lr=0.1": "lr=0.05"}, "different from step 1: the optimiser's lr: 0.1 → 0.05"),
         ({"F.relu": "F.gelu"}, "different from step 1: what the model returns (loss"),
         ({"net.eval()": ""}, "different from step 3: the buffers of the model"),
@@ -150,7 +150,7 @@ def test_an_edit_that_keeps_the_arithmetic_is_the_same(
             "different from step 1: the optimiser's weight_decay: 0 → 0.001",
         ),
         ({"range(3)": "range(2)"}, "different from step 5: 6 steps, then 4"),
-    ],
+    ]),
 )  # fmt: skip
 def test_an_edit_of_the_numbers_is_named(
     edit: dict[str, str], sentence: str, project: Project
@@ -193,6 +193,7 @@ def test_the_module_that_differs_first_is_named_with_its_line(
     assert task["verdict"] == "different"
 
 
+@pytest.mark.matrix
 def test_what_does_not_repeat_tells_nothing(tmp_path: Path) -> None:
     own = make_project(tmp_path / "project", SUITE, {"none.py": ""})
     script = TRAIN.replace("int(sys.argv[1])", "time.time_ns() % 2**60")
@@ -283,6 +284,7 @@ def test_the_signature_of_a_commit_is_kept_and_that_of_an_edit_is_not(
     shutil.rmtree(own.root / ".git" / "celedger" / "synthetic")
 
 
+@pytest.mark.matrix
 def test_an_edit_of_the_suites_own_script_is_an_edit(tmp_path: Path) -> None:
     suite = SUITE.replace("{python} train.py", "{python} {suite}/fit.py")
     own = make_project(tmp_path / "project", suite, {"fit.py": TRAIN, "plain.py": ""})

@@ -1,5 +1,5 @@
-"""A bisect signs commits where that tells more a second than a training. Real trainings; only how
-long they are said to take is not."""
+"""A bisect signs commits by the lab's own signer. Real trainings; only how long they are said to
+take is not. What a search does with signatures: tests/bisection/test_signed_search.py."""
 
 from __future__ import annotations
 
@@ -101,24 +101,7 @@ def test_signatures_take_the_place_of_trainings(
     assert (again["signed"], again["trials"]) == (0, 0)
 
 
-def test_stored_signatures_count(
-    project: Project, shas: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words = ("bisect", f"{shas[0]}..{shas[-1]}", "--metric", "val_loss", "--dry-run")
-    assert "it may sign commits first" in project.run(*words).out
-    (before,) = json.loads(project.run(*words, "--json").out)["plans"]
-    done = project.run("same", f"{shas[0]}..{shas[-1]}")
-    assert done.status == 0, done.err
-    (after,) = json.loads(project.run(*words, "--json").out)["plans"]
-    (without,) = json.loads(project.run(*words, "--json", "--no-signature").out)["plans"]
-    assert after["trials"] < before["trials"] == without["trials"]
-    assert (after["signs"], without["signs"]) == (True, False)
-    monkeypatch.setattr(Ledger, "usual_seconds", lambda *_: 3600.0)
-    report = bisected(project, shas)
-    assert (report["signed"], whole(report)) == (0, 2)
-    assert report["trials"] <= 4
-
-
+@pytest.mark.matrix
 def test_nothing_is_signed_twice_where_its_bits_are_known_to_repeat(
     project: Project, shas: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,17 +114,7 @@ def test_nothing_is_signed_twice_where_its_bits_are_known_to_repeat(
     assert 0 < report["signed"] == len(signed) == len(set(signed))
 
 
-@pytest.mark.parametrize(("words", "seconds"), [(["--no-signature"], 3600.0), ([], 0.1)])
-def test_without_them_as_ever(
-    words: list[str], seconds: float, project: Project, shas: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    monkeypatch.setattr(Ledger, "usual_seconds", lambda *_: seconds)
-    report = bisected(project, shas, *words)
-    assert report["signed"] == 0
-    assert report["trials"] >= 4  # as many as with them, or more
-
-
+@pytest.mark.matrix
 def test_a_training_that_does_not_repeat_its_bits_is_searched_as_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -214,7 +214,8 @@ def test_what_cannot_be_judged_says_why_and_keeps_its_log(
     shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.matrix)])
+@pytest.mark.matrix
+@pytest.mark.parametrize("workers", [0, 2])
 def test_the_rows_with_the_largest_losses_are_named(
     project: Project, answered: Answered, workers: int
 ) -> None:

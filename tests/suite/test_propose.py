@@ -191,6 +191,7 @@ def test_odd_names_make_a_suite_that_loads(tmp_path: Path) -> None:
     assert task.name == "train-it" and "{tree}/my tools/train it.py" in task.commands[0].template
 
 
+@pytest.mark.matrix
 def test_the_proposed_suite_loads_and_trains(tmp_path: Path) -> None:
     project = make_project(tmp_path / "project")
     git(project.root, "rm", "-rq", "--cached", "--ignore-unmatch", "suites")

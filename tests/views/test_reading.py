@@ -13,8 +13,6 @@ import pytest
 
 from celedger.base.errors import CeledgerError, UsageError
 from celedger.base.model import (
-    BaselineAct,
-    BaselineRecord,
     Commit,
     Mark,
     Metric,
@@ -25,7 +23,6 @@ from celedger.judge.state import state_of
 from celedger.views import samples
 from celedger.views.diff import Diff
 from celedger.views.document import Document, document, dumps
-from celedger.views.drift import DriftDocument
 from celedger.views.format import colourless
 from celedger.views.log import Log
 from celedger.views.show import CommitRows
@@ -285,30 +282,6 @@ def test_what_was_not_judged_has_no_least_change(history: Any, make_commits: Com
     assert told["val_loss"] == math.inf
     assert math.isnan(told["surprise"])
     assert samples.in_order([Metric("surprise"), *history.task.metrics])[0].name == "val_loss"
-
-
-def test_a_slow_drift_is_told_by_its_distance_from_the_pin(
-    history: Any, make_commits: Commits
-) -> None:
-    made = history.commits(make_commits(12))
-    draw = random.Random(3)
-    for i, commit in enumerate(made):
-        for seed in range(3):
-            history.trial(commit, {"val_loss": draw.gauss(0.4 + 0.004 * i, 0.006)}, seed=seed)
-    history.ledger.record_baseline(
-        BaselineRecord(
-            "01KB", BaselineAct.PIN, made[0].sha, "core", "", "val_loss", "Ada", "v1", 1.0
-        )
-    )
-    known = state(history, made)
-    (pinned,) = known.pinned
-    assert (pinned.pinned, pinned.better) == (made[0].sha, False)
-    assert 0 < pinned.low < pinned.high
-    assert pinned.is_clear
-    document = DriftDocument(known, made, {}, {})
-    assert f"(worse) from the pinned {made[0].sha[:8]}" in document.text()
-    assert answer_of(document)["pinned"][0]["pinned"] == made[0].sha
-    assert state(history, made[:1]).pinned == ()
 
 
 def test_seeds_are_compared_with_their_like_where_the_metric_repeats(
