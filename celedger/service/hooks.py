@@ -25,9 +25,6 @@ QUICK = ("pre-push", "pre-commit")  # are installed where they are asked for
 # A script serves the hooks of a group: it looks at the name it runs under.
 _SCRIPTS = {name: group[0] for group in (NAMES, QUICK) for name in group}
 SIGNATURE = "# celedger-hook "
-# Where the notes go, seen from the folder of the script: git's own, or ours for core.hooksPath.
-_FROM_GITS, _FROM_OURS = "../celedger", ".."
-_UNFILLED = "@PYTHON@"  # in a script that was not installed
 _BLOCKS = b"\nblock=yes\n"
 _MODE = 0o700
 
@@ -36,7 +33,6 @@ class HookState(StrEnum):
     ABSENT = "not installed"
     CURRENT = "installed"
     OUTDATED = "installed, by another version or interpreter"
-    COPIED = "copied by hand, does nothing; `celedger hook install` mends it"
     FOREIGN = "another hook is there"
     UNCALLED = "does not call celedger"  # a hook in the folder of core.hooksPath
     CALLED = "calls celedger"
@@ -58,16 +54,13 @@ class Elsewhere:
     lines: tuple[tuple[str, str], ...]  # (hook name, line to add to that hook)
 
 
-def script(
-    python: str, state: str = _FROM_GITS, name: str = NAMES[0], *, block: bool = False
-) -> bytes:
+def script(python: str, name: str = NAMES[0], *, block: bool = False) -> bytes:
     """Return a hook as it is installed, for the interpreter that holds celedger."""
     for home in (PACKAGE / "_shipped" / "hooks", PACKAGE.parent / "hooks"):
         path = home / _SCRIPTS[name]
         if path.is_file():
-            text = path.read_text(encoding="utf-8").replace("@STATE@", state)
-            text = text.replace("=@BLOCK@", "=yes" if block else "=no")
-            return os.fsencode(text.replace(f"={_UNFILLED}", f"={shlex.quote(python)}"))
+            text = path.read_text(encoding="utf-8").replace("@BLOCK@", "yes" if block else "no")
+            return os.fsencode(text.replace("@PYTHON@", shlex.quote(python)))
     raise MachineError("celedger's hook scripts are not installed", "install celedger again")
 
 
@@ -103,10 +96,8 @@ def _status(folder: Path, name: str, python: str) -> HookStatus:
     ours = _ours(folder, name)
     if ours is not None:
         text = ours.read_bytes()
-        current = text == script(python, name=name, block=_BLOCKS in text)
-        copied = f"={_UNFILLED}".encode() in text
-        state = HookState.COPIED if copied else HookState.OUTDATED
-        state = HookState.CURRENT if current else state
+        current = text == script(python, name, block=_BLOCKS in text)
+        state = HookState.CURRENT if current else HookState.OUTDATED
     else:
         state = HookState.ABSENT if _read(path) is None else HookState.FOREIGN
     return HookStatus(name, path, state, ours == path and os.path.lexists(legacy))
@@ -135,7 +126,7 @@ def install(
         if configured is not None:
             every = _asked_for(folder, names)
             for name in every:
-                text = _script_for(folder, name, python, _FROM_OURS, names, block=block)
+                text = _script_for(folder, name, python, names, block=block)
                 files.replace(folder / name, text, _MODE)
             # Such a folder may serve many repositories: the line does nothing in the others.
             line = (
@@ -154,7 +145,7 @@ def install(
         for name in every:
             path, legacy = _paths(folder, name)
             ours = _ours(folder, name)
-            text = _script_for(folder, name, python, _FROM_GITS, names, block=block)
+            text = _script_for(folder, name, python, names, block=block)
             if ours is None and _read(path) is not None:
                 path.rename(legacy)
             files.replace(ours or path, text, _MODE)
@@ -162,11 +153,11 @@ def install(
 
 
 def _script_for(
-    folder: Path, name: str, python: str, state: str, names: Sequence[str], *, block: bool
+    folder: Path, name: str, python: str, names: Sequence[str], *, block: bool
 ) -> bytes:
     ours = _ours(folder, name)
     as_before = ours is not None and _BLOCKS in ours.read_bytes()
-    return script(python, state, name, block=block if name in names else as_before)
+    return script(python, name, block=block if name in names else as_before)
 
 
 def uninstall(repository: Repository) -> list[Path]:

@@ -79,20 +79,19 @@ def test_another_interpreter_makes_a_hook_outdated_and_install_renews_it(
     assert states(project, python) == [HookState.CURRENT] * 2
 
 
-def test_a_hook_that_was_copied_by_hand_says_so_and_install_mends_it(
-    project: Project, python: str
+def test_a_hook_that_was_copied_by_hand_works_and_install_renews_it(
+    project: Project, python: str, tmp_path: Path, program: Program, bell: Bell
 ) -> None:
     repository = Repository.open(project.root)
     copied = repository.hooks_dir() / "post-merge"
     shutil.copy2(Path(hooks.PACKAGE).parent / "hooks" / "post-merge", copied)
     foreign(repository.hooks_dir(), "exit 3", "post-merge.legacy")
-    before = sorted(copied.parent.iterdir())
-    done = subprocess.run([copied, "0"], cwd=project.root, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (3, "")
-    assert "copied by hand and does nothing: `celedger hook install`" in done.stderr
-    assert sorted(copied.parent.iterdir()) == before
-    assert states(project, python) == [HookState.COPIED, HookState.ABSENT]
-    assert "celedger hook install` mends it" in project.run("hook", "status").out
+    program(tmp_path / "other" / "celedger", RING)
+    env = {**os.environ, "PATH": f"{tmp_path / 'other'}:{os.environ['PATH']}"}
+    assert subprocess.run([copied, "0"], cwd=project.root, env=env).returncode == 3
+    assert bell.wait() == "worker --from-hook"
+    assert notes(project.root) == [str(project.root)]
+    assert states(project, python) == [HookState.OUTDATED, HookState.ABSENT]
     hooks.install(repository, python)
     assert states(project, python) == [HookState.CURRENT] * 2
 
