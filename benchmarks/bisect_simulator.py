@@ -26,9 +26,9 @@ from celedger.stats.equal_bits import alike
 from celedger.stats.firstbad import (
     Evidence,
     NoisePrior,
+    Phase,
     Question,
     Reading,
-    State,
     posterior,
 )
 from celedger.stats.lineage import GOOD, Lineage
@@ -227,10 +227,10 @@ def ours_at(case: Case, confidences: Sequence[float]) -> list[Answer]:
             continue
         if choice is None or trials >= (MOST_TRIALS if cell.shift else NULL_TRIALS):
             right = (
-                belief.state is not State.NOTHING_CHANGED and case.first_bad in belief.candidates
+                belief.state is not Phase.NOTHING_CHANGED and case.first_bad in belief.candidates
             )
             if not cell.shift:
-                right = belief.state is State.NOTHING_CHANGED
+                right = belief.state is Phase.NOTHING_CHANGED
             leader = float(belief.probability[belief.leader])
             state, size = belief.state.value, len(belief.candidates)
             mean = spent / decisions

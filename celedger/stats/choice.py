@@ -25,9 +25,9 @@ from celedger.stats.firstbad import (
     FEWEST_GOOD,
     MOST_SPARED,
     Evidence,
+    Phase,
     Posterior,
     Question,
-    State,
     equal_pairs,
     inseparable,
     unconfirmed,
@@ -293,7 +293,7 @@ def choose(
     could tell more."""
     cost = cost or Cost()
     needed = _needed(question, evidence, posterior, cost, beside)
-    if needed is not None or posterior.state is not State.SEARCHING or posterior.belief is None:
+    if needed is not None or posterior.state is not Phase.SEARCHING or posterior.belief is None:
         return needed
     positions, seeds, gain, rate = _alone(question, evidence, posterior, cost, beside)
     if beside.positions:
@@ -393,7 +393,7 @@ def _needed(
     for end, fewest in ((GOOD, FEWEST_GOOD), (bad, FEWEST_BAD)):
         if places.count(end) + running.count(end) < fewest:
             return Choice(end)
-    if posterior.state is not State.SEARCHING:
+    if posterior.state is not Phase.SEARCHING:
         return None
     belief = posterior.belief
     exact = belief is not None and not belief.table.alone and belief.world[EXACT] > UNSETTLED
@@ -448,7 +448,7 @@ def expected_trials(question: Question, evidence: Evidence, posterior: Posterior
     Before the ends are read a shift of ASSUMED_SHIFT sd stands in. inf where nothing is left to
     tell good from bad.
     """
-    if posterior.state is not State.SEARCHING:
+    if posterior.state is not Phase.SEARCHING:
         return 0.0
     places = [reading.position for reading in evidence.readings]
     ends = max(FEWEST_GOOD - places.count(GOOD), 0)

@@ -15,7 +15,7 @@ import numpy as np
 
 from celedger.stats.arrays import Bools
 from celedger.stats.choice import ALONE, Choice, Cost, UnderWay, choose
-from celedger.stats.firstbad import Evidence, Posterior, Question, Reading, State, posterior
+from celedger.stats.firstbad import Evidence, Phase, Posterior, Question, Reading, posterior
 from celedger.stats.lineage import Lineage
 
 DOUBT = 0.05
@@ -62,7 +62,7 @@ def pick(
 ) -> Choice | None:
     """Return the next trial beside those under way, by bits a second; None when the answer stands
     or none tells more."""
-    if seen.posterior.state is not State.SEARCHING:
+    if seen.posterior.state is not Phase.SEARCHING:
         return None
     best = choose(seen.question, evidence, seen.trusting, cost, beside)
     if best is None and not beside.positions:  # only the doubt is left: whole trials settle it

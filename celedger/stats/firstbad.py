@@ -217,7 +217,7 @@ class Evidence:
     untestable: frozenset[int] = frozenset()
 
 
-class State(Enum):
+class Phase(Enum):
     """Where a bisect stands."""
 
     SEARCHING = "searching"
@@ -261,7 +261,7 @@ class Posterior:
     """The smallest credible set at the asked confidence, oldest first."""
     confidence: float
     """The one asked."""
-    state: State
+    state: Phase
     belief: Belief | None = field(default=None, repr=False, compare=False)
     gradual: float = 0.0
     """Probability that the candidates moved the level together, where that is the answer."""
@@ -315,17 +315,17 @@ def posterior(question: Question, evidence: Evidence, like: Posterior | None = N
     Cost: see benchmarks/bisect_simulator.py.
     """
     answer = _posterior(question, evidence, like, question.sure)
-    named = answer.state in (State.FOUND, State.SET)
+    named = answer.state in (Phase.FOUND, Phase.SET)
     rates = answer.belief is not None and answer.belief.fit.rates
     if named and rates and (question.sure == SURE or question.unproven):
         flaky = _posterior(question, evidence, None, 0.0)
         certain = flaky.probability[list(answer.candidates)].sum() * (1 - flaky.no_change)
         if certain < FLAKY_CONFIDENCE:
-            return replace(answer if question.unproven else flaky, state=State.SEARCHING)
-    rise = _slope(question, evidence, answer) if answer.state is State.SEARCHING else None
+            return replace(answer if question.unproven else flaky, state=Phase.SEARCHING)
+    rise = _slope(question, evidence, answer) if answer.state is Phase.SEARCHING else None
     if rise is not None and rise.probability >= GRADUAL:
         candidates = tuple(range(rise.after + 1, rise.by + 1))
-        return replace(answer, state=State.GRADUAL, candidates=candidates, gradual=rise.probability)
+        return replace(answer, state=Phase.GRADUAL, candidates=candidates, gradual=rise.probability)
     return answer
 
 
@@ -462,7 +462,7 @@ def _answer(
     leader = int(first[::-1][np.argmax(probability[first][::-1])])
 
     enough = _enough(evidence, question.lineage.bad)
-    state = State.SEARCHING
+    state = Phase.SEARCHING
     noise = question.noise
     alone = noise is not None and noise.sd == 0 and noise.dof >= MOST_SPARED
     pairs = equal_pairs(evidence, question.lineage.bad)
@@ -471,7 +471,7 @@ def _answer(
     )
     all_alike = pairs >= MOST_SPARED and belief is not None and belief.world[EXACT] > 0.5
     if enough and not doubted and (no_change >= question.confidence or all_alike):
-        state = State.NOTHING_CHANGED
+        state = Phase.NOTHING_CHANGED
     elif (
         enough
         and mass[order[0]] * (1 - no_change) >= question.confidence
@@ -479,7 +479,7 @@ def _answer(
     ):
         # Of commits that no trial can part the prior may leave only one.
         alone = probability[leader] * (1 - no_change) >= question.confidence
-        state = State.FOUND if alone else State.SET
+        state = Phase.FOUND if alone else Phase.SET
         candidates = (leader,) if alone else tuple(int(i) for i in first if probability[i] > 0)
     return Posterior(probability, no_change, leader, candidates, question.confidence, state, belief)
 

@@ -24,7 +24,7 @@ def values(old: str, new: str, call: str, monkeypatch: pytest.MonkeyPatch) -> li
     sides = []
     for side, text in (("a", old), ("b", new)):
         options = json.loads(json.dumps(recorded_values(change, side)))
-        recorder = line_values.Recorder()
+        recorder = line_values.ValueRecorder()
         monkeypatch.setattr("builtins.__celedger_values__", recorder, raising=False)
         events: list[dict[str, Any]] = []
         recorder.begin(_into(events), lambda: True, lambda value: None)
@@ -82,7 +82,7 @@ def test_a_container_is_recorded_as_made_and_as_filled(monkeypatch: pytest.Monke
 
 def test_line_numbers_and_results_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "def f(x):\n    y = x + 1\n    if y:\n        raise KeyError(y)\n    return y\n"
-    recorder = line_values.Recorder()
+    recorder = line_values.ValueRecorder()
     monkeypatch.setattr("builtins.__celedger_values__", recorder, raising=False)
     code = line_values.instrumented(text.encode(), "f.py", [[0, 2, 4, 0]], {"0": ["y"]})
     scope: dict[str, Any] = {}
@@ -128,7 +128,7 @@ def test_a_value_that_cannot_be_read_ends_no_recording() -> None:
             raise RuntimeError
 
     events: list[dict[str, Any]] = []
-    recorder = line_values.Recorder()
+    recorder = line_values.ValueRecorder()
     recorder.begin(_into(events), lambda: True, lambda value: None)
     for name, value in (("a", Broken()), ("b", np.random), ("c", 1)):
         recorder.value(0, name, value)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from celedger.stats import equal_bits
 from celedger.stats.equal_bits import DOUBT
-from celedger.stats.firstbad import Evidence, Question, Reading, State, posterior
+from celedger.stats.firstbad import Evidence, Phase, Question, Reading, posterior
 from celedger.stats.lineage import GOOD, Lineage
 
 N = 16
@@ -71,14 +71,14 @@ def test_a_commit_is_named_only_after_whole_trials_of_it_and_its_parent() -> Non
     evidence = ENDS
     for position, level in ((7, 0.0), (8, 6.0)):
         seen = equal_bits.view(QUESTION, evidence, alike)
-        assert seen.posterior.state is State.SEARCHING
+        assert seen.posterior.state is Phase.SEARCHING
         pick = equal_bits.pick(QUESTION, evidence, seen)
         assert pick is not None and pick.whole
         assert pick.position == position
         more = readings({position: level}, each=1, seed=position)
         evidence = Evidence((*evidence.readings, *more))
     seen = equal_bits.view(QUESTION, evidence, alike)
-    assert seen.posterior.state is State.FOUND
+    assert seen.posterior.state is Phase.FOUND
     assert seen.posterior.candidates == (8,)
     assert equal_bits.pick(QUESTION, evidence, seen) is None
 

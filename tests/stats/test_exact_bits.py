@@ -10,7 +10,7 @@ import pytest
 
 from celedger.stats import equal_bits
 from celedger.stats.choice import choose
-from celedger.stats.firstbad import Evidence, Posterior, Question, Reading, State, posterior
+from celedger.stats.firstbad import Evidence, Phase, Posterior, Question, Reading, posterior
 from celedger.stats.lineage import GOOD, Lineage
 
 Value = Callable[[int, int], float]
@@ -51,7 +51,7 @@ def test_a_change_that_spares_most_seeds_is_found_by_one_that_it_touches(number:
         return float(level[seed] + (position >= first_bad) * touched[seed] * (2 + step[seed] / 2))
 
     answer, path = search(value, Lineage.line(64), 5)
-    assert (answer.state, answer.candidates) == (State.FOUND, (first_bad,))
+    assert (answer.state, answer.candidates) == (Phase.FOUND, (first_bad,))
     assert len(path) <= 7
 
 
@@ -63,7 +63,7 @@ def test_counts_of_iterations_are_read_by_seed() -> None:
         return float(counts[position >= 40][seed % 4])
 
     answer, path = search(value, Lineage.line(64), 4)
-    assert (answer.state, answer.candidates) == (State.FOUND, (40,))
+    assert (answer.state, answer.candidates) == (Phase.FOUND, (40,))
     assert len(path) <= 8
 
 
@@ -78,7 +78,7 @@ def test_of_two_exact_levels_the_larger_step_is_named(n: int, steps: tuple[float
         answer, path = search(
             lambda p, s, w=spread: 1.0 + level(p) + w * float(of_seed[s]), Lineage.line(n), 3
         )  # fmt: skip
-        assert answer.state is State.FOUND
+        assert answer.state is Phase.FOUND
         assert answer.candidates == (places[int(steps[1] > steps[0])],)
         assert len(path) <= 16
 
@@ -95,7 +95,7 @@ def test_merges_are_searched_by_bits_too() -> None:
         return float(of_seed[seed] + 3.0 * bad)
 
     answer, path = search(value, lineage, 3)
-    assert (answer.state, answer.candidates) == (State.FOUND, (4,))
+    assert (answer.state, answer.candidates) == (Phase.FOUND, (4,))
     assert len(path) <= 7
 
 
@@ -136,7 +136,7 @@ def test_of_two_exact_levels_in_a_merged_history_the_larger_step_is_named(
         return 1.0 + (bits & 1) + 0.49 * (bits >> 1) + float(of_seed[seed])
 
     answer, path = search(value, lineage, 3)
-    assert (answer.state, answer.candidates) == (State.FOUND, (large,))
+    assert (answer.state, answer.candidates) == (Phase.FOUND, (large,))
     assert len(path) <= (21 if spread else 6)
 
 
@@ -149,7 +149,7 @@ def test_of_two_equal_steps_that_move_each_seed_differently_one_is_named() -> No
         return float(of_seed[2, seed] + sum(moves))
 
     answer, path = search(value, Lineage.line(64), 3)
-    assert answer.state is State.FOUND
+    assert answer.state is Phase.FOUND
     assert answer.leader in (20, 44)
     assert len(path) <= 20
 
@@ -165,21 +165,21 @@ def test_a_rise_of_which_half_falls_again_is_named_by_seeds_that_agree(number: i
         return (0.12, 2.3, 1.27)[level] + 0.02 * float(noise)
 
     answer, path = search(value, Lineage.line(64), 0)
-    assert (answer.state, answer.leader) == (State.FOUND, first)
+    assert (answer.state, answer.leader) == (Phase.FOUND, first)
     assert len(path) <= 14
 
 
 def test_four_more_seeds_are_tried_in_pairs_before_nothing_is_said_to_have_changed() -> None:
     of_seed = np.random.default_rng(3).standard_normal(40)
     answer, path = search(lambda p, s: float(of_seed[s]), Lineage.line(64), 2)
-    assert answer.state is State.NOTHING_CHANGED
+    assert answer.state is Phase.NOTHING_CHANGED
     assert sorted(path) == [(p, s) for p in (GOOD, 63) for s in range(2, 6)]
     # Of changes 7 : 3, which touch a share of the seeds ~ Beta(1, 0.3): so often they spare six.
     spared = (1 - np.random.default_rng(0).beta(1, 0.3, 200_000)) ** 6
     assert answer.no_change == pytest.approx(0.3 / (0.3 + 0.7 * spared.mean()), abs=0.005)
     touched = lambda p, s: float(of_seed[s] + 5.0 * (s == 4 and p >= 30))  # noqa: E731
     answer, path = search(touched, Lineage.line(64), 2)
-    assert (answer.state, answer.candidates) == (State.FOUND, (30,))
+    assert (answer.state, answer.candidates) == (Phase.FOUND, (30,))
 
 
 def test_a_seed_of_one_end_is_not_preferred_to_one_that_differs_between_them() -> None:
@@ -209,7 +209,7 @@ def test_a_new_draw_of_all_bits_is_located_and_then_settled_by_further_seeds() -
             lambda p, s, d=shift: float(drawn[int(p >= 20), s] + d * (p >= 20)),
             Lineage.line(32), 3, most=40,
         )  # fmt: skip
-        assert (answer.state is State.FOUND) == bool(shift)
+        assert (answer.state is Phase.FOUND) == bool(shift)
         assert answer.leader == 20
         inner = [position for position, _ in path if position not in (GOOD, 31)]
         assert len(inner) == len(set(inner)) <= 6  # one look each: their bits say the rest
@@ -220,7 +220,7 @@ def test_an_exact_change_below_the_floor_is_not_named() -> None:
     answer, _ = search(
         lambda p, s: float(of_seed[s] + 0.1 * (p >= 9)), Lineage.line(16), 3, floor=1.0
     )
-    assert answer.state is not State.FOUND
+    assert answer.state is not Phase.FOUND
 
 
 def test_the_seeds_of_a_class_are_those_of_all_that_repeat_each_other() -> None:
@@ -242,4 +242,4 @@ def test_counts_that_no_two_seeds_share_are_rounded_all_the_same() -> None:
     rows += [(27, 22, 1), *((at, 26, 0) for at in (56, 27, 13, 6))]
     evidence = Evidence(tuple(Reading(at, float(count), seed) for at, count, seed in rows))
     answer = posterior(Question(Lineage.line(114), floor=1.15), evidence)
-    assert answer.state is State.SEARCHING and answer.no_change < 0.7
+    assert answer.state is Phase.SEARCHING and answer.no_change < 0.7

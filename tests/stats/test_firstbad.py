@@ -17,10 +17,10 @@ from celedger.stats.failure_rates import SURE_EXACT, SURE_REPEATED
 from celedger.stats.firstbad import (
     Evidence,
     NoisePrior,
+    Phase,
     Posterior,
     Question,
     Reading,
-    State,
     posterior,
 )
 from celedger.stats.lineage import GOOD, Lineage
@@ -68,7 +68,7 @@ def test_the_ends_are_asked_for_first() -> None:
 def test_a_sure_crash_takes_one_reading_a_halving_and_a_few_more(first_bad: int) -> None:
     question = Question(Lineage.line(1024), binary=True)
     answer, path = bisect(question, lambda position: float(position >= first_bad))
-    assert (answer.state, answer.candidates) == (State.FOUND, (first_bad,))
+    assert (answer.state, answer.candidates) == (Phase.FOUND, (first_bad,))
     assert len(path) <= 3 + 10 + 9  # where only the last commit crashes, it may be by chance
     assert answer.effect > 0.9 and np.isnan(answer.noise)
 
@@ -79,10 +79,10 @@ def test_where_crashes_may_prove_themselves_the_leader_is_asked_for_them() -> No
     inside = (Reading(3, 0.0), Reading(5, 1.0), Reading(4, 1.0))
     question = Question(Lineage.line(8), binary=True, asked=3, sure=SURE_EXACT)
     evidence = Evidence(stored + inside)
-    assert posterior(question, evidence).state is State.FOUND
+    assert posterior(question, evidence).state is Phase.FOUND
     question = replace(question, sure=SURE_REPEATED, unproven=2)
     answer = posterior(question, Evidence((*evidence.readings, Reading(4, 1.0))))
-    assert (answer.state, answer.leader) == (State.SEARCHING, 4)
+    assert (answer.state, answer.leader) == (Phase.SEARCHING, 4)
     asked = choose(question, evidence, answer)
     assert asked is not None and asked.position == 4
 
@@ -91,7 +91,7 @@ def test_a_flaky_crash_is_found() -> None:
     source = random.Random(3)
     question = Question(Lineage.line(64), binary=True)
     answer, _ = bisect(question, lambda p: float(p >= 40 and source.random() < 0.5))
-    assert answer.state is State.FOUND and 40 in answer.candidates
+    assert answer.state is Phase.FOUND and 40 in answer.candidates
 
 
 @pytest.mark.matrix
@@ -108,7 +108,7 @@ def test_a_crash_that_comes_every_other_time_is_not_laid_on_a_later_commit() -> 
         stored = tuple(Reading(p, float(p == 31)) for p in (GOOD, 31) for _ in range(3))
         question = Question(Lineage.line(32), binary=True, asked=3)
         answer, _ = bisect(question, read, readings=stored)
-        wrong += answer.state is State.FOUND and answer.leader != first_bad
+        wrong += answer.state is Phase.FOUND and answer.leader != first_bad
     assert wrong <= 4  # at 5 % wrong, more than 4 of 30 has probability 1.6 %
 
 
@@ -118,7 +118,7 @@ def test_an_exact_metric_takes_one_reading_a_halving_and_none_twice() -> None:
         Question(Lineage.line(1024)),
         lambda p: 3.0 + 0.5 * (p >= 300) + (0.0 if p == GOOD else float(drift[p])),
     )
-    assert (answer.state, answer.candidates) == (State.FOUND, (300,))
+    assert (answer.state, answer.candidates) == (Phase.FOUND, (300,))
     assert len(path) <= 3 + 10 + 1
     assert len(set(path)) == len(path) - 1  # only the good end is read twice
 
@@ -136,49 +136,49 @@ def test_an_infinite_metric_is_searched_as_a_crash() -> None:
     answer, path = bisect(
         Question(Lineage.line(256)), lambda p: np.inf if p >= 77 else 1 + 0.1 * np.sin(p)
     )
-    assert (answer.state, answer.candidates) == (State.FOUND, (77,))
+    assert (answer.state, answer.candidates) == (Phase.FOUND, (77,))
     assert len(path) <= 3 + 8 + 5  # two of its readings show that it is no flaky one
 
 
 def test_a_commit_that_diverges_alone_is_not_blamed_for_a_finite_change() -> None:
     noise = noisy(40, 8, 5)
     answer, _ = bisect(Question(Lineage.line(64)), lambda p: np.nan if p == 31 else noise(p))
-    assert answer.state is State.FOUND and answer.candidates == (40,)
+    assert answer.state is Phase.FOUND and answer.candidates == (40,)
 
 
 @pytest.mark.parametrize("shift", [-30.0, -3.0])
 def test_a_change_for_the_better_is_not_named(shift: float) -> None:
     answer, path = bisect(Question(Lineage.line(64)), noisy(20, shift, 1))
-    assert answer.state is State.NOTHING_CHANGED
+    assert answer.state is Phase.NOTHING_CHANGED
     assert len(path) < 30
 
 
 def test_a_range_in_which_nothing_changed_is_said_to_be_so() -> None:
     known = tuple(Reading(p, random.Random(p).gauss(0, 1)) for p in (GOOD, 63) for _ in range(2))
     answer, _ = bisect(Question(Lineage.line(64)), noisy(0, 0, 2), readings=known, most=400)
-    assert answer.state is State.NOTHING_CHANGED
+    assert answer.state is Phase.NOTHING_CHANGED
     answer, path = bisect(Question(Lineage.line(64)), lambda _: 1.5)
-    assert answer.state is State.NOTHING_CHANGED and len(path) <= 5
+    assert answer.state is Phase.NOTHING_CHANGED and len(path) <= 5
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0])
 def test_a_crash_that_never_or_always_happens_is_no_change(value: float) -> None:
     answer, path = bisect(Question(Lineage.line(64), binary=True), lambda _: value)
-    assert answer.state is State.NOTHING_CHANGED and len(path) < 40
+    assert answer.state is Phase.NOTHING_CHANGED and len(path) < 40
 
 
 def test_of_two_changes_the_larger_is_named() -> None:
     noise = noisy(40, 6, 3)
     answer, _ = bisect(Question(Lineage.line(64)), lambda p: noise(p) + 2.0 * (p >= 15))
-    assert answer.state is State.FOUND and answer.candidates == (40,)
+    assert answer.state is Phase.FOUND and answer.candidates == (40,)
 
 
 def test_a_change_below_the_floor_is_nothing_worth_naming() -> None:
     read = noisy(20, 2, 4)
     answer, _ = bisect(Question(Lineage.line(32), floor=1.0), read)
-    assert answer.state is State.FOUND
+    assert answer.state is Phase.FOUND
     answer, _ = bisect(Question(Lineage.line(32), floor=6.0), read)
-    assert answer.state is State.NOTHING_CHANGED
+    assert answer.state is Phase.NOTHING_CHANGED
 
 
 def test_where_only_untestable_commits_separate_the_answer_is_the_set() -> None:
@@ -187,7 +187,7 @@ def test_where_only_untestable_commits_separate_the_answer_is_the_set() -> None:
         question = Question(Lineage.line(64), binary=binary)
         read = (lambda p: float(p >= 31)) if binary else noisy(31, shift, 1)
         answer, path = bisect(question, read, broken=broken)
-        assert answer.state is State.SET
+        assert answer.state is Phase.SET
         assert answer.candidates == (30, 31, 32, 33)
         assert all(path.count(p) <= 1 for p in broken)
 
@@ -195,7 +195,7 @@ def test_where_only_untestable_commits_separate_the_answer_is_the_set() -> None:
 def test_untestable_commits_elsewhere_do_no_harm() -> None:
     broken = frozenset(range(5, 60, 7))
     answer, path = bisect(Question(Lineage.line(64)), noisy(30, 8, 1), broken=broken)
-    assert answer.state is State.FOUND and answer.candidates == (30,)
+    assert answer.state is Phase.FOUND and answer.candidates == (30,)
     assert len(path) < 20
 
 
@@ -206,7 +206,7 @@ def test_commits_equal_to_an_untestable_one_are_untestable_too() -> None:
     assert question.hidden(Evidence(untestable=frozenset({25, 50}))) == {*range(25, 40), 50}
     assert not question.hidden(Evidence((Reading(25, 1.0),), frozenset({25})))
     answer, path = bisect(question, noisy(45, 8, 1), broken=frozenset({25}))
-    assert (answer.state, answer.candidates) == (State.FOUND, (45,))
+    assert (answer.state, answer.candidates) == (Phase.FOUND, (45,))
     assert sum(25 <= p < 40 for p in path) <= 1
     assert len(path) < 20
 
@@ -220,7 +220,7 @@ def test_a_side_branch_is_searched_through_its_merge() -> None:
     answer, path = bisect(
         Question(lineage), lambda p: 8.0 * (p != GOOD and reached[p] > 0) + source.gauss(0, 1)
     )
-    assert answer.state is State.FOUND and answer.candidates == (4,)
+    assert answer.state is Phase.FOUND and answer.candidates == (4,)
     assert {3, 4} <= set(path)  # culprit and parent were measured
 
 
@@ -229,7 +229,7 @@ def test_untestable_merge_parents_make_a_set_on_a_history_with_merges() -> None:
     answer, _ = bisect(
         Question(lineage, binary=True), lambda p: float(p >= 3), broken=frozenset({1, 2})
     )
-    assert answer.state is State.SET and answer.candidates == (1, 2, 3)
+    assert answer.state is Phase.SET and answer.candidates == (1, 2, 3)
 
 
 def test_an_untestable_fork_is_seen_through_its_branch() -> None:
@@ -239,7 +239,7 @@ def test_an_untestable_fork_is_seen_through_its_branch() -> None:
     answer, _ = bisect(
         Question(lineage, binary=True), lambda p: float(p >= 1), broken=frozenset({1})
     )
-    assert answer.state is State.SET and answer.candidates == (1, 2)
+    assert answer.state is Phase.SET and answer.candidates == (1, 2)
 
 
 def test_stored_readings_are_used_and_cheap_commits_preferred() -> None:
@@ -264,7 +264,7 @@ def test_prior_weights_steer_the_search_but_do_not_decide_it() -> None:
 
 def test_one_candidate_is_confirmed_by_the_ends() -> None:
     answer, path = bisect(Question(Lineage.line(1)), noisy(0, 8, 0))
-    assert answer.state is State.FOUND and answer.candidates == (0,)
+    assert answer.state is Phase.FOUND and answer.candidates == (0,)
     assert {GOOD, 0} <= set(path)
 
 
@@ -282,7 +282,7 @@ def test_few_answers_are_wrong(kind: str) -> None:
 
         stored = tuple(Reading(p, read(p)) for p in (GOOD, 63) for _ in range(5))
         answer, path = bisect(Question(Lineage.line(64)), read, readings=stored)
-        wrong += answer.state is not State.FOUND or first_bad not in answer.candidates
+        wrong += answer.state is not Phase.FOUND or first_bad not in answer.candidates
         trials += len(path)
     assert wrong <= 4  # 95 % confidence: more than 4 of 30 has probability 1.6 %
     assert trials / 30 < 15
@@ -356,9 +356,9 @@ def test_whatever_is_read_the_answer_is_a_distribution(
 
 def test_a_metric_that_repeats_exactly_settles_a_single_commit_by_its_ends() -> None:
     some = (Reading(GOOD, 2.0), Reading(GOOD, 2.0), Reading(0, 2.5), Reading(0, 2.5))
-    assert posterior(Question(Lineage.line(1)), Evidence(some)).state is State.FOUND
+    assert posterior(Question(Lineage.line(1)), Evidence(some)).state is Phase.FOUND
     below = posterior(Question(Lineage.line(1), floor=1.0), Evidence(some))
-    assert below.state is not State.FOUND
+    assert below.state is not Phase.FOUND
 
 
 def test_more_of_the_same_evidence_for_a_commit_raises_it() -> None:
@@ -441,7 +441,7 @@ def test_whether_anything_changed_is_asked_of_the_ends(seed: int) -> None:
         if answer.no_change > DOUBTED:
             assert choice.position in (GOOD, 63)
         known.append(Reading(choice.position, source.gauss(0, 1)))
-    assert answer.state is not State.FOUND
+    assert answer.state is not Phase.FOUND
 
 
 # --- unequal priors ----------------------------------------------------------------------------
@@ -452,7 +452,7 @@ def test_of_commits_that_no_trial_can_part_the_prior_may_leave_one() -> None:
     prior[[7, 8]] = 0.0, 1e-9
     question = Question(Lineage.line(16), prior=tuple(prior))
     answer, _ = bisect(question, noisy(9, 8, 0), broken=frozenset({7, 8}))
-    assert (answer.state, answer.candidates) == (State.FOUND, (9,))
+    assert (answer.state, answer.candidates) == (Phase.FOUND, (9,))
     assert answer.probability[7] == 0
 
 
@@ -461,7 +461,7 @@ def test_where_only_one_commit_has_weight_it_is_measured_and_named(weight: float
     prior = np.full(200, weight)
     prior[77] = 1.0
     answer, path = bisect(Question(Lineage.line(200), prior=tuple(prior)), noisy(77, 6, 1))
-    assert (answer.state, answer.candidates) == (State.FOUND, (77,))
+    assert (answer.state, answer.candidates) == (Phase.FOUND, (77,))
     assert len(path) < 12
 
 
@@ -478,7 +478,7 @@ def test_ends_that_surely_differ_are_never_said_to_be_alike() -> None:
     question = Question(Lineage.line(20), floor=11195.0, selected=(2, 3))
     answer = posterior(question, evidence)
     assert answer.no_change > question.confidence  # or this test asks nothing
-    assert answer.state is State.SEARCHING
+    assert answer.state is Phase.SEARCHING
     best = choose(question, evidence, answer)
     assert best is not None
     assert best.position in (GOOD, 19)

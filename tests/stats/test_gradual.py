@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from celedger.stats.choice import choose
-from celedger.stats.firstbad import Evidence, Posterior, Question, Reading, State, posterior, slope
+from celedger.stats.firstbad import Evidence, Phase, Posterior, Question, Reading, posterior, slope
 from celedger.stats.lineage import GOOD, Lineage
 
 AT = np.repeat(np.array([-1, 5, 10, 15, 18, 20, 22, 24, 26, 28, 30, 35, 45, 63]), 3)
@@ -76,7 +76,7 @@ def bisected(level: np.ndarray, number: int) -> tuple[Posterior, int]:
 def test_a_search_ends_at_a_slope_and_names_a_step() -> None:
     level = 8 * np.clip((np.arange(64) - 19) / 12, 0, 1)
     answer, trials = bisected(level, 0)
-    assert answer.state is State.GRADUAL and trials < 40
+    assert answer.state is Phase.GRADUAL and trials < 40
     assert answer.candidates[0] <= 20 and answer.candidates[-1] >= 30
     answer, _ = bisected(4.0 * (np.arange(64) >= 25), 0)
-    assert (answer.state, answer.leader) == (State.FOUND, 25)
+    assert (answer.state, answer.leader) == (Phase.FOUND, 25)

@@ -11,7 +11,7 @@ import pytest
 from celedger.stats import equal_seeds
 from celedger.stats.choice import choose
 from celedger.stats.equal_seeds import KAPPA, RHO, Readings
-from celedger.stats.firstbad import Evidence, Question, Reading, State, posterior
+from celedger.stats.firstbad import Evidence, Phase, Question, Reading, posterior
 from celedger.stats.lineage import GOOD, Lineage
 
 
@@ -116,7 +116,7 @@ def test_a_shift_below_the_spread_of_seeds_is_found_in_pairs(number: int) -> Non
         if seed is None:
             seed = next(s for s in count() if s not in used)
         readings.append(read(choice.position, seed))
-    assert (answer.state, answer.candidates) == (State.FOUND, (first_bad,))
+    assert (answer.state, answer.candidates) == (Phase.FOUND, (first_bad,))
     assert len(readings) <= 6 + 30
 
 
@@ -131,6 +131,6 @@ def test_a_seed_that_an_end_lacks_is_asked_there_however_many_there_are() -> Non
     readings += [Reading(GOOD, float(0.9 * own[20]), 20), Reading(15, float(0.9 * own[0]), 0)]
     question, evidence = Question(Lineage.line(32), none_prior=0.15), Evidence(tuple(readings))
     answer = posterior(question, evidence)
-    assert answer.no_change > 0.3 and answer.state is State.SEARCHING
+    assert answer.no_change > 0.3 and answer.state is Phase.SEARCHING
     choice = choose(question, evidence, answer)
     assert choice is not None and (choice.position, choice.seed) == (31, 20)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from celedger.stats.choice import choose
-from celedger.stats.firstbad import Evidence, Question, Reading, State, posterior
+from celedger.stats.firstbad import Evidence, Phase, Question, Reading, posterior
 from celedger.stats.lineage import GOOD, Lineage
 from celedger.stats.signed_prior import MOST_SHOWN, SignedRange, shows
 
@@ -153,7 +153,7 @@ def test_a_search_trains_less_where_it_shows_and_is_right_where_it_does_not(
                 level = 4.0 if choice.position >= bad else 0.0
                 reading = Reading(choice.position, level + float(random.standard_normal()))
                 readings.append(reading)
-        assert belief.state is State.FOUND
+        assert belief.state is Phase.FOUND
         wrong += belief.leader != bad
         trained.append(len(readings) - 12)
     assert np.mean(trained) <= most

@@ -171,11 +171,11 @@ class Report:
 
 
 _STATUS = {
-    firstbad.State.FOUND: "found",
-    firstbad.State.SET: "set",
-    firstbad.State.NOTHING_CHANGED: "nothing-changed",
-    firstbad.State.GRADUAL: "gradual",
-    firstbad.State.SEARCHING: "undecided",
+    firstbad.Phase.FOUND: "found",
+    firstbad.Phase.SET: "set",
+    firstbad.Phase.NOTHING_CHANGED: "nothing-changed",
+    firstbad.Phase.GRADUAL: "gradual",
+    firstbad.Phase.SEARCHING: "undecided",
 }
 
 

@@ -140,7 +140,7 @@ class Track:
     def unseen_middle(self) -> int | None:
         """Return where to look before "nothing changed" is said of alike ends: in the middle, and
         where it is worse than both ends again. None where that was done."""
-        if self.posterior.state is not firstbad.State.NOTHING_CHANGED or not self.symptom.metric:
+        if self.posterior.state is not firstbad.Phase.NOTHING_CHANGED or not self.symptom.metric:
             return None
         values: dict[int, list[float]] = {}
         for reading in self.evidence.readings:
@@ -178,7 +178,7 @@ class Track:
     def named(self) -> tuple[int, ...]:
         """Return the commit that is named and, before it, its nearest ancestor for which a trial
         speaks."""
-        if self.posterior.state is not firstbad.State.FOUND:
+        if self.posterior.state is not firstbad.Phase.FOUND:
             return ()
         tested = {reading.position for reading in self.evidence.readings}
         leader = self.posterior.leader

@@ -98,7 +98,7 @@ def search(
     )  # fmt: skip
     stored = [t.told_by(seeking.records) - t.told_by(seeking.spent) for t in seeking.tracks]
     budget = limits.budget + len(seeking.spent)
-    searching = [t for t in seeking.tracks if t.posterior.state is firstbad.State.SEARCHING]
+    searching = [t for t in seeking.tracks if t.posterior.state is firstbad.Phase.SEARCHING]
     if searching:
         expected(max(track.expected_trials() for track in searching))
 
@@ -226,7 +226,7 @@ class _Search:
 
     def spare(self, under_way: Sequence[Proposal]) -> list[Proposal]:
         """Return which trials under way are not worth their end: all metrics are answered."""
-        if any(t.posterior.state is firstbad.State.SEARCHING for t in self.tracks):
+        if any(t.posterior.state is firstbad.Phase.SEARCHING for t in self.tracks):
             return []
         return [p for p in under_way if p.aim not in (Aim.NAMED, Aim.LOOK)]
 

@@ -284,7 +284,7 @@ def log(
         before = signature
 
 
-class Signer:
+class StepSigner:
     """Signs commits for a bisect, each when it is asked for (celedger.judge.bisection.signing)."""
 
     def __init__(self, bench: Bench, task: Task) -> None:

@@ -26,7 +26,7 @@ from .fed_rows import FedRows
 from .losses import CHOOSERS, LossCall, leading, loss_call
 from .names import IdentityMap
 from .observe import Args, Kwargs
-from .replay import Recorder, Replay, detached
+from .replay import InputRecorder, Replay, detached
 from .tensors import address, content, follow_graph, graph_node, tensors, whole
 
 LOOKS = 50  # steps whose gradients, losses and inputs are read
@@ -93,7 +93,7 @@ class FirstSteps(observe.Probe):
         self._batch_step = -1
         self._stack: list[nn.Module] = []
         self._evaluating = self._backward = False
-        self._first: Recorder | None = Recorder()  # until the loss of the first step
+        self._first: InputRecorder | None = InputRecorder()  # until the loss of the first step
         self._first_loss: tuple[LossCall | None, Sequence[Tensor]] = None, ()
         self._calls: list[LossCall] = []  # since the last backward pass
         self._codes = IdentityMap()

@@ -44,7 +44,7 @@ _Definition = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 Ranges = Sequence[Sequence[int]]
 
 
-class Recorder:
+class ValueRecorder:
     """The values so far. `write` takes an event, or is None until there is a place for them;
     `wanted` returns True while values are recorded."""
 
@@ -293,7 +293,7 @@ def _portable(text: str) -> str:
 # --- the files
 
 
-recorder = Recorder()
+recorder = ValueRecorder()
 
 
 def install(options: Mapping[str, Any]) -> None:

@@ -70,7 +70,7 @@ class Replay(NamedTuple):
         return loss.mean(values[self.end])
 
 
-class Recorder:
+class InputRecorder:
     """The calls of the first step, until its loss is known."""
 
     def __init__(self) -> None:
