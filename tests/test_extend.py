@@ -55,6 +55,7 @@ def test_a_verb(project: Project, tmp_path: Path) -> None:
     assert project.run("slowest").status == 129
 
 
+@pytest.mark.matrix
 def test_an_engine(tmp_path: Path) -> None:
     """The other machine is another clone; what a trial sees there is this variable."""
     env = package("by_command", tmp_path / "site")
@@ -81,6 +82,7 @@ def test_an_engine(tmp_path: Path) -> None:
     assert "the ledger holds every trial asked for" in again.err
 
 
+@pytest.mark.matrix
 def test_a_probe(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     env = package("weigh", tmp_path / "site")

@@ -177,6 +177,7 @@ with torch.no_grad():
 """
 
 
+@pytest.mark.matrix
 def test_a_model_as_people_write_it_is_followed_from_its_start(tmp_path: Path) -> None:
     (tmp_path / "fit.py").write_text(PEOPLE)
     (tmp_path / "out").mkdir()
