@@ -213,7 +213,7 @@ def table(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="A parameter to show, or seed; may be repeated [default: those that vary].",
+            help="A parameter to show; may be repeated [default: those that vary].",
         ),
     ] = None,
     metric: Annotated[

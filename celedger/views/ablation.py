@@ -5,10 +5,10 @@ parameters at a commit; trials of different definitions or environments are neve
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from celedger.base.errors import CeledgerError, UsageError
-from celedger.base.model import CLOCKED, Commit, Direction, Metric, TrialRecord
+from celedger.base.model import CLOCKED, Commit, Direction, Metric
 from celedger.judge.incident import MetricNoise, State
 from celedger.judge.variants import Lead, lead, shares
 from celedger.ledger.read import Reader
@@ -18,7 +18,6 @@ from celedger.views.document import Document, pick
 from celedger.views.format import NONE, Column, amount, plain, short, table
 from celedger.views.samples import Batch, Sample
 
-SEED = "seed"  # may be named among the parameters: then every seed is a row
 _PLACES = ("commit", "suite", "task", "environment")  # tell rows apart, besides parameters
 _NAMED = 3  # variants that may be as good, by name
 
@@ -87,19 +86,18 @@ class Ablation(Document):
             metrics_of_row = [declared.get(metric.name, metric) for metric in columns]
             values = definitions[batch.recipe].get("params")
             settings = dict(values) if isinstance(values, Mapping) else {}
-            for part, seed in _parts(batch) if SEED in params else [(batch, {})]:
-                rows.append(row := AblationRow.of(part, metrics_of_row, settings | seed))
-                place = tuple(getattr(row, name) for name in _PLACES)
-                variants.setdefault(place, []).append((row, part))
+            rows.append(row := AblationRow.of(batch, metrics_of_row, settings))
+            place = tuple(getattr(row, name) for name in _PLACES)
+            variants.setdefault(place, []).append((row, batch))
         names = list(dict.fromkeys(name for row in rows for name in row.params))
         varied = _varied(names, rows)
         if params:
-            varied = [_checked("parameter", name, [*names, SEED]) for name in params]
+            varied = [_checked("parameter", name, names) for name in params]
         varying = [column for column in _PLACES if len({getattr(row, column) for row in rows}) > 1]
         if not varying and not varied:
             varying = ["task"]
-        leads = [] if SEED in params else _leads(variants.values(), columns, state)
-        return cls(tuple(varying), tuple(varied), tuple(columns), tuple(rows), tuple(leads))
+        leads = tuple(_leads(variants.values(), columns, state))
+        return cls(tuple(varying), tuple(varied), tuple(columns), tuple(rows), leads)
 
     def text(self, width: int = 100) -> str:
         columns = [Column(name) for name in (*self.places, *self.params)]
@@ -211,24 +209,13 @@ def _batches(
     return batches
 
 
-def _parts(batch: Batch) -> list[tuple[Batch, dict[str, object]]]:
-    """Split a batch by seed."""
-    by_seed: dict[int, list[TrialRecord]] = {}
-    for record in sorted(batch.records, key=lambda r: r.trial.seed):
-        by_seed.setdefault(record.trial.seed, []).append(record)
-    return [
-        (replace(batch, records=tuple(records_of_seed)), {SEED: seed})
-        for seed, records_of_seed in by_seed.items()
-    ]
-
-
 def _base(task: str) -> str:
     return task.partition("[")[0]
 
 
 def _checked(kind: str, name: str, names: Collection[str]) -> str:
     if name not in names:
-        hint = f"there are {', '.join(sorted(names))}" if names else "nothing was run yet"
+        hint = f"there are {', '.join(sorted(names))}" if names else "there is none"
         raise UsageError(f"there is no {kind} {name!r}", hint)
     return name
 
