@@ -618,6 +618,26 @@ _BYTES = re.compile(
 _SECONDS = re.compile(r"(step_time|latency)_p\d\d|step_time|evaluation_time|duration|cpu_time")
 
 
+_CLOCKED_NAME = re.compile(
+    r"(.*_)?(time|times|seconds|latency|throughput)(_p\d\d)?|.*_(m|u|n)s|.*_per_s(ec|econd)?"
+)
+_CLOCKED_UNIT = re.compile(r"[mµun]?s|min|h|.*/(s|min|h)")
+_MEMORY_NAME = re.compile(r"(.*_)?(memory|bytes|rss|vram)|.*_[kmg]i?b")
+_MEMORY_UNIT = re.compile(r"[kKMGT]?i?B")
+
+
+def usual_kind(metric: str, unit: str) -> Kind:
+    """Return the kind of a metric of this name and unit where nobody declared one. What a clock or
+    the memory tells must not be taken for computed: equal bits do not make it equal."""
+    if metric == "cpu_time":
+        return Kind.WORK
+    if _CLOCKED_UNIT.fullmatch(unit) or _CLOCKED_NAME.fullmatch(metric):
+        return Kind.SPEED
+    if _MEMORY_UNIT.fullmatch(unit) or _MEMORY_NAME.fullmatch(metric):
+        return Kind.MEMORY
+    return Kind.QUALITY
+
+
 def usual_unit(metric: str) -> str:
     """Return the unit of a metric of this name where nobody declared one: "" where it has none."""
     if _BYTES.fullmatch(metric):

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 LONGEST = 1 << 15  # values of a series; then every other one is dropped
 FEWEST = 5  # steps: of fewer, the median says nothing
 APART = 200  # times what a reading of the memory takes lie between two of them
+_FEWEST_SIZES = 10  # readings of the memory
 _HASHED = 64  # bytes of the first parameter
 _LEAST = 1 << 20  # bytes: who has less given out is not the allocator of this process
 
@@ -94,16 +95,22 @@ class StepMeter:
         return figures
 
     def _growth(self) -> float | None:
-        """Return the bytes that each step adds between two tenths of the training, the sixth and
-        the last: at its beginning memory grows until allocators and caches are full."""
+        """Return the bytes that each step adds between the third and the last quarter of the
+        training: at its beginning memory grows until allocators and caches are full. Of each
+        quarter the lower quartile counts: what a larger batch or an evaluation needs for a while is
+        no growth, and what is given back is none either."""
         count = len(self._sizes)
-        tenth = count // 10
-        if not tenth:
+        if count < _FEWEST_SIZES:
             return None
-        middle = slice(count // 2, count // 2 + tenth)
-        steps = _median(self._sized_at[-tenth:]) - _median(self._sized_at[middle])
-        grown = _median(self._sizes[-tenth:]) - _median(self._sizes[middle])
-        return grown / steps
+        third, last = slice(count // 2, count // 2 + count // 4), slice(-(count // 4), None)
+        steps = _quartile(self._sized_at[last]) - _quartile(self._sized_at[third])
+        grown = _quartile(self._sizes[last]) - _quartile(self._sizes[third])
+        return max(0.0, grown) / steps
+
+
+def _quartile(values: Any) -> float:
+    """Return the lower one."""
+    return float(sorted(values)[(len(values) - 1) // 4])
 
 
 def _median(values: Any) -> float:

@@ -212,7 +212,7 @@ def _next(session: Session, state: State) -> str:
     likely = doubt is not None and doubt.probability >= _LIKELY
     if doubt is not None and likely and all(i.is_named or not i.declared for i in in_force):
         names = {"suite": doubt.suite, "task": doubt.task, "metric": doubt.metric}
-        searched = f"{doubt.among[0][:12]}~1..{doubt.seen_at[:12]}"
+        searched = f"{doubt.among[0][:12]}~1..{doubt.among[-1][:12]}"
         return f"{command('bisect', searched, **names)} settles whether {doubt.metric} got worse"
     for incident in in_force:
         if typed := incident.next():

@@ -239,10 +239,16 @@ def _of_steps(derivation: Derivation, incident: StepIncident) -> _Part:
     return _Part(
         incident.first, incident.last, incident.likeliest, incident.probability, incident.state,
         "drift" if incident.kind is StepKind.DRIFT else "metric", tuple(rows), incident.id,
-        min((step.likeliest for step in steps), default=incident.last),
+        _first_of((step.likeliest for step in steps), incident.first, incident.last),
         min((step.known for step in steps), default=-1), incident.closed, (), incident.was_sure,
         f"a part of {incident.joined}" if incident.joined else "", sizes, incident.also,
     )  # fmt: skip
+
+
+def _first_of(places: Iterable[int], first: int, last: int) -> int:
+    """Return the first of the places that lies in a set, else the set's last one: a bisect may have
+    found the cause after the place where a metric by itself seemed to have moved."""
+    return min((place for place in places if first <= place <= last), default=last)
 
 
 def _as_recorded(derivation: Derivation, told: Told) -> _Part:
@@ -339,7 +345,7 @@ def _joined(
         metrics=(*new.metrics, *mate.metrics) if not mate.failures
         else (*mate.metrics, *new.metrics),
         id="".join(ids[:1]), also=(*mate.also, *new.also, *ids[1:]),
-        seen=min(mate.seen, new.seen), known=max(mate.known, new.known),
+        seen=_first_of((mate.seen, new.seen), first, last), known=max(mate.known, new.known),
         closed=closed, failures=failures, was_sure=True,
     )  # fmt: skip
     return [joined if part is mate else part for part in parts]

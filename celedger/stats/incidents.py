@@ -63,6 +63,8 @@ class _Cause:
             self.commits = commits
         elif self.commits.meets(commits):
             self.commits = self.commits.both(commits)
+        else:
+            self.commits = self.commits.either(commits)
 
     def kind(self) -> StepKind:
         drifts = [s.kind is StepKind.DRIFT for s in self.members.values()]

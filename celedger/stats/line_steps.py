@@ -70,6 +70,16 @@ class CommitSet:
         named = self.named if self.named is not None else other.named
         return CommitSet(first, last, start, weights, named)
 
+    def either(self, other: CommitSet) -> CommitSet:
+        """Return the commits of two sets of one incident that do not meet: one of them is wrong."""
+        start = min(self.start, other.start)
+        end = max(self.start + len(self.weights), other.start + len(other.weights))
+        weights = np.zeros(end - start)
+        for one in (self, other):
+            weights[one.start - start :][: len(one.weights)] += one.weights / 2
+        ends = min(self.first, other.first), max(self.last, other.last)
+        return CommitSet(*ends, start, weights)
+
     def shared(self, other: CommitSet) -> float:
         """Return the probability that two independent sets have the same first bad commit."""
         return float(self._product(other)[1].sum()) if self.meets(other) else 0.0

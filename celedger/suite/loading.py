@@ -18,7 +18,7 @@ from typing import Any
 from celedger.base import PACKAGE
 from celedger.base.config import Config, closest, read_toml
 from celedger.base.errors import SuiteError
-from celedger.base.model import Command, Direction, Kind, Metric, Task, usual_unit
+from celedger.base.model import Command, Direction, Kind, Metric, Task, usual_kind, usual_unit
 from celedger.suite import commands, toml_table
 from celedger.suite.content import FILE, check_links, digests, hash_of
 from celedger.suite.toml_table import TomlTable
@@ -270,8 +270,8 @@ def _metrics(body: TomlTable, shared: MetricTables) -> tuple[Metric, ...]:
         if "direction" not in table:
             table.fail("has no direction", 'direction = "lower", "higher" or "info"')
         try:
-            usual = {"kind": Kind.QUALITY, "unit": usual_unit(name)}
-            declared.append(Metric(name, **{**usual, **table.read(_OF_METRIC)}))
+            own = {"unit": usual_unit(name), **table.read(_OF_METRIC)}
+            declared.append(Metric(name, **{"kind": usual_kind(name, own["unit"]), **own}))
         except ValueError as error:
             table.fail(f"has the {error}")
     return tuple(declared)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from celedger.base.model import (
     Command,
     Direction,
+    Kind,
     Metric,
     Outcome,
     OutcomeKind,
@@ -17,7 +21,14 @@ from celedger.base.model import (
     Trial,
     TrialRecord,
 )
-from celedger.judge.bisection.symptom import Symptom, _weight, at_one_place, signature
+from celedger.judge.bisection.symptom import (
+    Symptom,
+    _weight,
+    at_one_place,
+    most_telling,
+    signature,
+)
+from celedger.judge.incident import IncidentMetric
 from celedger.stats.noise import NoisePrior
 from celedger.stats.range_ends import EndsQuestion
 from celedger.trial.protocol import TELEMETRY
@@ -75,6 +86,24 @@ def test_crashes_at_one_step_in_one_frame_are_at_one_place() -> None:
     assert not at_one_place([always] * 2)
     assert not at_one_place([always, always, later])
     assert not at_one_place([unknown] * 3)
+
+
+def test_what_is_computed_is_searched_before_what_a_clock_tells_as_well() -> None:
+    """A step time that was 90 % longer took 42 trials where a loss of its incident took 13."""
+    lower = Direction.LOWER
+    clock, loss = Metric("step_time", "s", lower, Kind.SPEED), Metric("loss", "", lower)
+    task = Task(
+        "s", "t", (Command("run", ("true",)),), metrics=(clock, replace(loss, kind=Kind.QUALITY))
+    )
+    ledger = SimpleNamespace(usual_seconds=lambda _: 2.0, summaries=lambda *_, **__: [])
+    bench: Any = SimpleNamespace(
+        ledger=ledger, environments={"t": SimpleNamespace(fingerprint="e")}
+    )
+    moved = [
+        IncidentMetric("s", "t", m.name, 1.0, 2.0, 1.0, 0.9, 1.1, "", m.kind.value, "open", True)
+        for m in task.metrics
+    ]
+    assert [name for _, name in most_telling(bench, moved, [task])] == ["loss"]
 
 
 def test_telemetry_that_only_seems_worse_is_searched_where_it_is_named() -> None:

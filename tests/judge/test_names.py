@@ -8,7 +8,7 @@ from typing import Any
 
 from celedger.base.model import IncidentState
 from celedger.judge.incident import IncidentMetric
-from celedger.judge.state import _named, _Part
+from celedger.judge.state import _first_of, _named, _Part
 
 
 def test_what_parts_from_an_incident_gets_another_name() -> None:
@@ -26,3 +26,10 @@ def test_what_parts_from_an_incident_gets_another_name() -> None:
     assert first.id != second.id
     assert _named(derivation, part, {first.id}).id == second.id
     assert _named(derivation, replace(part, id=first.id), {first.id}).id == first.id
+
+
+def test_an_incident_shows_first_within_its_set() -> None:
+    """A busy machine made the time seem to rise at 5; a bisect named 8 for all metrics."""
+    assert _first_of([5, 8], 8, 8) == 8
+    assert _first_of([5, 9], 6, 10) == 9
+    assert _first_of([5], 6, 10) == 10

@@ -175,6 +175,22 @@ def test_a_metric_whose_set_misses_the_commit_does_not_overrule_many_others() ->
     assert incident.first == 10 and incident.likeliest == 10
 
 
+def test_commits_of_one_incident_that_do_not_meet_are_weighed_by_all_its_metrics() -> None:
+    # A busy machine made the step time seem to rise two commits before the losses did.
+    said = [open_at("aaaaaaaa", 10, 16, keys=(LOSS, TIME, ("core", "mlp", "train_loss")))]
+    early = step(10, 11, size=12)
+    late = step(13, 16, size=8)
+    two = of((TIME, history(early)), (LOSS, history(late)), said=said)
+    assert [(i.id, i.first, i.last) for i in two.incidents] == [("aaaaaaaa", 10, 16)]
+    three = of(
+        (TIME, history(early)),
+        (LOSS, history(late)),
+        (("core", "mlp", "train_loss"), history(late)),
+        said=said,
+    )
+    assert [(i.id, i.first, i.last) for i in three.incidents] == [("aaaaaaaa", 13, 16)]
+
+
 def test_what_a_bisect_named_is_the_incidents_commit_and_probability() -> None:
     acts = Acts(named={LOSS: {11: 0.97}})
     incident = of(
@@ -348,6 +364,16 @@ def test_two_halves_mend_the_whole() -> None:
 def test_of_two_the_one_whose_size_fell_is_recovered() -> None:
     lives = history(step(10, size=6), step(20, size=20, before=106), step(30, size=-20, before=126))
     assert states(of((LOSS, lives))) == [(10, 10, OPEN), (20, 20, RECOVERED)]
+
+
+def test_a_fall_by_the_very_sum_of_two_mends_both_and_is_no_improvement() -> None:
+    # As pytorch_tabnet's pretraining went, whose scale was mended 40 commits later.
+    first, second = step(10, size=183_123, error=40), step(20, size=1_058_840, before=183_223)
+    fall = step(30, size=-1_241_933, before=1_242_063, error=150)
+    doubted = step(30, size=-4_134_889, before=4_135_321, error=377_000, probability=0.837)
+    training = history(step(10, size=4_686_640, before=414_000, error=2_175_000), doubted)
+    derived = of((LOSS, history(first, second, fall)), (TIME, training))
+    assert states(derived) == [(10, 10, RECOVERED), (20, 20, RECOVERED)]
 
 
 def test_of_two_of_one_size_the_named_revert_mends_the_right_one() -> None:

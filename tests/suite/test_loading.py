@@ -421,3 +421,26 @@ def test_the_name_of_a_grid_stands_for_its_tasks(tmp_path: Path) -> None:
     assert [t.name for t in choose_tasks(suite, ["one[n=2]", "two"])] == ["one[n=2]", "two"]
     with pytest.raises(UsageError, match="has no task 'three'"):
         choose_tasks(suite, ["three"])
+
+
+@pytest.mark.parametrize(
+    ("name", "unit", "kind"),
+    [
+        ("step_time", "", Kind.SPEED),  # its usual unit is the second
+        ("tokens_per_s", "", Kind.SPEED),
+        ("items", "items/s", Kind.SPEED),
+        ("cpu_time", "", Kind.WORK),
+        ("memory_growth", "", Kind.MEMORY),
+        ("vram", "MiB", Kind.MEMORY),
+        ("val_loss", "", Kind.QUALITY),
+        ("epochs_to_half", "epochs", Kind.QUALITY),
+    ],
+)
+def test_what_a_clock_tells_is_speed_unless_the_suite_says_otherwise(
+    tmp_path: Path, name: str, unit: str, kind: Kind
+) -> None:
+    table = f'[metrics.{name}]\ndirection = "lower"\n' + f'unit = "{unit}"\n' * bool(unit)
+    metric = load(suite(tmp_path / "usual", table + TASK)).tasks[0].metric(name)
+    said = load(suite(tmp_path / "said", table + 'kind = "count"\n' + TASK)).tasks[0].metric(name)
+    assert metric is not None and metric.kind is kind
+    assert said is not None and said.kind is Kind.COUNT
