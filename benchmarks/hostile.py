@@ -33,6 +33,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from conftest import Done, celedger, make_project  # noqa: E402
+from old_verdicts import record_verdict  # noqa: E402
 
 from celedger.base.model import (  # noqa: E402
     BaselineAct,
@@ -113,6 +114,8 @@ def fill(ledger: Ledger, commits: list[Commit], seed: int) -> None:
             Trial(ulid.new(clock + number, random), commits[number].sha, trials[0].recipe, "e" * 64,
                   7, Purpose.RUN, clock + number, "host", "cpu"), evidence, [],
         )  # fmt: skip
+    for commit in commits:
+        record_verdict(ledger, commit, trials[0].ulid)
     report = {
         "good": first.sha, "bad": last.sha, "commits": [c.sha for c in commits[1:]],
         "posterior": [1 / (len(commits) - 1)] * (len(commits) - 1), "trials": 3, "stored": 4,
@@ -236,6 +239,7 @@ ATTACKS: dict[str, Attack] = {
     "word: an unknown outcome": put("outcomes", kind="fine"),
     "word: an unknown reason": put("trials", why="fun"),
     "word: an unknown mark": put("outcomes", marks="shiny"),
+    "verdict: an unsafe name": put("verdicts", kind="\x1b[31m"),
     "word: an unknown direction": put("definitions", direction="sideways"),
     "word: an unknown act": lambda db: (
         db.execute("PRAGMA ignore_check_constraints = ON"), put("baselines", act="bless")(db)
@@ -246,6 +250,8 @@ ATTACKS: dict[str, Attack] = {
     "step: the 2^60th": put("steps", first=2**60),
     "footprint: a bomb of 1 GiB": bomb,
     "footprint: no zlib": put("footprints", paths=b"paths"),
+    "trials judged: no JSON": put("trial_sets", ulids="["),
+    "verdict: recorded at no time": put("verdicts", recorded="yesterday"),
     "bisect: a report of another shape": put(
         "bisects", report='{"commits": 7, "posterior": ["x"], "narrowing": [5], "readings": {}}'
     ),
@@ -282,6 +288,18 @@ ATTACKS: dict[str, Attack] = {
     "schema: it refers to other tables": sql(
         "DROP TABLE metrics; CREATE TABLE metrics (id INTEGER PRIMARY KEY, name TEXT NOT NULL "
         "UNIQUE REFERENCES jobs(id)) STRICT; INSERT INTO metrics VALUES (1, 'val_loss');"
+    ),
+    "schema: an older one, with a trigger": sql(
+        "DROP VIEW latest; DROP VIEW drift; DROP VIEW incidents; DROP INDEX summaries_by_trial; "
+        "CREATE TEMP TABLE kept AS SELECT row_number() OVER "
+        "(ORDER BY id), fact, row, value FROM checksums "
+        "WHERE fact NOT IN ('findings', 'trial_facts', 'said'); DELETE FROM checksums; "
+        "ALTER TABLE checksums DROP COLUMN schema; INSERT INTO checksums SELECT * FROM kept; "
+        "DROP TABLE kept; DROP TABLE findings; DROP TABLE trial_facts; DROP TABLE said; "
+        "ALTER TABLE jobs ADD COLUMN payload TEXT; ALTER TABLE jobs ADD COLUMN lease_until REAL; "
+        "UPDATE _sqlite_migrations SET name = '3_checksums'; PRAGMA user_version = 3; "
+        "CREATE TRIGGER evil AFTER INSERT ON _sqlite_migrations BEGIN INSERT INTO metrics (name) "
+        + ENDLESS + " SELECT x FROM t; END;"
     ),
     "volume: trials times metrics": volume,
 }  # fmt: skip

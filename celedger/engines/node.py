@@ -28,7 +28,7 @@ from celedger.trial import events, journal
 from celedger.trial.ending import tail
 from celedger.trial.engine import Need, Signals
 from celedger.trial.permissions import Gate
-from celedger.trial.workplace import facts, local_bench
+from celedger.trial.workplace import alike, facts, local_bench
 
 
 class LineFile:
@@ -141,7 +141,7 @@ def _agreed(received: Order, task: Task, local: Environment) -> Environment:
     expected = (received.environments or {}).get(task.name, local)
     imported = (received.imported or {}).get(task.name, ())
     if expected.fingerprint == local.fingerprint or (
-        imported and facts(expected, imported) == facts(local, imported)
+        imported and alike(expected, local, {*imported})
     ):
         return expected
     raise OtherEnvironment(

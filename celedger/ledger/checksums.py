@@ -28,9 +28,12 @@ COLUMNS = {
     "recorded",
     "environments": "id, fingerprint, details",
     "footprints": "id, digest, paths, inputs",
+    "trial_sets": "id, digest, ulids",
     "trials": "id, ulid, revision, task, environment, seed, why, started, host, device",
     "trial_facts": "id, trial, name, value",
     "closures": "trial, footprint, content, unknown",
+    "verdicts": "id, revision, suite, task, metric, recipe, environment, kind, level, value, "
+    "effect, low, high, p_value, trials, baseline, rule, note, recorded",
     "bisects": "id, ulid, suite, task, metric, good, bad, culprits, probability, status, ended, "
     "report",
     "baselines": "id, ulid, act, revision, suite, task, metric, who, why, at",
@@ -43,7 +46,7 @@ TABLES = tuple(COLUMNS)
 # The columns that name a row in every ledger. Rows of other tables are equal if all columns are.
 NAMES = {
     "commits": ("sha",), "metrics": ("name",), "tasks": ("recipe",),
-    "environments": ("fingerprint",), "footprints": ("digest",),
+    "environments": ("fingerprint",), "footprints": ("digest",), "trial_sets": ("digest",),
     "trials": ("ulid",), "trial_facts": ("trial", "name"), "closures": ("trial",),
     "bisects": ("ulid",), "baselines": ("ulid",), "findings": ("ulid",), "said": ("ulid",),
 }  # fmt: skip

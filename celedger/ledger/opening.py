@@ -479,11 +479,6 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
         (sound,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
         if sound != "ok":  # what is damaged must not get a checksum
             raise damaged(path, sound)
-        if schema.is_unreleased(connection):
-            raise LedgerError(
-                f"{path} is from before celedger's first release",
-                "move it away; the next command begins a new ledger",
-            )
         for name in foreign_triggers(connection):  # it would run
             raise damaged(path, f"the trigger {name} is none of celedger's")
         copy = Path(f"{path}.before-{schema.version()}")

@@ -54,6 +54,8 @@ LEFT JOIN derived d ON d.trial = r.id
 LEFT JOIN trials v ON v.id = d.evidence
 LEFT JOIN commits w ON w.id = v.revision
 """
+# What an older celedger measured of warm starts; today these are a rule of `duration` and others.
+_RENAMED = frozenset({"warm_duration", "warm_cpu_time", "warm_instructions"})
 _TRIAL = "r.ulid, c.sha, t.recipe, e.fingerprint, r.seed, r.why, r.started, r.host, r.device"
 # Others may re-use a trial that ended by itself and undisturbed: well, without a metric, or by an
 # exception (exit statuses of signals, and -9 itself, may be the machine's doing).
@@ -352,6 +354,7 @@ class Reader(Store):
             Metric(name, unit, Direction(way), Kind(kind), Floor(floor, bool(relative)), summary)
             if summary else Metric(name, usual_unit(name))
             for name, unit, way, kind, summary, floor, relative in rows
+            if name not in _RENAMED
         ]  # fmt: skip
 
     def environment(self, fingerprint: str) -> Environment | None:

@@ -7,17 +7,21 @@ applies them. It must not know where the file is, who holds it, or what is read 
 A migration that has shipped is never edited or renamed. A new one stands at the end of
 `MIGRATIONS` and adds a line to docs/ledger.md. It calls nothing of today's code but the checksums
 of its own version: what other code does tomorrow must not change what a ledger of an older schema
-becomes.
+becomes. One file of each older schema lies in tests/ledgers/.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import marshal
 import re
 import sqlite3
+import zlib
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from celedger.ledger import tables
+from celedger.ledger import checksums, tables
 
 if TYPE_CHECKING:
     from sqlite_utils import Database
@@ -31,12 +35,6 @@ TABLES = (*sorted(re.findall(r"CREATE TABLE (\w+)", tables.TABLES)), "_sqlite_mi
 def version() -> int:
     """Return the version (PRAGMA user_version) of today's schema."""
     return max(map(_number, MIGRATIONS))
-
-
-def is_unreleased(connection: sqlite3.Connection) -> bool:
-    """Return True for a ledger of before the first release: no migration of today's made it."""
-    names = connection.execute("SELECT name FROM _sqlite_migrations").fetchall()
-    return not any(name in MIGRATIONS for (name,) in names)
 
 
 def migrate(connection: sqlite3.Connection) -> None:
@@ -67,18 +65,8 @@ APPEND_ONLY = re.compile(
 """The triggers that the migrations make: they refuse, and do nothing else."""
 
 
-# --- the migrations, each frozen as it shipped. Schemas 1 to 4 were never released
-
-
-def _fifth(db: Database) -> None:
-    """Make the tables and views."""
-    # Not `executescript`, which would commit the migration's transaction.
-    for statement in (tables.TABLES + tables.VIEWS).split(";\n"):
-        db.conn.execute(statement)
-        table = re.search(r"CREATE TABLE (\w+)", statement)
-        if table is not None and table[1] != "jobs":
-            _append_only(db, table[1])
-    db.conn.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+# --- the migrations, each frozen as it shipped. Schemas 1 to 4 were never released: one step brings
+# a ledger of theirs to schema 5
 
 
 def _append_only(db: Database, table: str) -> None:
@@ -88,6 +76,97 @@ def _append_only(db: Database, table: str) -> None:
             f"SELECT RAISE(ABORT, 'the ledger is append-only: a row of {table} is never "
             f"{done}'); END"
         )
+
+
+def _fifth(db: Database) -> None:
+    """Make the tables and views that are not there. Those of an older schema keep their rows, and
+    lose the columns that nothing reads; facts without a checksum get one, of what they are now."""
+    before = _names(db)
+    sound = _sound_footprints(db) if "checksums" in before else []
+    verdicts = [] if "trial_sets" in before else _taken(db, "verdicts", before)
+    acts = _taken(db, "baselines", before)  # it had a list of the acts: the code knows them
+    for view in ("drift", "latest"):
+        db.conn.execute(f"DROP VIEW IF EXISTS {view}")
+    columns = "SELECT name FROM pragma_table_info(?)"
+    for table, column in _DROPPED:
+        if (column,) in db.conn.execute(columns, (table,)).fetchall():
+            db.conn.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+    if "checksums" in before:
+        db.conn.execute("ALTER TABLE checksums ADD COLUMN schema INTEGER NOT NULL DEFAULT 5")
+    there = _names(db)
+    # Not `executescript`, which would commit the migration's transaction.
+    for statement in (tables.TABLES + tables.VIEWS).split(";\n"):
+        _, kind, name, *_ = statement.split() or ("", "", "")
+        if name and name not in there:
+            db.conn.execute(statement)
+            if kind == "TABLE" and name != "jobs":
+                _append_only(db, name)
+    for row in verdicts:  # they held their trials
+        sets = [_trial_set(db, text) for text in row[14:16]]  # trials, baseline
+        _insert(db, "verdicts", (*row[:14], *sets, *row[16:]))
+    for row in acts:
+        _insert(db, "baselines", row)
+    for table in checksums.COVERED[5] if "checksums" not in before else ():
+        ended = "WHERE id IN (SELECT trial FROM outcomes)" if table == "trials" else ""
+        for (key,) in db.conn.execute(f"SELECT rowid FROM {table} {ended} ORDER BY 1").fetchall():
+            _seal(db, table, key)
+    for key in sound:  # what is damaged keeps a checksum that does not fit
+        _seal(db, "footprints", key)
+    db.conn.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+
+
+# Columns that older schemas had.
+_DROPPED = (
+    ("footprints", "code"), ("footprints", "modules"), ("jobs", "payload"), ("jobs", "lease_until"),
+)  # fmt: skip
+
+
+def _names(db: Database) -> set[str]:
+    return {name for (name,) in db.conn.execute("SELECT name FROM sqlite_schema").fetchall()}
+
+
+def _taken(db: Database, table: str, names: set[str]) -> list[tuple[Any, ...]]:
+    """Return the rows of a table, which is dropped; none where it is not there."""
+    if table not in names:
+        return []
+    rows: list[tuple[Any, ...]] = db.conn.execute(f"SELECT * FROM {table} ORDER BY id").fetchall()
+    db.conn.execute(f"DROP TABLE {table}")
+    return rows
+
+
+def _insert(db: Database, table: str, row: tuple[Any, ...]) -> None:
+    db.conn.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
+
+
+def _trial_set(db: Database, ulids: str) -> int:
+    text = json.dumps(json.loads(ulids), separators=(",", ":"))
+    digest = hashlib.sha256(text.encode()).digest()
+    db.conn.execute(
+        "INSERT INTO trial_sets (digest, ulids) VALUES (?, ?) ON CONFLICT DO NOTHING",
+        (digest, text),
+    )
+    (key,) = db.conn.execute("SELECT id FROM trial_sets WHERE digest = ?", (digest,)).fetchone()
+    return int(key)
+
+
+def _sound_footprints(db: Database) -> list[int]:
+    """Return the footprints that are as they were written: their checksums covered all columns."""
+    latest = (
+        "SELECT row, value FROM checksums WHERE id IN "
+        "(SELECT max(id) FROM checksums WHERE fact = 'footprints' GROUP BY row)"
+    )
+    own = "SELECT * FROM footprints WHERE rowid = ?"
+    return [
+        row for row, value in db.conn.execute(latest).fetchall()
+        if zlib.crc32(marshal.dumps([db.conn.execute(own, (row,)).fetchall()], 2)) == value
+    ]  # fmt: skip
+
+
+def _seal(db: Database, table: str, row: int) -> None:
+    db.conn.execute(
+        "INSERT INTO checksums (fact, row, value, schema) VALUES (?, ?, ?, 5)",
+        (table, row, checksums.checksum(db.conn, table, row, 5)),
+    )
 
 
 MIGRATIONS: Mapping[str, Callable[[Database], None]] = {"5_trial_facts": _fifth}

@@ -1,6 +1,6 @@
 """The tables and views of schema 5, frozen.
 
-Lives here: literal SQL, and nothing else. `schema.py` makes them.
+Lives here: literal SQL, and nothing else. `schema.py` makes them, also of those of older schemas.
 """
 
 from __future__ import annotations
@@ -107,6 +107,33 @@ CREATE TABLE summaries (         -- keyed for drift: one task's metric is one ra
   PRIMARY KEY (metric, task, trial)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX summaries_by_trial ON summaries (trial);
+CREATE TABLE trial_sets (        -- metrics of a task are judged from the same trials: kept once
+  id INTEGER PRIMARY KEY,
+  digest BLOB NOT NULL UNIQUE,   -- SHA-256 of ulids
+  ulids TEXT NOT NULL            -- JSON, in the order in which they were judged
+) STRICT;
+CREATE TABLE verdicts (          -- the latest row of (revision, suite, task, metric) counts
+  id INTEGER PRIMARY KEY,
+  revision INTEGER NOT NULL REFERENCES commits(id),
+  suite TEXT NOT NULL,
+  task TEXT NOT NULL,
+  metric TEXT NOT NULL,          -- '' judges the task as a whole
+  recipe TEXT NOT NULL,
+  environment TEXT NOT NULL,     -- fingerprint: verdicts of two machines say nothing of each other
+  kind TEXT NOT NULL,
+  level REAL,
+  value REAL,
+  effect REAL,
+  low REAL,
+  high REAL,
+  p_value REAL,
+  trials INTEGER NOT NULL REFERENCES trial_sets(id),    -- judged
+  baseline INTEGER NOT NULL REFERENCES trial_sets(id),  -- judged against
+  rule TEXT NOT NULL,
+  note TEXT NOT NULL,
+  recorded TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%SZ', 'now'))
+) STRICT;
+CREATE INDEX verdicts_by_revision ON verdicts (revision, suite, task, metric, id);
 CREATE TABLE bisects (
   id INTEGER PRIMARY KEY,
   ulid TEXT NOT NULL UNIQUE,

@@ -198,6 +198,7 @@ TEXT = Rule("text", lambda value: isinstance(value, str) and "\0" not in value)
 ULID = Rule("ULID", ulids.is_valid)
 HASH = Rule("hash of 40 or 64 hex digits", _sha)
 DIGEST = Rule("digest of 64 hex digits", _matches("[0-9a-f]{64}"))
+DIGEST_OR_NONE = Rule(DIGEST.why, _matches("([0-9a-f]{64})?"))
 TIME = Rule("time before the year 9999", _between(0, LAST_SECOND, int, float))
 COUNT = Rule("number from 0 to 2^53", _count)
 NUMBER = Rule("number", _some(int, float, type(None)))
@@ -228,6 +229,10 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         "digest": DIGEST, "paths": Rule("compressed list of paths", _are_paths),
         "inputs": Rule("JSON list of patterns", _json(_texts)),
     },
+    "trial_sets": {
+        "digest": Rule("digest of 32 bytes", lambda x: isinstance(x, bytes) and len(x) == 32),
+        "ulids": Rule("JSON list of ULIDs", _json(_list(ulids.is_valid))),
+    },
     "trials": {
         "ulid": ULID, "seed": INTEGER, "why": _word(Purpose), "started": TIME, "host": NAME,
         "device": NAME,
@@ -250,6 +255,12 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
     "summaries": {"value": NUMBER},
     "closures": {"content": NAME, "unknown": TEXT},
     "trial_facts": {"name": NAME, "value": TEXT},
+    "verdicts": {
+        "suite": NAME, "task": NAME, "metric": NAME, "recipe": DIGEST_OR_NONE,
+        "environment": NAME, "kind": NAME, "level": NUMBER,
+        "value": NUMBER, "effect": NUMBER, "low": NUMBER, "high": NUMBER, "p_value": NUMBER,
+        "rule": NAME, "note": TEXT, "recorded": DATE,
+    },
     "bisects": {
         "ulid": ULID, "suite": NAME, "task": NAME, "metric": NAME, "good": HASH, "bad": HASH,
         "culprits": Rule("JSON list of hashes", _json(_list(_sha))), "probability": NUMBER,
@@ -295,6 +306,7 @@ REFERENCES: Mapping[str, Mapping[str, str]] = {
     "summaries": {"trial": "trials", "metric": "metrics", "task": "tasks",
                   "definition": "definitions"},
     "closures": {"trial": "trials", "footprint": "footprints"},
+    "verdicts": {"revision": "commits", "trials": "trial_sets", "baseline": "trial_sets"},
     "baselines": {"revision": "commits"},
     "trial_facts": {"trial": "trials"},
     "findings": {"revision": "commits", "before": "commits"},

@@ -122,7 +122,7 @@ LARGEST_DOCUMENT = 2**20  # letters of JSON; a profile of 8,000 steps has about 
 # What a person counts, and its table. A trial without an outcome is counted by itself.
 _COUNTED = {
     "trials": "outcomes", "commits": "commits", "tasks": "tasks", "environments": "environments",
-    "bisects": "bisects", "baselines": "baselines",
+    "verdicts": "verdicts", "bisects": "bisects", "baselines": "baselines",
     "findings": "findings",
 }  # fmt: skip
 

@@ -303,7 +303,7 @@ def settled(ledger: Ledger, task: Task, current: Environment) -> Environment:
     for fingerprint in ran_in:
         environment, names = ledger.environment(fingerprint), imported(ledger, task, fingerprint)
         counting |= names or set()
-        if environment is not None and facts(environment, names) == facts(current, names):
+        if environment is not None and alike(environment, current, names):
             return environment
     if not counting:
         return current
@@ -315,11 +315,31 @@ def settled(ledger: Ledger, task: Task, current: Environment) -> Environment:
     return replace(current, details={**current.details, "beside": uncounted})
 
 
+def alike(one: Environment, other: Environment, names: Collection[str] | None) -> bool:
+    """Return True if two environments differ at most in packages that are none of these. None
+    means all packages."""
+    facts_of_one, facts_of_other = facts(one, names), facts(other, names)
+    unknown = {k for k in _SINCE_LATER if k not in one.details or k not in other.details}
+    return all(
+        facts_of_one.get(k) == facts_of_other.get(k)
+        for k in (facts_of_one.keys() | facts_of_other.keys()) - unknown
+    )
+
+
+# What an older celedger recorded as a part of the environment that is none, and what it did not
+# record: neither makes another environment of the one that it saw.
+_ONCE_COUNTED = ("device_uuid",)
+_SINCE_LATER = ("gpu_settings",)
+
+
 def facts(environment: Environment, names: Collection[str] | None = None) -> dict[str, object]:
     """Return what makes an environment another one, with the versions of its packages: all, or
     those of these names."""
-    details = environment.details.items()
-    relevant = {k: v for k, v in details if k not in ("packages", "beside")}
+    relevant = {
+        k: v
+        for k, v in environment.details.items()
+        if k not in ("packages", "beside", *_ONCE_COUNTED)
+    }
     packages = environment.details.get("packages")
     versions = packages if isinstance(packages, Mapping) else {}
     return {**(versions if names is None else {n: versions.get(n) for n in names}), **relevant}

@@ -78,6 +78,7 @@ def test_doctor_sees_what_was_altered_or_removed(tmp_path: Path, harm: str) -> N
         if harm == "removed":  # the newest of all: no gap shows it
             for part in ("points", "outcomes", "summaries", "closures", "trial_facts"):
                 person.execute(f"DELETE FROM {part} WHERE trial = 2")
+            person.execute("DELETE FROM verdicts")
             person.execute("DELETE FROM trials WHERE id = 2")
             person.execute("DELETE FROM checksums")
             for table, row in list(checksums.facts(person, ())):

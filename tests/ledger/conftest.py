@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from sqlite_utils import Database
+from old_verdicts import record_verdict
 
 from celedger.base.model import (
     BaselineAct,
@@ -33,7 +33,7 @@ from celedger.base.model import (
     Task,
     Trial,
 )
-from celedger.ledger import Ledger, schema, ulid
+from celedger.ledger import Ledger, ulid
 
 LOSS = Metric("loss", "", Direction.LOWER, Kind.QUALITY, Floor(0.005, relative=True), "last")
 
@@ -113,6 +113,7 @@ class Facts:
                 ])  # fmt: skip
                 assert ledger.finish_trial(trial.ulid, Outcome(OutcomeKind.OK, 2.0), {"loss": 0.5})
                 trials.append(trial)
+            record_verdict(ledger, commit, trial.ulid)
         footprint = Footprint((b"model.py",), inputs=("*.txt",))
         ledger.record_footprint(trials[0].ulid, footprint, "around")
         ledger.record_unknown_footprint(trials[1].ulid, "it mounts")
@@ -186,16 +187,3 @@ def facts() -> Facts:
 def ledger(tmp_path: Path) -> Iterator[Ledger]:
     with Ledger.open(tmp_path / "ledger.db", create=True) as opened:
         yield opened
-
-
-LATER = f"{schema.version() + 1}_later"
-
-
-@pytest.fixture
-def tomorrow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Today's migrations and one to come."""
-
-    def later(db: Database) -> None:
-        db.conn.execute("CREATE TABLE later (id INTEGER PRIMARY KEY) STRICT")
-
-    monkeypatch.setattr(schema, "MIGRATIONS", {**schema.MIGRATIONS, LATER: later})

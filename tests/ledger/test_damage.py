@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -16,6 +17,7 @@ from celedger.ledger import Ledger, opening
 from celedger.ledger import checksums as ledger_facts
 
 PAGE = 4096
+OLD_LEDGERS = Path(__file__).parents[1] / "ledgers"
 
 
 @pytest.fixture
@@ -91,6 +93,7 @@ def test_a_damaged_ledger_is_refused_or_answers_as_before(
         ("parents", "place = 1 WHERE revision = 2", "commit 0000000000"),
         ("environments", "details = '{}'", "row 1 of environments"),
         ("definitions", "floor = 0.5", "row 1 of definitions"),
+        ("verdicts", "kind = 'regressed' WHERE id = 1", "row 1 of verdicts"),
         ("baselines", "why = ''", "row 1 of baselines"),
     ],
 )
@@ -183,21 +186,25 @@ def test_a_checkpoint_without_its_stamp_costs_one_check_of_the_rows(
     Ledger.open(path, readonly=True).close()
 
 
-def test_what_is_damaged_is_not_migrated(
-    ledger: Ledger, facts: Any, request: pytest.FixtureRequest
-) -> None:
-    ledger.record_commits([facts.commit(n) for n in range(500)])
-    ((root,),) = ledger._rows(
-        "SELECT rootpage FROM sqlite_schema WHERE name = 'sqlite_autoindex_commits_1'"
-    )
-    ledger.close()
-    data = bytearray(ledger.path.read_bytes())
-    data[(root - 1) * PAGE + 4] ^= 1  # one child more or less
-    ledger.path.write_bytes(data)
-    request.getfixturevalue("tomorrow")
+def test_what_is_damaged_gets_no_checksum(tmp_path: Path) -> None:
+    path = shutil.copy(OLD_LEDGERS / "schema-2.db", tmp_path / "old.db")
+    with closing(sqlite3.connect(path)) as then:
+        then.executemany(
+            "INSERT INTO commits VALUES (?, ?, 't', 'a', 1, 1, 's')",
+            [(i, f"{i:040}") for i in range(100, 600)],
+        )
+        then.commit()
+        (root,) = then.execute(
+            "SELECT rootpage FROM sqlite_schema WHERE name = 'sqlite_autoindex_commits_1'"
+        ).fetchone()
+    data = bytearray(path.read_bytes())
+    at = (root - 1) * PAGE + 3
+    data[at + 1] ^= 1  # one child more or less
+    path.write_bytes(data)
+    shutil.copy(path, tmp_path / "kept")
     with pytest.raises(LedgerDamaged):
-        Ledger.open(ledger.path)
-    assert ledger.path.read_bytes() == data
+        Ledger.open(path)
+    assert path.read_bytes() == (tmp_path / "kept").read_bytes()
 
 
 def test_the_parents_of_a_commit_may_come_later(ledger: Ledger, facts: Any) -> None:

@@ -214,3 +214,10 @@ def test_json_of_any_depth_is_judged_without_a_crash() -> None:
 def test_a_trial_that_failed_keeps_its_log(ledger: Ledger, facts: Any) -> None:
     facts.finished(ledger, 1.0, OutcomeKind.FAILED)
     assert validation.broken(ledger._connection) == {}
+
+
+def test_a_trigger_in_a_ledger_of_an_older_schema_does_not_run(theirs: Path) -> None:
+    """A migration writes to it."""
+    poison(theirs, "schema: an older one, with a trigger")
+    with pytest.raises(LedgerDamaged, match="the trigger evil is none of celedger's"):
+        Ledger.open(theirs)

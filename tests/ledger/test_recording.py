@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from old_verdicts import record_verdict
 
 from celedger.base.errors import LedgerError
 from celedger.base.model import (
@@ -245,6 +246,7 @@ def test_no_row_is_ever_changed_or_deleted_but_in_the_queue(ledger: Ledger, fact
     ledger.append(trial.ulid, 1, {"loss": 1.0}, "f1")
     ledger.append_epochs(trial.ulid, [EpochReport(1, {}, steps={"loss": StepValues(0, (1.0,))})])
     assert ledger.finish_trial(trial.ulid, Outcome(OutcomeKind.OK, 1.0), {"loss": 1.0})
+    record_verdict(ledger, commit)
     footprint = Footprint((b"", b"model.py"), (b"docs",), ("*.c",))
     ledger.record_footprint(trial.ulid, footprint, "around")
     (evidence,) = ledger.reusable_trials(recipe=trial.recipe, environment=trial.environment)
@@ -265,7 +267,7 @@ def test_no_row_is_ever_changed_or_deleted_but_in_the_queue(ledger: Ledger, fact
         for (name,) in ledger._rows("SELECT name FROM sqlite_schema WHERE type = 'table'")
         if not name.startswith(("sqlite_", "_sqlite_")) and name != "jobs"
     ]
-    assert len(tables) == 21
+    assert len(tables) == 23
     with closing(sqlite3.connect(ledger.path, isolation_level=None)) as person:
         for table in tables:
             (before,) = person.execute(f"SELECT count(*) FROM {table}").fetchone()
