@@ -50,31 +50,51 @@ def test_a_summary_that_cannot_be_written_changes_no_answer(project: ScriptedPro
     assert (done.status, "cannot be written" in done.err) == (1, True)
 
 
+_GH = """#!/bin/bash -e
+case "$*" in
+    *--paginate*) mkdir -p "$COMMENTS"; grep -l "^### celedger" "$COMMENTS"/* || true ;;
+    *PATCH*) cp "${6#body=@}" "$2" ;;
+    *POST*) cp "${6#body=@}" "$(mktemp -p "$2")" ;;
+esac
+"""
 ACTION = Path(__file__).parents[2] / "action.yml"
 
 
 def test_the_action_is_green_on_the_first_day_and_red_after_a_regression(tmp_path: Path) -> None:
     """The shell of its step that checks, in a checkout without a ledger and then with it."""
-    (script,) = re.findall(r"run: \|\n((?: {8}.*\n)+)", ACTION.read_text())
+    script, comment = re.findall(r"run: \|\n((?: {8}.*\n)+)", ACTION.read_text())
     project = make_project(tmp_path / "project")
     options = re.search(r"default: (--\S+)", ACTION.read_text())
     assert options is not None
     environment = {
         **os.environ, "REVISION": "HEAD", "OPTIONS": options[1], "LEDGER": "ledger.db",
         "GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(tmp_path / "summary"),
+        "RUNNER_TEMP": str(tmp_path), "COMMENTS": str(tmp_path / "comments"),
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }  # fmt: skip
-    statuses, said = [], ""
-    for level in (1.0, 2.0):
-        project.commit(f"level {level}", {"model.py": f"LEVEL = {level}\n"})
-        done = subprocess.run(
+    gh = tmp_path / "bin" / "gh"  # GitHub's comments are files of a folder
+    gh.parent.mkdir()
+    gh.write_text(_GH)
+    gh.chmod(0o755)
+    environment["PATH"] = f"{gh.parent}:{environment['PATH']}"
+
+    def step(script: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
             ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script], cwd=project.root,
             env=environment, capture_output=True, text=True,
         )  # fmt: skip
+
+    statuses, said, comments = [], "", []
+    for level in (1.0, 2.0):
+        project.commit(f"level {level}", {"model.py": f"LEVEL = {level}\n"})
+        done = step(script)
         statuses.append(done.returncode)
         said = done.stderr
+        assert step(comment).returncode == 0
+        comments.append([file.read_text() for file in (tmp_path / "comments").iterdir()])
     assert statuses == [0, 1], said
     assert "::error title=fit val_loss" in said
+    assert ["1 metric worse" in text for (text,) in comments] == [False, True]
     assert "worse" in (tmp_path / "summary").read_text()
     assert celedger(project.root, "status").status == 0
 
