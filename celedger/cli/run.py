@@ -103,9 +103,10 @@ def run(
         if steps is not None:
             commits = spread(commits, steps)
         newest = commits[-1]
-        if repository.is_dirty() and newest == repository.resolve("HEAD"):
-            note("celedger: the working tree has changes; HEAD is measured as committed")
         with open_bench(session, "run", task, together=True) as (bench, tasks):
+            is_head = newest == repository.resolve("HEAD")
+            if is_head and repository.is_dirty(session.config.suites):
+                note("celedger: the working tree has changes; HEAD is measured as committed")
             for warning in bench.suite.warnings:
                 note(f"celedger: warning: {warning}")
             if limit is not None:

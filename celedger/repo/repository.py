@@ -323,10 +323,11 @@ class Repository:
             files += [self.worktree / line for line in lines]
         return files
 
-    def is_dirty(self) -> bool:
-        """Return True if tracked files differ from HEAD: what a person sees is not what HEAD is.
-        Never in a bare repository."""
-        answer = self.ask("status", "--porcelain", "-z", "--untracked-files=no")
+    def is_dirty(self, *apart: Path) -> bool:
+        """Return True if tracked files differ from HEAD, apart from those of some folders: what a
+        person sees is not what HEAD is. Never in a bare repository."""
+        folders = [f":(exclude,{name[2:]}" for name in _pathspecs(apart, self.worktree)]
+        answer = self.ask("status", "--porcelain", "-z", "-uno", "--", ":/", *folders)
         if answer.status != 0 and "must be run in a work tree" not in answer.error:
             raise RepositoryError(f"git status failed in {self.worktree}: {answer.reason}")
         return bool(answer.out)
