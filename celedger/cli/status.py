@@ -90,7 +90,7 @@ def status(
         with suppress(CeledgerError):  # the ledger may be of a suite that is not here
             suite = load_suite(session)
             state = state.as_measured(suite.name, [task.name for task in suite.tasks])
-        log = repository.log(state.tip, limit=memory.RECENT, first_parent=True)
+        log = repository.log(state.tip, limit=memory.RECENT, first_parent=incident is None)
         commits = memory.commits_of(repository, state, log)
         if incident is not None:
             one = state.find(incident)
@@ -206,11 +206,11 @@ def _next(session: Session, state: State) -> str:
     from celedger.judge.incident import DRIFT
 
     # The worst first; what a suite declares before telemetry, which decides nothing.
-    in_force = sorted(state.in_force, key=lambda i: i.is_named or not i.declared)
+    in_force = sorted(state.in_force, key=lambda i: i.is_settled or not i.declared)
     doubts = (doubt for doubt in state.doubts if doubt.declared)
     doubt = max(doubts, key=lambda d: d.probability, default=None)
     likely = doubt is not None and doubt.probability >= _LIKELY
-    if doubt is not None and likely and all(i.is_named or not i.declared for i in in_force):
+    if doubt is not None and likely and all(i.is_settled or not i.declared for i in in_force):
         names = {"suite": doubt.suite, "task": doubt.task, "metric": doubt.metric}
         searched = f"{doubt.among[0][:12]}~1..{doubt.among[-1][:12]}"
         return f"{command('bisect', searched, **names)} settles whether {doubt.metric} got worse"
@@ -218,6 +218,8 @@ def _next(session: Session, state: State) -> str:
         if typed := incident.next():
             accept = command("baseline", "accept", incident.id, why="TEXT")
             tells = "shows it" if incident.kind == DRIFT else "finds the commit"
+            if incident.inseparable:
+                tells = "lists its commits, which cannot be told apart"
             if incident.is_named:
                 tells = f"says why; {accept} where it is wanted"
             return f"`{typed}` {tells}"

@@ -25,7 +25,7 @@ from celedger.base.model import (
 )
 from celedger.judge import told as tellings
 from celedger.judge.failures import Failure, failures
-from celedger.judge.first_bad import first_bad_commits
+from celedger.judge.first_bad import FirstBad, last_answers
 from celedger.judge.incident import WORK
 from celedger.judge.line import Line
 from celedger.judge.measured import TaskMeasurements, measurements
@@ -59,6 +59,7 @@ class Derivation:
     acts: Sequence[BaselineRecord]
     acts_by_place: Acts
     bisects: Sequence[BisectRecord]
+    sets: Sequence[BisectRecord]
     told: Sequence[tellings.Told]
     told_work: Sequence[tellings.Told]
     equal: Mapping[str, str]  # environments that a person declared equal
@@ -125,7 +126,9 @@ def derive(
         if suite in (None, record.suite) and task in (None, record.name):
             by_task.setdefault((record.suite, record.name), []).append(record)
     acts = ledger.baselines()
-    bisects = [first.bisect for first in first_bad_commits(ledger) if not first.improved]
+    answers = [b for b in last_answers(ledger) if not FirstBad(b).improved]
+    bisects = [bisect for bisect in answers if bisect.status == "found"]
+    sets = [bisect for bisect in answers if bisect.status == "set"]
     equal = _equal_environments(ledger, acts)
     void = ledger.trial_ids(voided(acts))
     every_told = tellings.told(ledger, line)
@@ -149,8 +152,8 @@ def derive(
         derived, beside = _incidents(line, tasks, histories, told, by_place)
     signatures = ledger.signatures(suite=suite, task=task)
     return Derivation(
-        ledger, line, tasks, histories, failed, derived, beside, acts, by_place, bisects, told,
-        told_work, equal, SignedLine.of(signatures, line.commits, line.places),
+        ledger, line, tasks, histories, failed, derived, beside, acts, by_place, bisects, sets,
+        told, told_work, equal, SignedLine.of(signatures, line.commits, line.places),
     )  # fmt: skip
 
 

@@ -86,6 +86,7 @@ class Incident:
         also: Its other names, which another ledger gave it; it answers to all.
         work: The counts of a step that rose by the same cause, as signatures show them.
         is_explained: True if a diagnosis of the named commit says why.
+        inseparable: True if a bisect ended with these commits: what lies between cannot be tested.
     """
 
     id: str
@@ -109,6 +110,7 @@ class Incident:
     also: tuple[str, ...] = ()
     work: tuple[IncidentMetric, ...] = ()
     is_explained: bool = False
+    inseparable: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -129,6 +131,11 @@ class Incident:
         return len(self.first_bad) == 1 or bool(self.bisect)
 
     @property
+    def is_settled(self) -> bool:
+        """Return True if no bisect can tell more of its first bad commit."""
+        return self.is_named or self.inseparable
+
+    @property
     def declared(self) -> bool:
         """Return True if it moved something that the suite declares."""
         return any(metric.declared for metric in self.metrics)
@@ -146,7 +153,7 @@ class Incident:
     def is_searchable(self) -> bool:
         """Return True if a bisect can tell more: several commits may be the first bad one."""
         return (
-            self.in_force and self.is_measured and not self.is_named
+            self.in_force and self.is_measured and not self.is_settled
             and bool(self.known_good) and self.kind not in (DRIFT, WORK)
         )  # fmt: skip
 
@@ -165,7 +172,7 @@ class Incident:
             names = {"suite": main.suite, "task": main.task, "metric": main.name}
             words = ["plot"] * ("plot" in plugins.installed(plugins.VERBS))
             return command(*words, "drift", **names).strip("`")
-        if self.is_explained:
+        if self.is_explained or self.inseparable:
             return command("status", self.id).strip("`")
         if self.is_failing:
             return command("show", self.likeliest[:TYPED]).strip("`")

@@ -235,8 +235,11 @@ def _file(repository: Repository, ledger: Ledger, asked: str, *, every: bool = F
 def commits_of(repository: Repository, state: State, line: Iterable[Commit]) -> dict[str, Commit]:
     """Return the commits of a line by hash, and those of merged branches that incidents name."""
     commits = {commit.sha: commit for commit in line}
-    named = {sha for i in state.incidents for sha in (i.likeliest, i.closed_at, i.seen_at) if sha}
-    for sha in named - commits.keys():
+    named = {
+        sha for i in state.incidents
+        for sha in (i.likeliest, i.first_bad[-1], i.closed_at, i.seen_at)
+    }  # fmt: skip
+    for sha in named - commits.keys() - {""}:
         with suppress(CeledgerError):  # gone from the repository
             commits[sha] = repository.commit(sha)
     return commits

@@ -367,11 +367,12 @@ def _named(derivation: Derivation, part: _Part, taken: Collection[str]) -> Incid
     among = derivation.among(part.first, part.last)
     oldest = among[0]
     likeliest, probability = derivation.sha(part.likeliest), part.probability
-    bisect = _bisect(derivation, part)
-    if bisect is not None:
-        likeliest, probability = bisect.culprits[0], bisect.probability
+    bisect = _bisect(derivation, part, derivation.bisects)
+    inseparable = None if bisect else _bisect(derivation, part, derivation.sets)
+    if answer := bisect or inseparable:
+        likeliest, probability = answer.culprits[0], answer.probability
         inside = [
-            sha for sha in bisect.culprits if part.first <= derivation.place(sha) <= part.last
+            sha for sha in answer.culprits if part.first <= derivation.place(sha) <= part.last
         ]
         among = tuple(sorted(inside, key=derivation.place)) or (likeliest,)
     name = part.id
@@ -389,14 +390,17 @@ def _named(derivation: Derivation, part: _Part, taken: Collection[str]) -> Incid
         any(derivation.is_measured(m.suite, m.task) for m in part.metrics)
         if part.is_measured is None else part.is_measured, part.was_sure,
         part.why or _reason(derivation, (name, *part.also), part), part.also,
+        inseparable=inseparable is not None,
     )  # fmt: skip
 
 
-def _bisect(derivation: Derivation, part: _Part) -> BisectRecord | None:
-    """Return the newest bisect of one of the metrics that named a commit of the set."""
+def _bisect(
+    derivation: Derivation, part: _Part, answers: Sequence[BisectRecord]
+) -> BisectRecord | None:
+    """Return the newest answer of one of the metrics of which a commit of the set is the first."""
     keys = {m.key for m in part.metrics}
     own = [
-        bisect for bisect in derivation.bisects
+        bisect for bisect in answers
         if (bisect.suite, bisect.task, bisect.metric) in keys
         and part.first <= derivation.place(bisect.culprits[0]) <= part.last
     ]  # fmt: skip

@@ -203,7 +203,9 @@ class IncidentDocument(Document):
             drifts = incident.kind == DRIFT
             lines += ["", "it drifted over:" if drifts else "the first bad commit is one of:"]
             lines += [f"  {self._commit(sha)}" for sha in incident.first_bad]
-        if incident.is_explained and incident.in_force:
+        if incident.inseparable:
+            lines += ["", "no bisect can tell them apart: what lies between cannot be tested"]
+        elif incident.is_explained and incident.in_force:
             accept = command("baseline", "accept", incident.id, why="TEXT")
             lines += ["", f"{accept} where it is wanted"]
         elif typed := incident.next():

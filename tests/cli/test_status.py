@@ -193,3 +193,25 @@ def test_what_is_probably_worse_is_searched_next() -> None:
     assert said == f"`celedger bisect {search}` settles whether loss got worse"
     state.doubts = (replace(doubt, probability=0.2),)
     assert status._next(session, state) == ""
+
+
+def test_commits_that_cannot_be_told_apart_are_the_incidents_and_are_not_searched_again(
+    project: ScriptedProject,
+) -> None:
+    levels = ["1.0", "1.0", "1 / 0", "1 / 0", "1 / 0", "1.5", "1.5"]
+    shas = [
+        project.commit(f"work {n}", {"model.py": f"LEVEL = {level}  # {n}\n"})
+        for n, level in enumerate(levels)
+    ]
+    project.run("run", shas[1])
+    project.run("check", "HEAD")
+    (incident,) = json.loads(project.run("status", "--json").out)["incidents"]
+    assert incident["next"] == f"celedger bisect {incident['id']}"
+    done = project.run("bisect", incident["id"])
+    assert "is one of 4: what lies between cannot be tested" in done.out + done.err
+    document = json.loads(project.run("status", "--json").out)
+    after = next(i for i in document["incidents"] if i["id"] == incident["id"])
+    assert after["first_bad"] == shas[2:6] and after["bisect"] is None
+    assert after["next"] == document["next"] == f"celedger status {incident['id']}"
+    shown = project.run("status", incident["id"]).out
+    assert "no bisect can tell them apart" in shown and "celedger" not in shown
