@@ -505,6 +505,7 @@ class SignatureRow:
     growth: Mapping[str, float]
 
 
+IMPORTED = "imported"  # the suite of what other programs recorded
 SIGNATURE = "signature"  # the verb of the findings that hold signatures
 STEP_COUNTS = {
     "operators": "operators",

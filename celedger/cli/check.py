@@ -334,7 +334,7 @@ _INCIDENT = re.compile("[0-9a-f]{4,8}")
 
 
 def _act_on_incident(context: typer.Context, act: str, name: str, why: str) -> int | None:
-    """Record an act on an incident; None where there is no incident of that name."""
+    """Record an act on an incident; None where the name is that of a commit."""
     from celedger.base.model import BY_ID
     from celedger.judge import memory
 
@@ -343,6 +343,8 @@ def _act_on_incident(context: typer.Context, act: str, name: str, why: str) -> i
         state = memory.read(session.repository, session.ledger)
         incident = state.find(name)
         if incident is None:
+            if not session.repository.hash_of(name):
+                raise no_incident(name)
             return None
         main = incident.main
         _record_act(

@@ -122,7 +122,7 @@ def import_(
         what, _, name = words.partition("=")
         if what not in columns or not name:
             raise UsageError(
-                f"--column {words!r} is not WHAT=COLUMN", closest(what, imports.COLUMNS)
+                f"--column {words!r} is not WHAT=COLUMN", f"WHAT is {', '.join(imports.COLUMNS)}"
             )
         columns[what] = name
     directions = {

@@ -448,10 +448,13 @@ def stop(
         worker = " and its worker" * (JobState.RUNNING in states)
         print(f"the job of {sha[:10]}{worker} ended; `celedger worker` runs what else is queued")
         return Status.GOOD
-    for commit in interrupt(settings.ledger):
+    interrupted = interrupt(settings.ledger)
+    for commit in interrupted:
         print(f"the worker ends; its job {commit[:10]} stays queued: `celedger worker` goes on")
-    ended = end_kept(repository.state_dir / LAUNCHERS)
-    print(f"{count(ended, 'fork server')} ended" if ended else "no fork server runs")
+    if ended := end_kept(repository.state_dir / LAUNCHERS):
+        print(f"{count(ended, 'fork server')} ended")
+    elif not interrupted:
+        print("neither a worker nor a fork server runs")
     return Status.GOOD
 
 

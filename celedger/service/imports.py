@@ -22,6 +22,7 @@ from typing import Any, TextIO
 
 from celedger.base.errors import UsageError
 from celedger.base.model import (
+    IMPORTED,
     Command,
     Commit,
     Direction,
@@ -39,7 +40,6 @@ from celedger.ledger import Ledger, ulid
 from celedger.trial import protocol
 from celedger.trial.report_sources import EventFiles
 
-SUITE = "imported"
 _NAME = re.compile(r"[^A-Za-z0-9_./-]+")
 _TASK = re.compile(r"[^A-Za-z0-9_.-]+")
 _TO_SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -248,7 +248,9 @@ def read(path: Path, form: str, columns: Columns) -> list[Run]:
     none."""
     try:
         runs = [run for run in READERS[form](path, columns) if any(run.epochs.values())]
-    except (ValueError, KeyError, TypeError, AttributeError, OSError, OverflowError) as error:
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         what = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
         raise UsageError(f"{path} is not of the form {form}: {what}") from error
     if not runs:
@@ -264,7 +266,7 @@ def write(
         for run, commit in runs:
             names = sorted({name for values in run.epochs.values() for name in values})
             task = Task(
-                SUITE, _TASK.sub("-", run.task).strip("-.")[:100] or "run",
+                IMPORTED, _TASK.sub("-", run.task).strip("-.")[:100] or "run",
                 (Command("imported", (form,)),),
                 metrics=tuple(_judged(name, run, directions) for name in names),
             )  # fmt: skip

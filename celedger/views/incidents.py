@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from celedger.base.model import Commit, FindingRecord
+from celedger.base.model import IMPORTED, Commit, FindingRecord
 from celedger.judge.incident import (
     PER_STEP,
     Incident,
@@ -208,12 +208,15 @@ def summary(state: State, commits: Mapping[str, Commit]) -> str:
 
 def unknown_noise(state: State) -> str:
     """Return the declared metrics whose noise is unknown as a sentence, "" without any."""
+    unknown = [noise for noise in state.noise if noise.declared and not noise.is_known]
     names: dict[str, list[str]] = {}
-    for noise in state.noise:
-        if noise.declared and not noise.is_known:
-            names.setdefault(noise.task, []).append(noise.metric)
+    for noise in unknown:
+        names.setdefault(noise.task, []).append(noise.metric)
     text = "; ".join(f"{task} {', '.join(metrics)}" for task, metrics in names.items())
-    return f"noise unknown: {text} (`celedger noise` measures it)" if text else ""
+    by = "`celedger noise` measures it"
+    if all(noise.suite == IMPORTED for noise in unknown):
+        by = "more imported runs of one commit tell it"
+    return f"noise unknown: {text} ({by})" if text else ""
 
 
 def at_commit(

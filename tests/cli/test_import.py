@@ -112,6 +112,8 @@ def test_benchmarks_of_four_programs(project: Project, shas: list[str], tmp_path
     }
     environments = {r.trial.environment for r in trials(project)}
     assert len(environments) == 4
+    shown = " ".join(project.run("status").out.split())
+    assert "more imported runs of one commit tell it" in shown and "celedger noise" not in shown
 
 
 def test_stores_of_mlflow_wandb_and_tensorboard(

@@ -262,7 +262,7 @@ def test_a_fork_server_stays_for_the_next_answer_until_it_is_stopped(project: Pr
     assert json.loads(project.run("status", "--json").out)["fork_servers"] == 1
     assert project.run("stop").out == "1 fork server ended\n"
     assert kept(launchers(project)) == 0
-    assert project.run("stop").out == "no fork server runs\n"
+    assert project.run("stop").out == "neither a worker nor a fork server runs\n"
 
 
 def test_the_signature_of_a_commit_is_kept_and_that_of_an_edit_is_not(

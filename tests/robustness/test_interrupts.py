@@ -154,7 +154,7 @@ def test_stop_ends_the_worker_and_its_job_stays(hanging: Project) -> None:
     assert status == 130 and "Traceback" not in said
     assert outcomes(hanging) == [("interrupted", 1)]
     assert " queued " in celedger(hanging.root, "queue").out
-    assert celedger(hanging.root, "stop").out == "no fork server runs\n"
+    assert celedger(hanging.root, "stop").out == "neither a worker nor a fork server runs\n"
     assert_nothing_left(hanging)
 
 
