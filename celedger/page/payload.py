@@ -204,7 +204,7 @@ def _change(
     history: Measured, series: ChartSeries, old: ChartStretch | None, new: ChartStretch
 ) -> str:
     """Return how a stretch's environment or definition differs from the one before, and what that
-    moved where a commit was measured in both: `torch 2.12.0 → 2.13.0: +3 %; the code: nothing`."""
+    moved where a commit was measured in both: `torch 2.12.0 → 2.13.0: +3 %; by code since: nothing`."""
     if old is None:
         return ""
     ends = old.environment, new.environment
@@ -212,7 +212,7 @@ def _change(
     if change is None:
         return text
     code = by_code(history.state, [change])
-    return f"{text}: {offset(change) or 'nothing clear'}; the code: {code}"
+    return f"{text}: {offset(change) or 'nothing clear'}; by code since: {code}"
 
 
 def _signed(history: Measured, task: TaskSeries) -> list[list[Any]]:

@@ -36,7 +36,7 @@ from celedger.views.samples import environment_changes
 from celedger.views.status import state_json
 
 _COLUMNS = (
-    Column("metric"), Column("seen at"), Column("date"), Column("change", right=True),
+    Column("metric"), Column("at"), Column("date"), Column("change", right=True),
     Column("level"), Column("sure", right=True), Column("among", right=True), Column("state"),
     Column("subject", shrink=True),
 )  # fmt: skip
@@ -116,8 +116,7 @@ class DriftDocument(Document):
         rows = []
         for incident in self.state.incidents:
             for metric in (*incident.metrics, *incident.work):
-                seen = self._commit(incident.seen_at)
-                cells = self._incident_cells(incident, metric, seen)
+                cells = self._incident_cells(incident, metric)
                 size = abs(metric.relative or math.inf)
                 rows.append(_Row(cells, places.get(incident.seen_at, -1), size))
         for change in self.state.changes:
@@ -128,20 +127,20 @@ class DriftDocument(Document):
                 )
         return rows
 
-    def _incident_cells(
-        self, incident: Incident, metric: IncidentMetric, commit: Commit | None
-    ) -> tuple[str, ...]:
+    def _incident_cells(self, incident: Incident, metric: IncidentMetric) -> tuple[str, ...]:
         name = f"{metric.suite}/{metric.task} {metric.name}".rstrip()
         is_number = math.isfinite(metric.change)
         moved = f"{words.moved(metric)} worse" if is_number else words.effect(incident, metric)
-        subject = self._commit(incident.likeliest) if incident.is_named else None
+        sha = incident.likeliest if incident.is_named else incident.first_bad[-1]
+        commit = self._commit(sha)
         return (
-            name, short(incident.seen_at), iso_date(commit.commit_time) if commit else "",
+            name, short(sha), iso_date(commit.commit_time) if commit else "",
             moved, words.levels(metric) if is_number else "",
             # None of a drift's commits is the first bad one.
             "" if incident.kind == DRIFT else probability(incident.probability),
             str(len(incident.first_bad)),
-            f"{incident.id} {incident.state}", plain(subject.subject) if subject else "",
+            f"{incident.id} {incident.state}",
+            plain(commit.subject) if commit and incident.is_named else "",
         )  # fmt: skip
 
     def _change_cells(self, change: LevelChange) -> tuple[str, ...]:
@@ -238,7 +237,7 @@ def offset_texts(state: State, environments: Mapping[str, Environment]) -> list[
             cause = environment_text(environments.get(old), environments.get(new))
         at = short(changes[0].seen_at)
         lines.append(
-            f"{suite}/{task}: {cause}: {moved}; the code: {by_code(state, changes)} ({at})"
+            f"{suite}/{task}: {cause}: {moved}; by code since: {by_code(state, changes)} ({at})"
         )
     return lines
 

@@ -142,12 +142,12 @@ def test_what_is_over_stands_below_with_what_mended_it(repository: Path, page: P
 
 
 def test_a_new_environment_says_what_it_moved(page: Page) -> None:
-    assert re.search(r"lab/char_lm: torch 2\.12\.0 → 2\.13\.0: \S.*?; the code: nothing", page.text)
+    assert re.search(r"lab/char_lm: torch 2\.12\.0 → 2\.13\.0: \S.*?; by code since: nothing", page.text)
     task = page.task("lab/char_lm")
     old, new = next(m for m in task["metrics"] if m["name"] == "val_loss")["stretches"]
     assert old["change"] == ""
     assert new["change"].startswith("torch 2.12.0 → 2.13.0: ")
-    assert new["change"].endswith("; the code: nothing")
+    assert new["change"].endswith("; by code since: nothing")
 
 
 def test_tags_and_baselines_stand_on_the_axis(page: Page) -> None:
