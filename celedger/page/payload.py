@@ -204,7 +204,8 @@ def _change(
     history: Measured, series: ChartSeries, old: ChartStretch | None, new: ChartStretch
 ) -> str:
     """Return how a stretch's environment or definition differs from the one before, and what that
-    moved where a commit was measured in both: `torch 2.12.0 → 2.13.0: +3 %; by code since: nothing`."""
+    moved where a commit was measured in both: `torch 2.12.0 → 2.13.0: +3 %; by code since:
+    nothing`."""
     if old is None:
         return ""
     ends = old.environment, new.environment

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -22,6 +22,7 @@ from celedger.base.config import Config
 from celedger.base.errors import CeledgerError
 from celedger.base.model import Commit, SaidRecord
 from celedger.base.text import plain, probability
+from celedger.judge import memory
 from celedger.judge.incident import DRIFT, WORK, Incident, State
 from celedger.ledger import Ledger, ulid
 from celedger.repo import Repository, bisecting
@@ -40,10 +41,11 @@ class NewsEvent(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """One event of one incident."""
+    """One event of one incident. `others` are the ids of those by which its metrics are worse."""
 
     event: NewsEvent
     incident: Incident
+    others: tuple[str, ...] = ()
 
 
 def announce(
@@ -61,7 +63,7 @@ def announce(
         return
     # `check` and the worker may have the same news in the same second.
     with locks.hold(ledger.private / LOCK):
-        by_sha = {commit.sha: commit for commit in commits}
+        by_sha = memory.commits_of(repository, state, commits)
         rows = ledger.said()
         for address in settings.notify:
             name = _name(address)
@@ -87,7 +89,7 @@ def _name(address: str) -> str:
     return hashlib.sha256(address.encode()).hexdigest()[:16]
 
 
-def unsent(incidents: Iterable[Incident], sent: set[tuple[str, str]]) -> list[News]:
+def unsent(incidents: Collection[Incident], sent: set[tuple[str, str]]) -> list[News]:
     """Return what an address was not told yet. What it never heard of is not over for it."""
     news = []
     for incident in incidents:
@@ -103,8 +105,13 @@ def unsent(incidents: Iterable[Incident], sent: set[tuple[str, str]]) -> list[Ne
         for event in (NewsEvent.RECOVERED, NewsEvent.WITHDRAWN):
             is_told = event.value in sent_events
             if opened and incident.state == event.value and not is_told and not incident.why:
-                news.append(News(event, incident))
+                news.append(News(event, incident, _others(incident, incidents)))
     return news
+
+
+def _others(incident: Incident, incidents: Iterable[Incident]) -> tuple[str, ...]:
+    keys = {metric.key for metric in incident.metrics}
+    return tuple(i.id for i in incidents if i.in_force and keys & {m.key for m in i.metrics})
 
 
 def _rows(news: Sequence[News], state: State, address: str) -> list[SaidRecord]:
@@ -139,8 +146,8 @@ def message(
         line for item in news
         for line in _lines(item, commits, causes.get(item.incident.id, ()))
     ]  # fmt: skip
-    more = f" and {len(titles) - 1} more" * (len(titles) > 1)
-    return titles[0] + more, "\n".join([*lines, "", "celedger status"])
+    more = [f"{len(titles) - 2} more"] * (len(titles) > 2)
+    return "; ".join([*titles[:2], *more]), "\n".join([*lines, "", "celedger status"])
 
 
 def _title(news: News) -> str:
@@ -149,7 +156,8 @@ def _title(news: News) -> str:
     if news.event is NewsEvent.NAMED:
         return f"first bad commit of {name}"
     if news.event is NewsEvent.RECOVERED:
-        return f"{name} is good again"
+        still = f"a cause is mended, still worse by {', '.join(news.others)}"
+        return f"{name}: {still}" if news.others else f"{name} is good again"
     if news.event is NewsEvent.WITHDRAWN:
         return f"{name} was a false alarm"
     return words.headline(incident)

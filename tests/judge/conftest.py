@@ -203,7 +203,7 @@ class Life:
 def _event(text: str) -> str:
     if text.startswith("first bad commit of"):
         return "named"
-    if text.endswith("is good again"):
+    if text.endswith("is good again") or "a cause is mended" in text:
         return "recovered"
     return "withdrawn" if text.endswith("was a false alarm") else "opened"
 

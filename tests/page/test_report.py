@@ -142,7 +142,8 @@ def test_what_is_over_stands_below_with_what_mended_it(repository: Path, page: P
 
 
 def test_a_new_environment_says_what_it_moved(page: Page) -> None:
-    assert re.search(r"lab/char_lm: torch 2\.12\.0 → 2\.13\.0: \S.*?; by code since: nothing", page.text)
+    pattern = r"lab/char_lm: torch 2\.12\.0 → 2\.13\.0: \S.*?; by code since: nothing"
+    assert re.search(pattern, page.text)
     task = page.task("lab/char_lm")
     old, new = next(m for m in task["metrics"] if m["name"] == "val_loss")["stretches"]
     assert old["change"] == ""

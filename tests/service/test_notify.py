@@ -118,6 +118,20 @@ def configure(*addresses: str) -> None:
     file.write_text(f"notify = {json.dumps(addresses)}\n")
 
 
+def test_what_another_cause_keeps_worse_is_not_good_again(tmp_path: Path, inbox: Inbox) -> None:
+    project = scripted(tmp_path / "project")
+    shas = project.history([1.0, 1.0, 1.5, 1.5, 2.2, 2.2, 1.5])
+    configure(f"json://127.0.0.1:{inbox.port}/")
+    project.run("run", f"{shas[0]}..{shas[3]}")
+    for sha in (shas[3], shas[5]):
+        project.run("check", sha)
+    assert len(inbox.take()) == 2
+    project.run("check", shas[6])
+    rows = json.loads(project.run("status", "--json").out)["incidents"]
+    (still,) = [row["id"] for row in rows if row["state"] == "open"]
+    assert inbox.take() == [f"fit val_loss: a cause is mended, still worse by {still}"]
+
+
 @with_verbs("plot")
 def test_each_piece_of_news_is_sent_once(tmp_path: Path, inbox: Inbox) -> None:
     project = scripted(tmp_path / "project")
