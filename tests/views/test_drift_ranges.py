@@ -273,7 +273,7 @@ def test_an_environment_s_offset_is_named_and_is_no_incident(
     told = text(history, made)
     assert "no change seen" in told
     assert "core/mlp_digits: torch 2.12.0 → 2.13.0: val_loss +" in told
-    assert f"; the code: nothing ({made[4].sha[:8]})" in told
+    assert f"; by code since: nothing ({made[4].sha[:8]})" in told
 
 
 def test_beside_an_environment_s_offset_the_code_s_part_is_named(
@@ -284,7 +284,7 @@ def test_beside_an_environment_s_offset_the_code_s_part_is_named(
     measure(history, made[4:], [0.5, 0.7, 0.7, 0.7], environment=NEW)
     (incident,) = state(history, made).incidents
     assert incident.first_bad == (made[5].sha,)
-    assert f"; the code: {incident.id} ({made[4].sha[:8]})" in text(history, made)
+    assert f"; by code since: {incident.id} ({made[4].sha[:8]})" in text(history, made)
 
 
 def test_a_range_has_what_may_have_happened_in_it(history: Any, make_commits: Commits) -> None:
