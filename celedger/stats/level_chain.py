@@ -257,14 +257,17 @@ def of_sessions(
 
 def contrasts(cells: SessionMeans, count: int, weight: Floats) -> tuple[Floats, Floats]:
     """Return, of each node, its difference to the node before within sessions, and the precision of
-    that; 0 where no session ran both."""
+    that; 0 where no session ran both. Sessions that differ by more than their noise, as those of a
+    busy machine do, leave it by as much less precise (Birge, Phys. Rev. 40, 1932, 207)."""
     j = np.flatnonzero(cells.beside >= 0)
     i, k = cells.beside[j], cells.node[j]
     each = 1 / (weight @ (cells.variance[:, j] + cells.variance[:, i]))
     apart = weight @ (cells.mean[:, j] - cells.mean[:, i])
     precision: Floats = np.bincount(k, each, count).astype(np.float64)
     difference: Floats = np.bincount(k, each * apart, count) / np.maximum(precision, 1e-300)
-    return difference, precision
+    spread = np.bincount(k, each * (apart - difference[k]) ** 2, count)
+    free = np.maximum(np.bincount(k, minlength=count) - 1, 1)
+    return difference, precision / np.maximum(1.0, spread / free)
 
 
 # --- the passes

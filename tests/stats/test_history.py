@@ -142,6 +142,19 @@ def test_a_session_that_differs_is_no_step_and_a_step_beside_it_is_sized() -> No
     assert found >= 7
 
 
+def test_sessions_that_contradict_each_other_give_a_step_no_direction() -> None:
+    """Step time on a machine that others load: the newest commit is slower by nine deviations in
+    one session, and faster by ten in the next. Both were a rise, 95 % sure."""
+    random = np.random.default_rng(RNG_SEED)
+    rows = speed(np.full(20, 2.3), random, sd=0.4, session=1.5)
+    loaded = [(19, 11.8), (18, 8.2)], [(19, 3.9), (18, 7.9)]
+    for session, (levels, trials) in enumerate(zip(loaded, (5, 2), strict=True), 20):
+        for rank, (place, level) in enumerate(levels * trials):
+            rows.append((place, 0, session, rank, len(rows), level + random.normal() * 0.4))
+    history = one(measurements(rows, sessions=True))
+    assert not sure(history)
+
+
 def _sessions_without_a_step() -> int:
     random = np.random.default_rng(RNG_SEED)
     quiet = [speed(np.ones(60), random, sd=0.01, session=0.05) for _ in range(3)]
