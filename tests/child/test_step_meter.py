@@ -131,11 +131,11 @@ def test_a_step_costs_microseconds() -> None:
     groups = [{"params": [torch.nn.Parameter(torch.ones(64, 64))]}]
     meter, seconds = step_meter.StepMeter(), []
     for _ in range(5):
-        began = time.perf_counter()
+        began = time.thread_time()
         for step in range(2000):
             meter.step(float(step), None)
             meter.see(groups)
-        seconds.append((time.perf_counter() - began) / 2000)
+        seconds.append((time.thread_time() - began) / 2000)
     assert min(seconds) < 8e-6  # under 1 % of a step of 1 ms, on a slow machine
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -384,10 +383,8 @@ def test_a_piped_pull_does_not_wait(
     os.mkfifo(tmp_path / "gate")
     text = f'echo "$$" >"$BELL"; read line <"{tmp_path}/gate"; echo over >"$BELL"'
     hooks.install(Repository.open(clone.root), program(tmp_path / "slow", text))
-    start = time.monotonic()
     subprocess.run("git pull 2>&1 | cat", shell=True, cwd=clone.root, check=True, timeout=30,
                    capture_output=True, env={**os.environ, **PEOPLE})  # fmt: skip
-    assert time.monotonic() - start < 10
     os.kill(int(bell.wait()), 0)  # still there
     (tmp_path / "gate").write_text("\n")
     assert bell.wait() == "over"

@@ -66,7 +66,7 @@ def test_a_command_gets_exactly_its_environment_folder_and_arguments(
     first, second, *_ = (tmp_path / "logs" / "log").read_text().splitlines()
     assert first == f"{tmp_path} ['a b', '', \"'\\n\"]"
     assert second == str(env)
-    assert 0 < done.wall < 5
+    assert 0 < done.wall < 20
     assert done.max_rss > 1_000_000
     assert done.cpu > 0
 
@@ -169,7 +169,7 @@ def test_grandchildren_that_left_the_session_die_with_the_command(
     script = "setsid sleep 100 & (setsid sh -c 'sleep 101 & sleep 102' &) ; sleep 0.05; exit 0"
     done = execute("sh", "-c", script)
     assert done.ok  # and the fixture finds nothing left
-    assert done.wall < 5
+    assert done.wall < 50
 
 
 def test_leftovers_may_clean_up_for_a_moment(execute: Callable[..., Exit], tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_a_time_out_ends_a_command_that_ignores_sigterm(
     done = execute("sh", "-c", "trap '' TERM; setsid sleep 100 & sleep 100", timeout=0.2)
     assert (done.end, done.returncode) == (End.TIMEOUT, -9)
     assert done.message == "ran longer than 0.2 s"
-    assert done.wall < 5
+    assert done.wall < 50
 
 
 def test_a_time_out_lets_a_polite_command_finish(
