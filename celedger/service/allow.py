@@ -39,15 +39,16 @@ def asked(repository: Repository, settings: Config, suite_name: str | None = Non
     """Return the settings of the repository and the starts of a suite (the one that a merge trains)
     at HEAD. Starts nothing."""
     from celedger.trial import permission_requests
-    from celedger.trial.workplace import interpreters_of, suite_of
+    from celedger.trial.workplace import choose_tasks, interpreters_of, suite_of
 
     settings_start = settings_request(settings.merged)
     try:
         name = suite_name or settings.hook_suite
         suite = suite_of(repository, settings, name)
+        tasks = choose_tasks(suite, ())  # with the runner's metrics, as the worker trains them
         starts = permission_requests.of_suite(
-            repository, suite, suite.tasks, interpreters_of(repository, suite.tasks),
-            repository.resolve("HEAD").sha if any(t.venv for t in suite.tasks) else None,
+            repository, suite, tasks, interpreters_of(repository, tasks),
+            repository.resolve("HEAD").sha if any(t.venv for t in tasks) else None,
         )  # fmt: skip
     except CeledgerError as error:
         return Asked(settings_start, (), problem=error)

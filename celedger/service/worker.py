@@ -229,7 +229,9 @@ class Worker:
         self.ledger.queue.finish(job.id, self.owner, state, self.now(), message)
         waits = "waits: " if state is JobState.WAITING else ""
         self.say(f"{job.commit[:10]}: {waits}{message}")
-        if not self.attended:
+        if self.attended:  # who typed it knows; what an earlier worker left is out of date
+            hooks.take_line(self.repository)
+        else:
             hooks.leave_line(self.repository, f"{job.commit[:10]}: {waits}{message} ({_SEE})")
         self._publish(job)
 

@@ -468,6 +468,32 @@ def test_a_pull_waits_for_a_person_and_goes_on_by_itself(hooked: Project, bell: 
     assert "without reporting" in _jobs(hooked)[0].message
 
 
+def test_a_metric_declared_as_celedger_has_it_by_itself_is_allowed_once(
+    hooked: Project, bell: Bell
+) -> None:
+    """`allow` approved the suite without the runner's metrics, and the job went on waiting."""
+    suite = (hooked.root / "suites" / "tiny" / "suite.toml").read_text()
+    own = '[metrics.step_time]\ndirection = "lower"\nfloor = "5%"\n'
+    branch_ahead(hooked, {"suites/tiny/suite.toml": suite + own})
+    git(hooked.root, "merge", "-q", "next")
+    assert bell.wait() == "ended 0"
+    assert "+asks: metric step_time" in hooked.allow()
+    until(lambda: _jobs(hooked)[0].state is JobState.DONE)
+
+
+def test_the_next_merge_says_nothing_of_what_a_typed_worker_ended(
+    hooked: Project, bell: Bell
+) -> None:
+    fit = (hooked.root / "suites" / "tiny" / "fit.py").read_text()
+    branch_ahead(hooked, {"suites/tiny/fit.py": fit + "# theirs\n"})
+    git(hooked.root, "merge", "-q", "next")
+    assert bell.wait() == "ended 0"
+    line = hooked.root / ".git" / "celedger" / "last-job"
+    assert "waits: " in line.read_text()
+    assert hooked.run("worker").status == 0
+    assert not line.exists()
+
+
 @pytest.mark.matrix
 def test_what_a_linked_work_tree_waits_for_is_shown_and_allowed_there(
     hooked: Project, bell: Bell, tmp_path: Path
