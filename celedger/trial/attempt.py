@@ -28,6 +28,7 @@ from celedger.trial.venvs import unmet
 
 # A build must not report.
 _CHANNEL = ("CELEDGER_FD", "CELEDGER_JOURNAL", "CELEDGER_INODE")
+_NAMED = 3  # packages that a warning names
 
 # Seconds between two samples of a training: usually, and if a bisect may end it after an epoch.
 TICK, WATCHING = 0.05, 0.01
@@ -257,8 +258,10 @@ class Attempt:
                     "in editable form, or is a path absolute?)"
                 )
             if wanted := self._unmet():
+                more = f" and {len(wanted) - _NAMED} more" if len(wanted) > _NAMED else ""
+                some = f"{'; '.join(wanted[:_NAMED])}{more}"
                 self._warn(
-                    f"{self.commit.sha[:10]} wants {'; '.join(wanted)}: `venv` in the suite trains "
+                    f"{self.commit.sha[:10]} wants {some}: `venv` in the suite trains "
                     "each commit with its own packages (docs/suites.md)", *wanted,
                 )  # fmt: skip
             if outcome.kind is OutcomeKind.OK and self._read_nothing():
