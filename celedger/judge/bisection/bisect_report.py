@@ -78,6 +78,16 @@ class Rehearsal:
         low, high = round(100 * self.low), round(100 * self.high)
         return f"{revert} restores {self.share:.0%} (95 %: {low} … {high}) of {metric}"
 
+    def believed(self, probability: float) -> float:
+        """Return how probable the named commit is still, of a search's `probability`: with it all
+        would come back, without it nothing, give or take the normal error of the share."""
+        error = (self.high - self.low) / (2 * 1.96)
+        if not error > 0:  # exact, or not known
+            return probability
+        odds = probability / max(1 - probability, 1e-9)
+        odds *= math.exp(min(0.0, (self.share - 0.5) / error**2))
+        return min(probability, odds / (1 + odds))
+
     @property
     def restores(self) -> bool:
         return self.low >= RESTORED
@@ -223,14 +233,21 @@ def _as_rehearsed(ledger: Ledger, report: Report) -> Report:
     if not earlier or earlier[-1].culprits[0] != report.culprits[0].sha:
         return report
     done = _rehearsal(earlier[-1].report["rehearsal"])
-    return replace(report, rehearsal=done, status="refuted" if done.refutes else report.status)
+    return _told_by(report, done)
+
+
+def _told_by(report: Report, done: Rehearsal) -> Report:
+    """Return the report with a rehearsal, which may take the name back or leave it less sure."""
+    probability = done.believed(report.probability)
+    is_refuted = done.refutes or probability < 0.5
+    status = "refuted" if is_refuted else report.status
+    return replace(report, rehearsal=done, probability=probability, status=status)
 
 
 def rehearsed(ledger: Ledger, report: Report, done: Rehearsal, ulid: str, now: float) -> Report:
     """Return the report with the rehearsal of its revert, and write it to the ledger: it is the
     last answer to its question. A revert that restores too little takes the name back."""
-    status = "refuted" if done.refutes else report.status
-    report = replace(report, rehearsal=done, status=status, id=ulid, ended=now)
+    report = replace(_told_by(report, done), id=ulid, ended=now)
     ledger.record_bisect(record(report))
     return report
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from celedger.base.config import Config
 from celedger.base.errors import CannotJudge
-from celedger.base.model import FindingRecord, Task, TrialRecord
+from celedger.base.model import CLOCKED, FindingRecord, Task, TrialRecord
 from celedger.judge.bisection.bisect_report import Rehearsal, Report
 from celedger.judge.edit import values_by_seed
 from celedger.judge.incident import MetricNoise
@@ -90,7 +90,8 @@ def rehearse(
     bench: Bench, config: Config, report: Report, task: Task, noise: MetricNoise | None
 ) -> Rehearsal:
     """Train the bad end of a bisect without the commit that its report names, with the seeds that
-    the bad end has. Runs on this machine, in a repository and a ledger of synthetic revisions."""
+    the bad end has; for speed and memory the bad end itself beside it, since the machine may have
+    changed. Runs on this machine, in a repository and a ledger of synthetic revisions."""
     culprit, bad = report.culprits[0], report.bad
     repository, ledger = bench.repository, bench.ledger
     nothing = Rehearsal(culprit.sha, bad.sha)
@@ -100,15 +101,23 @@ def rehearse(
         return replace(nothing, why=str(error))
     if reverted is None or not reverted.is_changed:
         return replace(nothing, why=f"{culprit.sha[:10]} is undone at {bad.sha[:10]}")
+    metric = task.metric(report.metric) if report.metric else None
+    is_clocked = metric is not None and metric.kind in CLOCKED
     with apart(bench, config, task, [bad.sha, *culprit.parents]) as (own, beside):
         beside.station.hold_environment(bad.sha, [task])
         environment = beside.place(bad.sha, task).environment.fingerprint
         there = ledger.trials(commit=bad.sha, recipe=task.recipe, environment=environment)
         seeds = dict.fromkeys(record.trial.seed for record in there if record.is_conclusive)
-        run_all(beside, [Need(reverted.commit, task, seed, role="bisect") for seed in seeds])
+        commits = [reverted.commit, bad] if is_clocked else [reverted.commit]
+        needs = [Need(c, task, seed, role="bisect") for seed in seeds for c in commits]
+        ran_now = run_all(beside, needs)
         here = own.trials(commit=reverted.commit.sha, recipe=task.recipe, environment=environment)
+    if is_clocked:
+        there, here = (
+            [record for record in ran_now if record.trial.commit == commit.sha]
+            for commit in (bad, reverted.commit)
+        )
     ran = replace(nothing, trials=sum(1 for record in here if not record.derived))
-    metric = task.metric(report.metric) if report.metric else None
     if metric is None:
         ended = [record for record in here if record.is_conclusive]
         share = sum(record.ok for record in ended) / len(ended) if ended else math.nan
