@@ -172,6 +172,89 @@ for step in range(3):
 )
 
 
+PER_SAMPLE = (
+    START
+    + """\
+from torch.func import functional_call, grad, vmap
+net = nn.Linear(4, 2)
+x, y = torch.randn(32, 4), torch.randint(2, (32,))
+optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
+
+def one(params, x, y):
+    return F.cross_entropy(functional_call(net, params, (x[None],)), y[None])
+
+each = vmap(grad(one), in_dims=(None, 0, 0))
+for step in range(4):
+    rows = slice(8 * step, 8 * step + 8)
+    grads = each({k: p.detach() for k, p in net.named_parameters()}, x[rows], y[rows])
+    total = {}
+    for name, g in grads.items():
+        total[name] = g.sum(0)
+    for name, p in net.named_parameters():
+        p.grad = total[name] / 8
+    optimiser.step()
+"""
+)
+BEAMS = (
+    START
+    + """\
+from celedger.child import log
+
+def search(width):
+    beams = [([], 0.0, {})]
+    for position in range(3):
+        grown = []
+        for tokens, score, cache in beams:
+            own = dict(cache)
+            own[position] = len(own) + score
+            for i in range(width):
+                grown.append((tokens + [i], score + sum(own.values()) + (i - 1) ** 2, own))
+        grown.sort(key=lambda beam: beam[1], reverse=True)
+        beams = grown[:width]
+    return beams[0][1]
+
+net, x = nn.Linear(4, 2), torch.randn(8, 4)
+optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range(3):
+    loss = net(x).square().mean()
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()
+with torch.no_grad():
+    log(epoch=0, score=search(2))
+"""
+)
+
+
+def test_gradients_by_vmap_are_followed(server: TrainingServer) -> None:
+    harmless = (
+        "    for name, g in grads.items():\n",
+        "    for name in grads:\n        g = grads[name]\n",
+    )
+    changed = edited(PER_SAMPLE, ("total[name] / 8", "total[name] / 4"), harmless)
+    finding, blamed, _ = server.explain(PER_SAMPLE, changed)
+    assert finding is not None
+    assert finding.sentence.startswith("all gradients are 2 times what they were")
+    assert finding.sentence.endswith("`div(_, 4)` where `div(_, 8)` was")
+    assert ["/ 4" in one.hunk.lines[-1] for one in blamed] == [True, False]
+    assert blamed[1].closeness == 4
+    finding, blamed, _ = server.explain(
+        PER_SAMPLE, edited(PER_SAMPLE, ("y[None])", "y[None], label_smoothing=0.1)"), harmless)
+    )
+    assert "label_smoothing" in blamed[0].hunk.lines[-1]
+
+
+def test_what_shares_memory_comes_before_what_is_given_other_values(server: TrainingServer) -> None:
+    harmless = (
+        "grown.sort(key=lambda beam: beam[1], reverse=True)",
+        "grown = sorted(grown, key=lambda beam: -beam[1])",
+    )
+    _, blamed, _ = server.explain(
+        BEAMS, edited(BEAMS, ("own = dict(cache)", "own = cache"), harmless)
+    )
+    assert "own = cache" in blamed[0].hunk.lines[-1]
+
+
 def test_the_hunk_that_runs_when_a_gradient_differs_is_first(server: TrainingServer) -> None:
     harmless = ("torch.linspace(0, 1, 6)[:, None]", "torch.linspace(0, 1, 6).unsqueeze(1)")
     fault = ("grad(du.sum(), t, create", "grad(u.sum(), t, create")

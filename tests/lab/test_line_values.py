@@ -69,6 +69,25 @@ def test_a_rewritten_loop_makes_equal_values_and_a_fault_another(monkeypatch: An
     assert a["1:x"]["v"] != b["1:x"]["v"]
 
 
+def test_a_loop_that_reads_its_items_otherwise_makes_equal_values(monkeypatch: Any) -> None:
+    old = (
+        "def f(x):\n    kept = {}\n    for name, one in x.items():\n        kept[name] = one + 1\n"
+    )
+    old += "    n = 1\n    return kept, n\n"
+    new = edited(
+        old,
+        (
+            "    kept = {}\n    for name, one in x.items():\n",
+            "    kept: dict = {}\n    for name in x:\n        one = x[name]\n",
+        ),
+        ("n = 1", "n = 2"),
+    )
+    a, b = values(old, new, "f({'u': 1, 'v': 2})", monkeypatch)
+    for name in ("0:kept", "0:name", "0:one"):
+        assert a[name] == b[name]
+    assert a["1:n"]["v"] != b["1:n"]["v"]
+
+
 def test_a_container_is_recorded_as_made_and_as_filled(monkeypatch: pytest.MonkeyPatch) -> None:
     old = "def f(x):\n    rows = {}\n    for row in x:\n        rows.setdefault(row, 0)\n"
     old += "    n = sum(rows)\n    rest = [1]\n    rest.clear()\n    return rows, n\n"

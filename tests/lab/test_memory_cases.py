@@ -66,6 +66,11 @@ def test_evaluation_after_a_call_for_a_plot_is_evaluation(server: TrainingServer
         assert event["peaks"]["step"]["bytes"] < hidden < event["peaks"]["evaluation"]["bytes"]
 
 
+def test_a_tensor_that_keeps_its_graph_is_one_leak(server: TrainingServer) -> None:
+    (leak,) = leaks(server, "history.append(loss)")  # its nodes are no objects of the script's
+    assert (leak["kind"], leak["keeper"]) == ("tensors", "history")
+
+
 def test_cyclic_garbage_takes_memory_until_it_is_collected(server: TrainingServer) -> None:
     first, *_ = leaks(server, "Node(torch.ones(1000))")
     assert (first["kind"], first["bytes"]) == ("garbage", pytest.approx(4000, rel=0.1))

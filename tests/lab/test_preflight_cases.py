@@ -180,6 +180,47 @@ def test_one_batch_is_overfitted_through_casts_views_and_rows(server: TrainingSe
     assert status in ("fail", "warn")
 
 
+PARTS = (
+    WITH_DATA
+    + """\
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU())
+        self.head = nn.Linear(16, 4)
+    def forward(self, x):
+        return self.head(self.body(x))
+def fit():
+    net = Net()
+    optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
+    for step in range(24):
+        x, y = draw(32)
+        loss = F.cross_entropy(net(x), y)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        if step % 8 == 7:
+            net.eval()
+            with torch.no_grad():
+                net.body(draw(32)[0])
+            net.train()
+fit()
+"""
+)
+METHOD = PARTS.replace("def forward", "def score").replace("net(x)", "net.score(x)")
+
+
+def test_the_evaluation_of_a_part_is_one(server: TrainingServer) -> None:
+    for script in (PARTS, METHOD):  # METHOD's `forward` is never called
+        found = checked(server, script)
+        assert found["train and eval mode"][0] == "pass", found["train and eval mode"]
+        assert found["every parameter learns"][1].startswith("all 6 get gradients")
+    found = checked(server, edited(PARTS, ("            net.eval()\n", "")))
+    assert found["train and eval mode"][0] == "fail"
+    said = found["train and validation apart"][1]
+    assert said == "of the model only a part was evaluated"
+
+
 def test_rollouts_are_no_evaluation(server: TrainingServer) -> None:
     assert failed(checked(server, PPO)) == {}
 

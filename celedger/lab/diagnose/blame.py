@@ -80,7 +80,8 @@ def blame(
 
 def blame_functions(places: Sequence[tuple[str, str]], change: CodeChange) -> list[Blamed]:
     """Return the hunks that change functions, given by name and path in the tree, the costliest
-    first; of a hunk that is alone in what it changes, closeness 1."""
+    first; of a hunk that is alone in what it changes, closeness 1. Where none changes them, every
+    hunk may make them run more often."""
     changed = [hunk for hunk in change.hunks if not change.same(hunk)]
     ranked = []
     for hunk in changed:
@@ -93,7 +94,7 @@ def blame_functions(places: Sequence[tuple[str, str]], change: CodeChange) -> li
             ranked.append((rank, close, Blamed(hunk, close)))
             break
     ranked.sort(key=lambda row: row[:2])
-    return [one for _, _, one in ranked]
+    return [one for _, _, one in ranked] or [Blamed(hunk, 3) for hunk in changed]
 
 
 def _frames(finding: ExplainFinding, tree: Path) -> Iterator[tuple[str, str, Frame, float]]:

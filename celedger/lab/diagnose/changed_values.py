@@ -24,6 +24,9 @@ _INPUT = "<"  # begins the name of what a hunk reads
 _BACKWARD = frozenset({"grad", "missing", "pgrad"})
 
 
+_Values = Mapping[str, list[Event]]
+
+
 class Verdict(IntEnum):
     """What the values of a hunk say of it, by how likely it is the cause."""
 
@@ -61,13 +64,14 @@ def hunk_values(c: TraceComparison, front: Front, change: CodeChange) -> dict[Hu
             _leaving(change, hunk, side, values) for side, values in zip("ab", before, strict=True)
         ]
         ran_later = not any(before) and any(number in after for _, after in sides)
-        made, given = (_first_parting(before, inputs=inputs) for inputs in (False, True))
+        given = _first_parting(before, inputs=True)
+        made = _first_parting(leaving if all(leaving) else before, inputs=False)
         running = all(
             _is_running(trace, at, values.get(number, {}), after.get(number))
             for (trace, at), (values, after) in zip(ends, sides, strict=True)
         )
         if running and made is None:
-            made = len(c.b.events)
+            made = len(c.b.events), False
         if (
             leaving[0]
             and not running
@@ -75,17 +79,24 @@ def hunk_values(c: TraceComparison, front: Front, change: CodeChange) -> dict[Hu
             and all(_are_equal(leaving[0][what], leaving[1][what], unread) for what in leaving[0])
         ):
             verdicts[hunk] = Verdict.EQUAL
-        elif ran_later or (given is not None and (made is None or given < made)):
+        elif ran_later or (given is not None and (made is None or given[0] < made[0])):
             verdicts[hunk] = Verdict.LATER
-        elif made is not None:
-            read = c.b.events[made].raw if made < len(c.b.events) else {"u": 0}
-            makers.append((bool(read["u"] & _OPAQUE), made, number))
+        elif made is not None and not made[1]:
+            event = c.b.events[made[0]] if made[0] < len(c.b.events) else None
+            if event is None or not _is_moved(event, sides[0][0]):
+                makers.append((event is not None and event.raw["u"] & _OPAQUE, made[0], number))
     if makers:
-        verdicts[change.hunks[min(makers)[2]]] = Verdict.FIRST
+        verdicts[change.hunks[min(makers)[-1]]] = Verdict.FIRST
     return verdicts
 
 
-_Values = Mapping[str, list[Event]]
+def _is_moved(made: Event, others: Mapping[int, _Values]) -> bool:
+    """Return True if another hunk gives the variable this value on the other side."""
+    return any(
+        event.raw["d"] == made.raw["d"]
+        for number, values in others.items() if number != made.raw["h"]
+        for event in values.get(made.name, ())
+    )  # fmt: skip
 
 
 def _by_hunk(
@@ -136,15 +147,17 @@ def _are_equal(a: Collection[Event], b: Collection[Event], unread: int) -> bool:
     return same and not (last[0]["u"] | last[1]["u"]) & unread and _parted(a, b) is None
 
 
-def _parted(a: Iterable[Event], b: Iterable[Event]) -> int | None:
-    """Return the order on side b of the first values that differ."""
+def _parted(a: Iterable[Event], b: Iterable[Event]) -> tuple[int, bool] | None:
+    """Return the order on side b of the first values that differ, and whether all that differs is
+    what they share memory with."""
     before = {event.raw["m"]: event.raw for event in a}
-    return next(
-        (
-            event.order for event in b
-            if (old := before.get(event.raw["m"])) is not None and _differ(old, event.raw)
-        ), None,
-    )  # fmt: skip
+    for event in b:
+        if (old := before.get(event.raw["m"])) is not None:
+            if _differ(old, event.raw):
+                return event.order, False
+            if ("shared" in old["s"]) != ("shared" in event.raw["s"]):
+                return event.order, True
+    return None
 
 
 def _differ(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
@@ -157,9 +170,8 @@ def _differ(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     return a["v"] != b["v"] and not held_otherwise and not ("(" in a["q"] and "text" in kinds)
 
 
-def _first_parting(sides: Sequence[_Values], *, inputs: bool) -> int | None:
-    """Return when a hunk is first given, or first makes, another value on side b."""
+def _first_parting(sides: Sequence[_Values], *, inputs: bool) -> tuple[int, bool] | None:
+    """Return what `_parted` does of the value that a hunk is first given, or first makes."""
     a, b = sides
     names = (what for what in a.keys() & b.keys() if (what[0] == _INPUT) == inputs)
-    orders = [order for what in names if (order := _parted(a[what], b[what])) is not None]
-    return min(orders, default=None)
+    return min(filter(None, (_parted(a[what], b[what]) for what in names)), default=None)

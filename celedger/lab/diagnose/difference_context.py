@@ -68,11 +68,12 @@ class DifferenceContext:
             [event for event in side if extra[event.call]]
             for side, extra in zip(_only_on_one_side(*self.calls), self.extra, strict=True)
         )
-        if self.part not in ("backward", "gradients"):  # there, equal values may be detached
-            self.gone, self.fresh = (
-                [e for e in some if e.drew or e.order in {one.order for one in live}]
-                for some, live in zip((self.gone, self.fresh), self._novel, strict=True)
-            )
+        live = [
+            [e for e in some if e.drew or e.order in {one.order for one in made}]
+            for some, made in zip((self.gone, self.fresh), self._novel, strict=True)
+        ]
+        if any(live) or self.part not in ("backward", "gradients"):  # there, equal values may be
+            self.gone, self.fresh = live  # detached
         # On each side, the first call with a result that the other side never has.
         self.first_calls = self._first_calls()
         x, y = self.first_calls

@@ -316,7 +316,8 @@ def _bit_by_bit(
     finding, blamed = blame(finding, change, tree, runs.files, values)
     whole = replace(whole, finding=finding, blamed=blamed, vanished=len(front.vanished))
     far = finding.distance
-    if finding.cause not in _LITERAL and far is not None and far.rounding:
+    # Where none of the elements that are kept differs, those that do are too few for rounding.
+    if finding.cause not in _LITERAL and far is not None and far.rounding and far.share:
         runner.say(f"{name} with its weights moved by rounding, to compare with")
         moved = runner.run(whole.a, runs.full, perturb=runner.seed)[1]
         if (shaken := _first_process(runner, runs.left, moved)) is not None:

@@ -63,7 +63,7 @@ def wrong_weights(s: DifferenceContext) -> dict[str, Any] | None:
     module = s.comparison.b.owner(b.path)
     role = "buffer" if b.name == "buffer" else "initialisation of"
     sentence = f"{role} `{b.path}` differs{_shift(a.tensors[0], b.tensors[0])}"
-    if others := sorted({str(p.one.path) for p in wrong[1:]}):
+    if others := sorted({str(p.one.path) for p in wrong} - {b.path}):
         sentence += f", and that of {some(others)}"
     old, new = (f"{e.raw['o']}({e.arguments})" if "o" in e.raw else "" for e in (a, b))
     if new and not old:
@@ -167,13 +167,24 @@ def shared_rows(s: DifferenceContext) -> float:
     return min(shares)
 
 
+def _different_rows(s: DifferenceContext) -> tuple[int, int, int]:
+    """Return how many rows both sides have, and how many of these differ from each other on each
+    side."""
+    a, b = (np.concatenate(side) for side in _passes(s, s.differing[0]))
+    count = min(len(a), len(b))
+    return count, len({*a[:count].tolist()}), len({*b[:count].tolist()})
+
+
 def data_order(s: DifferenceContext) -> str | dict[str, Any] | None:
     if not (batches := other_batches(s)):
         return None
     if all(a == b for a, b in batches):
         sentence = "the rows of a batch are in another order"
     elif shared_rows(s) > 0.99:
+        count, old, new = _different_rows(s)
         sentence = "the data come in another order: the same rows, in other batches"
+        if abs(new - old) > 0.01 * count:
+            sentence = f"of the first {count} rows {new} are different ones, where {old} were"
     else:
         return None
     if not _drew_before(s) or not s.drawn:

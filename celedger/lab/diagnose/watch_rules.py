@@ -20,7 +20,7 @@ from celedger.lab.diagnose.watch_records import (
 IN_A_ROW = 3  # sampled steps with the same figure: once is chance, twice a coincidence
 STUCK = 4  # sampled steps with a stuck weight or the same batch before it fires
 LOSSES = 5  # least number of losses compared with the first ones
-SEEN, MISSED = 5.0, 0.25  # standard errors, and the share of a loss whose fall has to be so many
+SEEN, MISSED = 5.0, 0.1  # standard errors, and the share of a loss whose fall has to be so many
 ENOUGH = 100  # values, below which a share of them is no evidence
 UNSEEN = "no module was called: the forward pass was not looked at"
 
@@ -361,7 +361,7 @@ def saturated(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
 def not_decreasing(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
     """Compare the fall of the loss, from its first stretch to its best, with its standard error.
     Two optimisers oppose each other, so their losses need not fall. Losses so noisy, or so few,
-    that a fall by a quarter could be missed say nothing."""
+    that a fall by a tenth could be missed say nothing."""
     losses = [loss for _, loss in training.losses]
     size = max(LOSSES, len(losses) // 10)
     if len(losses) < 4 * size or training.optimisers != 1:

@@ -27,7 +27,7 @@ from .losses import CHOOSERS, LossCall, leading, loss_call
 from .names import IdentityMap
 from .observe import Args, Kwargs
 from .replay import InputRecorder, Replay, detached
-from .tensors import address, content, follow_graph, graph_node, tensors, whole
+from .tensors import address, content, follow_graph, graph_node, tensors
 
 LOOKS = 50  # steps whose gradients, losses and inputs are read
 SPACING, MARKS = 5, 12  # steps between two counts of tensors at first, and how many are kept
@@ -129,10 +129,10 @@ class FirstSteps(observe.Probe):
         if not self._stack:
             if next(module.parameters(), None) is None:
                 return  # a loss, say
-            trains = self._trained.get(module)  # None: not called in training
+            trains = self._trained.get(module)  # None: not called in training, or inside of another
             # A module that only ever ran in eval mode is fine-tuned in it.
             passive = not recording or (bool(trains) and not module.training)
-            self._evaluating = trains is not None and passive
+            self._evaluating = passive and (trains is not None or id(module) in self.called)
             if self._evaluating:
                 self._buffers = {k: v.clone() for k, v in module.named_buffers()}
             elif recording:
@@ -159,10 +159,12 @@ class FirstSteps(observe.Probe):
             return
         inputs = [
             t for _, t in tensors([args, kwargs])
-            if whole(t) and t.dim() and not t.is_complex() and t.layout == torch.strided
+            if t.dim() and not t.is_complex() and t.layout == torch.strided
             and t.numel()
         ]  # fmt: skip
         if self._evaluating:
+            # A part of a model has inputs of its own.
+            inputs = inputs if self._trained.get(module) is not None else []
             self._note_evaluation(OuterCall(module, args, kwargs, output), inputs)
         elif torch.is_grad_enabled():
             if self._first is not None:
@@ -291,6 +293,7 @@ class FirstSteps(observe.Probe):
         self.steps = step + 1
         self._dirty[optimiser] = STEPPED  # until a backward pass begins
         self._stack = []
+        self._roots = self.names.roots()  # the script's own variables are gone when the checks run
         if self.steps <= REPEATED:
             self.fingerprint = self._fingerprint(optimiser)
         elif self.steps % self.spacing == 0:

@@ -6,9 +6,9 @@ Options: `changed`, by path in the working directory, `[hunk, first line, last l
 range, or the statement after which (1) or before which (-1) the lines of the other side stand;
 `names`, by hunk, the variables to record there. What a hunk reads is recorded, too, with a `<`. A
 value is written as an event `value`: `h` its hunk, `q` what it is, `m` how many of these there
-were up to now, `v` a digest of all of them, `s` the kind of the last one, `u` whether parts of them
-could not be read (1), or carry a gradient, which equal bits do not prove equal (2); `z` a digest of
-what a container holds when torch is called next, unless that is nothing.
+were up to now, `v` a digest of all of them, `d` one and `s` the kind of the last, `u` whether parts
+of them could not be read (1), or carry a gradient, which equal bits do not prove equal (2); `z` a
+digest of what a container holds when torch is called next, unless that is nothing.
 """
 
 from __future__ import annotations
@@ -110,12 +110,13 @@ class ValueRecorder:
         if place is None:
             place = self._places[hunk, what] = _Place()
         place.add(value, self.describe)
-        if what[0] != _INPUT and _memory(value) in self._read.get(hunk, ()):
+        shares = what[0] != _INPUT and place.kind != "number"
+        if shares and _memory(value) in self._read.get(hunk, ()):
             place.kind += " shared"  # equal bits do not stay equal when either is written
         alone = place.count <= _ALONE
         event = {
             "h": hunk, "q": what, "m": place.count, "v": place.digest.hexdigest()[:16],
-            "u": place.flags, "s": place.kind,
+            "d": place.last.hexdigest()[:16], "u": place.flags, "s": place.kind,
         }  # fmt: skip
         container = value if what[0] != _INPUT and _is_container(value) else None
         self._waiting[hunk, what, alone and place.count] = event, container
@@ -137,7 +138,7 @@ class _Place:
 
     def __init__(self) -> None:
         self.count = self.bytes = self.flags = 0
-        self.digest = hashlib.sha1()
+        self.digest, self.last = hashlib.sha1(), hashlib.sha1()
         self.kind = ""
         self._items = 0
 
@@ -148,15 +149,17 @@ class _Place:
             self.flags |= _OPAQUE
             return
         self._describe = describe
+        self.last = hashlib.sha1()
         try:
             self.kind = self._read(value, _DEEPEST)
         except Exception:  # of an object of the training's that cannot be read
             self.kind = self._opaque()
+        self.digest.update(self.last.digest())
 
     def _feed(self, kind: str, data: bytes = b"") -> str:
         self.bytes += len(data) + _ITEM
-        self.digest.update(kind.encode() + b"%d:" % len(data))
-        self.digest.update(data)
+        self.last.update(kind.encode() + b"%d:" % len(data))
+        self.last.update(data)
         return kind
 
     def _read(self, value: Any, depth: int) -> str:
@@ -274,6 +277,9 @@ def _bound(
         if not attribute:
             yield name, scope[variable]
             continue
+        if hasattr(scope[variable], "untyped_storage"):  # a tensor's `grad`, `data`
+            yield name, getattr(scope[variable], attribute, None)
+            continue
         fields = getattr(scope[variable], "__dict__", None)
         for holder in ("", "_parameters", "_buffers", "_modules"):  # of a module
             values = fields.get(holder) if holder and isinstance(fields, dict) else fields
@@ -371,7 +377,7 @@ class _Instrument:
                 self._hunks.update(dict.fromkeys(range(first, last + 1), hunk))
 
     def block(self, body: list[Any]) -> None:
-        """Record what each run of changed statements reads, and what it has bound at its end."""
+        """Record what each run of changed statements reads, and at its end what it has bound."""
         done: list[Any] = []
         runs = itertools.groupby(body, key=self._hunk)
         for hunk, nodes in [(hunk, list(run)) for hunk, run in runs]:
@@ -384,7 +390,9 @@ class _Instrument:
                 if not isinstance(node, _LEAVES):
                     done += self._from_other_side(node, node.end_lineno, 1)
             if hunk >= 0 and not isinstance(nodes[-1], _LEAVES):
-                done.append(self._names(hunk, self._bound_by(hunk), nodes[-1]))
+                written = _written(nodes)
+                names = [n for n in self._bound_by(hunk) if n.partition(".")[0] in written]
+                done.append(self._names(hunk, names, nodes[-1]))
         body[:] = done
 
     def _from_other_side(self, node: ast.stmt, line: Any, beside: int) -> list[ast.stmt]:
@@ -483,6 +491,15 @@ class _Instrument:
         function = ast.Attribute(ast.Name(_NAME, ast.Load()), method, ast.Load())
         call = ast.Call(function, [ast.Constant(hunk), *arguments], [])
         return ast.copy_location(call, arguments[-1]) if hasattr(arguments[-1], "lineno") else call
+
+
+def _written(nodes: Iterable[ast.AST]) -> set[str]:
+    """Return the variables that statements bind, write to, or may change by a call."""
+    parts = [
+        part for node in nodes for part in ast.walk(node)
+        if isinstance(getattr(part, "ctx", part), (ast.Store, ast.Expr))
+    ]  # fmt: skip
+    return {one.id for part in parts for one in ast.walk(part) if isinstance(one, ast.Name)}
 
 
 def _loaded(nodes: Iterable[Any]) -> Iterator[str]:

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import Node
 from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -339,7 +340,12 @@ class MemoryProbe(observe.Probe):
 
 
 def _types() -> list[tuple[str, int]]:
-    return Counter(type(x).__qualname__ for x in gc.get_objects()).most_common()
+    """Count the objects of each type, but not the nodes of graphs that the probe has looked at."""
+    counts: Counter[str] = Counter()
+    for kind, count in Counter(map(type, gc.get_objects())).items():
+        if not issubclass(kind, Node):
+            counts[kind.__qualname__] += count
+    return counts.most_common()
 
 
 def _sizes(groups: Mapping[Maker, Sequence[Storage]]) -> dict[Maker, int]:

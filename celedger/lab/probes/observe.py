@@ -10,7 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -102,8 +102,11 @@ def guarded(call: Callable[..., object], *args: Any, **kwargs: Any) -> None:
         call(*args, **kwargs)
     elif not (_observer.off or _capturing()):
         outer, _observer.busy = _observer.busy, True
+        # Inside vmap or a functional gradient, torch would wrap what the probe computes.
+        inside = torch._C._functorch.peek_interpreter_stack() is not None
         try:
-            call(*args, **kwargs)
+            with torch._C._DisableFuncTorch() if inside else nullcontext():
+                call(*args, **kwargs)
         except Exception as error:
             _observer.failed(error)
         finally:

@@ -171,7 +171,7 @@ def overfits(probe: FirstSteps) -> Result:
     if remaining <= LEFT_PASS:
         return PASS, remaining, sentence
     if floor is None:
-        why = "it does not fall" if remaining >= 1 else "it falls"
+        why = "it falls" if float(f"{last:.4g}") < float(f"{first:.4g}") else "it does not fall"
         return WARN, remaining, f"{sentence}: {why}, and the floor of this loss is not known"
     if remaining <= LEFT_WARN or not rows:
         return WARN, remaining, f"{sentence}: it learns, but does not overfit it"
@@ -329,17 +329,17 @@ def shuffled(probe: FirstSteps) -> Result:
     batches = probe.batches
     again = len(batches) - len(set(batches))
     sentence = f"{again} of {len(batches)} batches had come before"
-    if len(set(batches)) <= 1:
+    if (different := len(set(batches))) <= 1:
         return NONE, again, "every step has the same input, or none"
-    if again >= 2:
+    if again >= 2 and batches[different:] == batches[:again]:
         return WARN, again, f"{sentence}: every epoch has the same order"
-    if again or len(probe.rows[False]) >= probe.row_count:
+    if again == 1 or len(probe.rows[False]) >= probe.row_count:
         return NONE, again, f"{sentence}, and no row: no epoch ended, or the data are new each time"
-    return PASS, again, f"{sentence}, but their rows had"
+    return PASS, again, f"{sentence}, {'and rows of others' if again else 'but their rows'} had"
 
 
 def overlap(probe: FirstSteps) -> Result:
-    if why := _not_evaluated(probe):
+    if why := _no_validation(probe):
         return NONE, None, why
     rows = probe.rows[True]
     # What is trained on later only, as the rows of a rollout, was no validation of it.
@@ -355,7 +355,7 @@ def overlap(probe: FirstSteps) -> Result:
 def alike(probe: FirstSteps) -> Result:
     """Compare mean and spread of the inputs in training and validation."""
     sides = [[row for row in probe.ranges[at] if row.floats] for at in (False, True)]
-    if (why := _not_evaluated(probe)) or not all(sides):
+    if (why := _no_validation(probe)) or not all(sides):
         return NONE, None, why or "the inputs are no floating-point numbers"
     (one, spread), (other, second) = (
         [
@@ -452,6 +452,12 @@ def _not_evaluated(probe: FirstSteps) -> str:
     if len(probe.evaluated) > USUAL * probe.steps:
         return "passes without gradients come with nearly every step: evaluation is not told apart"
     return ""
+
+
+def _no_validation(probe: FirstSteps) -> str:
+    """Return why validation rows cannot be judged; empty if they can."""
+    parts = "" if probe.rows[True] else "of the model only a part was evaluated"
+    return _not_evaluated(probe) or parts
 
 
 def _span(rows: list[tuple[float, float]]) -> tuple[float, float]:

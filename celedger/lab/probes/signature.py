@@ -31,7 +31,7 @@ from .names import IdentityMap
 from .observe import Args, Kwargs
 from .own_code import OwnCode
 from .stack import Lines, is_library_file
-from .tensors import content, follow_graph, graph_node, sample, tensors, whole
+from .tensors import content, follow_graph, graph_node, sample, tensors
 from .waits import TensorReads
 
 WHOLE = 1 << 20  # elements; of a larger tensor a sample is hashed, and its sum
@@ -265,7 +265,7 @@ class SignatureProbe(observe.Probe):
 def digest(tensor: Tensor) -> bytes:
     """Return a hash of type, shape and elements. Of a large tensor those of a sample count, and the
     sum of all."""
-    if not whole(tensor) or tensor.is_meta:
+    if tensor.is_meta:
         return b"?"
     values = dense(tensor.detach())
     text = f"{tensor.dtype} {tuple(tensor.shape)}".encode()

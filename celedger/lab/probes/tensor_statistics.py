@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .tensors import sample, whole
+from .tensors import sample
 
 SAMPLE = 512  # elements: a share of 10 % is right within 3 points (2 standard errors)
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -61,7 +61,7 @@ def quantiles(tensor: Tensor) -> list[float]:
 
 
 def readable(tensor: Tensor) -> bool:
-    """Return False for a tensor of tensors, of vmap or a graph, and for a type without a minimum in
+    """Return False for a meta or sparse tensor, and for a type without a minimum in
     torch (complex, eight bits of floating point)."""
     return (
         tensor.layout == torch.strided
@@ -69,5 +69,4 @@ def readable(tensor: Tensor) -> bool:
         and not (tensor.is_floating_point() and tensor.element_size() == 1)
         and tensor.numel() > 0
         and not tensor.is_meta
-        and whole(tensor)
     )

@@ -34,9 +34,10 @@ _indices: dict[tuple[int, int, Any], Tensor] = {}
 
 def tensors(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
     """Yield every tensor within lists, tuples, mappings and dataclasses, with its path in it
-    ("1.k"; "" where the value is a tensor itself)."""
+    ("1.k"; "" where the value is a tensor itself); of a wrapper of vmap or of a functional
+    gradient the tensor that it holds."""
     if isinstance(value, torch.Tensor):
-        yield path, value
+        yield path, unwrapped(value)
         return
     if isinstance(value, Mapping):
         items: Any = value.items()
@@ -48,6 +49,12 @@ def tensors(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
         return
     for name, item in items:
         yield from tensors(item, f"{path}.{name}" if path else str(name))
+
+
+def unwrapped(tensor: Tensor) -> Tensor:
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor
 
 
 def graph_node(tensor: Tensor) -> Any:
@@ -87,7 +94,7 @@ def sample(tensor: Tensor, size: int) -> Tensor:
 
 
 def address(tensor: Tensor) -> int:
-    """Return the address of its elements; -1 for a tensor without its own (sparse, of vmap)."""
+    """Return the address of its elements; -1 for a tensor without its own (sparse)."""
     try:
         return tensor.data_ptr()
     except (RuntimeError, ValueError, NotImplementedError):
@@ -100,11 +107,6 @@ def version(tensor: Tensor) -> int:
         return int(tensor._version)
     except RuntimeError:
         return -1
-
-
-def whole(tensor: Tensor) -> bool:
-    """Return False for a wrapper of vmap or of a gradient's gradient."""
-    return not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
 def content(tensor: Tensor) -> bytes:

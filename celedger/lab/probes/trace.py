@@ -35,7 +35,7 @@ from .names import IdentityMap
 from .observe import Args, Kwargs
 from .precision import EMPTY
 from .stack import CallSites
-from .tensors import TensorStore, address, data_hash, has_shape, perturb, tensors, whole
+from .tensors import TensorStore, address, data_hash, has_shape, perturb, tensors, unwrapped
 
 _CALLS_OF_EVALUATION = 2  # of a root: the first batches suffice
 _EARLY_CALLS = 2000  # with a gradient, before a first module or backward pass: of functional code
@@ -121,6 +121,7 @@ class TraceProbe(observe.Probe):
         its value if it has no axes; None of anything else."""
         if not isinstance(value, Tensor):
             return None
+        value = unwrapped(value)
         about: dict[str, Any] = {}
         if not observe.recorded():
             observe.guarded(lambda: about.update(self.store.describe(value, sampled=False)))
@@ -205,9 +206,9 @@ class TraceProbe(observe.Probe):
         if self._recording() and not name.startswith(_PROPERTIES):
             self._call("call", name, args, kwargs, args[0] if name == "__setitem__" else result)
         if name in _LOSSES and self._rows < _ROWS and not self._evaluating:
-            target = args[1] if len(args) > 1 else kwargs.get("target")
-            if getattr(target, "ndim", 0) and not target.requires_grad:  # type: ignore[union-attr]
-                self._write_rows("target", name, 0, target)
+            for _, target in tensors(args[1] if len(args) > 1 else kwargs.get("target")):
+                if target.ndim and not target.requires_grad:
+                    self._write_rows("target", name, 0, target)
 
     def _applied(self, kind: Any, args: Args, kwargs: Kwargs, result: Any) -> None:
         """Write a call of an autograd function of the script's, with where its backward is."""
@@ -276,7 +277,7 @@ class TraceProbe(observe.Probe):
 
     def _write_rows(self, role: str, path: str, position: int, tensor: Any) -> None:
         """Write a digest of every row, for about an epoch. `position`: among the inputs."""
-        if not tensor.is_sparse and whole(tensor) and len(tensor):
+        if not tensor.is_sparse and len(tensor):
             self.write("rows", r=role, p=path, q=position, **self.store.rows(tensor))
 
     # --- modules

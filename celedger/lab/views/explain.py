@@ -83,6 +83,8 @@ def _distance(finding: ExplainFinding) -> str:
         return ""
     if far.shapes[0] != far.shapes[1]:
         return f": shape {list(far.shapes[0])} → {list(far.shapes[1])}"
+    if not far.share:
+        return f": none of the {far.compared} elements that are compared"
     text = f": {share(far.share)} of its elements, by at most {figure(far.largest)}"
     text += f", relative {figure(far.relative)}"
     return text + (f", cosine {far.cosine:.6f}" if math.isfinite(far.cosine) else "")
