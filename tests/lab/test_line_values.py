@@ -267,3 +267,51 @@ def test_the_fault_in_plain_python_is_first_and_its_company_equal(
     assert fault[1].splitlines()[0] in "\n".join(blamed[0].hunk.lines)
     mean = next(one for one in blamed if "np.mean" in str(one.hunk.lines))
     assert mean.closeness == 4
+
+
+LOADED = (
+    START
+    + """\
+from torch.utils.data import DataLoader, Dataset
+
+class Rows(Dataset):
+    def __len__(self):
+        return 32
+
+    def __getitem__(self, i):
+        g = torch.Generator().manual_seed(i)
+        x = torch.randn(4, generator=g)
+        kept = []
+        for k in range(4):
+            kept.append(float(x[k]))
+        y = (x.sum() > 0).long()
+        return torch.tensor(kept), y
+
+net = nn.Linear(4, 2)
+optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
+for x, y in DataLoader(Rows(), batch_size=8, num_workers=2):
+    loss = F.cross_entropy(net(x), y)
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()
+"""
+)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize(
+    "fault", [("range(4):", "range(3, -1, -1):"), ("x.sum() > 0", "x.sum() > 1")]
+)
+def test_the_lines_of_a_loader_s_workers_are_recorded(
+    server: TrainingServer, fault: tuple[str, str]
+) -> None:
+    harmless = [
+        (
+            "    loss = F.cross_entropy(net(x), y)\n",
+            "    loss = F.cross_entropy(net(x), target=y)\n",
+        ),
+        ("randn(4, generator=g)", "randn((4,), generator=g)"),
+    ]
+    _, blamed, _ = server.explain(LOADED, edited(LOADED, fault, *harmless))
+    assert fault[1] in "\n".join(blamed[0].hunk.lines)
+    assert next(one for one in blamed if "(4,)" in str(one.hunk.lines)).closeness == 4

@@ -11,7 +11,7 @@ from typing import Any
 
 from celedger.lab.diagnose.code_change import CodeChange
 from celedger.lab.diagnose.difference import Front, TraceComparison
-from celedger.lab.diagnose.trace import Event, Trace
+from celedger.lab.diagnose.trace import FORKED, Event, Trace
 from celedger.repo.hunks import Hunk
 
 _OPAQUE, _GRADIENT = 1, 2  # flags of values
@@ -132,11 +132,12 @@ def _leaving(change: CodeChange, hunk: Hunk, side: str, values: _Values) -> _Val
     value tells of them."""
 
     def leaves(what: str) -> bool:
-        variable = what.isidentifier() and not iskeyword(what)
-        return what[0] != _INPUT and (not variable or change.reads_elsewhere(hunk, side, what))
+        name = what.partition(FORKED)[0]
+        variable = name.isidentifier() and not iskeyword(name)
+        return what[0] != _INPUT and (not variable or change.reads_elsewhere(hunk, side, name))
 
     leaving = {what: events for what, events in values.items() if leaves(what)}
-    return {w: e for w, e in leaving.items() if w != "lambda"} or leaving
+    return {w: e for w, e in leaving.items() if not w.startswith("lambda")} or leaving
 
 
 def _are_equal(a: Collection[Event], b: Collection[Event], unread: int) -> bool:

@@ -17,6 +17,7 @@ from celedger.base.model import EpochReport
 
 _LONGEST = 400  # characters of a call's arguments
 _INDEXING = ("__getitem__", "__setitem__")
+FORKED = " of fork "  # in the name of a child's value, before its number
 EVENTS = "events.jsonl"  # as celedger.lab.probes.observe names it
 Values = NDArray[np.float64]
 Digests = NDArray[np.uint64]
@@ -160,13 +161,17 @@ def processes(out: Path) -> list[Path]:
 def records(folder: Path, *kinds: str) -> Iterator[dict[str, Any]]:
     """Yield the events of a process, of some kinds or all. Skips a half-written last line, which a
     kill leaves."""
-    for line in (folder / EVENTS).read_bytes().splitlines():
-        try:
-            event: dict[str, Any] = json.loads(line)
-        except ValueError:
-            return
+    for event in _lines(folder / EVENTS):
         if not kinds or event["k"] in kinds:
             yield event
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    for line in path.read_bytes().splitlines() if path.exists() else ():
+        try:
+            yield json.loads(line)
+        except ValueError:
+            return
 
 
 def rank_of(folder: Path) -> str:
@@ -202,6 +207,11 @@ def read(folder: Path) -> Trace:
             case "pulse":
                 losses = tuple((mark, number(value)) for mark, value in raw["loss"])
                 pulses.append(Pulse(raw["t"], losses, raw["params"], raw["random"]))
+            case "fork":  # of a child: its values, as if they were computed at once
+                child = raw["into"].partition("-")[2].removesuffix(".jsonl")
+                for one in _lines(folder.parent / raw["into"]):
+                    one["q"] += f"{FORKED}{child}"
+                    events.append(_event(len(events), one, values))
             case _:
                 events.append(_event(len(events), raw, values))
     return Trace(

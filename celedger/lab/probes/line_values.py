@@ -8,7 +8,8 @@ range, or the statement after which (1) or before which (-1) the lines of the ot
 value is written as an event `value`: `h` its hunk, `q` what it is, `m` how many of these there
 were up to now, `v` a digest of all of them, `d` one and `s` the kind of the last, `u` whether parts
 of them could not be read (1), or carry a gradient, which equal bits do not prove equal (2); `z` a
-digest of what a container holds when torch is called next, unless that is nothing.
+digest of what a container holds when torch is called next, unless that is nothing. An event `fork`
+stands where a child process begins, as a loader's worker: its values are in the file `into`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import builtins
 import hashlib
 import importlib.machinery
 import itertools
+import json
 import os
 import runpy
 import sys
@@ -55,13 +57,33 @@ class ValueRecorder:
         self._places: dict[tuple[int, str], _Place] = {}
         self._waiting: dict[tuple[Any, ...], tuple[dict[str, Any], Any]] = {}
         self._read: dict[int, set[int]] = {}  # by hunk, the memory of what it read last
-        self._busy = False
+        self._busy = self._is_child = False
         self._thread = threading.get_ident()
-        os.register_at_fork(after_in_child=self.stop)
+        self._forks = 0
+        os.register_at_fork(before=self._forking, after_in_child=self._forked)
 
     def stop(self) -> None:
-        """Record nothing any more, as in a loader's worker."""
+        """Record nothing any more."""
         self.wanted = lambda: False
+
+    def _forking(self) -> None:
+        self._forks += 1
+        if self.write is not None:
+            self.write("fork", into=f"{os.getpid()}-{self._forks}.jsonl")
+
+    def _forked(self) -> None:
+        """Write the first values of each place of a child to a file of its own."""
+        if self.write is None:
+            return
+        name = f"{os.getppid()}-{self._forks}.jsonl"
+        file = Path(os.environ.get("CELEDGER_PROBE_OUT", "")) / name
+
+        def write(k: str, **event: Any) -> None:
+            with file.open("a", encoding="utf-8") as stream:
+                stream.write(json.dumps({"k": k, **event}) + "\n")
+
+        self.write, self.wanted, self._is_child = write, lambda: True, True
+        self._places, self._waiting, self._read = {}, {}, {}
 
     def begin(
         self, write: Callable[..., None], wanted: Callable[[], bool], describe: Callable[[Any], Any]
@@ -69,6 +91,7 @@ class ValueRecorder:
         """Write from now on. `describe` returns the hash of a tensor, whether it requires a
         gradient, and its value if it has no axes; else None."""
         self.write, self.wanted, self.describe = write, wanted, describe
+        self._forks = 0  # since then
 
     def value(self, hunk: int, what: str, value: Any) -> Any:
         """Record a value, and return it."""
@@ -104,6 +127,8 @@ class ValueRecorder:
             self._busy = False
 
     def _note(self, hunk: int, what: str, value: Any) -> None:
+        if self._is_child:  # where no other event would
+            self.flush()
         if what == "?":
             value = bool(value)
         place = self._places.get((hunk, what))
@@ -114,6 +139,8 @@ class ValueRecorder:
         if shares and _memory(value) in self._read.get(hunk, ()):
             place.kind += " shared"  # equal bits do not stay equal when either is written
         alone = place.count <= _ALONE
+        if self._is_child and not alone:
+            return
         event = {
             "h": hunk, "q": what, "m": place.count, "v": place.digest.hexdigest()[:16],
             "d": place.last.hexdigest()[:16], "u": place.flags, "s": place.kind,

@@ -207,6 +207,11 @@ def mode(base: Any, ran: Callable[[Any, tuple[Any, ...], dict[str, Any], Any], o
     return NotedCalls()
 
 
+def silenced() -> bool:
+    """Return True where the probe observes nothing: in a child process, or after a failure."""
+    return _observer is not None and _observer.off
+
+
 def recorded() -> bool:
     """Return True while torch records calls for a graph and computes nothing."""
     # Dynamo knows the first answer and traces no further.

@@ -123,10 +123,16 @@ class TraceProbe(observe.Probe):
             return None
         value = unwrapped(value)
         about: dict[str, Any] = {}
-        if not observe.recorded():
-            observe.guarded(lambda: about.update(self.store.describe(value, sampled=False)))
+
+        def look() -> None:
+            about.update(self.store.describe(value, sampled=False))
             if about.get("h") and not value.dim():
-                observe.guarded(lambda: about.update(item=value.item()))
+                about.update(item=value.item())
+
+        if observe.silenced():  # in a child, of which only these values are written
+            look()
+        elif not observe.recorded():
+            observe.guarded(look)
         return about.get("h", ""), value.requires_grad, about.get("item")
 
     # --- the start
