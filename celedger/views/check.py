@@ -135,7 +135,7 @@ def _sensitivity(standing: MetricStanding) -> str:
         if standing.smallest < abs(size):
             return f"{moved}; less than {_amount(standing.floor, standing)} does not count"
     if standing.standing is Standing.SAME and standing.smallest <= TINY * abs(standing.level):
-        return "any change would have been seen"
+        return "any change against the commit before would have been seen"
     if standing.standing is Standing.SAME and math.isfinite(standing.smallest):
         return f"a change of {_amount(standing.smallest, standing)} would have been seen"
     if standing.standing is Standing.TOO_NOISY and standing.floor < standing.smallest < math.inf:
