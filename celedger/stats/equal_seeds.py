@@ -64,6 +64,8 @@ class Pairs:
     """(G,) log evidence of pairs over that of none, for each split"""
     log_none: float
     """The same where nothing changed"""
+    log_plain: Floats
+    """(G + 1,) log evidence of none, of each split and where nothing changed"""
     log_above: Floats
     """(G,) log of the part of the former in which the shift is beyond the floor"""
     model: Floats
@@ -113,6 +115,7 @@ def compare(readings: Readings, bad: Bools, used: Bools, selected: tuple[int, in
     return Pairs(
         top - log[:, 0],
         float(log_sum(none[0, 1:] + LOG_PRIOR) - none[0, 0]),
+        np.append(log[:, 0], none[0, 0]),
         np.minimum(log_sum((above[:, 1:] + LOG_PRIOR).T) - finite(top), 0.0),
         np.exp(paired - finite(top)[:, None]),  # none may be likely
         level[:, 1:],

@@ -231,6 +231,13 @@ def weigh(
         rows = np.repeat(splits[:, table.counts > 0], table.sites.counts, axis=1)
         # A value that is not finite is no draw of a normal distribution: the fit has it as outlier.
         pairs = compared = equal_seeds.compare(readings, rows, table.finite, selected)
+        if table.finite.all():
+            # What needs tails under one split is an outlier there, no effect of its seed.
+            free = np.append(fitted.log_evidence, fitted.log_none)
+            tails = equal_seeds.finite(free) - equal_seeds.finite(pairs.log_plain)
+            tails = np.maximum(tails - tails[np.argmax(log_prior + pairs.log_plain[:-1])], 0.0)
+            factor, none = pairs.log_factor - tails[:-1], pairs.log_none - float(tails[-1])
+            pairs = compared = replace(pairs, log_factor=factor, log_none=none)
         weight = log_prior + fitted.log_evidence
         share = np.exp(weight - max(weight.max(), -1e300))
         modes = [not np.isnan(noise.offset) for noise in fitted.noises]
