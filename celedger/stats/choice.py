@@ -415,6 +415,8 @@ def _needed(
                 return Choice(position, seed=seed_choice.telling_seed(posterior.belief))
         if running.count(posterior.leader) < question.unproven:
             return Choice(posterior.leader)
+        if posterior.telling is not None and posterior.telling not in running:
+            return Choice(posterior.telling)
     untouched = not {*places, *hidden, *cost.built} - {GOOD, bad}
     if beside.workers > 1 and untouched and posterior.no_change <= DOUBTED:
         mark = (len(running) + 1) / (beside.workers + 1)

@@ -9,8 +9,9 @@ are, otherwise such a reading is worth the worst finite one.
 Also whether a metric got worse gradually, over several commits, rather than at one or two of them:
 three stories of the same readings, by least squares. Every story is level + shift x h(position),
 with normal noise: h is 0 before the change and 1 after it. One step has nothing between, two have a
-share of the shift there, a slope rises evenly from one mark to another. Level, shift and noise have
-flat priors and are integrated out; they are the same in all stories, so their units cancel.
+share of the shift there, a slope rises from one mark to another by steps at random places: evenly,
+and astray as a Brownian bridge. Level, shift and noise have flat priors and are integrated out;
+they are the same in all stories, so their units cancel.
 """
 
 from __future__ import annotations
@@ -37,10 +38,14 @@ from celedger.stats.worlds import Reading as Reading
 
 PRIOR = {"one": 0.85, "two": 0.1, "slope": 0.05}
 """Of the stories: most regressions are one commit's."""
-MARKS = 32
-"""Places on a range, beside the tested ones, where a slope may begin or end."""
+MARKS = 24
+"""Places on a range where a slope may begin or end, denser where more was tested."""
 NARROWEST = 4
 """Commits of a slope at least: fewer are told as steps."""
+RISE = 6.0
+"""Steps at random places that a slope is made of: how far it strays from an even rise."""
+MOST_SPREAD = 1e4
+"""Of a shift, squared, over the noise's variance."""
 SHARES = np.linspace(0.1, 0.9, 9)
 """Of the shift that the first of two steps may make."""
 FINEST = 1e-6
@@ -55,6 +60,8 @@ class Slope:
     """That it is gradual."""
     after: int
     by: int
+    telling: int
+    """The tested position at which a slope and one step differ most, for what is known there."""
 
 
 def slope(
@@ -70,37 +77,34 @@ def slope(
         prior: (n,) of the candidates.
     """
     n = len(prior)
-    tested = np.unique(positions)
+    tested, site = np.unique(positions, return_inverse=True)
     values = values / max(float(np.abs(values).max(initial=0.0)), 5e-324)
     if len(tested) < 4 or np.ptp(values) == 0:
         return None
-    below = np.concatenate(([0.0], np.cumsum(prior / prior.sum())))
-    cell = np.diff(below[tested + 1])  # between tested positions
-    after = positions[None, :] >= tested[1:, None]
-    first, second = np.triu_indices(len(cell), 1)
-    pair = cell[first] * cell[second]
-    pair = pair / max(pair.sum(), 1e-300)
-    two = SHARES[:, None, None] * after[first] + (1 - SHARES[:, None, None]) * after[second]
     marks = np.union1d(tested, np.linspace(-1, n - 1, min(MARKS, n)).round().astype(np.int64))
-    begin, end = (marks[i] for i in np.triu_indices(len(marks), 1))
-    wide = end - begin >= NARROWEST
+    marks = marks[np.linspace(0, len(marks) - 1, min(MARKS, len(marks))).round().astype(np.int64)]
+    begin, end = np.triu_indices(len(marks), 1)
+    wide = marks[end] - marks[begin] >= NARROWEST
     if not wide.any():
         return None
+    around = np.gradient(marks.astype(float))  # commits for which a mark stands
     begin, end = begin[wide], end[wide]
-    rise = np.clip((positions - begin[:, None]) / (end - begin)[:, None], 0.0, 1.0)
-    around = dict(zip(marks.tolist(), np.gradient(marks.astype(float)).tolist(), strict=True))
-    near = np.array(
-        [around[a] * around[b] for a, b in zip(begin.tolist(), end.tolist(), strict=True)]
-    )
-    stories = {
-        "one": (after.astype(float), cell),
-        "two": (two.reshape(-1, len(values)), np.tile(pair, len(SHARES)) / len(SHARES)),
-        "slope": (rise, near / near.sum()),
+    near, outer = around[begin] * around[end], (around[begin] / 2, around[end] / 2)
+    begin, end = marks[begin], marks[end]
+    rise = np.clip((tested - begin[:, None]) / (end - begin)[:, None], 0.0, 1.0)
+    below = np.concatenate(([0.0], np.cumsum(prior / prior.sum())))
+    cell = np.diff(below[tested + 1])  # between tested positions
+    step = (tested >= tested[1:, None]).astype(float)
+    first, second = np.triu_indices(len(cell), 1)
+    pair = cell[first] * cell[second]
+    two = SHARES[:, None, None] * step[first] + (1 - SHARES[:, None, None]) * step[second]
+    sums = _Sums.of(site, values, groups)
+    logs = {
+        "one": sums.evidence(step, cell),
+        "two": sums.evidence(two.reshape(-1, len(tested)), np.tile(pair, len(SHARES))),
+        "slope": sums.evidence(rise, near, RISE),
     }
-    logs = {}
-    for name, (shape, weight) in stories.items():
-        with np.errstate(divide="ignore"):
-            logs[name] = np.log(PRIOR[name] * weight) + _evidence(shape, values, groups)
+    logs = {name: np.log(PRIOR[name]) + log for name, log in logs.items()}
     top = max(float(log.max(initial=-np.inf)) for log in logs.values())
     if not np.isfinite(top):
         return None
@@ -108,32 +112,83 @@ def slope(
     total, sloping = sum(float(part.sum()) for part in mass.values()), float(mass["slope"].sum())
     if not sloping:
         return None
-    share = mass["slope"] / sloping
-    tail = (1 - confidence) / 2
-    return Slope(
-        sloping / total, _quantile(begin, share, tail), -_quantile(-end, share, tail)
-    )  # fmt: skip
+    share, tail = mass["slope"] / sloping, (1 - confidence) / 2
+    after = _quantile(begin - outer[0], share, tail)
+    by = -_quantile(-end - outer[1], share, tail)
+    apart = sums.fitted(step[np.argmax(logs["one"])]) - sums.fitted(rise[np.argmax(share)])
+    telling = tested[np.argmax(apart**2 / (1 + sums.counts))]
+    return Slope(sloping / total, max(after, -1), min(by, n - 1), int(telling))
 
 
-def _evidence(shape: Floats, values: Floats, groups: Ints) -> Floats:
-    """(K,) log evidence of each shape (K, R), up to a constant that all share."""
-    number = int(groups.max()) + 1
-    own = np.zeros((number, len(values)))
-    own[groups, np.arange(len(values))] = 1.0
-    own /= own.sum(axis=1, keepdims=True)
-    h = shape - (shape @ own.T)[:, groups]
-    x = values - (own @ values)[groups]
-    across, along = (h**2).sum(axis=1), h @ x
-    least = len(values) * (FINEST * np.ptp(values)) ** 2
-    rest = np.maximum(x @ x - along**2 / np.maximum(across, 1e-12), 0.0) + least
-    freedom = len(values) - number - 1
-    log = -0.5 * np.log(np.maximum(across, 1e-12)) - 0.5 * freedom * np.log(rest)
-    return np.where((along > 0) & (across > 1e-9), log, -np.inf)
+@dataclass(frozen=True)
+class _Sums:
+    """Sums over readings, each less the mean of its group."""
+
+    counts: Floats
+    """(T,) readings at each tested position"""
+    within: Floats
+    """(T, T) of products of the positions' indicators"""
+    along: Floats
+    """(T,) of values"""
+    square: float
+    """of squared values"""
+    freedom: int
+    least: float
+    """A sum of squares that is believed at least"""
+
+    @classmethod
+    def of(cls, site: Ints, values: Floats, groups: Ints) -> _Sums:
+        table = np.zeros((int(site.max()) + 1, int(groups.max()) + 1))
+        np.add.at(table, (site, groups), 1.0)
+        sizes, counts = table.sum(axis=0), table.sum(axis=1)
+        x = values - (np.bincount(groups, values) / sizes)[groups]
+        least = len(values) * (FINEST * np.ptp(values)) ** 2
+        return cls(
+            counts, np.diag(counts) - (table / sizes) @ table.T,
+            np.bincount(site, x).astype(np.float64), float(x @ x),
+            len(values) - len(sizes) - 1, least,
+        )  # fmt: skip
+
+    def fitted(self, shape: Floats) -> Floats:
+        """(T,) values of one shape (T,), by least squares, less their mean over the readings."""
+        size = float(shape @ self.along) / max(float(shape @ self.within @ shape), 1e-12)
+        return np.asarray(size * (shape - self.counts @ shape / self.counts.sum()))
+
+    def evidence(self, shape: Floats, weight: Floats, steps: float = np.inf) -> Floats:
+        """(K,) log of the prior `weight` of each shape (K, T) and of its evidence, up to a constant
+        that all share. It is the mean of so many `steps` at random places."""
+        moved = shape @ self.within
+        across, along = (moved * shape).sum(axis=1), shape @ self.along
+        log, size, rest = self._integrated(across, along, np.full(len(shape), self.square))
+        if np.isfinite(steps):  # their share of the shift strays as a bridge does
+            bridge = np.minimum(shape[:, :, None], shape[:, None])
+            bridge -= shape[:, :, None] * shape[:, None]
+            variance = np.minimum(size**2 * self.freedom / rest, MOST_SPREAD) / steps
+            bridge *= variance[:, None, None]
+            whole = np.eye(len(self.along)) + self.within @ bridge
+            both = np.stack([np.broadcast_to(self.along, moved.shape), moved], axis=-1)
+            of_values, of_shape = np.moveaxis(bridge @ np.linalg.solve(whole, both), -1, 0)
+            log, _, _ = self._integrated(
+                across - (moved * of_shape).sum(axis=1), along - (moved * of_values).sum(axis=1),
+                self.square - of_values @ self.along,
+            )  # fmt: skip
+            log -= 0.5 * np.linalg.slogdet(whole)[1]
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.log(weight / max(float(weight.sum()), 1e-300)) + log)
+
+    def _integrated(
+        self, across: Floats, along: Floats, square: Floats
+    ) -> tuple[Floats, Floats, Floats]:
+        """(K,) log evidence with shift and noise integrated out, the shift, and what it leaves."""
+        size = along / np.maximum(across, 1e-12)
+        rest = np.maximum(square - size * along, 0.0) + self.least
+        log = -0.5 * np.log(np.maximum(across, 1e-12)) - 0.5 * self.freedom * np.log(rest)
+        return np.where((along > 0) & (across > 1e-9), log, -np.inf), size, rest
 
 
-def _quantile(at: Ints, share: Floats, part: float) -> int:
+def _quantile(at: Floats, share: Floats, part: float) -> int:
     order = np.argsort(at, kind="stable")
-    return int(at[order][np.searchsorted(np.cumsum(share[order]), part)])
+    return int(np.floor(at[order][np.searchsorted(np.cumsum(share[order]), part)]))
 
 
 # --- the posterior
@@ -265,6 +320,8 @@ class Posterior:
     belief: Belief | None = field(default=None, repr=False, compare=False)
     gradual: float = 0.0
     """Probability that the candidates moved the level together, where that is the answer."""
+    telling: int | None = None
+    """Where a trial tells most whether they did, if nothing else is in doubt."""
 
     @property
     def effect(self) -> float:
@@ -322,10 +379,12 @@ def posterior(question: Question, evidence: Evidence, like: Posterior | None = N
         certain = flaky.probability[list(answer.candidates)].sum() * (1 - flaky.no_change)
         if certain < FLAKY_CONFIDENCE:
             return replace(answer if question.unproven else flaky, state=Phase.SEARCHING)
-    rise = _slope(question, evidence, answer) if answer.state is Phase.SEARCHING else None
+    rise = _slope(question, evidence, answer) if answer.state is not Phase.NOTHING_CHANGED else None
     if rise is not None and rise.probability >= GRADUAL:
         candidates = tuple(range(rise.after + 1, rise.by + 1))
         return replace(answer, state=Phase.GRADUAL, candidates=candidates, gradual=rise.probability)
+    if rise is not None and named and rise.probability > 1 - question.confidence:
+        return replace(answer, state=Phase.SEARCHING, telling=rise.telling)
     return answer
 
 
