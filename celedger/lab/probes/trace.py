@@ -139,6 +139,8 @@ class TraceProbe(observe.Probe):
 
     def starts(self) -> None:
         observe.choose_repeatable()
+        if self._values is not None:
+            self._values.flush()  # behind what came before
         self.started = True
         self.store.open(self.out)
         version = str(torch.__version__)
