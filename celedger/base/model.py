@@ -175,10 +175,11 @@ class Task:
     stop_after: int = 0  # steps of an optimiser, after which the training ends; 0: it ends itself
     pattern: tuple[str, ...] = ()  # regular expressions that find reports in its output
     tensorboard: str = ""  # template of a folder whose event files hold its reports
+    whole: str = ""  # recipe of the task that this one is a selection of commands of
 
     def definition(self) -> dict[str, object]:
         """Everything that decides what runs, and nothing that only decides how it is judged."""
-        names = ("steps", "stop_after", "pattern", "tensorboard", "venv", "pass_env")
+        names = ("steps", "stop_after", "pattern", "tensorboard", "whole", "venv", "pass_env")
         seldom = {name: value for name in names if (value := getattr(self, name))}
         return {
             "suite": self.suite,

@@ -29,6 +29,10 @@ def run(
     revision: options.Range = "HEAD",
     suite: options.Suite = None,
     task: options.Tasks = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COMMAND", help="Only this command of a task; may be repeated."),
+    ] = None,
     repeat: Annotated[
         int, typer.Option(min=1, metavar="N", help="Trials of every commit, task and seed.")
     ] = 1,
@@ -90,7 +94,7 @@ def run(
         repository, ledger = session.repository, session.ledger
         if (synthetic := find(repository, revision)) is not None:
             return _run_apart(
-                session, synthetic, revision, task, seed or (), repeat,
+                session, synthetic, revision, task, only, seed or (), repeat,
                 force=force, dry_run=dry_run,
             )  # fmt: skip
         try:
@@ -103,7 +107,7 @@ def run(
         if steps is not None:
             commits = spread(commits, steps)
         newest = commits[-1]
-        with open_bench(session, "run", task, together=True) as (bench, tasks):
+        with open_bench(session, "run", task, only=only, together=True) as (bench, tasks):
             is_head = newest == repository.resolve("HEAD")
             if is_head and repository.is_dirty(session.config.suites):
                 note("celedger: the working tree has changes; HEAD is measured as committed")
@@ -169,6 +173,7 @@ def _run_apart(
     synthetic: Synthetic,
     revision: str,
     task: Sequence[str] | None,
+    only: Sequence[str] | None,
     seeds: Sequence[int],
     repeat: int,
     *,
@@ -188,7 +193,10 @@ def _run_apart(
         suite_at(own_session, load_suite(session), commit, revision) as suite,
     ):
         own_session.ledger.take_trials(session.ledger, [base.sha])
-        with open_bench(own_session, "run", task, together=True, suite=suite) as (bench, tasks):
+        with open_bench(own_session, "run", task, only=only, together=True, suite=suite) as (
+            bench,
+            tasks,
+        ):
             needs = lacking(bench, [commit], tasks, seeds=seeds, repeat=repeat, force=force)
             if dry_run:
                 return _list(needs, _TimeBudget(bench, needs))

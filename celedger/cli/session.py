@@ -243,6 +243,7 @@ def open_bench(
     verb: str,
     names: Sequence[str] | None,
     *,
+    only: Sequence[str] | None = None,
     why: Purpose | None = None,
     together: bool = False,
     suite: Suite | None = None,
@@ -255,7 +256,7 @@ def open_bench(
 
     settings = session.config
     suite = suite or load_suite(session)
-    tasks = workplace.choose_tasks(suite, names or ())
+    tasks = workplace.choose_tasks(suite, names or (), only or ())
     with dispatch.chosen_bench(
         session.repository, session.ledger, settings, suite, tasks, gate=session.gate,
         tell=warn, why=why or Purpose.RUN, label=f"celedger {verb}", together=together,

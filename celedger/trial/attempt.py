@@ -4,18 +4,26 @@ The order of steps makes it safe against kills. The journal exists and is locked
 in the ledger; the trial is in the ledger before its process starts; its outcome is in the ledger
 and its archive before the journal is removed. After a kill between any two steps the next command
 can finish.
+
+`celedger run --only test` runs some commands of a task. Such a part has its own definition and
+name, so it never counts as a trial of the whole, and its numbers are not judged. It starts from a
+copy of the output folder of the whole.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 
-from celedger.base.errors import LedgerError, MachineError, RepositoryError, explained
+from celedger.base.errors import LedgerError, MachineError, RepositoryError, UsageError, explained
 from celedger.base.locks import Lock
-from celedger.base.model import Mark, Outcome, OutcomeKind, Trial, TrialRecord
+from celedger.base.model import Direction, Mark, Outcome, OutcomeKind, Task, Trial, TrialRecord
+from celedger.ledger import Ledger
 from celedger.system import process
 from celedger.system.environment import owners, package_folders
 from celedger.system.telemetry import Sampler
@@ -25,6 +33,47 @@ from celedger.trial.engine import Need
 from celedger.trial.reuse import NamedPaths, Reuse
 from celedger.trial.station import Station
 from celedger.trial.venvs import unmet
+
+
+def part(task: Task, names: Collection[str]) -> Task | None:
+    """Return the task with only these commands, in its own order; None if it has none of them."""
+    chosen = tuple(command for command in task.commands if command.name in names)
+    if chosen == task.commands or not chosen:
+        return task if chosen else None
+    base, bracket, point = task.name.partition("[")
+    label = f"only={'+'.join(command.name for command in chosen)}"
+    return replace(
+        task,
+        name=f"{base}[{point[:-1]},{label}]" if bracket else f"{base}[{label}]",
+        commands=chosen,
+        metrics=tuple(replace(m, direction=Direction.INFO) for m in task.metrics),
+        whole=task.recipe if chosen[0] != task.commands[0] else "",
+    )
+
+
+def inherit(ledger: Ledger, task: Task, trial: Trial, out: Path) -> None:
+    """Fill the folder of a part's trial from the newest trial of the whole at the same commit with
+    the same seed. Raises UsageError if there is none, OSError."""
+    if not task.whole:
+        return
+    whole_trials = ledger.trials(
+        commit=trial.commit, recipe=task.whole, environment=trial.environment, seed=trial.seed
+    )
+    folders = [journal.out_path(ledger, r.trial.ulid) for r in whole_trials if r.ok]
+    existing = [folder for folder in folders if folder.is_dir()]
+    if not existing:
+        out.rmdir()
+        name = task.name.rpartition("only=")[0].rstrip("[,")
+        name += "]" if "[" in name else ""
+        raise UsageError(
+            f"no trial of {name} at {trial.commit[:10]} with seed {trial.seed} left files that "
+            f"{task.commands[0].name!r} could go on from",
+            f"celedger run {trial.commit[:10]} --task '{name}'",
+        )
+    shutil.copytree(existing[-1], out, dirs_exist_ok=True, symlinks=True)
+
+
+# --- the running trial
 
 # A build must not report.
 _CHANNEL = ("CELEDGER_FD", "CELEDGER_JOURNAL", "CELEDGER_INODE")
@@ -68,6 +117,7 @@ class Attempt:
         with explained(cause, journal.NO_ROOM, LedgerError):
             for folder in (self.log.parent, self.out):
                 folder.mkdir(parents=True, exist_ok=True)
+            inherit(ledger, self.task, trial, self.out)
         self.journal_path, self.channel, self.lock = journal.create(ledger, trial)
         self.journal = journal.Journal(self.journal_path, ledger, trial.ulid)
         name, rank = process.join_session()
@@ -246,7 +296,7 @@ class Attempt:
             reported = protocol.summaries(self.task.metrics, ledger.series(ulid))
             summaries = self.journal.take_totals() | reported | self._totals()
         ledger.finish_trial(ulid, outcome, summaries)
-        if self.named.began:
+        if self.named.began and not self.task.whole:  # a part inherits files outside the tree
             self.named.packages = self._imported() if self.task.trace else frozenset()
             strayed = self.reuse.keep(
                 self.commit, self.task, ulid, self.named, self.station.checkout

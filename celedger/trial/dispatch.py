@@ -97,9 +97,9 @@ def chosen_bench(
             "install it elsewhere, or type `celedger worker`",
         )
     for task in tasks:
-        if task.venv:
-            lack = "the requirements of each commit, which are here only"
-            raise UsageError(f"{task.name} needs {lack}", "--engine local")
+        if task.venv or task.whole:
+            lack = "the requirements of each commit" if task.venv else "the files of another trial"
+            raise UsageError(f"{task.name} needs {lack}, which are here only", "--engine local")
     local_config = replace(config, device="cpu")  # this machine needs none
     bench = workplace.local_bench(
         repository, ledger, local_config, suite, tasks, gate=gate, **options

@@ -24,7 +24,7 @@ from celedger.trial.protocol import TELEMETRY
 from celedger.trial.venvs import Unmade, requirements
 
 # Fields of a task that have their own lines, or name it.
-_OTHERWISE = ("suite", "name", "commands", "params", "metrics", "files", "build")
+_OTHERWISE = ("suite", "name", "commands", "params", "metrics", "files", "build", "whole")
 _NO_TASK = Task("", "", ())
 
 

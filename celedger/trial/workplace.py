@@ -22,7 +22,7 @@ from celedger.repo.checkouts import Checkouts
 from celedger.suite.content import hash_of
 from celedger.system import device_lock, environment, gpu, sandbox
 from celedger.system.cache import Cache
-from celedger.trial import events, permission_requests, protocol
+from celedger.trial import attempt, events, permission_requests, protocol
 from celedger.trial.builds import Builds
 from celedger.trial.engine import Need
 from celedger.trial.permissions import Gate, settings_request
@@ -40,9 +40,11 @@ def suite_of(repository: Repository, settings: Config, name: str | None = None) 
     return suites.load(suites.find(name, settings, repository.root))
 
 
-def choose_tasks(suite: suites.Suite, names: Collection[str]) -> tuple[Task, ...]:
+def choose_tasks(
+    suite: suites.Suite, names: Collection[str], only: Collection[str] = ()
+) -> tuple[Task, ...]:
     """Return the named tasks of a suite (all if none is named), with the runner's metrics added.
-    The name of a grid stands for all its tasks."""
+    The name of a grid stands for all its tasks. With `only`, their parts with these commands."""
     by_name = {task.name: task for task in suite.tasks}
     grids = {name.partition("[")[0] for name in by_name}
     unknown = [name for name in names if name not in by_name and name not in grids]
@@ -50,10 +52,18 @@ def choose_tasks(suite: suites.Suite, names: Collection[str]) -> tuple[Task, ...
         raise UsageError(
             f"suite {suite.name!r} has no task {unknown[0]!r}", f"it has {', '.join(by_name)}"
         )
-    return tuple(
-        protocol.with_telemetry(task) for name, task in by_name.items()
+    chosen = [
+        task for name, task in by_name.items()
         if not names or name in names or name.partition("[")[0] in names
-    )  # fmt: skip
+    ]  # fmt: skip
+    tasks = tuple(protocol.with_telemetry(task) for task in chosen)
+    if not only:
+        return tasks
+    commands = dict.fromkeys(command.name for task in tasks for command in task.commands)
+    absent = [name for name in only if name not in commands]
+    if absent:
+        raise UsageError(f"no task has a command {absent[0]!r}", f"there are {', '.join(commands)}")
+    return tuple(filter(None, (attempt.part(task, only) for task in tasks)))
 
 
 def local_bench(

@@ -4,6 +4,7 @@ parameters at a commit; trials of different definitions or environments are neve
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from celedger.views.document import Document, pick
 from celedger.views.format import NONE, Column, amount, plain, short, table
 from celedger.views.samples import Batch, Sample
 
+_PART = re.compile(r"[\[,]only=")  # a partial trial is shown only if it is named
 _PLACES = ("commit", "suite", "task", "environment")  # tell rows apart, besides parameters
 _NAMED = 3  # variants that may be as good, by name
 
@@ -202,7 +204,8 @@ def _batches(
         batches += [
             batch
             for _, batch in sorted(newest.items(), key=lambda item: order[item[0]])
-            if not tasks or batch.task in tasks or _base(batch.task) in tasks
+            if batch.task in tasks
+            or (not _PART.search(batch.task) and (not tasks or _base(batch.task) in tasks))
         ]
     if not batches:
         raise CeledgerError("the ledger holds no such trials", "`celedger log` lists what is there")

@@ -1,4 +1,4 @@
-"""Grids, and tasks that report in other ways than `log`, through the
+"""Grids, aliases, parts of a task, and tasks that report in other ways than `log`, through the
 real program."""
 
 from __future__ import annotations
@@ -61,7 +61,10 @@ def project(tmp_path: Path) -> Project:
 
 
 @pytest.mark.matrix
-def test_a_grid_is_run_and_tabled(project: Project) -> None:
+def test_a_grid_is_run_tabled_and_run_in_parts(project: Project) -> None:
+    early = project.run("run", "HEAD", "--only", "test")
+    assert early.status == 129
+    assert "no trial of job[size=small]" in early.err and "celedger run" in early.err
     assert project.run("run", "HEAD").status == 0
     whole = [(f"job[width={w},copy=1]", seed, "ok", 3) for w in (2, 4) for seed in (0, 1)]
     assert rows(project, ENDED) == whole  # copy 2 runs what copy 1 does: once
@@ -89,6 +92,12 @@ def test_a_grid_is_run_and_tabled(project: Project) -> None:
     ]  # fmt: skip
     wrong = project.run("table", "--param", "x")
     assert (wrong.status, wrong.out) == (129, "") and "depth" in wrong.err
+
+    part = project.run("run", "HEAD", "--only", "test", "--task", "job[size=small]")
+    assert part.status == 0, part.err
+    assert rows(project, ENDED)[4:] == [("job[size=small,only=test]", s, "ok", 1) for s in (0, 1)]
+    assert project.run("table", "--metric", "score", "--metric", "val_loss").out == text.out
+    assert "there are train, test" in project.run("run", "HEAD", "--only", "tset").err
 
 
 @pytest.mark.matrix
