@@ -207,7 +207,7 @@ _OF_METRIC: dict[str, Reader] = {
     "floor": toml_table.floor,
     "summary": toml_table.string,
 }
-_TASK_KEYS = ("name", "command", "commands", "params", "grid", "sample", "metrics")
+_TASK_KEYS = ("name", "command", "commands", "params", "grid", "sample", "alias", "metrics")
 
 
 # --- one [[task]]
@@ -225,8 +225,11 @@ def _tasks(
     used, lines = _commands(body, (*commands.PLACEHOLDERS, *params), folder)
     task = replace(pattern, commands=lines, metrics=_metrics(body, shared))
     task = replace(task, **body.read(_OF_TASK))
+    alias = _aliases(body)
     warnings += [
-        f"task {name}: no command uses the parameter {key}" for key in params if key not in used
+        f"task {name}: no command uses the parameter {key}"
+        for key in params
+        if not used.intersection({key}.union(*alias.get(key, {}).values()))
     ]
     if len(task.seeds) > 1 and "seed" not in used:
         warnings.append(
@@ -303,11 +306,13 @@ def _commands(
     return used, tuple(lines)
 
 
-# --- the parameters of a task: values, and grids that make a task of every combination
+# --- the parameters of a task: values, grids that make a task of every combination, and aliases
 
 
 _PARAM = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MOST_TASKS = 1000  # of one grid: more is a mistake in the file, or a week of training
+
+Aliases = Mapping[str, Mapping[str, Mapping[str, object]]]  # name -> value -> what it sets
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,12 +325,23 @@ class Point:
 
 def _points(body: TomlTable) -> list[Point]:
     """Return the combinations of a task, one where it has no grid; only some of a grid with a
-    `sample`. Its grid takes the place of `params`. Raises SuiteError."""
+    `sample`. Its grid, and an alias that sets what it stands for, take the place of `params`; an
+    alias stays a parameter of its own. Raises SuiteError."""
     params = _values(body, "params", body.raw("params", {}))
+    grid, alias = _grid(body), _aliases(body)
+    for key in alias:
+        if key not in params and key not in grid:
+            body.fail(f"has an alias {key!r} that neither params nor grid gives a value")
     combinations = []
-    for point in _sampled(body, _grid(body)):
+    for point in _sampled(body, grid):
+        chosen = {**params, **point}
+        for key, meanings in alias.items():
+            word = commands.text(chosen[key])
+            if word not in meanings:
+                body.fail(f"alias {key!r} has no {word!r}", closest(word, list(meanings)))
+            chosen |= meanings[word]
         text = ",".join(f"{key}={_in_name(value)}" for key, value in point.items())
-        combinations.append(Point(f"[{text}]" if text else "", {**params, **point}))
+        combinations.append(Point(f"[{text}]" if text else "", chosen))
     return combinations
 
 
@@ -352,6 +368,26 @@ def _sampled(body: TomlTable, grid: Mapping[str, Sequence[object]]) -> list[dict
             point[key] = grid[key][place]
         combinations.append({key: point[key] for key in grid})
     return combinations
+
+
+def _aliases(body: TomlTable) -> Aliases:
+    """Return what each value of each alias sets. Nothing may get its value from two sides."""
+    tables = _params(body, "alias", body.raw("alias", {}))
+    owners = {**dict.fromkeys(_grid(body), "grid"), **dict.fromkeys(tables, "alias")}
+    alias: dict[str, dict[str, Mapping[str, object]]] = {}
+    for key, meanings in tables.items():
+        if not isinstance(meanings, dict) or not meanings:
+            body.fail(f"alias {key!r} is not a table of values")
+        where = f"alias {key!r}"
+        alias[key] = {word: _values(body, where, sets) for word, sets in meanings.items()}
+        names, *others = map(set, alias[key].values())
+        if any(other != names for other in others):
+            body.fail(f"{where} does not set the same parameters with each of its values")
+        for name in sorted(names):
+            if name in owners:
+                body.fail(f"has {name!r} in {where} and in {owners[name]}")
+            owners[name] = where
+    return alias
 
 
 def _values(body: TomlTable, where: str, values: object) -> Mapping[str, object]:

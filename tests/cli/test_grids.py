@@ -27,9 +27,13 @@ name = "job"
 commands.train = "{python} {suite}/job.py train {out} {width} {depth} {seed}"
 commands.test = "{python} {suite}/job.py test {out} {width} {depth} {seed}"
 params = { depth = 2 }
-grid = { width = [2, 4], copy = [1, 2] }
+grid = { size = ["small", "large", "again"] }
 pattern = ['epoch (?P<epoch>[0-9]+)', 'val_loss=(?P<val_loss>[0-9.]+)', 'score (?P<score>[0-9.]+)']
 seeds = [0, 1]
+[task.alias.size]
+small = { width = 2 }
+large = { width = 4 }
+again = { width = 2 }
 """
 
 # Reports by printing alone. With WAIT in the environment it waits after epoch 1 for its end.
@@ -66,29 +70,29 @@ def test_a_grid_is_run_tabled_and_run_in_parts(project: Project) -> None:
     assert early.status == 129
     assert "no trial of job[size=small]" in early.err and "celedger run" in early.err
     assert project.run("run", "HEAD").status == 0
-    whole = [(f"job[width={w},copy=1]", seed, "ok", 3) for w in (2, 4) for seed in (0, 1)]
-    assert rows(project, ENDED) == whole  # copy 2 runs what copy 1 does: once
-    assert rows(project, "SELECT DISTINCT epoch, metric, value FROM epoch_metrics WHERE seed = 1 "
-                "AND task = 'job[width=4,copy=1]' AND metric IN ('val_loss', 'score')") == [
+    whole = [(f"job[size={s}]", seed, "ok", 3) for s in ("small", "large") for seed in (0, 1)]
+    assert rows(project, ENDED) == whole  # `again` runs what `small` does: once
+    assert rows(project, "SELECT DISTINCT epoch, metric, value FROM epoch_metrics WHERE "
+                "task = 'job[size=large]' AND seed = 1 AND metric IN ('val_loss', 'score')") == [
         (0, "val_loss", 1.26), (1, "val_loss", 0.76), (2, "val_loss", 0.5933), (2, "score", 8.0),
     ]  # fmt: skip
 
     text = project.run("table", "--metric", "score", "--metric", "val_loss")
     shown, leads = text.out.split("\n\n")
     assert leads.splitlines() == [
-        "score: width=4 is surely the best of 2, +100 % from width=2",
-        "val_loss: width=4 is surely the best of 2, -29.8 % from width=2",
+        "score: size=large width=4 is surely the best of 2, +100 % from size=small width=2",
+        "val_loss: size=large width=4 is surely the best of 2, -29.8 % from size=small width=2",
     ]
     assert [line.split() for line in shown.splitlines()] == [
-        ["width", "n", "score", "val_loss"],
-        ["2", "2", "4", "±", "0", "0.8383", "±", "0.0071"],
-        ["4", "2", "8", "±", "0", "0.5883", "±", "0.0071"],
+        ["size", "width", "n", "score", "val_loss"],
+        ["small", "2", "2", "4", "±", "0", "0.8383", "±", "0.0071"],
+        ["large", "4", "2", "8", "±", "0", "0.5883", "±", "0.0071"],
     ]
     answer = json.loads(project.run("table", "--json").out)
-    assert answer["parameters"] == ["width"]
+    assert answer["parameters"] == ["size", "width"]
     assert answer["rows"][1]["values"]["score"] == {"mean": 8.0, "sd": 0.0, "n": 2}
-    assert [(each["metric"], each["best"]["width"], each["sure"]) for each in answer["leads"]] == [
-        ("val_loss", 4, True), ("score", 4, True),
+    assert [(each["metric"], each["best"]["size"], each["sure"]) for each in answer["leads"]] == [
+        ("val_loss", "large", True), ("score", "large", True),
     ]  # fmt: skip
     wrong = project.run("table", "--param", "x")
     assert (wrong.status, wrong.out) == (129, "") and "depth" in wrong.err
@@ -117,7 +121,6 @@ def test_what_a_killed_run_left_is_taken_in_from_the_log_and_run_again(project: 
     assert again.status == 0, again.err
     assert "was interrupted; the ledger has 2 epochs of it" in again.err
     ended = rows(project, ENDED)
-    assert ended[0] == ("job[width=2,copy=1]", 0, "interrupted", 2)
-    assert ended[1:] == [
-        (f"job[width={w},copy=1]", seed, "ok", 3) for w in (2, 4) for seed in (0, 1)
-    ]
+    assert ended[0] == ("job[size=small]", 0, "interrupted", 2)
+    assert ended[1:] == [(f"job[size={s}]", seed, "ok", 3) for s in ("small", "large")
+                         for seed in (0, 1)]  # fmt: skip

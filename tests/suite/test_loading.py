@@ -118,12 +118,20 @@ def test_preloading_does_not_make_another_recipe(tmp_path: Path) -> None:
     assert warm.recipe == cold.recipe
 
 
-def test_what_runs_the_same_commands_is_one_task(tmp_path: Path) -> None:
-    words = TASK.replace("{seed}", "{width} {lr} {seed}") + "params = { lr = 0.1, width = 1 }\n"
-    found = load(suite(tmp_path, words + "grid = { width = [8, 64], lr2 = [1, 2] }\n"))
+def test_an_alias_stands_for_several_parameters(tmp_path: Path) -> None:
+    found = load(
+        suite(
+            tmp_path,
+            TASK.replace("{seed}", "{width} {depth} {lr} {seed}")
+            + "params = { lr = 0.1, width = 1 }\n"
+            'grid = { size = ["s", "l", "same"], lr2 = [1, 2] }\n'
+            "[task.alias.size]\ns = { width = 8, depth = 1 }\nl = { width = 64, depth = 4 }\n"
+            "same = { width = 8, depth = 1 }\n",
+        )
+    )
     assert {task.name: dict(task.params) for task in found.tasks} == {
-        "t[width=8,lr2=1]": {"lr": 0.1, "width": 8, "lr2": 1},
-        "t[width=64,lr2=1]": {"lr": 0.1, "width": 64, "lr2": 1},
+        "t[size=s,lr2=1]": {"lr": 0.1, "width": 8, "size": "s", "lr2": 1, "depth": 1},
+        "t[size=l,lr2=1]": {"lr": 0.1, "width": 64, "size": "l", "lr2": 1, "depth": 4},
     }
     assert found.warnings == ("task t: no command uses the parameter lr2",)
 
@@ -193,7 +201,24 @@ WRONG = [
     (TASK + "sample = 2\n", "has a sample and no grid"),
     (TASK + "sample = 0\ngrid = { a = [1] }\n", "sample is 0"),
     (TASK + "grid = { a = [] }\n", "not a list of values"),
-    (TASK + "params = 3\n", "table of parameters"),
+    (TASK + "alias = { size = { s = { w = 1 } } }\n", "neither params nor grid"),
+    (TASK + "params = { size = 'x' }\nalias = { size = { s = { w = 1 } } }\n", "has no 'x'"),
+    (TASK + "params = { size = 's' }\nalias = { size = 3 }\n", "not a table of values"),
+    (TASK + "params = { size = 's' }\nalias = { size = { s = 3 } }\n", "table of parameters"),
+    (TASK + "params = { a = 's' }\nalias = { a = { s = { seed = 3 } } }\n", "fills in itself"),
+    (
+        TASK + "params = { a = 's' }\nalias = { a = { s = { w = 1 }, l = { h = 1 } } }\n",
+        "same parameters with each",
+    ),
+    (
+        TASK + "grid = { a = ['s'], w = [1] }\nalias = { a = { s = { w = 1 } } }\n",
+        "'w' in alias 'a' and in grid",
+    ),
+    (
+        TASK + "params = { a = 1, b = 1 }\n"
+        "alias = { a = { 1 = { w = 1 } }, b = { 1 = { w = 1 } } }\n",
+        "'w' in alias 'b' and in alias 'a'",
+    ),
     (TASK + "steps = 1\n", "not true or false"),
     (TASK + "pattern = 'loss (.*'\n", "no regular expression"),
     (TASK + "pattern = 'loss (.*)'\n", "no named group"),
@@ -238,7 +263,7 @@ SCALARS = st.one_of(
 )  # fmt: skip
 KEYS = st.sampled_from(
     ["suite", "metrics", "task", "name", "command", "commands", "params", "grid", "seeds",
-     "timeout", "silence", "memory", "threads", "pattern", "steps",
+     "timeout", "silence", "memory", "threads", "alias", "pattern", "steps",
      "tensorboard", "python", "pythonpath", "build", "inputs",
      "direction", "kind", "floor", "summary", "unit", "val_loss", "lr", '"a\\nb"']
 )  # fmt: skip
@@ -248,7 +273,7 @@ VALUES = st.recursive(
     max_leaves=12,
 )
 OPTIONAL = (
-    "params", "grid", "seeds", "timeout", "memory", "threads", "metrics", "silence",
+    "params", "grid", "seeds", "timeout", "memory", "threads", "metrics", "silence", "alias",
     "pattern", "steps", "tensorboard",
 )  # fmt: skip
 TASKS = st.fixed_dictionaries(

@@ -68,13 +68,15 @@ def test_the_grid_and_the_pattern_are_what_a_suite_may_say(tmp_path: Path) -> No
     for script in ("train.py", "test.py"):
         (tmp_path / script).touch()
     pattern = block("toml", "pattern =").removeprefix("[[task]]\n")
-    text = block("toml", "grid =") + pattern
+    text = block("toml", "[task.alias.size]").replace("[task.alias", pattern + "[task.alias")
     (tmp_path / "suite.toml").write_text(text)
     tasks = load(tmp_path).tasks
     assert [task.name for task in tasks] == [
-        f"net[width={width},norm={norm}]" for width in (64, 256) for norm in ("batch", "group")
+        f"net[size={size},norm={norm}]"
+        for size in ("small", "large")
+        for norm in ("batch", "group")
     ]
-    assert tasks[3].params["width"] == 256 and len(tasks[0].pattern) == 2
+    assert tasks[3].params["depth"] == 4 and len(tasks[0].pattern) == 2
 
 
 def test_the_ledgers_page_reads_series_per_step() -> None:
