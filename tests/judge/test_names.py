@@ -16,7 +16,7 @@ def test_what_parts_from_an_incident_gets_another_name() -> None:
     parts began at the same commit, and were recorded as one incident, which no command found."""
     sha = "a" * 40
     derivation: Any = SimpleNamespace(
-        among=lambda *_: (sha,), sha=lambda _: sha, bisects=(), acts=(),
+        among=lambda *_: (sha,), sha=lambda _: sha, bisects=(), sets=(), acts=(),
         line=SimpleNamespace(parent=lambda _: ""), is_measured=lambda *_: True,
     )  # fmt: skip
     row = IncidentMetric("s", "t", "m", 1.0, 2.0, 1.0, 0.9, 1.1, "", "quality", "open", True)
