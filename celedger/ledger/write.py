@@ -63,7 +63,7 @@ class Queue:
                     return queued[0]
                 connection.execute(
                     f"UPDATE jobs SET state = 'superseded', ended = ?, message = ? WHERE {same}",
-                    (created, f"superseded by {commit}", *queue),
+                    (created, f"superseded by {commit[:10]}", *queue),
                 )
             cursor = connection.execute(
                 "INSERT INTO jobs (kind, sha, suite, created, key, state, owner, attempts, "
