@@ -209,6 +209,8 @@ that comes three times in ten is then laid on another commit in 5 % (7 % at 0), 
 10.4 trials (8.9 at 0)."""
 GRADUAL = 0.9
 """Probability of a slope from which it is told in place of a search for one commit."""
+TAILED = 0.06
+"""Share of outliers from which least squares, which know none, hold no name back."""
 MOST_RANGES = FAR
 """The ledger's noise and the floor count as at most so many ranges of the readings, and the noise
 as at least one in so many."""
@@ -373,7 +375,8 @@ def posterior(question: Question, evidence: Evidence, like: Posterior | None = N
     """
     answer = _posterior(question, evidence, like, question.sure)
     named = answer.state in (Phase.FOUND, Phase.SET)
-    rates = answer.belief is not None and answer.belief.fit.rates
+    belief = answer.belief
+    rates = belief is not None and belief.fit.rates
     if named and rates and (question.sure == SURE or question.unproven):
         flaky = _posterior(question, evidence, None, 0.0)
         certain = flaky.probability[list(answer.candidates)].sum() * (1 - flaky.no_change)
@@ -383,7 +386,8 @@ def posterior(question: Question, evidence: Evidence, like: Posterior | None = N
     if rise is not None and rise.probability >= GRADUAL:
         candidates = tuple(range(rise.after + 1, rise.by + 1))
         return replace(answer, state=Phase.GRADUAL, candidates=candidates, gradual=rise.probability)
-    if rise is not None and named and rise.probability > 1 - question.confidence:
+    doubted = rise is not None and named and rise.probability > 1 - question.confidence
+    if rise and belief and doubted and belief.fit.outlying(belief.group) < TAILED:
         return replace(answer, state=Phase.SEARCHING, telling=rise.telling)
     return answer
 
