@@ -117,7 +117,7 @@ def rehearse(
             [record for record in ran_now if record.trial.commit == commit.sha]
             for commit in (bad, reverted.commit)
         )
-    ran = replace(nothing, trials=sum(1 for record in here if not record.derived))
+    ran = replace(nothing, trials=_trained(ran_now))
     if metric is None:
         ended = [record for record in here if record.is_conclusive]
         share = sum(record.ok for record in ended) / len(ended) if ended else math.nan
