@@ -139,11 +139,10 @@ def _numbers(
     if not here or not own.size:
         return None
     node = max(here, key=lambda n: n.chain)
-    if _repeats(node, values, place):
-        before: Node | None = node
-    else:
-        earlier = [n for n in history.nodes if n.chain == node.chain and n.last < node.first]
-        before = max(earlier, key=lambda n: n.last, default=None)
+    earlier = [n for n in history.nodes if n.chain == node.chain and n.last < node.first]
+    before = max(earlier, key=lambda n: n.last, default=None)
+    if node.first < place and (before is None or _repeats(node, values, place)):
+        before = node
     rows = own[values.chain[own] == node.chain]
     pairs, shares = np.empty(0), False
     if before is not None and before.rows:
