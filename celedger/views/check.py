@@ -103,6 +103,9 @@ class CheckDocument(Document):
             moved = amount(size, standing.level, unit=standing.unit)
         incidents = {i.id: i for i in self.state.incidents}
         key = standing.suite, standing.task, standing.metric
+        for step in self.state.changes if standing.standing is Standing.BETTER else ():
+            if (step.suite, step.task, step.metric, step.seen_at) == (*key, self.commit.sha):
+                moved = amount(step.size, step.before, unit=standing.unit)  # as `drift` has it
         for doubt in self.state.doubts if standing.standing is Standing.UNDECIDED else ():
             if (doubt.suite, doubt.task, doubt.metric) == key:  # as equal seeds tell it
                 moved = amount(doubt.change, doubt.before, unit=standing.unit)
