@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
+from collections.abc import Sequence
 
 # Colours, cursor movements (CSI), window titles (OSC) and two-character sequences (ECMA-48).
 _SEQUENCES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
@@ -36,6 +37,12 @@ def escaped(text: str) -> str:
         else c
         for c in text
     )
+
+
+def some(names: Sequence[str], most: int, separator: str = ", ") -> str:
+    """Return the first names and how many more there are: `a, b, c and 4 more`."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return separator.join(names[:most]) + more
 
 
 def probability(p: float) -> str:

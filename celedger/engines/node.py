@@ -17,6 +17,7 @@ from celedger.base import files, serial
 from celedger.base.config import Config
 from celedger.base.errors import CeledgerError
 from celedger.base.model import Environment, EpochReport, Footprint, Outcome, Task, Trial
+from celedger.base.text import some
 from celedger.engines import node_keeper, order
 from celedger.engines.cluster import OtherEnvironment
 from celedger.engines.order import Order
@@ -159,9 +160,9 @@ def _difference(local: Environment, expected: Environment) -> str:
     )
     words = [
         f"{key} {local_facts.get(key, 'missing')}, not {expected_facts.get(key, 'any')}"
-        for key in keys[:3]
+        for key in keys
     ]
-    return "; ".join(words) + f" and {len(keys) - 3} more" * (len(keys) > 3)
+    return some(words, 3, "; ")
 
 
 def main() -> None:

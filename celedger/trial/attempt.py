@@ -23,6 +23,7 @@ from pathlib import Path
 from celedger.base.errors import LedgerError, MachineError, RepositoryError, UsageError, explained
 from celedger.base.locks import Lock
 from celedger.base.model import Direction, Mark, Outcome, OutcomeKind, Task, Trial, TrialRecord
+from celedger.base.text import some
 from celedger.ledger import Ledger
 from celedger.system import process
 from celedger.system.environment import owners, package_folders
@@ -308,11 +309,9 @@ class Attempt:
                     "in editable form, or is a path absolute?)"
                 )
             if wanted := self._unmet():
-                more = f" and {len(wanted) - _NAMED} more" if len(wanted) > _NAMED else ""
-                some = f"{'; '.join(wanted[:_NAMED])}{more}"
                 self._warn(
-                    f"{self.commit.sha[:10]} wants {some}: `venv` in the suite trains "
-                    "each commit with its own packages (docs/suites.md)", *wanted,
+                    f"{self.commit.sha[:10]} wants {some(wanted, _NAMED, '; ')}: `venv` in the "
+                    "suite trains each commit with its own packages (docs/suites.md)", *wanted,
                 )  # fmt: skip
             if outcome.kind is OutcomeKind.OK and self._read_nothing():
                 self._warn(

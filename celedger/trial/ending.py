@@ -13,7 +13,7 @@ from pathlib import Path
 
 from celedger.base.config import closest
 from celedger.base.model import OutcomeKind, Task, TrialRecord
-from celedger.base.text import plain
+from celedger.base.text import plain, some
 from celedger.system import process
 
 # A disk with less space cannot store another epoch, so failures on it are the machine's.
@@ -94,11 +94,10 @@ def without(absent: Sequence[str], reported: Collection[str], task: Task, log: P
     names, or the last line with a number that it printed."""
     text = f"ended without reporting {', '.join(absent)}"
     if reported:
-        shown = sorted(reported)[:_SHOWN]
-        more = f" and {len(reported) - _SHOWN} more" if len(reported) > _SHOWN else ""
-        hint = closest(absent[0], shown)
+        names = sorted(reported)
+        hint = closest(absent[0], names[:_SHOWN])
         near = f" ({hint})" if hint.endswith("?") else ""
-        return f"{text}; it reported {', '.join(shown)}{more}{near}"
+        return f"{text}; it reported {some(names, _SHOWN)}{near}"
     text += ", or any number" + "; no line matched its pattern" * bool(task.pattern)
     printed = (line for line in map(plain, reversed(tail(log).splitlines())))
     line = next((line for line in printed if _NUMBER.search(line)), "")

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from celedger.base import files
 from celedger.base.errors import CeledgerError, explained
+from celedger.base.text import some
 from celedger.repo import Repository
 
 LONGEST_TEXT = 1 << 18  # bytes of a file that is shown, and kept to show what changed in it
@@ -191,8 +192,7 @@ class Gate:
     def _summary(self, new: Sequence[Request]) -> str:
         """Name what differs from what was allowed before, in a few words."""
         names = list(dict.fromkeys(name for request in new for name in self._changes(request)))
-        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        return ", ".join(names[:_NAMED]) + more
+        return some(names, _NAMED)
 
     def _changes(self, request: Request) -> list[str]:
         """Name what differs from what was last allowed of its subject: files first, which a person

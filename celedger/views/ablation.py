@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from celedger.base.errors import CeledgerError, UsageError
 from celedger.base.model import CLOCKED, Commit, Direction, Metric
+from celedger.base.text import some
 from celedger.judge.incident import MetricNoise, State
 from celedger.judge.variants import Lead, lead, shares
 from celedger.ledger.read import Reader
@@ -125,10 +126,7 @@ class Ablation(Document):
             second = self._variant(rows, lead.second)
             text = f"{what} is surely the best of {lead.number}, {by} from {second}"
         else:
-            more = f" and {len(close) - _NAMED} more" if len(close) > _NAMED else ""
-            text = (
-                f"{what} leads; as good may be {', '.join(close[:_NAMED])}{more}: more seeds tell"
-            )
+            text = f"{what} leads; as good may be {some(close, _NAMED)}: more seeds tell"
         parts = ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares.items())
         return f"{text}\n  parameters that explain the differences: {parts}" if parts else text
 

@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 
 from celedger.base.errors import CannotJudge, UsageError, command
 from celedger.base.model import (
+    CLOCKED,
     Commit,
     Direction,
-    Kind,
     Metric,
     OutcomeKind,
     Purpose,
@@ -27,6 +27,7 @@ from celedger.base.model import (
     Task,
     TrialRecord,
 )
+from celedger.base.text import some
 from celedger.judge.incident import IncidentMetric
 from celedger.ledger import Ledger
 from celedger.stats import choice
@@ -105,7 +106,7 @@ class Symptom:
     def bits_decide(self) -> bool:
         """Return True if equal bits prove an equal value: for what is computed, not for what is
         measured by clock or memory."""
-        return self.metric is not None and self.metric.kind in (Kind.QUALITY, Kind.COUNT)
+        return self.metric is not None and self.metric.kind not in CLOCKED
 
 
 def at_one_place(crashes: Sequence[TrialRecord]) -> bool:
@@ -374,7 +375,7 @@ def _weight(symptom: Symptom, question: EndsQuestion, metrics: int, *, named: bo
 def _list(names: Sequence[str]) -> str:
     if not names:
         return "anything that both ends reported"
-    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+    return some(names, 6)
 
 
 # --- the task of an incident that is searched
@@ -413,5 +414,5 @@ def _bits(bench: Bench, task: Task, moved: IncidentMetric) -> float:
     noise, shift = noise_of(rows), choice.ASSUMED_SHIFT
     if noise is not None:
         shift = abs(moved.change) / noise.sd if noise.sd else choice.SURE_SHIFT
-    share = 1.0 if Symptom(task, metric).bits_decide else CLOCKED_TELLS
+    share = CLOCKED_TELLS if metric.kind in CLOCKED else 1.0
     return share * choice.capacity(min(shift, choice.SURE_SHIFT))

@@ -10,6 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from celedger.base import text
 from celedger.lab.diagnose.tensor_distance import Distance
 from celedger.lab.diagnose.trace import Event, Frame, Module, Trace
 
@@ -68,8 +69,7 @@ def named(path: str | None) -> str:
 
 
 def some(names: Sequence[str], limit: int = 3) -> str:
-    listed = ", ".join(f"`{name}`" for name in names[:limit])
-    return listed + (f" and {len(names) - limit} more" if len(names) > limit else "")
+    return text.some([f"`{name}`" for name in names], limit)
 
 
 def ordinal(number: int) -> str:
