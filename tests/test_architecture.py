@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -260,3 +261,16 @@ def test_there_is_no_import_cycle() -> None:
 @pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_no_module_outgrows_its_reader(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= MAX_LINES
+
+
+def test_every_tracked_file_has_a_plain_name_and_content() -> None:
+    # A slip at the shell once committed an empty file that was named like a line of code.
+    root = PACKAGE.parent
+    if not (root / ".git").exists():
+        pytest.skip("not a checkout")
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=root, capture_output=True, text=True, check=True
+    ).stdout.split("\0")[:-1]
+    assert [name for name in listed if not re.fullmatch(r"[\w./@+-]+", name)] == []
+    at_top = [root / name for name in listed if "/" not in name]
+    assert [path.name for path in at_top if path.exists() and not path.stat().st_size] == []
