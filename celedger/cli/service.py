@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from celedger.base.errors import Status, UsageError
+from celedger.base.errors import CeledgerError, Status, UsageError
 from celedger.cli import options, verbs
 from celedger.cli.session import (
     Options,
@@ -319,6 +319,8 @@ def worker(
     what you approved on this machine, and other jobs wait (see `allow`). Typed by you, it runs
     every job, which approves them, as `run` does.
     """
+    from celedger.repo import Repository
+    from celedger.service.hooks import leave_line
     from celedger.service.worker import detach
     from celedger.trial.permissions import NotAllowed
 
@@ -331,6 +333,14 @@ def worker(
         if not from_hook:
             raise
         _write(context.obj.retyped(f"a merge waits: {error}"))
+    except CeledgerError as error:
+        if from_hook:  # nobody reads its log before they wonder why nothing is measured
+            with suppress(CeledgerError):
+                leave_line(
+                    Repository.open(context.obj.repository),
+                    context.obj.retyped(f"an earlier merge was not measured: {error}"),
+                )
+        raise
     except KeyboardInterrupt:
         if not time_is_up:
             raise

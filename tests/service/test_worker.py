@@ -459,3 +459,12 @@ def test_another_hook_manager_does_what_the_installed_hook_does(
 
 def queue_notes(project: Project) -> list[Path]:
     return list((project.root / ".git" / "celedger" / "queue").glob("*"))
+
+
+def test_a_worker_that_cannot_start_is_told_by_the_next_merge(project: Project) -> None:
+    (project.root / "celedger.toml").write_text("[notify]\nwebhook = 'http://localhost'\n")
+    assert project.run("worker", "--from-hook").status == 129
+    line = (project.root / ".git" / "celedger" / "last-job").read_text()
+    assert line.startswith("celedger: an earlier merge was not measured: ")
+    assert "unknown key 'notify'" in line
+    assert line.count("\n") == 1
