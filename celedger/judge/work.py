@@ -87,13 +87,18 @@ class SignedLine:
         })  # fmt: skip
 
     def commits(self) -> Iterator[SignedCommit]:
-        """Yield the signed commits of each task, by its newest key, beside those before them."""
+        """Yield the signed commits of each task, beside those before them by the newest key that
+        has such a one: a slow machine signs by another scheme from then on."""
         for (suite, task), sequences in self.sequences.items():
-            last: SignatureRow | None = None
-            for _, row in sequences[-1]:
-                is_new = None if last is None else row.numerics != last.numerics
-                yield SignedCommit(suite, task, row.commit, is_new, row.work)
-                last = row
+            signed: dict[int, SignedCommit] = {}
+            for sequence in sequences:
+                last: SignatureRow | None = None
+                for place, row in sequence:
+                    is_new = None if last is None else row.numerics != last.numerics
+                    if is_new is not None or place not in signed:
+                        signed[place] = SignedCommit(suite, task, row.commit, is_new, row.work)
+                    last = row
+            yield from (signed[place] for place in sorted(signed))
 
     def rises(self, metrics: Callable[[str], Sequence[Metric]]) -> list[WorkRise]:
         """Return the counts that rose, the oldest first. `metrics` are those of a recipe."""

@@ -33,6 +33,7 @@ from celedger.base.model import (
     Task,
     TrialRecord,
 )
+from celedger.base.text import some
 from celedger.judge.incident import TYPED, Incident, Standing, State
 from celedger.ledger import Ledger
 from celedger.repo import Repository
@@ -356,9 +357,15 @@ class Worker:
             return
         tasks: dict[str, list[str]] = {}
         for row in json.loads(answer)["tasks"] if answer else ():
-            if row["commits"] and row["commits"][-1]["bits"]:
-                bits = {"equal": "="}.get(row["commits"][-1]["bits"], row["commits"][-1]["bits"])
-                tasks.setdefault(bits, []).append(row["task"])
+            signed = [c for c in row["commits"] if c["bits"]]
+            if not signed or signed[-1]["commit"] != commit.sha:
+                continue
+            # One merge brings many commits: the last one alone would hide what the others changed.
+            told = [
+                c["bits"] + f" at {c['commit'][:10]}" * (c is not signed[-1])
+                for c in signed[1:] if c["bits"] != "equal"
+            ]  # fmt: skip
+            tasks.setdefault(some(told, 3) if told else "=", []).append(row["task"])
         if tasks:
             names = {b: f" ({', '.join(t)})" if len(tasks) > 1 else "" for b, t in tasks.items()}
             self.say(f"{commit.sha[:10]} bits: {'; '.join(b + names[b] for b in tasks)}")

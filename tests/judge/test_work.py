@@ -48,10 +48,19 @@ def test_a_signature_that_differs_from_another_of_its_tree_and_key_is_used_by_no
     ]  # fmt: skip
 
 
-def test_commits_are_compared_by_the_newest_key_alone() -> None:
+def test_commits_are_compared_by_one_key() -> None:
     rows = [row(0, "x", recipe="old"), row(0), row(2), row(3, "b")]
     signed = list(SignedLine.of(rows, COMMITS, PLACES).commits())
     assert [s.bits() for s in signed] == ["bits: signed", "bits: =", "bits: new"]
+
+
+def test_another_scheme_forgets_nothing_that_was_compared_before() -> None:
+    rows = [row(0, "x", recipe="old"), row(1, "x", recipe="old"), row(1), row(2)]
+    signed = list(SignedLine.of(rows, COMMITS, PLACES).commits())
+    assert [(s.commit, s.bits()) for s in signed] == [
+        (COMMITS[0].sha, "bits: signed"), (COMMITS[1].sha, "bits: ="),
+        (COMMITS[2].sha, "bits: ="),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

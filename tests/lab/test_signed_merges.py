@@ -110,6 +110,10 @@ def test_merges_are_signed_and_a_rise_of_work_is_told_until_it_is_back(project: 
     incident = row(project)
     assert (incident["state"], incident["closed_at"]) == ("recovered", back)
 
+    other = project.commit("other", {"fit.py": FIT.replace("lr=0.5", "lr=0.3")})
+    last, said = merged(project, "a comment", FIT.replace("lr=0.5", "lr=0.3") + "# so\n")
+    assert f"{last[:10]} bits: new at {other[:10]}\n" in said
+
 
 @pytest.mark.matrix
 def test_a_declared_count_is_a_regression_and_can_be_accepted(project: Project) -> None:
