@@ -54,6 +54,11 @@ def probability(p: float) -> str:
     return f"{p * 100:.0f} %" if p >= 0.01 else "< 1 %"
 
 
+def whole_percent(share: float) -> str:
+    """Return `97 %` for 0.968."""
+    return f"{share * 100:.0f} %"
+
+
 def not_finite(value: float) -> str:
     """Return `nan`, `inf` or `-inf`: the spelling used in text and in a document's `not_finite`."""
     if math.isnan(value):

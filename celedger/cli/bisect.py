@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from celedger.base.errors import CeledgerError, Status, UsageError
+from celedger.base.text import whole_percent
 from celedger.cli import options, verbs
 from celedger.cli.package_search import search_packages
 from celedger.cli.session import (
@@ -314,7 +315,7 @@ def _tell(step: SearchStep, commits: int, progress: Progress) -> None:
     left = len(posterior.candidates)
     of = f"{step.metric}: " if step.metric else ""
     line = f"{step.number:3d}  {step.commit.sha[:10]}  {of}{left} of {commits} left"
-    line += f", the leader has {leader:.0%}"
+    line += f", the leader has {whole_percent(leader)}"
     if posterior.no_change > 0.05:
-        line += f"; {posterior.no_change:.0%} that nothing changed"
+        line += f"; {whole_percent(posterior.no_change)} that nothing changed"
     progress.say(line)

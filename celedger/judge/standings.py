@@ -183,6 +183,14 @@ def _may_share(derivation: Derivation, step: Step) -> bool:
     )
 
 
+def _settled_at(derivation: Derivation, incident: Incident) -> int:
+    """Return the place since which a metric stands otherwise by an incident that is over, or -1."""
+    if incident.state == "recovered":
+        return derivation.place(incident.closed_at)
+    is_over = incident.state in ("accepted", "withdrawn")
+    return derivation.place(incident.first_bad[-1]) if is_over else -1
+
+
 def _kind(
     derivation: Derivation,
     key: MetricKey,
@@ -212,13 +220,9 @@ def _kind(
     if any(k == key and s.last == place and s.first == place and s.size < 0
            for k, s in derivation.derived.changes):  # fmt: skip
         return Standing.BETTER, ""
-    settled = [
-        i for i in own
-        if i.state in ("accepted", "withdrawn")
-        and numbers.since < derivation.place(i.first_bad[-1]) <= place
-    ]  # fmt: skip
+    settled = [i for i in own if numbers.since < _settled_at(derivation, i) <= place]
     if settled:
-        return Standing.SAME, f"{settled[0].id} is {settled[0].state}"
+        return Standing.SAME, f"{settled[-1].id} is {settled[-1].state}"
     if any(
         step.first <= place
         and step.probability >= DOUBT

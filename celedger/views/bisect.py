@@ -13,6 +13,7 @@ import numpy as np
 from celedger.base import plugins
 from celedger.base.errors import CeledgerError
 from celedger.base.model import BisectRecord, Commit, Metric
+from celedger.base.text import whole_percent
 from celedger.judge.bisection import Agreement, Answer, GuiltyHunks, Plan, Report
 from celedger.judge.bisection.bisect_report import record
 from celedger.judge.first_bad import last_answers
@@ -154,12 +155,13 @@ class BisectAnswer(Document):
         effects = [effect] if effect else []
         if report.status == "found":
             culprit = report.culprits[0]
+            asked = whole_percent(report.confidence)
             return [
                 f"first {report.kind} commit of {subject}: {culprit.sha}",
                 *_person(culprit),
                 *_stand_in(report),
                 *effects,
-                f"  confidence  {sure(report.probability)} (asked {report.confidence:.0%})",
+                f"  confidence  {sure(report.probability)} (asked {asked})",
                 *map(_agreement, report.agreements),
                 *_proof(report),
             ]
@@ -324,24 +326,27 @@ def shares_of(report: Report) -> list[str]:
             low, high = sorted((abs(other.low / whole), abs(other.high / whole)))
             chance = sure(other.probability)
             lines.append(
-                f"  against     {ends} moves {low:.0%} to {high:.0%} of it back ({chance} sure)"
+                f"  against     {ends} moves {100 * low:.0f} to {whole_percent(high)} of it back "
+                f"({chance} sure)"
             )
             continue
         low, high = sorted(np.clip([other.low / whole, other.high / whole], 0.0, 1.0))
         if other.probability >= report.confidence:
             rest += low, high
-            lines.append(f"  also        {low:.0%} to {high:.0%} of it lies in {ends}")
+            lines.append(
+                f"  also        {100 * low:.0f} to {whole_percent(high)} of it lies in {ends}"
+            )
         else:  # at most what the named commit surely leaves
             own = np.clip([report.low / whole, report.high / whole], 0.0, 1.0)
             high = min(high, 1 - float(own.min())) if np.isfinite(own).all() else high
             if round(100 * high):
                 lines.append(
-                    f"  perhaps     up to {high:.0%} of the difference lies in {ends} "
+                    f"  perhaps     up to {whole_percent(high)} of the difference lies in {ends} "
                     f"({sure(other.probability)} sure)"
                 )
     if rest.any():
         low, high = np.clip(1 - rest[::-1], 0.0, 1.0)
-        lines.insert(0, f"  explains    {low:.0%} to {high:.0%} of the difference")
+        lines.insert(0, f"  explains    {100 * low:.0f} to {whole_percent(high)} of the difference")
     return lines
 
 

@@ -134,7 +134,7 @@ def _sensitivity(standing: MetricStanding) -> str:
     if standing.standing is Standing.SAME and is_seen:
         moved = amount(size, standing.level, unit=standing.unit)
         if abs(size) >= standing.floor:
-            return f"{moved} against the commits before, not sure"
+            return f"{moved} against the commits before" + ", not sure" * (not standing.note)
         if standing.smallest < abs(size):
             return f"{moved}; less than {_amount(standing.floor, standing)} does not count"
     if standing.standing is Standing.SAME and standing.smallest <= TINY * abs(standing.level):

@@ -96,6 +96,9 @@ def test_an_exact_revert_and_a_second_regression(live: Live) -> None:
     life.revert(first)
     assert life.check() != 1
     assert [row["first_bad"] for row in life.listed("recovered")] == [[first]]
+    checked = life.say("check", "HEAD").out
+    assert f"{life.listed('recovered')[0]['id']} is recovered; -2" in checked
+    assert "not sure" not in checked
     second = life.commit(1.5)
     assert life.check() == 1
     assert life.only()["first_bad"] == [second]

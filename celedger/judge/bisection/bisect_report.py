@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from celedger.base.model import BisectRecord, Commit, TrialRecord
+from celedger.base.text import whole_percent
 from celedger.judge.bisection.one_metric import Sparse, Track
 from celedger.judge.bisection.other_steps import (
     Between,
@@ -74,9 +75,9 @@ class Rehearsal:
         revert = f"reverting {self.culprit[:8]} on {self.bad[:8]}"
         if not metric:
             part = {0.0: "no training runs", 1.0: "every training runs"}.get(self.share)
-            return f"{revert}: {part or f'{self.share:.0%} of the trainings run'}"
+            return f"{revert}: {part or f'{whole_percent(self.share)} of the trainings run'}"
         low, high = round(100 * self.low), round(100 * self.high)
-        return f"{revert} restores {self.share:.0%} (95 %: {low} … {high}) of {metric}"
+        return f"{revert} restores {whole_percent(self.share)} (95 %: {low} … {high}) of {metric}"
 
     def believed(self, probability: float) -> float:
         """Return how probable the named commit is still, of a search's `probability`: with it all

@@ -227,7 +227,9 @@ def labels(probe: FirstSteps) -> Result:
         counts = probe.classes
         total, kinds = int(counts.sum()), int((counts > 0).sum())
         share = int(counts.max()) / total
-        sentence = f"{kinds} of {len(counts)} classes in {total} labels, the commonest {share:.0%}"
+        sentence = (
+            f"{kinds} of {len(counts)} classes in {total} labels, the commonest {share * 100:.0f} %"
+        )
         return FAIL if kinds < 2 else _graded(share, MAJORITY), share, sentence
     if probe.losses_seen < probe.passes:
         return NONE, None, "no one loss of torch's own leads to what is minimised"
@@ -286,8 +288,8 @@ def follow(probe: FirstSteps) -> Result:
         words = "labels of near rows differ by {:.3g} on average, permuted ones by {:.3g}"
         sentence = words.format(-found, -chance)
     else:
-        words = "near rows have equal labels in {:.0%} of {} rows, permuted ones in {:.0%}"
-        sentence = words.format(found, len(labels), chance)
+        words = "near rows have equal labels in {:.0f} % of {} rows, permuted ones in {:.0f} %"
+        sentence = words.format(100 * found, len(labels), 100 * chance)
     return PASS if beyond > FOLLOWING else WARN, beyond, sentence
 
 
@@ -302,7 +304,11 @@ def contradicted(probe: FirstSteps) -> Result:
     votes = near.mode(1).values
     telling = float((votes == labels).double().mean())
     if telling < TELLING:
-        return NONE, None, f"near rows tell the label of no more than {telling:.0%} of the rows"
+        return (
+            NONE,
+            None,
+            f"near rows tell the label of no more than {telling * 100:.0f} % of the rows",
+        )
     wrong = votes != labels
     united = wrong & ((near == votes[:, None]).sum(1) >= UNITED)
     rows = united.nonzero()[:, 0].tolist()
