@@ -71,7 +71,7 @@ class CheckDocument(Document):
             lines += ["", f"{incident.id} {words.sentence(incident, self.commits)}"]
             lines += [f"  {typed}" for typed in [incident.next()] if typed]
         for text, typed in self.upgrades:
-            lines += ["", text, f"  {typed}"]
+            lines += ["", text, *([f"  {typed}"] if typed else [])]
         return "\n".join(lines)
 
     def json(self) -> dict[str, object]:

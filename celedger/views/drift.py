@@ -9,6 +9,7 @@ from shlex import quote
 from typing import ClassVar
 
 from celedger.base.model import Commit, Environment
+from celedger.base.text import some
 from celedger.judge.incident import (
     DRIFT,
     Incident,
@@ -94,8 +95,8 @@ class DriftDocument(Document):
         ]
         offsets = offset_texts(self.state, self.environments)
         lines += [line for text in offsets for line in wrap(text, width, 4)]
-        for _, typed in upgrade_texts(self.state, self.environments):
-            lines.append(f"{typed}: which package of the upgrade it is")
+        for _, typed in upgrade_texts(state, self.environments):
+            lines += [f"{typed}: which package of the upgrade it is"] if typed else []
         return "\n".join(lines)
 
     def json(self) -> dict[str, object]:
@@ -263,7 +264,7 @@ def environment_change(
 
 def upgrade_texts(state: State, environments: Mapping[str, Environment]) -> list[tuple[str, str]]:
     """Return what upgrades of packages made worse, a line for a task and environment, and the
-    command that finds which of the packages it was."""
+    command that finds which of the packages it was, "" where only one thing differs."""
     by_change: dict[tuple[str, str, tuple[str, str]], list[LevelChange]] = {}
     for change in state.upgrades:
         by_change.setdefault((change.suite, change.task, change.environments), []).append(change)
@@ -273,7 +274,8 @@ def upgrade_texts(state: State, environments: Mapping[str, Environment]) -> list
         if old and new and old.details.get("packages") != new.details.get("packages"):
             moved = ", ".join(f"{change.metric} {offset(change)}" for change in changes)
             cause = f"the upgrade ({environment_text(old, new)})"
-            texts.append((f"{suite}/{task}: {cause}: {moved}", changes[0].search()))
+            search = changes[0].search() if len(environment_changes(old, new)) > 1 else ""
+            texts.append((f"{suite}/{task}: {cause}: {moved}", search))
     return texts
 
 
@@ -308,10 +310,8 @@ def offset(change: LevelChange) -> str:
 def environment_text(old: Environment | None, new: Environment | None) -> str:
     """Return `torch 2.12.0 → 2.13.0`: how an environment differs from the one before."""
     differences = environment_changes(old, new)
-    named = [f"{key} {a or 'none'} → {b or 'none'}" for key, a, b in differences[:3]]
-    more = len(differences) - 3
-    text = ", ".join(named) + f" and {more} more" * (more > 0)
-    return plain(text) or "another environment"
+    named = [f"{key} {a or 'none'} → {b or 'none'}" for key, a, b in differences]
+    return plain(some(named, 3)) or "another environment"
 
 
 def pinned_text(distance: PinnedDistance) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from celedger.base.model import IMPORTED, Commit, FindingRecord
+from celedger.base.text import some
 from celedger.judge.incident import (
     PER_STEP,
     Incident,
@@ -198,8 +199,12 @@ def summary(state: State, commits: Mapping[str, Commit]) -> str:
     declared = [incident for incident in state.in_force if incident.declared]
     if not declared:
         doubts = [s for s in state.standings if s.declared and s.standing is Standing.UNDECIDED]
-        names = ", ".join(f"{s.task} {s.metric}" for s in doubts)
-        return f"suspected, not settled: {names}" if doubts else "nothing is worse"
+        if doubts:
+            return f"suspected, not settled: {', '.join(f'{s.task} {s.metric}' for s in doubts)}"
+        telemetry = [f"{i.title()} {by_how_much(i)}" for i in state.in_force]
+        if telemetry:
+            return f"nothing declared is worse; telemetry: {some(telemetry, 1)}"
+        return "nothing is worse"
     first, *others = declared
     message = f": {plain(first.message)}" if first.message else ""
     more = f"; {len(others)} more open" if others else ""

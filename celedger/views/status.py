@@ -82,7 +82,7 @@ class StatusDocument(Document):
         if rows := _titled(others):
             parts += ["", table(_COLUMNS, rows, width=width)]
         # Not wrapped: it is there to be pasted.
-        which = [f"{typed}: which package of the upgrade it is" for _, typed in self.upgrades]
+        which = [f"{t}: which package of the upgrade it is" for _, t in self.upgrades if t]
         typed = [*filter(None, [self.next]), *which]
         return "\n".join([*parts, "", *typed] if typed else parts)
 

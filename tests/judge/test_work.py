@@ -9,9 +9,10 @@ from collections.abc import Sequence
 import pytest
 
 from celedger.base.model import Commit, Direction, Floor, Kind, Metric, SignatureRow
-from celedger.judge.incident import WORK, Incident, IncidentMetric
+from celedger.judge.incident import WORK, Incident, IncidentMetric, State
 from celedger.judge.state import with_work
 from celedger.judge.work import SignedLine, WorkRise, repeating
+from celedger.views.incidents import summary
 
 COMMITS = [Commit(f"{n:040d}", f"tree {n}", (), "Ada", n, n, f"number {n}") for n in range(8)]
 PLACES = {commit.sha: place for place, commit in enumerate(COMMITS)}
@@ -156,3 +157,12 @@ def test_a_rise_of_work_stands_beside_what_shares_its_cause(host: Incident, toge
     assert [i.id for i in listed] == (["h"] if together else ["h", "r"])
     assert listed[0].work == (rise.metrics if together else ())
     assert listed[0].metrics == host.metrics
+
+
+def test_a_merge_that_raises_what_nobody_declared_is_not_told_as_nothing() -> None:
+    rise = incident("r", "operators", WORK, "c")
+    assert summary(State("c", (rise,)), {}) == (
+        "nothing declared is worse; telemetry: fit operators +100 %"
+    )
+    assert summary(State("c", (rise, rise)), {}).endswith(" +100 % and 1 more")
+    assert summary(State("c"), {}) == "nothing is worse"

@@ -597,5 +597,5 @@ def test_another_step_has_at_most_what_the_named_commit_leaves(make_commits: Com
     made = make_commits(12)
     other = Other(made[2], made[3], 0.02, 0.25, 0.4, -0.01, 0.06)  # 0.05 lies between the ends
     text = "\n".join(shares_of(searched(made, 7, others=(other,))))
-    assert "perhaps     up to 20% of the difference lies in" in text  # named: 0.04 at least
+    assert "perhaps     up to 20 % of the difference lies in" in text  # named: 0.04 at least
     assert not shares_of(searched(made, 7, others=(other,), low=0.05))
