@@ -292,9 +292,6 @@ class SignedCommit:
     is_new: bool | None
     work: Mapping[str, float]
 
-    def bits(self) -> str:
-        return {None: "bits: signed", True: "bits: new", False: "bits: ="}[self.is_new]
-
 
 @dataclass(frozen=True, slots=True)
 class PinnedDistance:
@@ -456,10 +453,6 @@ class State:
             ),
             doubts=tuple(d for d in self.doubts if d.suite != suite or d.task in tasks),
         )  # fmt: skip
-
-    def signed_at(self, suite: str, task: str, commit: str) -> SignedCommit | None:
-        own = (s for s in self.signed if (s.suite, s.task, s.commit) == (suite, task, commit))
-        return next(own, None)
 
     def of(self, suite: str, task: str, metric: str) -> list[Incident]:
         """Return the incidents of a metric."""

@@ -255,9 +255,22 @@ def at_commit(
 
 def bits(state: State, sha: str, suite: str, task: str) -> list[str]:
     """Return `bits: new` where the first steps at a commit compute something else than at the
-    signed commit before it, `bits: =` where not; nothing of a commit that nobody signed."""
-    signed = state.signed_at(suite, task, sha)
-    return [signed.bits()] if signed is not None else []
+    commit before it that was measured or is the first signed one, `bits: new at 1a2b3c4d` where
+    one between does, `bits: =` where none; nothing of a commit that nobody signed."""
+    between: list[str] = []  # signed alone: a view of what was measured has no line of them
+    for signed in state.signed:
+        if (signed.suite, signed.task) != (suite, task):
+            continue
+        if signed.commit == sha:
+            if signed.is_new is None:
+                return ["bits: signed"]
+            at = f" at {between[-1]}" if between and not signed.is_new else ""
+            return [f"bits: new{at}" if signed.is_new or between else "bits: ="]
+        if signed.commit in state.trials_at:
+            between = []
+        elif signed.is_new:
+            between.append(short(signed.commit))
+    return []
 
 
 def _caused(incident: Incident, metrics: Sequence[IncidentMetric], *, named: bool) -> str:

@@ -12,7 +12,7 @@ from celedger.base.model import Commit, Direction, Floor, Kind, Metric, Signatur
 from celedger.judge.incident import WORK, Incident, IncidentMetric, State
 from celedger.judge.state import with_work
 from celedger.judge.work import SignedLine, WorkRise, repeating
-from celedger.views.incidents import summary
+from celedger.views.incidents import bits, summary
 
 COMMITS = [Commit(f"{n:040d}", f"tree {n}", (), "Ada", n, n, f"number {n}") for n in range(8)]
 PLACES = {commit.sha: place for place, commit in enumerate(COMMITS)}
@@ -52,15 +52,14 @@ def test_a_signature_that_differs_from_another_of_its_tree_and_key_is_used_by_no
 def test_commits_are_compared_by_one_key() -> None:
     rows = [row(0, "x", recipe="old"), row(0), row(2), row(3, "b")]
     signed = list(SignedLine.of(rows, COMMITS, PLACES).commits())
-    assert [s.bits() for s in signed] == ["bits: signed", "bits: =", "bits: new"]
+    assert [s.is_new for s in signed] == [None, False, True]
 
 
 def test_another_scheme_forgets_nothing_that_was_compared_before() -> None:
     rows = [row(0, "x", recipe="old"), row(1, "x", recipe="old"), row(1), row(2)]
     signed = list(SignedLine.of(rows, COMMITS, PLACES).commits())
-    assert [(s.commit, s.bits()) for s in signed] == [
-        (COMMITS[0].sha, "bits: signed"), (COMMITS[1].sha, "bits: ="),
-        (COMMITS[2].sha, "bits: ="),
+    assert [(s.commit, s.is_new) for s in signed] == [
+        (COMMITS[0].sha, None), (COMMITS[1].sha, False), (COMMITS[2].sha, False),
     ]  # fmt: skip
 
 
@@ -166,3 +165,13 @@ def test_a_merge_that_raises_what_nobody_declared_is_not_told_as_nothing() -> No
     )
     assert summary(State("c", (rise, rise)), {}).endswith(" +100 % and 1 more")
     assert summary(State("c"), {}) == "nothing is worse"
+
+
+def test_bits_that_moved_at_a_commit_nobody_trained_are_told_at_the_next_one() -> None:
+    rows = [row(0), row(1, "b"), row(2, "b"), row(3, "b")]
+    signed = tuple(SignedLine.of(rows, COMMITS, PLACES).commits())
+    state = State("", signed=signed, trials_at={COMMITS[i].sha: 1 for i in (0, 2, 3)})
+    told = [bits(state, COMMITS[i].sha, "tiny", "fit") for i in range(4)]
+    new = COMMITS[1].sha[:8]
+    assert told == [["bits: signed"], ["bits: new"], [f"bits: new at {new}"], ["bits: ="]]
+    assert bits(state, "f" * 40, "tiny", "fit") == []
