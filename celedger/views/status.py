@@ -130,8 +130,15 @@ class StatusDocument(Document):
         )
 
     def _runs(self) -> list[str]:
+        trials = [self._trial(record) for record in self.running]
+        # Between trials a job prepares a commit, signs it, or explains what it found.
+        jobs = [
+            f"the worker, on its job for {short(job.commit)}"
+            for job in self.queue.jobs
+            if job.state is JobState.RUNNING and self.queue.worker and not trials
+        ]
         servers = f"{count(self.servers, 'fork server')} for quick answers: `celedger stop`"
-        return [*map(self._trial, self.running), *([servers] if self.servers else [])]
+        return [*trials, *jobs, *([servers] if self.servers else [])]
 
     def _trial(self, record: TrialRecord) -> str:
         trial = record.trial

@@ -14,9 +14,11 @@ import pytest
 from celedger.base.errors import CeledgerError, UsageError
 from celedger.base.model import (
     Commit,
+    JobState,
     Mark,
     Metric,
     OutcomeKind,
+    QueuedJob,
 )
 from celedger.judge.incident import State
 from celedger.judge.state import state_of
@@ -26,6 +28,7 @@ from celedger.views.document import Document, document, dumps
 from celedger.views.format import colourless
 from celedger.views.log import Log
 from celedger.views.show import CommitRows
+from celedger.views.status import QueueDocument, StatusDocument
 
 from .conftest import LineWithoutRepository, derivation
 
@@ -295,3 +298,11 @@ def test_seeds_are_compared_with_their_like_where_the_metric_repeats(
             history.trial(commit, {"val_loss": of_seed[seed]}, seed=seed)
     known = state(history, made)
     assert (known.incidents, known.changes, known.doubts) == ((), (), ())
+
+
+def test_a_job_between_two_trials_is_no_idle_machine() -> None:
+    job = QueuedJob(1, "hook", "1" * 40, "tiny", 0.0, "", JobState.RUNNING)
+    for alive, line in ((True, "runs   the worker, on its job for 11111111"), (False, "nothing")):
+        queue = QueueDocument([job], 0, alive, "")
+        document = StatusDocument(0.0, (), queue, State(""), {}, {}, "")
+        assert line in document.text().splitlines()[0]
