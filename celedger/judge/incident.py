@@ -126,6 +126,12 @@ class Incident:
         return self.state in IN_FORCE
 
     @property
+    def shown_at(self) -> str:
+        """The commit that views tie it to: what a bisect found likeliest, else where the step was
+        first seen."""
+        return self.likeliest if self.bisect else self.seen_at
+
+    @property
     def is_named(self) -> bool:
         """Return True if its first bad commit is known: a bisect named it, or no other can be."""
         return len(self.first_bad) == 1 or bool(self.bisect)

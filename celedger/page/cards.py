@@ -166,7 +166,7 @@ class CardWriter:
             _TELEMETRY if telemetry and incident.kind != WORK else "",
         ]
         label, among, compare = self._where(incident)
-        sha = incident.likeliest if incident.bisect else incident.seen_at
+        sha = incident.shown_at
         alone = len([i for i in self._history.state.in_force if i.main.key == main.key]) == 1
         commit = "" if main.name and incident.in_force and alone else sha[:TYPED]
         key = f"{main.suite}/{main.task}"

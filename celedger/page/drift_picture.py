@@ -64,8 +64,7 @@ class Drawn:
     def at(self, incident: Incident) -> int:
         """Return where an incident shows: at the commit that a bisect named, else at the measured
         commit at which it shows first; -1 where the axis has neither."""
-        sha = incident.likeliest if incident.bisect else incident.seen_at
-        return self.position.get(sha, -1)
+        return self.position.get(incident.shown_at, -1)
 
 
 def draw(

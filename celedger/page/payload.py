@@ -173,7 +173,7 @@ def marks(history: Measured, key: tuple[str, str, str]) -> list[dict[str, Any]]:
 
 
 def _incident(history: Measured, incident: Incident, metric: IncidentMetric) -> dict[str, Any]:
-    sha = incident.likeliest if incident.bisect else incident.seen_at
+    sha = incident.shown_at
     glyph = "▲" if metric.name else "✕"
     moved = words.moved(metric) or words.KINDS.get(incident.kind, "")
     sure = probability(incident.probability)

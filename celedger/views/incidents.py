@@ -237,8 +237,7 @@ def at_commit(
         ]  # fmt: skip
         if not metrics or incident.state == "withdrawn":
             continue
-        sha_seen = incident.likeliest if incident.bisect else incident.seen_at
-        if sha == sha_seen:
+        if sha == incident.shown_at:
             phrases.append(_caused(incident, metrics, named=metric is None))
         if sha == incident.closed_at:
             verb = "partly mends" if incident.state == "partly" else "mends"
