@@ -23,6 +23,7 @@ from celedger.views.document import Document, pick
 from celedger.views.format import (
     Column,
     amount,
+    change,
     count,
     duration,
     iso_date,
@@ -31,6 +32,7 @@ from celedger.views.format import (
     percent,
     plain,
     probability,
+    relative,
     short,
     sure,
     table,
@@ -309,11 +311,13 @@ def effect_text(report: Report, unit: str) -> str:
     text = " → ".join(measure(level, unit=unit) for level in levels)
     if not report.level:
         return text
-    effect, low, high = (
-        amount(x, report.level, unit=unit) for x in (report.effect, report.low, report.high)
-    )
-    bounded = math.isfinite(report.low) and math.isfinite(report.high)
-    return f"{text} ({effect}; 95 %: {low} … {high})" if bounded else f"{text} ({effect})"
+    effect, ends = amount(report.effect, report.level, unit=unit), (report.low, report.high)
+    if not all(map(math.isfinite, ends)):
+        return f"{text} ({effect})"
+    interval = [relative(end, report.level) for end in ends]
+    if not all(interval):  # both in the metric's unit, where one has no multiple
+        interval = [change(end, unit=unit, scale_of=report.level + end) for end in ends]
+    return f"{text} ({effect}; 95 %: {' … '.join(interval)})"
 
 
 def shares_of(report: Report) -> list[str]:

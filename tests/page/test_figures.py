@@ -42,7 +42,7 @@ from celedger.judge.bisection.bisect_report import Other
 from celedger.judge.state import state_of
 from celedger.page import curves, drift_picture, marks, posterior
 from celedger.views import picture
-from celedger.views.bisect import shares_of
+from celedger.views.bisect import effect_text, shares_of
 
 Commits = Callable[..., list[Commit]]
 TASK = ("core", "mlp_digits")
@@ -591,6 +591,16 @@ def test_steps_are_joined_over_epochs(history: Any, make_commits: Commits, tmp_p
     ):  # fmt: skip
         with pytest.raises(error):
             curves.read_chart(history.ledger, TASK, shas, names, "step")
+
+
+def test_an_interval_has_one_scale(make_commits: Commits) -> None:
+    made = make_commits(12)
+    wide = searched(made, 7, level=450.0, effect=545000.0, low=-545504.0, high=545950.0)
+    text = effect_text(wide, "")
+    assert text.endswith("(× 1212; 95 %: -545504 … +545950)")
+    assert effect_text(searched(made, 7, level=1.0, effect=0.1, low=0.05, high=0.2), "").endswith(
+        "(+10.0 %; 95 %: +5.0 % … +20.0 %)"
+    )
 
 
 def test_another_step_has_at_most_what_the_named_commit_leaves(make_commits: Commits) -> None:
