@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import zlib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -54,13 +55,22 @@ class ObjectStore:
         """Write an object and return its hash, of the length of the hash `example`."""
         body = f"{kind} {len(content)}\0".encode() + content
         sha = hashlib.new("sha256" if len(example) == 64 else "sha1", body).hexdigest()
-        path = self.objects / sha[:2] / sha[2:]
+        path = self._path(sha)
         with explained(f"{path} cannot be written", kind=RepositoryError):
-            try:
-                os.utime(path)
-            except FileNotFoundError:
-                files.replace(path, zlib.compress(body, 1), 0o444)
+            if not self.renew(sha):
+                files.replace(Path(path), zlib.compress(body, 1), 0o444)
         return sha
+
+    def renew(self, sha: str) -> bool:
+        """Count an object as just written; return False where the store has none of that hash."""
+        try:
+            os.utime(self._path(sha))
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _path(self, sha: str) -> str:
+        return f"{self.objects}/{sha[:2]}/{sha[2:]}"
 
     def changed(self, tree: str, changes: Mapping[bytes, Entry | None]) -> str:
         """Return the hash of a tree with other entries at some paths; None removes one. A file that
@@ -68,27 +78,26 @@ class ObjectStore:
         levels = self._read(tree, changes)
         return self._write(levels, b"", changes, tree) or self.write("tree", b"", tree)
 
-    def _read(self, tree: str, paths: Mapping[bytes, object]) -> dict[bytes, dict[bytes, Entry]]:
-        """Return the entries of the folders that hold these paths, by the folder's path."""
-        objects = {
-            path[:end]
-            for path in paths
-            for end in [i for i, letter in enumerate(path) if letter == 0x2F]
-        }
-        levels: dict[bytes, dict[bytes, Entry]] = {}
+    def _read(self, tree: str, paths: Iterable[bytes]) -> dict[bytes, dict[bytes, bytes]]:
+        """Return the rows of the folders that hold these paths, by the folder's path."""
+        folders: set[bytes] = set()
+        for path in paths:
+            while (path := path.rpartition(b"/")[0]) and path not in folders:
+                folders.add(path)
+        levels: dict[bytes, dict[bytes, bytes]] = {}
         todo = {b"": tree}
         while todo:
             contents = self._trees(todo.values())
             levels |= {path: contents[sha] for path, sha in todo.items()}
-            inside = {
-                path + b"/" + name if path else name: entry
-                for path in todo
-                for name, entry in levels[path].items()
+            todo = {
+                path: row.partition(b"\0")[2].hex()
+                for path in folders - levels.keys()
+                for above, _, name in [path.rpartition(b"/")]
+                if (row := levels.get(above, {}).get(name + b"/"))
             }
-            todo = {p: e.sha for p, e in inside.items() if e.mode == TREE and p in objects}
         return levels
 
-    def _trees(self, shas: Iterable[str]) -> dict[str, dict[bytes, Entry]]:
+    def _trees(self, shas: Iterable[str]) -> dict[str, dict[bytes, bytes]]:
         names = list(dict.fromkeys(shas))
         request = "".join(f"{sha}\n" for sha in names).encode()
         out = self.repository.tell("cat-file", "--batch", "--buffer", stdin=request).out
@@ -99,46 +108,42 @@ class ObjectStore:
             if fields[1:2] != [b"tree"]:
                 raise RepositoryError(f"git has no tree {sha[:12]}")
             start = end + 1
-            trees[sha] = _entries(out[start : start + int(fields[2])], len(sha) // 2)
+            trees[sha] = _rows(out[start : start + int(fields[2])], len(sha) // 2)
             start += int(fields[2]) + 1
         return trees
 
     def _write(
         self,
-        levels: Mapping[bytes, Mapping[bytes, Entry]],
+        levels: Mapping[bytes, Mapping[bytes, bytes]],
         folder: bytes,
         changes: Mapping[bytes, Entry | None],
         example: str,
     ) -> str:
         """Write a folder's tree, and return its hash; "" for an empty one, which git keeps none
         of. `changes` are relative to the folder."""
-        entries = dict(levels.get(folder, {}))
+        rows = dict(levels.get(folder, {}))
         deeper: dict[bytes, dict[bytes, Entry | None]] = {}
         for path, entry in changes.items():
             name, slash, rest = path.partition(b"/")
             if slash:
                 deeper.setdefault(name, {})[rest] = entry
             elif entry is None:
-                if name in entries and entries[name].mode != TREE:
-                    del entries[name]
+                rows.pop(name, None)
             else:
-                entries[name] = entry
+                rows.pop(name + b"/", None)
+                rows[name] = _row(entry, name)
         for name, inside in deeper.items():
-            if name in entries and entries[name].mode != TREE and not any(inside.values()):
+            if name in rows and not any(inside.values()):
                 continue  # a file replaced the folder
             above = folder + b"/" + name if folder else name
+            rows.pop(name, None)
             if sha := self._write(levels, above, inside, example):
-                entries[name] = Entry(TREE, sha)
+                rows[name + b"/"] = _row(Entry(TREE, sha), name)
             else:
-                entries.pop(name, None)
-        if not entries:
+                rows.pop(name + b"/", None)
+        if not rows:
             return ""
-        order = sorted(entries, key=lambda n: n + b"/" * (entries[n].mode == TREE))
-        rows = (
-            entries[n].mode.encode() + b" " + n + b"\0" + bytes.fromhex(entries[n].sha)
-            for n in order
-        )
-        return self.write("tree", b"".join(rows), example)
+        return self.write("tree", b"".join(map(rows.__getitem__, sorted(rows))), example)
 
     def drop_old(self, now: float) -> None:
         """Delete what was last written more than KEPT seconds before `now`, once a day: thousands
@@ -156,15 +161,15 @@ class ObjectStore:
                     path.unlink()
 
 
-def _entries(content: bytes, width: int) -> dict[bytes, Entry]:
-    """Return the entries of a tree by name, from git's own form: hashes of `width` bytes."""
-    entries, start = {}, 0
-    while start < len(content):
-        space, end = content.index(b" ", start), content.index(b"\0", start)
-        sha = content[end + 1 : end + 1 + width].hex()
-        entries[content[space + 1 : end]] = Entry(content[start:space].decode(), sha)
-        start = end + 1 + width
-    return entries
+def _rows(content: bytes, width: int) -> dict[bytes, bytes]:
+    """Return the rows of a tree, which end with hashes of `width` bytes. Their keys are the names
+    by which git sorts them: that of a folder ends with a slash."""
+    found = re.findall(rb"((\d+) ([^\0]+)\0.{%d})" % width, content, re.DOTALL)
+    return {name + b"/" if mode == TREE.encode() else name: row for row, mode, name in found}
+
+
+def _row(entry: Entry, name: bytes) -> bytes:
+    return entry.mode.encode() + b" " + name + b"\0" + bytes.fromhex(entry.sha)
 
 
 # --- commits on their way to another machine

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import tempfile
 import time
 from collections.abc import Mapping
@@ -189,16 +190,18 @@ def _statuses(store: ObjectStore) -> list[_Status]:
 
 
 def _reason_to_leave_out(worktree: Path, status: _Status) -> str:
-    path = worktree / os.fsdecode(status.path)
     if status.mode == SUBMODULE:
         is_nested = status.path.endswith(b"/")
         return "a nested repository" if is_nested else "a changed submodule"
-    if status.is_edited and path.is_symlink() and _leads_out(worktree, path):
-        return "a link that leads out"
+    if not status.is_edited:
+        return ""
+    path = f"{worktree}/{os.fsdecode(status.path)}"
     with suppress(OSError):
-        size = path.lstat().st_size
-        if status.staged is None and size > LARGEST:
-            return f"an untracked file of {size >> 20} MiB"
+        found = os.lstat(path)
+        if stat.S_ISLNK(found.st_mode) and _leads_out(worktree, Path(path)):
+            return "a link that leads out"
+        if status.staged is None and found.st_size > LARGEST:
+            return f"an untracked file of {found.st_size >> 20} MiB"
     return ""
 
 
@@ -213,7 +216,8 @@ def _stored(store: ObjectStore, files: Mapping[bytes, Entry | None]) -> dict[byt
     """Store files of the working tree as git would commit them. Return their entries by path.
 
     Each is hashed first, and again as it is stored: where the hashes differ it changed. What the
-    user's repository has is not stored: git would renew the time of that object.
+    store has is not stored again, nor what the user's repository has: git would renew the time of
+    that object.
 
     Args:
         files: What the index has of each.
@@ -221,7 +225,10 @@ def _stored(store: ObjectStore, files: Mapping[bytes, Entry | None]) -> dict[byt
     if not files:
         return {}
     hashed = _added(store, files, "--info-only")
-    request = "".join(f"{entry.sha}\n" for entry in hashed.values()).encode()
+    lacking = {entry.sha for entry in hashed.values() if not store.renew(entry.sha)}
+    if not lacking:
+        return hashed
+    request = "".join(f"{sha}\n" for sha in lacking).encode()
     users = {"GIT_ALTERNATE_OBJECT_DIRECTORIES": ""}
     rows = store.repository.tell("cat-file", "--batch-check", stdin=request, env=users).text
     absent = {row.split()[0] for row in rows.splitlines() if row.endswith(" missing")}

@@ -285,7 +285,7 @@ def test_a_file_that_changes_while_it_is_read_is_read_again(
     restless = [True]
 
     def edits(store: ObjectStore, files: object, *options: str) -> object:
-        if not options and restless[0]:
+        if restless[0]:
             (root / "train.py").write_text(next(texts))
         return added(store, files, *options)  # type: ignore[arg-type]
 
@@ -294,6 +294,26 @@ def test_a_file_that_changes_while_it_is_read_is_read_again(
         working_tree(root)
     restless[0] = False
     assert files(root, working_tree(root))["train.py"] == (root / "train.py").read_bytes()
+
+
+def test_what_the_store_has_is_not_stored_again_and_stays_longer(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / "train.py").write_text("edited\n")
+    made = working_tree(root)
+    objects = [p for p in ObjectStore(Repository.open(root)).objects.glob("*/*") if p.is_file()]
+    for path in objects:
+        os.utime(path, (1e9, 1e9))
+    added, options = synthetic._added, []
+
+    def noted(store: ObjectStore, files: object, *words: str) -> object:
+        options.append(words)
+        return added(store, files, *words)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(synthetic, "_added", noted)
+    assert working_tree(root) == made
+    assert options == [("--info-only",)]
+    assert all(path.stat().st_mtime > 1e9 for path in objects)
 
 
 def test_a_linked_work_tree_is_the_one_where_you_type(root: Path, git: Git, tmp_path: Path) -> None:
