@@ -242,11 +242,13 @@ def import_sqlite_utils() -> None:
 def writing(connection: sqlite3.Connection) -> Iterator[None]:
     """Write all or nothing of what is written inside. A second writer waits at the beginning:
     SQLite refuses one that read before it asked for the lock."""
-    from sqlite_utils import Database  # 0.3 s of a process: not where it only reads
-
-    with Database(connection, recursive_triggers=False, execute_plugins=False).atomic():
-        connection.execute("UPDATE jobs SET id = id WHERE 0")  # takes the lock, changes nothing
+    connection.execute("BEGIN IMMEDIATE")
+    try:
         yield
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.rollback()
+        raise
 
 
 def readonly(path: Path) -> sqlite3.Connection:

@@ -391,6 +391,23 @@ import numpy
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
+def test_nothing_but_a_new_schema_needs_sqlite_utils(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    Ledger.open(path, create=True).close()
+    program = f"""
+import sys
+from pathlib import Path
+from celedger.base.model import Commit
+from celedger.ledger import Ledger
+with Ledger.open(Path({str(path)!r})) as ledger:
+    ledger.record_commits([Commit("a" * 40, "b" * 40, (), "Ada", 1, 1, "first")])
+assert "sqlite_utils" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    with Ledger.open(path) as ledger:
+        assert [commit.subject for commit in ledger.commits()] == ["first"]
+
+
 def test_a_reader_does_not_switch_the_journal(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     Ledger.open(path, create=True).close()
