@@ -7,7 +7,6 @@ not know which commit came first; `repo/` does), or print.
 from __future__ import annotations
 
 import json
-import statistics
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -299,10 +298,12 @@ class Reader(Store):
 
     def usual_seconds(self, task: Task) -> float | None:
         """Return the median wall time of this definition's trials, where there are any."""
+        from statistics import median  # takes longer to import than most questions
+
         rows = self.summaries(task.name, "duration", recipe=task.recipe)
         rows.sort(key=lambda row: row.started)
         seconds = [row.value for row in rows if row.value == row.value]
-        return statistics.median(seconds[-20:]) if seconds else None
+        return median(seconds[-20:]) if seconds else None
 
     def commits(self) -> list[Commit]:
         """Return the commits by commit time, which is not always the order of history."""

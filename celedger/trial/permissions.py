@@ -13,7 +13,6 @@ import hashlib
 import hmac
 import json
 import os
-import secrets
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -170,7 +169,7 @@ class Gate:
         try:
             key = path.read_bytes()
         except FileNotFoundError:
-            key = secrets.token_bytes(32)
+            key = os.urandom(32)
             self._write(path, key)
         digests = ",".join(sorted(request.digest for request in requests))
         return hmac.new(key, digests.encode(), "sha256").hexdigest()[:12]
