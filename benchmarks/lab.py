@@ -42,8 +42,9 @@ from celedger.base.model import Commit, OutcomeKind, Task
 from celedger.lab.diagnose.explain import Explanation, Side, SideRunner, explain
 from celedger.lab.diagnose.memory_growth import memory
 from celedger.lab.diagnose.preflight import preflight
+from celedger.lab.diagnose.probe_records import processes
 from celedger.lab.diagnose.profile import profile
-from celedger.lab.diagnose.trace import processes, read
+from celedger.lab.diagnose.trace import read
 from celedger.lab.diagnose.watch import WatchReport, watch
 from celedger.lab.views.explain import explanation_text
 from celedger.ledger import Ledger

@@ -68,7 +68,8 @@ class TrainingServer:
         from celedger.lab.diagnose.changed_values import hunk_values, recorded_values
         from celedger.lab.diagnose.code_change import CodeChange
         from celedger.lab.diagnose.difference import TraceComparison
-        from celedger.lab.diagnose.trace import processes, read
+        from celedger.lab.diagnose.probe_records import processes
+        from celedger.lab.diagnose.trace import read
 
         options = {"full": list(full), "steps": 30, **options}
         change = CodeChange(hunks(old, new), ({"fit.py": old}, {"fit.py": new}))

@@ -8,7 +8,7 @@ import pytest
 from lab.edited import TrainingServer, edited
 
 from celedger.lab.diagnose.memory_growth import load
-from celedger.lab.diagnose.trace import records
+from celedger.lab.diagnose.probe_records import records
 from celedger.lab.views.memory import leak_text
 
 pytest.importorskip("torch")

@@ -14,7 +14,7 @@ from conftest import UNCOMPILED
 
 import celedger
 from celedger.child import attach
-from celedger.lab.diagnose.trace import rank_of
+from celedger.lab.diagnose.probe_records import rank_of
 from celedger.lab.probes import observe
 from celedger.trial.training_variables import child_copy
 

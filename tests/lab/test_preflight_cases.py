@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from lab.edited import START, TrainingServer, edited
 
-from celedger.lab.diagnose.trace import records
+from celedger.lab.diagnose.probe_records import records
 
 pytest.importorskip("torch")
 

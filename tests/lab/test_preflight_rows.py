@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from lab.edited import START, TrainingServer, edited
 
-from celedger.lab.diagnose.trace import processes, records
+from celedger.lab.diagnose.probe_records import processes, records
 
 pytest.importorskip("torch")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from conftest import UNCOMPILED, matrix_after
 
-from celedger.lab.diagnose.trace import records
+from celedger.lab.diagnose.probe_records import records
 from celedger.lab.diagnose.watch_records import read as read_watched
 from celedger.trial import diagnostic
 from celedger.trial.training_variables import child_copy

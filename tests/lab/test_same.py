@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -364,6 +366,12 @@ def test_a_signature_is_read_as_it_was_kept() -> None:
     whole = replace(BASE, reports=(("0", "val_loss", "0.5"),), evaluates=True, seconds=1.5)
     document = json.loads(json.dumps(whole.document()))
     assert Signature.of(document) == whole
+
+
+def test_an_answer_in_seconds_imports_no_numpy() -> None:
+    code = "import sys, celedger.lab.diagnose.same, celedger.lab.views.same; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not set(done.stdout.split()) & {"numpy", "sqlite_utils", "torch"}
 
 
 def test_a_range_is_logged_a_line_for_each_commit(tmp_path: Path, answered: Answered) -> None:

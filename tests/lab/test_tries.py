@@ -12,7 +12,7 @@ from lab.edited import START, TrainingServer
 
 from celedger.base.errors import CannotJudge, UsageError
 from celedger.lab.diagnose import tries
-from celedger.lab.diagnose.trace import processes, records
+from celedger.lab.diagnose.probe_records import processes, records
 from celedger.lab.diagnose.tries import Switch
 
 torch = pytest.importorskip("torch")

@@ -35,7 +35,8 @@ from celedger.lab.diagnose.inexact_trainings import (
     replayed,
     unexplained,
 )
-from celedger.lab.diagnose.trace import Trace, processes, read, with_printed
+from celedger.lab.diagnose.probe_records import processes
+from celedger.lab.diagnose.trace import Trace, read, with_printed
 from celedger.repo import Repository
 from celedger.repo.hunks import Hunk, hunks
 from celedger.system import environment, gpu

@@ -16,7 +16,8 @@ import numpy as np
 
 from celedger.base.errors import CannotJudge
 from celedger.base.model import Commit, Task
-from celedger.lab.diagnose.profile import printed_name, roots, run
+from celedger.lab.diagnose.probe_records import printed_name
+from celedger.lab.diagnose.profile import roots, run
 from celedger.lab.diagnose.stalls import CodeLine, Document, line_fields
 from celedger.trial.runner import Bench
 

@@ -15,24 +15,15 @@ import numpy as np
 from celedger.base.errors import CannotJudge
 from celedger.base.model import Commit, Task
 from celedger.lab.diagnose import stalls
+from celedger.lab.diagnose.probe_records import EVENTS, printed_name, processes, records
 from celedger.lab.diagnose.speed_advice import advise
 from celedger.lab.diagnose.stalls import CodeLine, Document, StackSamples, TimedSteps, line_fields
-from celedger.lab.diagnose.trace import EVENTS, processes, records
 from celedger.trial.diagnostic import EAGER, diagnose
 from celedger.trial.runner import Bench
 
 FEWEST_STEPS = 10  # timed, or nothing is said of their times
 LEAST_STEPS = 18 + FEWEST_STEPS  # of a training: with those that the probe does not time
 STATES = ("data", "forward", "backward", "tail", "evaluation")  # as the probe numbers them
-
-
-def printed_name(file: str, roots: Mapping[str, str]) -> str:
-    """Return a file's name relative to the tree's root, or under the suite's name."""
-    for prefix, name in roots.items():
-        if file.startswith(prefix.rstrip("/") + "/"):
-            rest = file[len(prefix.rstrip("/")) + 1 :]
-            return f"{name}/{rest}" if name else rest
-    return file
 
 
 def load(event: Mapping[str, Any], roots: Mapping[str, str], rank: str | None = None) -> Document:

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from celedger.base.model import STEP_COUNTS, Commit, Kind, Task
-from celedger.lab.diagnose.profile import printed_name
-from celedger.lab.diagnose.trace import processes, rank_of, records
+from celedger.lab.diagnose.probe_records import printed_name, processes, rank_of, records
 from celedger.trial.diagnostic import EAGER, diagnose
 from celedger.trial.report_sources import Printed
 from celedger.trial.runner import Bench

@@ -1,9 +1,8 @@
-"""Read what probes wrote of the trainings they observed: `records` of any probe, and the `Trace` of
-a traced training (celedger.lab.probes.trace). Must not import torch."""
+"""Read the `Trace` of a traced training (celedger.lab.probes.trace wrote it). Must not import
+torch."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from celedger.base.model import EpochReport
+from celedger.lab.diagnose.probe_records import events_in, rank_of, records
 
 _LONGEST = 400  # characters of a call's arguments
 _INDEXING = ("__getitem__", "__setitem__")
 FORKED = " of fork "  # in the name of a child's value, before its number
-EVENTS = "events.jsonl"  # as celedger.lab.probes.observe names it
 Values = NDArray[np.float64]
 Digests = NDArray[np.uint64]
 
@@ -152,34 +151,6 @@ class Trace:
         return len(self.pulses)
 
 
-def processes(out: Path) -> list[Path]:
-    """Return the folders of all processes that trained and wrote a record, by start or rank."""
-    folders = [p for p in out.iterdir() if p.name.isdigit() and (p / EVENTS).exists()]
-    return sorted(folders, key=lambda p: int(p.name))
-
-
-def records(folder: Path, *kinds: str) -> Iterator[dict[str, Any]]:
-    """Yield the events of a process, of some kinds or all. Skips a half-written last line, which a
-    kill leaves."""
-    for event in _lines(folder / EVENTS):
-        if not kinds or event["k"] in kinds:
-            yield event
-
-
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    for line in path.read_bytes().splitlines() if path.exists() else ():
-        try:
-            yield json.loads(line)
-        except ValueError:
-            return
-
-
-def rank_of(folder: Path) -> str:
-    """Return `rank 1 of 2`; empty if the process did not train with others."""
-    event = next(records(folder, "rank"), None)
-    return f"rank {event['rank']} of {event['world']}" if event is not None else ""
-
-
 def read(folder: Path) -> Trace:
     """Return the trace in a process's folder."""
     values = _array(folder / "values.bin", "<f8")
@@ -209,7 +180,7 @@ def read(folder: Path) -> Trace:
                 pulses.append(Pulse(raw["t"], losses, raw["params"], raw["random"]))
             case "fork":  # of a child: its values, as if they were computed at once
                 child = raw["into"].partition("-")[2].removesuffix(".jsonl")
-                for one in _lines(folder.parent / raw["into"]):
+                for one in events_in(folder.parent / raw["into"]):
                     one["q"] += f"{FORKED}{child}"
                     events.append(_event(len(events), one, values))
             case _:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from celedger.lab.diagnose.trace import processes, rank_of, records
+from celedger.lab.diagnose.probe_records import processes, rank_of, records
 
 FUNCTION = "-"  # for an operator outside of modules: most often in the loss function
 
