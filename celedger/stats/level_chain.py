@@ -77,7 +77,7 @@ def level_grid(means: Floats, has_sessions: bool) -> LevelGrid:
 SEES_SAME_SESSION = True  # a test switches it off
 CLIP = 2.0
 """Trials further than two deviations from their session's middle count as at that distance."""
-_CHUNK = 1_000_000  # floats in memory
+_CHUNK = 60_000  # floats at once: they stay in the processor's cache
 TABLE_REACH, TABLE_STEP = 64.0, 0.01  # of `density_table`, in deviations
 
 
@@ -337,22 +337,23 @@ def passes(
 
 
 def step_moments(before: Floats, after: Floats, points: Floats) -> Floats:
-    """Return what is known of a step at one place, by its direction: [rows, 2 (up, down), 6].
+    """Return what is known of a step at each place, by its direction: [places, rows, 2 (up, down),
+    6].
 
     The six: probability of the step, and its sums of before, before squared, after, after squared,
     before times after, all exact given that there is a step in that direction.
 
     Args:
-        before: Forward message of the node before: [rows, points].
+        before: Forward message of the node before: [places, rows, points].
         after: Joint probability of a step and of the level after it.
-        points: Levels: [rows, points].
+        points: Levels.
     """
     first, second = before * points, before * points**2
     up = []
     for weight in (before, first, second):
-        below = np.cumsum(weight, 1) - 0.5 * weight  # an equal level counts half each way
-        up.append((below, weight.sum(1, keepdims=True) - below))
-    result = np.empty((len(before), 2, 6))
+        below = np.cumsum(weight, -1) - 0.5 * weight  # an equal level counts half each way
+        up.append((below, weight.sum(-1, keepdims=True) - below))
+    result = np.empty((*before.shape[:-1], 2, 6))
     for way in (0, 1):
         w0, w1, w2 = (pair[way] for pair in up)
         mass = after * w0
@@ -365,5 +366,5 @@ def step_moments(before: Floats, after: Floats, points: Floats) -> Floats:
             after * w1 * points,
         )
         for i, product in enumerate(products):
-            result[:, way, i] = product.sum(1)
+            result[..., way, i] = product.sum(-1)
     return result

@@ -360,12 +360,15 @@ def _passed(
     square = ((posterior @ points**2) / total) @ weight
     variance = np.maximum(square - level**2, (metric.grid.spacing / 4) ** 2)
     moments = np.zeros((len(level), 2, 6))
-    for k in np.flatnonzero(messages.step @ weight >= LEAST_MASS).tolist():
-        before = messages.forward[k - 1] if k else earlier
-        assert before is not None  # a first node has no step before it
-        after = likelihood.fresh[:, k] * messages.backward[k] / messages.evidence[k][:, None]
-        after = _near_mode(after * metric.grid.prior * metric.hazard[first + k], metric)
-        before = _near_mode(before, metric)
-        every = np.broadcast_to(points, after.shape)
-        moments[k] = np.tensordot(weight, level_chain.step_moments(before, after, every), 1)
+    at = np.flatnonzero(messages.step @ weight >= LEAST_MASS)
+    before = messages.forward[at - 1]
+    if len(at) and at[0] == 0:
+        assert earlier is not None  # a first node has no step before it
+        before[0] = earlier
+    after = likelihood.fresh[:, at].transpose(1, 0, 2) * messages.backward[at]
+    after = after / messages.evidence[at][..., None] * metric.grid.prior
+    after = _near_mode(after * metric.hazard[first + at][:, None, None], metric)
+    of_rows = level_chain.step_moments(_near_mode(before, metric), after, points)
+    for k, own in zip(at.tolist(), of_rows, strict=True):
+        moments[k] = np.tensordot(weight, own, 1)
     return Passed(first, moments, level, variance, messages, likelihood)
