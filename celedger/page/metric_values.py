@@ -115,7 +115,7 @@ def _nodes(history: MetricHistory, chain: int) -> list[Node]:
     ends = [step.likeliest for step in steps]
     levels = [steps[0].before, *(step.after for step in steps)]
     return [
-        replace(node, level=levels[int(np.searchsorted(ends, node.first, side="right"))])
+        node._replace(level=levels[int(np.searchsorted(ends, node.first, side="right"))])
         for node in nodes
     ]
 

@@ -1,9 +1,10 @@
 """The nouns of a metric's history: what was measured along a line of commits, its nodes, and the
 levels and steps that the model of `history.py` derives from it.
 
-Lives here: dataclasses, and which measured commits are one place for a step, from places, seeds and
-bits alone. They know places on a line (0 is the oldest commit; a commit without a trial counts),
-not hashes; and values of which a larger one is worse, whatever the metric's own direction.
+Lives here: dataclasses (tuples where there are thousands of a kind: nodes and steps), and which
+measured commits are one place for a step, from places, seeds and bits alone. They know places on a
+line (0 is the oldest commit; a commit without a trial counts), not hashes; and values of which a
+larger one is worse, whatever the metric's own direction.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -65,8 +67,7 @@ class StepKind(StrEnum):
     DRIFT = "drift"  # slow: over many commits
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """One change of a metric's level, in one chain.
 
     Attributes:
@@ -113,8 +114,7 @@ class Step:
         return is_opposite and 0 <= self.returns < earlier.first <= earlier.last < self.first
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(NamedTuple):
     """Neighbouring measured commits of one chain that no step can part: one commit, or several
     with equal bits. `rows` are those of the measurements, re-used results left out."""
 

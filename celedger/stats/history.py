@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from celedger.stats import level_chain, metric_passes, settled, trial_noise
-from celedger.stats.arrays import Floats
+from celedger.stats.arrays import Floats, begins_run
 from celedger.stats.course import (
     CommitNodes,
     Measurements,
@@ -172,7 +172,7 @@ def _table(series: Series) -> Floats:
 
 def _freedom(nodes: CommitNodes) -> int:
     counted = nodes.cell[nodes.counts]
-    return len(counted) - len(np.unique(counted))
+    return len(counted) - int(begins_run(counted).sum())  # cells ascend
 
 
 def _points(kind: Sequence[Series]) -> list[NoisePoint]:
@@ -313,7 +313,7 @@ def _history(series: Series, noise: TrialNoise, chains: Sequence[CommitNodes]) -
             is_newest = (step.last, step.node) == newest
             same = not nodes and is_newest == step.is_newest
             node = step.node + len(nodes)
-            steps.append(step if same else replace(step, node=node, is_newest=is_newest))
+            steps.append(step if same else step._replace(node=node, is_newest=is_newest))
         level = result.level * result.unit + result.origin
         error = np.sqrt(result.variance) * result.unit
         columns = (chain.chain, chain.first, chain.last, level, error)
@@ -354,9 +354,9 @@ def _at_levels(nodes: Sequence[Node], steps: Sequence[Step]) -> Iterator[Node]:
         if beside is None:
             yield node
         elif at := bisect_right(beside, i, key=lambda s: s.node):
-            yield replace(node, level=beside[at - 1].after, error=beside[at - 1].after_error)
+            yield node._replace(level=beside[at - 1].after, error=beside[at - 1].after_error)
         else:
-            yield replace(node, level=beside[0].before, error=beside[0].before_error)
+            yield node._replace(level=beside[0].before, error=beside[0].before_error)
 
 
 def trace(

@@ -340,7 +340,7 @@ class _Assembly:
     def _as_told(self, key: MetricKey, told: ToldIncident) -> Step:
         size = told.sizes.get(key, (0.0, 0.0))
         step = self.line.vanished(key, told.first, told.last, size, 0.0)
-        return replace(step, size=size[0], error=size[1]) if key in told.sizes else step
+        return step._replace(size=size[0], error=size[1]) if key in told.sizes else step
 
     def _may_be_short(self, told: ToldIncident, measured: Mapping[MetricKey, Step]) -> bool:
         """Return True if an incident that was sure may be a rise of one commit, and not noise."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -423,7 +423,7 @@ class LineSteps:
             if fall.size >= 0 or fall.returns < 0:
                 return fall
             rises = [self.probability(key, rise) for rise in steps if fall.undoes(rise)]
-            return replace(fall, probability=max([fall.probability, *rises]))
+            return fall._replace(probability=max([fall.probability, *rises]))
 
         return [weighed(step) for step in steps]
 
@@ -458,7 +458,7 @@ def _in_company(steps: Mapping[MetricKey, Sequence[Step]]) -> dict[MetricKey, li
             default=0.0,
         )  # fmt: skip
         odds = step.probability / (1 - step.probability) * max(1.0, COMPANY * shared / HAZARD)
-        return replace(step, probability=odds / (1 + odds))
+        return step._replace(probability=odds / (1 + odds))
 
     return {key: [weighed(key, step) for step in own] for key, own in steps.items()}
 
@@ -467,8 +467,7 @@ def _joined(rises: Sequence[Step], size: float) -> Step:
     """Return rises as one slow drift, which is as probable as that there is any of them."""
     error = math.hypot(*(s.error for s in rises))
     first = rises[0]
-    return replace(
-        rises[-1],
+    return rises[-1]._replace(
         first=first.first,
         known=first.known,
         probability=1 - math.prod(1 - s.probability for s in rises),

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -144,7 +143,7 @@ def _followed(
     beam = advanced(at.beam, table, count, hazard, others)
     steps = [*at.steps, *_steps(table, beam, nodes, spread, at.settled, count)]
     newest = max((step.node for step in steps), default=-1)
-    return beam, [replace(step, is_newest=step.node == newest) for step in steps]
+    return beam, [step._replace(is_newest=step.node == newest) for step in steps]
 
 
 def _settled(at: Checkpoint, table: SeedTable, nodes: Sequence[Node], spread: int) -> Checkpoint:
@@ -182,7 +181,7 @@ def _with_reused(measured: Measurements, nodes: Sequence[Node]) -> Sequence[Node
                 if int(measured.seed[row]) not in seeds:
                     seeds.add(int(measured.seed[row]))
                     more.append(row)
-        result.append(replace(node, rows=(*node.rows, *more)) if more else node)
+        result.append(node._replace(rows=(*node.rows, *more)) if more else node)
     return result
 
 

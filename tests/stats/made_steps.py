@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from celedger.base.model import IncidentState
 from celedger.stats.course import (
@@ -79,7 +78,7 @@ def history(
     for s in steps:
         newest = max((o.last for o in steps if o.chain == s.chain), default=s.last) == s.last
         at = next(i for i, n in enumerate(nodes) if n.chain == s.chain and n.first >= s.likeliest)
-        marked.append(replace(s, is_newest=newest, node=at))
+        marked.append(s._replace(is_newest=newest, node=at))
     return MetricHistory(noise, tuple(nodes), tuple(marked))
 
 

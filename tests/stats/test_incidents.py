@@ -151,23 +151,23 @@ def test_a_new_metric_joins_the_incident_that_was_told() -> None:
 def test_a_fall_is_less_in_doubt_where_another_metric_surely_fell() -> None:
     rise = step(10, size=8)
     sure, faint = (step(30, size=-8, before=108, probability=p) for p in (0.999, 0.3))
-    late = replace(faint, first=32, last=32, likeliest=32)
+    late = faint._replace(first=32, last=32, likeliest=32)
     for other, state in ((faint, RECOVERED), (late, PARTLY)):
         derived = of((LOSS, history(rise, sure)), (TIME, history(rise, other)))
         assert states(derived) == [(10, 10, state)]
 
 
 def test_the_joint_set_uses_each_posterior() -> None:
-    a = replace(step(10, 13, size=8), posterior=(0.1, 0.6, 0.2, 0.1))
-    b = replace(step(11, 14, size=8), posterior=(0.9, 0.06, 0.02, 0.02))
+    a = step(10, 13, size=8)._replace(posterior=(0.1, 0.6, 0.2, 0.1))
+    b = step(11, 14, size=8)._replace(posterior=(0.9, 0.06, 0.02, 0.02))
     incident = of((LOSS, history(a)), (TIME, history(b))).incidents[0]
     assert (incident.first, incident.last, incident.likeliest) == (11, 11, 11)
     assert 0.95 < incident.probability < 1
 
 
 def test_a_metric_whose_set_misses_the_commit_does_not_overrule_many_others() -> None:
-    sure = [replace(step(10, 11, size=8), posterior=(0.9, 0.1)) for _ in range(3)]
-    wrong = replace(step(11, 12, size=8), posterior=(0.5, 0.5))
+    sure = [step(10, 11, size=8)._replace(posterior=(0.9, 0.1)) for _ in range(3)]
+    wrong = step(11, 12, size=8)._replace(posterior=(0.5, 0.5))
     keys = [("core", "mlp", f"m{n}") for n in range(4)]
     steps = [*sure, wrong]
     lives = [(k, history(s)) for k, s in zip(keys, steps, strict=True)]

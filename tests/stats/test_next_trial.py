@@ -94,7 +94,7 @@ def test_a_doubt_asks_for_the_side_with_fewer_trials() -> None:
     assert wanted(lives, PLAIN) == Wanted(HEAD, LOSS, Why.AGAIN, 58)
     recent = {LOSS: history(step(58, size=5), step(59, size=-5, before=105, probability=0.4))}
     nodes = list(recent[LOSS].nodes)
-    nodes[59] = replace(nodes[59], rows=(1, 2, 3))
+    nodes[59] = nodes[59]._replace(rows=(1, 2, 3))
     recent = {LOSS: replace(recent[LOSS], nodes=tuple(nodes))}
     assert wanted(recent, PLAIN) == Wanted(58, LOSS, Why.BESIDE, HEAD)
 
@@ -105,7 +105,7 @@ def test_a_doubted_revert_asks_for_the_risen_commit_in_turns() -> None:
                   for p, s, b in ((58, 20, 100), (59, -20, 120)))  # fmt: skip
     lives = {LOSS: history(step(10, size=20), rise, fall)}
     nodes = list(lives[LOSS].nodes)
-    nodes[58] = replace(nodes[58], rows=(1, 2, 3, 4, 5))
+    nodes[58] = nodes[58]._replace(rows=(1, 2, 3, 4, 5))
     lives = {LOSS: replace(lives[LOSS], nodes=tuple(nodes))}
     job = replace(PLAIN, run=[HEAD, HEAD, 58, 58])
     assert wanted(lives, job) == Wanted(58, LOSS, Why.BESIDE, HEAD)
@@ -117,7 +117,7 @@ def test_a_far_value_of_few_trials_is_tried_again() -> None:
     lives = {LOSS: history(doubt(0.015))}
     assert wanted(lives, PLAIN) == Wanted(HEAD, LOSS, Why.AGAIN, 58)
     assert wanted({LOSS: history(step(50, size=8, probability=0.015))}, PLAIN) is None
-    nodes = [replace(node, rows=(1, 2, 3)) for node in lives[LOSS].nodes]
+    nodes = [node._replace(rows=(1, 2, 3)) for node in lives[LOSS].nodes]
     assert wanted({LOSS: replace(lives[LOSS], nodes=tuple(nodes))}, PLAIN) is None
 
 
@@ -205,14 +205,14 @@ def test_a_rise_is_not_controlled_while_head_is_as_high_or_its_step_stands() -> 
 
 def test_equal_seeds_tell_that_head_is_as_high_as_a_doubted_rise() -> None:
     """Where other seeds ran at HEAD, its level of fresh seeds says nothing."""
-    lives = {LOSS: replace(history(replace(RISE, probability=0.8)), by_seeds=True)}
+    lives = {LOSS: replace(history(RISE._replace(probability=0.8)), by_seeds=True)}
     nodes = list(lives[LOSS].nodes)
-    nodes[HEAD] = replace(nodes[HEAD], level=100.0)
+    nodes[HEAD] = nodes[HEAD]._replace(level=100.0)
     lives = {LOSS: replace(lives[LOSS], nodes=tuple(nodes))}
     job = replace(PLAIN, rises=[(LOSS, RISE)])
     assert wanted(lives, job) == Wanted(HEAD, LOSS, Why.AGAIN, 57)
     fall = step(59, size=-10, before=110, probability=0.2)
-    back = {LOSS: replace(history(replace(RISE, probability=0.8), fall), by_seeds=True)}
+    back = {LOSS: replace(history(RISE._replace(probability=0.8), fall), by_seeds=True)}
     assert wanted(back, job) == Wanted(58, LOSS, Why.RISEN, HEAD)
 
 
