@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
+import shlex
+from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,11 +16,11 @@ import typer
 from celedger.base.errors import CeledgerError, Status, UsageError
 from celedger.base.text import whole_percent
 from celedger.cli import options, verbs
-from celedger.cli.package_search import search_packages
 from celedger.cli.session import (
     TYPED,
     Options,
     Session,
+    load_suite,
     note,
     open_bench,
     record_state,
@@ -27,10 +31,11 @@ from celedger.cli.session import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from celedger.base.model import Commit, Task
+    from celedger.base.model import Commit, Environment, Task
     from celedger.cli.progress import Progress
-    from celedger.judge.bisection import Answer, SearchStep, Symptom
+    from celedger.judge.bisection import Answer, Limits, SearchStep, Symptom
     from celedger.judge.incident import Incident
+    from celedger.ledger import Ledger
     from celedger.repo import History, Repository
     from celedger.trial.runner import Bench
 
@@ -137,7 +142,7 @@ def bisect(
         if packages is not None:
             if prove or hunks or explain or dry_run or every or session.config.engine != "local":
                 raise UsageError("--packages searches here, and nothing else with it")
-            return search_packages(
+            return _search_packages(
                 context.obj, session, commits, packages, task, metric or (), limits,
                 improved=find is Find.IMPROVED, json=json,
             )  # fmt: skip
@@ -319,3 +324,95 @@ def _tell(step: SearchStep, commits: int, progress: Progress) -> None:
     if posterior.no_change > 0.05:
         line += f"; {whole_percent(posterior.no_change)} that nothing changed"
     progress.say(line)
+
+
+# --- `celedger bisect REV --packages OLD..NEW`: the upgrade that made a training worse
+
+
+def _search_packages(
+    command: Options,
+    session: Session,
+    revision: str,
+    files: str,
+    tasks: Sequence[str] | None,
+    metrics: Sequence[str],
+    limits: Limits,
+    *,
+    improved: bool,
+    json: bool,
+) -> Status:
+    """Search the differences of two lock files at a commit, and show the answer."""
+    from celedger.cli.progress import Progress
+    from celedger.judge import bisection
+    from celedger.judge.bisection.package_search import package_bench
+    from celedger.trial.workplace import choose_tasks
+    from celedger.views.bisect import PackageAnswer
+
+    old, dots, new = files.partition("..")
+    if not (old and dots and new):
+        raise UsageError(f"{files!r} is not two lock files", "write --packages OLD..NEW")
+    environments = [_environment(session.ledger, name) for name in (old, new)]
+    pythons = [_python(each) for each in environments if each is not None]
+    if len({*pythons}) > 1:
+        raise UsageError(
+            f"these are two Pythons, {' and '.join(pythons)}", "compare packages of one"
+        )
+    first, second = (
+        _read(session.repository, name) if environment is None else (name, _pins(environment))
+        for name, environment in zip((old, new), environments, strict=True)
+    )
+    suite = load_suite(session)
+    with (
+        package_bench(
+            session.repository, session.config, suite, choose_tasks(suite, tasks or ()),
+            session.repository.resolve(revision), (first, second), session.gate,
+            python=pythons[0] if pythons else "",
+        ) as (bench, own_tasks, commits),
+        Progress(bench) as progress,
+    ):  # fmt: skip
+        good, bad = commits[0], commits[-1]
+        progress.say(f"searching {len(commits) - 1} upgrades")
+        history = bench.repository.history(good.sha, bad.sha)
+        answer = bisection.bisect_many(
+            bench, history, good, own_tasks, metrics, limits, improved=improved
+        )
+        known = {metric.name: metric for metric in bench.ledger.metrics()}
+    again = shlex.join(["bisect", revision, "--packages", files, "--suite", suite.folder.name])
+    typed = f"{command.typed('celedger')} {again}"
+    options.answer(PackageAnswer(answer, known, typed), json)
+    return Status.GOOD if answer.named else Status.CANNOT_JUDGE
+
+
+def _environment(ledger: Ledger, name: str) -> Environment | None:
+    """Return the environment that the first digits of its fingerprint name; None for a file."""
+    if Path(name).exists() or not re.fullmatch("[0-9a-f]{8,64}", name):
+        return None
+    named = [each for key, each in ledger.environments().items() if key.startswith(name)]
+    if len(named) != 1:
+        raise UsageError(
+            f"{name} is no file, and no environment of the ledger", "see `celedger drift`"
+        )
+    return named[0]
+
+
+def _pins(environment: Environment) -> str:
+    packages = environment.details.get("packages")
+    rows = packages.items() if isinstance(packages, Mapping) else ()
+    return "\n".join(f"{name}=={version}" for name, version in rows)
+
+
+def _python(environment: Environment) -> str:
+    """Return `CPython 3.11`."""
+    return ".".join(str(environment.details.get("python")).split(".")[:2])
+
+
+def _read(repository: Repository, name: str) -> tuple[str, str]:
+    """Return the name and text of a lock file: a path, or REV:PATH."""
+    revision, colon, path = name.partition(":")
+    try:
+        if colon and not Path(name).exists():
+            return name, repository.blob(repository.resolve(revision).sha, path).decode()
+        return name, Path(name).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
+        raise UsageError(f"{name} cannot be read: {reason}") from None

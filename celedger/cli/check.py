@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from celedger.base.errors import Status, UsageError, command
-from celedger.cli import completion, options, verbs
+from celedger.cli import options, verbs
 from celedger.cli.session import (
     Session,
     load_suite,
@@ -89,6 +89,7 @@ def check(
     from celedger.judge.incident import status
     from celedger.service.notify import announce
     from celedger.views.check import CheckDocument
+    from celedger.views.check import markdown as in_markdown
     from celedger.views.drift import upgrade_texts
 
     if json and markdown:
@@ -118,7 +119,11 @@ def check(
         commits = memory.commits_of(repository, state, line.commits)
         upgrades = upgrade_texts(state, ledger.environments() if state.upgrades else {})
         document = CheckDocument(commit, state, commits, number, upgrades)
-        _answer(context, document, json=json, markdown=markdown)
+        if markdown:
+            print(in_markdown(document), flush=True)
+        else:
+            options.answer(document, json, context.obj.retyped)
+        _tell_github(document)
         announce(
             repository, ledger, session.config, state, line.commits, warn, verbs.drawer(context.obj)
         )
@@ -198,16 +203,6 @@ def _beside(
             return standings, number, not lacking(bench, [commit], tasks)
 
 
-def _answer(context: typer.Context, document: CheckDocument, *, json: bool, markdown: bool) -> None:
-    from celedger.views import check as answers
-
-    if markdown:
-        print(answers.markdown(document), flush=True)
-    else:
-        options.answer(document, json, context.obj.retyped)
-    _tell_github(document)
-
-
 def _tell_github(document: CheckDocument) -> None:
     """Show the answer where a GitHub workflow looks for it. A summary that cannot be written does
     not change the answer."""
@@ -277,7 +272,7 @@ def accept(
 def dismiss(
     context: typer.Context,
     incident: Annotated[
-        str, typer.Argument(metavar="ID", help="An incident.", autocompletion=completion.incidents)
+        str, typer.Argument(metavar="ID", help="An incident.", autocompletion=options.incidents)
     ],
     why: Reason,
 ) -> int:

@@ -1,26 +1,56 @@
-"""Arguments and options that several verbs share, and how their answers are printed."""
+"""Arguments and options that several verbs share, what Tab offers for them from the ledger, and how
+answers are printed. Completion imports no NumPy, prints nothing and never fails: a shell has no
+place for a message."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from celedger.cli import completion
-
 if TYPE_CHECKING:
+    from celedger.ledger import Ledger
     from celedger.views.document import Document
+
+Completer = Callable[[typer.Context, str], list[str]]
+
+
+def _completer(names: Callable[[Ledger], Iterable[str]]) -> Completer:
+    """Return what offers those names of the ledger that begin as the typed word does."""
+
+    def complete(context: typer.Context, incomplete: str) -> list[str]:
+        from celedger.base.errors import CeledgerError
+        from celedger.cli.session import Options, find
+        from celedger.ledger import Ledger
+
+        typed = context.find_root().params
+        with suppress(CeledgerError, OSError):
+            # A line that is not complete is not parsed: these are strings.
+            given = Path(typed["ledger"]) if typed.get("ledger") else None
+            _, settings = find(Options(Path(typed.get("repository") or "."), given))
+            with Ledger.open(settings.ledger, readonly=True) as ledger:
+                return sorted({n for n in names(ledger) if n.startswith(incomplete)})
+        return []
+
+    return complete
+
+
+_suites = _completer(lambda ledger: (task.suite for task in ledger.tasks()))
+_tasks = _completer(lambda ledger: (task.name for task in ledger.tasks()))
+_metrics = _completer(lambda ledger: (metric.name for metric in ledger.metrics()))
+incidents = _completer(lambda ledger: (row.incident for row in ledger.said_last()))
 
 Suite = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
         help="The suite [default: as configured].",
-        autocompletion=completion.suites,
+        autocompletion=_suites,
     ),
 ]
 Tasks = Annotated[
@@ -29,16 +59,16 @@ Tasks = Annotated[
         "--task",
         metavar="NAME",
         help="Only this task, or all of this grid; may be repeated.",
-        autocompletion=completion.tasks,
+        autocompletion=_tasks,
     ),
 ]
 TaskName = Annotated[
     str | None,
-    typer.Option("--task", metavar="NAME", help="The task.", autocompletion=completion.tasks),
+    typer.Option("--task", metavar="NAME", help="The task.", autocompletion=_tasks),
 ]
 Metric = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="The metric.", autocompletion=completion.metrics),
+    typer.Option(metavar="NAME", help="The metric.", autocompletion=_metrics),
 ]
 Metrics = Annotated[
     list[str] | None,
@@ -46,7 +76,7 @@ Metrics = Annotated[
         "--metric",
         metavar="NAME",
         help="This metric; may be repeated.",
-        autocompletion=completion.metrics,
+        autocompletion=_metrics,
     ),
 ]
 Device = Annotated[

@@ -413,10 +413,9 @@ def _name_orders(repository: Repository) -> None:
 def report_leftovers(repository: Repository, ledger: Ledger) -> None:
     from celedger.system.process import sweep
     from celedger.trial import journal
-    from celedger.trial.journal import recover
     from celedger.views.format import count
 
-    for record in recover(
+    for record in journal.recover(
         ledger, now=time.time(), sweep=sweep, elsewhere=journal.remote_ulids(repository)
     ):
         epochs = count(record.epochs, "epoch")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from celedger.base.errors import CeledgerError, Status, UsageError, command
-from celedger.cli import completion, options
+from celedger.cli import options
 from celedger.cli.service import queue_document
 from celedger.cli.session import (
     Options,
@@ -43,7 +43,7 @@ def status(
         typer.Argument(
             metavar="[ID]",
             help="Show one incident with its evidence.",
-            autocompletion=completion.incidents,
+            autocompletion=options.incidents,
         ),
     ] = None,
     follow: Annotated[

@@ -1,5 +1,5 @@
 """`celedger bisect`: the answer as text to paste and as JSON, for one metric or for several that
-shared their trials; and the text of `--dry-run`."""
+shared their trials, or for the packages of an upgrade; and the text of `--dry-run`."""
 
 from __future__ import annotations
 
@@ -449,6 +449,65 @@ def _plan_text(plan: Plan) -> str:
     if plan.trials > plan.budget:
         lines.append(f"the budget of {plan.budget} will probably not be enough")
     return "\n".join(lines)
+
+
+# --- `bisect --packages`: the upgrade, or those that it may be
+
+_LIKELY = 0.01  # the share of a candidate that is listed
+
+
+@dataclass(frozen=True, slots=True)
+class PackageAnswer(Document):
+    """Each candidate is a commit whose subject says which package it upgrades. `command` asks the
+    same question again."""
+
+    answer: Answer
+    metrics: Mapping[str, Metric]
+    command: str
+
+    def text(self, width: int = 100) -> str:
+        return "\n\n".join("\n".join(self._lines(report)) for report in self.answer.reports)
+
+    def _lines(self, report: Report) -> Sequence[str]:
+        title = f"{report.task} {report.metric or 'crash'}"
+        who = " or ".join(plain(commit.subject) for commit in report.culprits)
+        if report.named:
+            lines = [f"{title}: {who} ({probability(report.probability)})"]
+        else:
+            lines = [f"{title}: no upgrade is named ({report.status})"]
+            lines += [f"  {name}: {probability(share)}" for name, share in _likely_upgrades(report)]
+        metric = self.metrics.get(report.metric)
+        if effect := effect_text(report, metric.unit if metric else ""):
+            lines.append(f"  effect      {report.metric} {effect}")
+        of = f"{count(report.tried, 'environment')} of {len(report.commits) + 1} trained"
+        lines.append(f"  searched    {count(len(report.commits), 'upgrade')}, {of}")
+        if report.untestable:
+            names = [plain(report.commits[i].subject) for i in report.untestable if i >= 0]
+            lines.append(
+                f"  untestable  after {', '.join(names)}: the packages do not fit together"
+            )
+        return [*lines, "", "reproduce with", f"  {self.command}"]
+
+    def json(self) -> dict[str, object]:
+        return {
+            "bisects": [record(report).report for report in self.answer.reports],
+            "named": [
+                {
+                    "task": report.task, "metric": report.metric or None,
+                    "upgrades": [commit.subject for commit in report.culprits]
+                    if report.named else [],
+                    "likely": dict(_likely_upgrades(report)),
+                }
+                for report in self.answer.reports
+            ],
+        }  # fmt: skip
+
+
+def _likely_upgrades(report: Report) -> list[tuple[str, float]]:
+    """Return the likely upgrades with their probabilities, the likeliest first."""
+    shares = zip(report.commits, report.posterior, strict=False)
+    likely = [(plain(commit.subject), p) for commit, p in shares if p >= _LIKELY]
+    return sorted(likely, key=lambda pair: -pair[1])
 
 
 # --- `celedger log --bisects`: what was searched before, and what it gave
