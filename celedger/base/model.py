@@ -440,6 +440,15 @@ class BisectRecord:
     ended: float
     report: Mapping[str, object] = field(default_factory=dict)
 
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return self.suite, self.task, self.metric
+
+    @property
+    def direction(self) -> str:
+        """Return `better` if it searched an improvement, else `bad`."""
+        return "better" if self.report.get("improved") else "bad"
+
 
 ENVIRONMENTS = "*environments"  # in place of a metric: those that a commit was measured in are one
 BY_ID = "*"  # before the id of an incident or a trial, in place of a metric: the act is about that

@@ -25,7 +25,6 @@ from celedger.base.model import (
 )
 from celedger.judge import told as tellings
 from celedger.judge.failures import Failure, failures
-from celedger.judge.first_bad import FirstBad, last_answers
 from celedger.judge.incident import WORK
 from celedger.judge.line import Line
 from celedger.judge.measured import TaskMeasurements, measurements
@@ -126,7 +125,7 @@ def derive(
         if suite in (None, record.suite) and task in (None, record.name):
             by_task.setdefault((record.suite, record.name), []).append(record)
     acts = ledger.baselines()
-    answers = [b for b in last_answers(ledger) if not FirstBad(b).improved]
+    answers = [bisect for bisect in ledger.last_bisects() if bisect.direction == "bad"]
     bisects = [bisect for bisect in answers if bisect.status == "found"]
     sets = [bisect for bisect in answers if bisect.status == "set"]
     equal = _equal_environments(ledger, acts)
@@ -269,8 +268,7 @@ def _acts(
     for bisect in bisects:
         place = line.holding(bisect.culprits[0])
         if place is not None:
-            key = (bisect.suite, bisect.task, bisect.metric)
-            named.setdefault(key, {})[place] = bisect.probability
+            named.setdefault(bisect.key, {})[place] = bisect.probability
     return Acts(
         {key: frozenset(places) for key, places in accepted.items()},
         frozenset(by_id[BaselineAct.ACCEPT]), frozenset(by_id[BaselineAct.DISMISS]), named,

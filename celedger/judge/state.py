@@ -401,8 +401,7 @@ def _bisect(
     keys = {m.key for m in part.metrics}
     own = [
         bisect for bisect in answers
-        if (bisect.suite, bisect.task, bisect.metric) in keys
-        and part.first <= derivation.place(bisect.culprits[0]) <= part.last
+        if bisect.key in keys and part.first <= derivation.place(bisect.culprits[0]) <= part.last
     ]  # fmt: skip
     return own[-1] if own else None
 

@@ -382,6 +382,14 @@ class Reader(Store):
             "report FROM bisects ORDER BY id",
         )
 
+    def last_bisects(self) -> list[BisectRecord]:
+        """Return the bisects, the oldest first: the last answer where several asked the same. (One
+        that was proved is recorded again with its proof.)"""
+        bisects = self.bisects()
+        last = {(*b.key, b.good, b.bad): b.ulid for b in bisects}
+        final = frozenset(last.values())
+        return [bisect for bisect in bisects if bisect.ulid in final]
+
     def said(self) -> list[SaidRecord]:
         """Return what was said, in the order in which it was recorded."""
         return self._nouns(

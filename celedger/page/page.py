@@ -14,7 +14,6 @@ from typing import Any
 
 from celedger.base.model import BaselineAct, FindingRecord
 from celedger.judge.derivation import Derivation
-from celedger.judge.first_bad import last_answers
 from celedger.judge.incident import WORK, State
 from celedger.page import health, payload, sparkline
 from celedger.page.cards import GLYPHS, Card, CardWriter, CommitLine
@@ -88,7 +87,7 @@ def build(
     history = read(ledger, derivation, state, scope)
     tasks = of_tasks(history)
     host = Host.of(scope.remote)
-    records = last_answers(ledger)
+    records = ledger.last_bisects()
     commits = {c.sha: c for c in (*ledger.commits(), *derivation.line.commits)}
     writer = CardWriter(history, records, commits, host, findings)
     attention, over = writer.attention(), writer.over()

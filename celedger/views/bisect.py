@@ -16,7 +16,6 @@ from celedger.base.model import BisectRecord, Commit, Metric
 from celedger.base.text import whole_percent
 from celedger.judge.bisection import Agreement, Answer, GuiltyHunks, Plan, Report
 from celedger.judge.bisection.bisect_report import record
-from celedger.judge.first_bad import last_answers
 from celedger.ledger.read import Reader
 from celedger.repo.hunks import CommitPart
 from celedger.views.document import Document, pick
@@ -523,7 +522,7 @@ class BisectList(Document):
     @classmethod
     def of(cls, ledger: Reader, limit: int) -> BisectList:
         """Read the newest bisects. Raises CeledgerError where there is none."""
-        bisects = tuple(reversed(last_answers(ledger)[-limit:]))
+        bisects = tuple(reversed(ledger.last_bisects()[-limit:]))
         if not bisects:
             raise CeledgerError("nothing was bisected yet", "type `celedger bisect GOOD..BAD`")
         return cls(bisects, {commit.sha: commit for commit in ledger.commits()})
@@ -560,10 +559,9 @@ class BisectList(Document):
 
 def _conclusion(bisect: BisectRecord) -> str:
     """Return what a stored bisect concluded: `first bad commit 77ab01e4 (98 %)`."""
-    kind = "better" if bisect.report.get("improved") else "bad"
     sure = probability(bisect.probability)
     if bisect.status == "found":
-        return f"first {kind} commit {short(bisect.culprits[0])} ({sure})"
+        return f"first {bisect.direction} commit {short(bisect.culprits[0])} ({sure})"
     if bisect.status == "nothing-changed":
         return f"nothing changed ({sure})"
     among = count(len(bisect.culprits), "commit")

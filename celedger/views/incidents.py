@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from celedger.base.model import IMPORTED, Commit, FindingRecord
+from celedger.base.model import IMPORTED, BisectRecord, Commit, FindingRecord
 from celedger.base.text import some
 from celedger.judge.incident import (
     PER_STEP,
@@ -19,14 +19,8 @@ from celedger.judge.incident import (
     explained,
     explanation,
 )
-from celedger.views.format import (
-    amount,
-    measure,
-    plain,
-    probability,
-    relative,
-    short,
-)
+from celedger.views.document import pick
+from celedger.views.format import amount, measure, plain, probability, relative, short
 
 KINDS = {
     "crash": "fails",
@@ -270,6 +264,19 @@ def bits(state: State, sha: str, suite: str, task: str) -> list[str]:
         elif signed.is_new:
             between.append(short(signed.commit))
     return []
+
+
+def first_bad(bisect: BisectRecord) -> str:
+    """Return `first bad commit of mlp val_loss (99 %)`: what a bisect named its commit for."""
+    subject = f"{bisect.task} {bisect.metric or 'crash'}"
+    return f"first {bisect.direction} commit of {subject} ({probability(bisect.probability)})"
+
+
+def first_bad_json(bisect: BisectRecord) -> dict[str, object]:
+    return {
+        "bisect": bisect.ulid,
+        **pick(bisect, "suite task metric direction probability"),
+    }
 
 
 def _caused(incident: Incident, metrics: Sequence[IncidentMetric], *, named: bool) -> str:

@@ -7,8 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from celedger.base.model import Commit
-from celedger.judge.first_bad import FirstBad, first_bad_commits
+from celedger.base.model import BisectRecord, Commit
 from celedger.judge.incident import State
 from celedger.ledger.read import Reader
 from celedger.views import incidents as words
@@ -49,7 +48,7 @@ class TaskLine:
     main: Sample | None
     remarks: tuple[str, ...]  # the state at the commit
     since: str  # what else changed since the commit shown below it
-    first_bad: tuple[FirstBad, ...]  # what bisects named the commit for
+    first_bad: tuple[BisectRecord, ...]  # those that named the commit
 
     def cells(self) -> tuple[str, ...]:
         batch, main = self.batch, self.main
@@ -71,7 +70,7 @@ class TaskLine:
             "outcomes": self.batch.outcomes(),
             "trials": [r.trial.ulid for r in self.batch.records],
             "main": self.main,
-            "first_bad": self.first_bad,
+            "first_bad": list(map(words.first_bad_json, self.first_bad)),
             "told": list(self.remarks),
         }
 
@@ -85,12 +84,12 @@ class Log(Document):
     entries: tuple[tuple[Commit, tuple[TaskLine, ...]], ...]
 
     @classmethod
-    def of(cls, ledger: Reader, state: State, limit: int | None = 20) -> Log:
+    def of(cls, ledger: Reader, state: State, limit: int = 20) -> Log:
         """Read the newest commits. Raises CeledgerError where none has trials."""
-        named = first_bad_commits(ledger)
+        found = [bisect for bisect in ledger.last_bisects() if bisect.status == "found"]
         older: dict[tuple[str, str], Batch] = {}
         entries = []
-        for commit in samples.measured_commits(ledger)[-(limit or 0) :]:
+        for commit in samples.measured_commits(ledger)[-limit:]:
             lines = []
             batches = samples.batches(ledger.trials(commit=commit.sha))
             for key, batch in sorted(samples.latest(batches).items()):
@@ -101,7 +100,7 @@ class Log(Document):
                 metrics = batch.metrics(ledger)
                 main = batch.sample(metrics[0]) if metrics else None
                 since = _changes(older.get(key, batch), batch)
-                bad = tuple(n for n in named if (n.commit, *n.key[:2]) == (commit.sha, *key))
+                bad = tuple(b for b in found if (b.culprits[0], *b.key[:2]) == (commit.sha, *key))
                 lines.append(TaskLine(batch, main, remarks, since, bad))
                 older[key] = batch
             entries.append((commit, tuple(lines)))
@@ -120,7 +119,7 @@ class Log(Document):
                 text.append(lines.pop())
                 while lines and lines[-1].startswith("   "):  # the remarks go on
                     text.append(lines.pop())
-                text += [*(f"    {bad.text()}" for bad in task.first_bad)]
+                text += [f"    {words.first_bad(bisect)}" for bisect in task.first_bad]
         return "\n".join(text)
 
     def json(self) -> dict[str, object]:

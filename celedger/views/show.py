@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from celedger.base.model import (
     STEP_COUNTS,
+    BisectRecord,
     Commit,
     Direction,
     Environment,
@@ -18,7 +19,6 @@ from celedger.base.model import (
     OutcomeKind,
     TrialRecord,
 )
-from celedger.judge.first_bad import FirstBad, first_bad_commits
 from celedger.judge.incident import PER_STEP, State
 from celedger.judge.two_commits import smallest_change
 from celedger.ledger.read import Reader
@@ -104,7 +104,7 @@ class CommitRows(Document):
 
     commit: Commit
     batches: tuple[BatchRows, ...]
-    first_bad: tuple[FirstBad, ...]  # what bisects named it for
+    first_bad: tuple[BisectRecord, ...]  # those that named it
     findings: tuple[FindingRecord, ...]
 
     @classmethod
@@ -123,14 +123,18 @@ class CommitRows(Document):
             # What is known is shown once, with the newest trials.
             is_newest = latest[batch.suite, batch.task] is batch
             metrics = tuple(
-                MetricRow(sample, _smallest(state, batch, sample), _told(state, sha, batch, sample)
-                          if is_newest else ())
+                MetricRow(
+                    sample, _smallest(state, batch, sample),
+                    tuple(words.at_commit(state, sha, batch.suite, batch.task, sample.metric.name))
+                    if is_newest else (),
+                )
                 for sample in map(batch.sample, batch.metrics(ledger))
             )  # fmt: skip
             environment = ledger.environment(batch.environment)
             told = _of_task(state, sha, batch.suite, batch.task) if is_newest else ()
             rows.append(BatchRows(batch, environment, metrics, tuple(told)))
-        first_bad = tuple(bad for bad in first_bad_commits(ledger) if bad.commit == sha)
+        found = (bisect for bisect in ledger.last_bisects() if bisect.status == "found")
+        first_bad = tuple(bisect for bisect in found if bisect.culprits[0] == sha)
         return cls(commit, tuple(rows), first_bad, tuple(findings))
 
     def without_value(self, judged: Collection[tuple[str, str]]) -> dict[str, list[str]]:
@@ -157,7 +161,7 @@ class CommitRows(Document):
             *wrap(f"    {plain(commit.subject)}", width, 4),
         ]
         if self.first_bad:
-            lines += ["", *(f"{n.text()}, bisect {n.bisect.ulid}" for n in self.first_bad)]
+            lines += ["", *(f"{words.first_bad(b)}, bisect {b.ulid}" for b in self.first_bad)]
         environment = ""
         for rows in self.batches:
             if rows.batch.environment != environment:
@@ -172,7 +176,7 @@ class CommitRows(Document):
         environments = [r.environment for r in self.batches if r.environment]
         return {
             "commit": pick(self.commit, "sha tree parents author author_time commit_time subject"),
-            "first_bad": self.first_bad,
+            "first_bad": list(map(words.first_bad_json, self.first_bad)),
             "environments": {e.fingerprint: e.details for e in environments},
             "tasks": self.batches,
             "findings": [
@@ -205,10 +209,6 @@ def _finding_lines(finding: FindingRecord, width: int) -> list[str]:
         *wrap(f"  {plain(finding.headline)}", width, 2),
         f"  `celedger {finding.command}`",
     ]
-
-
-def _told(state: State, sha: str, batch: Batch, sample: Sample) -> tuple[str, ...]:
-    return tuple(words.at_commit(state, sha, batch.suite, batch.task, sample.metric.name))
 
 
 def _smallest(state: State, batch: Batch, sample: Sample) -> float:
