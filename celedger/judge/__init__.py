@@ -1,2 +1,2 @@
-"""What the trials of the ledger mean: is a commit worse (`drift`), and which commit was the first
+"""What the trials of the ledger mean: is a commit worse (`state`), and which commit was the first
 bad one (`bisection`)."""

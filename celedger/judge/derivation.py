@@ -89,9 +89,6 @@ class Derivation:
     def among(self, first: int, last: int) -> tuple[str, ...]:
         return self.line.among(first, last)
 
-    def told_failures(self, failure: Failure) -> list[tellings.Told]:
-        return matching(self.told, failure)
-
     def is_measured(self, suite: str, task: str) -> bool:
         """Return True if a task is measured still: other tasks of the suite were not measured at
         many later commits."""

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from celedger.base.model import CLOCKED, Metric, Task, TrialRecord
-from celedger.judge.incident import MetricStanding, Standing, State
+from celedger.judge.incident import MetricNoise, MetricStanding, Standing, State
 from celedger.judge.standings import HIDDEN, NO_REPEATS, PAIRED
 from celedger.ledger.read import Reader
 from celedger.repo.synthetic import is_synthetic
@@ -57,7 +57,8 @@ def standings(
             continue
         for metric in new.metrics:
             if (new.name, metric.name) in judged:
-                yield _Comparison(state, new, metric, there, here).standing(number, len(judged))
+                noise = state.noise_of(new.suite, new.name, metric.name)
+                yield _standing(noise, new, metric, there, here, number, len(judged))
 
 
 def _failed(
@@ -75,75 +76,74 @@ def _failed(
     return MetricStanding(task.suite, task.name, "", kind, True, note=note)
 
 
-class _Comparison:
-    """A metric of both sides, by the seeds that both have."""
+def _standing(
+    noise: MetricNoise | None,
+    task: Task,
+    metric: Metric,
+    there: Sequence[TrialRecord],
+    here: Sequence[TrialRecord],
+    number: int,
+    metrics: int,
+) -> MetricStanding:
+    """Return how a metric stands by the seeds that both sides have, at a try that looks at so many
+    metrics."""
 
-    def __init__(
-        self,
-        state: State,
-        task: Task,
-        metric: Metric,
-        there: Sequence[TrialRecord],
-        here: Sequence[TrialRecord],
-    ) -> None:
-        self.task, self.metric = task, metric
-        self.noise = state.noise_of(task.suite, task.name, metric.name)
-        self.is_reused = bool(here) and all(record.derived for record in here)
-        a, b = values_by_seed(there, metric), values_by_seed(here, metric)
-        self.pairs = [(a[seed], b[seed]) for seed in sorted(a.keys() & b.keys())]
+    def plain(kind: Standing, note: str) -> MetricStanding:
+        names = (task.suite, task.name, metric.name)
+        return MetricStanding(*names, kind, True, unit=metric.unit, note=note)
 
-    def standing(self, number: int, metrics: int) -> MetricStanding:
-        """Return how the metric stands, at a try that looks at so many metrics."""
-        if self.is_reused:
-            return self._plain(Standing.SAME, "nothing that it reads has changed")
-        if not self.pairs:
-            return self._plain(Standing.MISSING, "no seed has a value on both sides")
-        if not all(math.isfinite(b) for _, b in self.pairs):
-            was_finite = all(math.isfinite(a) for a, _ in self.pairs)
-            return self._plain(Standing.WORSE if was_finite else Standing.MISSING, "not finite")
-        sign, count = self.metric.direction.sign, len(self.pairs)
-        level = sum(a for a, _ in self.pairs) / count
-        value = sum(b for _, b in self.pairs) / count
-        size = sign * (value - level)  # positive is worse
-        floor = self.metric.visible_at(level)
-        noise = self.noise
-        width = math.inf if noise is None else noise.reach(count, count)
-        smallest = math.inf if noise is None else noise.reach(count, count, 0.95)
-        kind, note = self._kind(size, floor, width, smallest)
-        if noise is not None and kind is not Standing.TOO_NOISY:
-            # One training of the commit that went wrong makes no edit better: the seed that gains
-            # most is left out, if there are others. That only weakens a claim.
-            gains = sorted(sign * (a - b) for a, b in self.pairs)[: max(1, count - 1)]
-            variance = noise.variance(len(gains), len(gains))
-            claim = evidence(sum(gains) / len(gains), variance, noise.sd, noise.freedom)
-            if claim >= needed(number, metrics) and -size >= floor:
-                kind = Standing.BETTER
-            elif -size > max(floor, width):
-                note = f"seems better, but chance is not excluded at try {number}"
-        low, high = sorted((sign * (size - width), sign * (size + width)))
-        return MetricStanding(
-            self.task.suite, self.task.name, self.metric.name, kind, True, (), level, value,
-            low, high, smallest, floor, count, self.metric.unit, note,
-        )  # fmt: skip
+    if here and all(record.derived for record in here):
+        return plain(Standing.SAME, "nothing that it reads has changed")
+    a, b = values_by_seed(there, metric), values_by_seed(here, metric)
+    pairs = [(a[seed], b[seed]) for seed in sorted(a.keys() & b.keys())]
+    if not pairs:
+        return plain(Standing.MISSING, "no seed has a value on both sides")
+    if not all(math.isfinite(new) for _, new in pairs):
+        was_finite = all(math.isfinite(old) for old, _ in pairs)
+        return plain(Standing.WORSE if was_finite else Standing.MISSING, "not finite")
+    sign, count = metric.direction.sign, len(pairs)
+    level = sum(old for old, _ in pairs) / count
+    value = sum(new for _, new in pairs) / count
+    size = sign * (value - level)  # positive is worse
+    floor = metric.visible_at(level)
+    width = math.inf if noise is None else noise.reach(count, count)
+    smallest = math.inf if noise is None else noise.reach(count, count, 0.95)
+    kind, note = _kind(metric, pairs, size, floor, width, smallest)
+    if noise is not None and kind is not Standing.TOO_NOISY:
+        # One training of the commit that went wrong makes no edit better: the seed that gains
+        # most is left out, if there are others. That only weakens a claim.
+        gains = sorted(sign * (old - new) for old, new in pairs)[: max(1, count - 1)]
+        variance = noise.variance(len(gains), len(gains))
+        claim = evidence(sum(gains) / len(gains), variance, noise.sd, noise.freedom)
+        if claim >= needed(number, metrics) and -size >= floor:
+            kind = Standing.BETTER
+        elif -size > max(floor, width):
+            note = f"seems better, but chance is not excluded at try {number}"
+    low, high = sorted((sign * (size - width), sign * (size + width)))
+    return MetricStanding(
+        task.suite, task.name, metric.name, kind, True, (), level, value, low, high, smallest,
+        floor, count, metric.unit, note,
+    )  # fmt: skip
 
-    def _kind(
-        self, size: float, floor: float, width: float, smallest: float
-    ) -> tuple[Standing, str]:
-        is_timed = self.metric.kind in CLOCKED
-        largest = max(abs(b - a) for a, b in self.pairs)
-        if largest <= PAIRED * floor and not is_timed:
-            return Standing.SAME, "equal at every seed" if largest == 0 else ""
-        if math.isinf(width):
-            return Standing.TOO_NOISY, NO_REPEATS
-        if size >= floor and size > width:
-            return Standing.WORSE, ""
-        if size + smallest > floor:
-            return Standing.TOO_NOISY, HIDDEN
-        return Standing.SAME, ""
 
-    def _plain(self, kind: Standing, note: str) -> MetricStanding:
-        names = (self.task.suite, self.task.name, self.metric.name)
-        return MetricStanding(*names, kind, True, unit=self.metric.unit, note=note)
+def _kind(
+    metric: Metric,
+    pairs: Sequence[tuple[float, float]],
+    size: float,
+    floor: float,
+    width: float,
+    smallest: float,
+) -> tuple[Standing, str]:
+    largest = max(abs(new - old) for old, new in pairs)
+    if largest <= PAIRED * floor and metric.kind not in CLOCKED:
+        return Standing.SAME, "equal at every seed" if largest == 0 else ""
+    if math.isinf(width):
+        return Standing.TOO_NOISY, NO_REPEATS
+    if size >= floor and size > width:
+        return Standing.WORSE, ""
+    if size + smallest > floor:
+        return Standing.TOO_NOISY, HIDDEN
+    return Standing.SAME, ""
 
 
 def values_by_seed(records: Sequence[TrialRecord], metric: Metric) -> Mapping[int, float]:

@@ -7,7 +7,7 @@ over at the next commit that ran.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,19 +75,6 @@ def failures(ledger: Reader, line: Line, task: TaskMeasurements) -> list[Failure
     return stretches
 
 
-def untestable(ledger: Reader, line: Line, task: TaskMeasurements) -> frozenset[int]:
-    """Return the places at which no trial ran because the build failed."""
-    ran = set(task.ended_well[1].tolist())
-    return frozenset(
-        line.places[r.trial.commit]
-        for _, _, _, r in ledger.failures(task.suite, task.name)
-        if r.outcome
-        and r.outcome.kind is OutcomeKind.UNTESTABLE
-        and line.places.get(r.trial.commit, -1) >= 0
-        and line.places[r.trial.commit] not in ran
-    )
-
-
 def _failed(
     ledger: Reader, line: Line, task: TaskMeasurements
 ) -> tuple[dict[int, TrialRecord], set[int]]:
@@ -138,9 +125,3 @@ def _stretches(ran: Iterable[int], kinds: Mapping[int, str]) -> list[tuple[int, 
                 stretches[number] = (*stretches[number][:2], place)
         before, kind = place, now
     return stretches
-
-
-def worst_first(kinds: Sequence[str]) -> str:
-    """Return the worst of several kinds of failure."""
-    order = ("crash", "timeout", "missing", NOT_FINITE)
-    return min(kinds, key=lambda kind: order.index(kind) if kind in order else len(order))

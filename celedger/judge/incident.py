@@ -24,7 +24,7 @@ TWO_SIDED_95 = 1.959964
 """Standard errors at each side of a 95 % interval of a normal distribution."""
 _EXPLAINING = ("explain", "profile")
 _DIFFERENT = ("difference", "slower", "larger")  # verdicts of these verbs
-FAILURES = ("crash", "timeout", "missing", "not-finite")
+FAILURES = ("crash", "timeout", "missing", "not-finite")  # kinds, the worst first
 
 
 def interval(sign: int, size: float, error: float) -> tuple[float, float]:

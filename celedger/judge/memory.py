@@ -31,8 +31,6 @@ from celedger.judge.line import Line
 from celedger.ledger import Ledger, ulid
 from celedger.repo import Repository, bisecting
 
-__all__ = ["RECENT", "cache_of", "line_of", "read", "record", "standings_at", "tip_of"]
-
 
 class HistoryCache(MutableMapping[str, bytes]):
     """Items by name. One that cannot be read is absent, one that cannot be written is lost."""
@@ -106,17 +104,13 @@ def read(
     known = _kept(path)
     if known is not None:
         return known[0]
-    state = _derived(repository, ledger, tip, every=every)
-    _keep(path, state, is_said=False)
-    return state
-
-
-def _derived(repository: Repository, ledger: Ledger, tip: str, *, every: bool) -> State:
     from celedger.judge.derivation import derive  # numpy: not where the cache has the answer
     from celedger.judge.state import state_of
 
     line = line_of(repository, ledger, tip, every=every)
-    return state_of(derive(ledger, line, cache=cache_of(repository)))
+    state = state_of(derive(ledger, line, cache=cache_of(repository)))
+    _keep(path, state, is_said=False)
+    return state
 
 
 def record(

@@ -21,9 +21,10 @@ from typing import Any
 
 from celedger.base.model import BY_ID, CLOCKED, BaselineAct, BisectRecord, IncidentState, Kind
 from celedger.judge import standings
-from celedger.judge.derivation import Derivation
-from celedger.judge.failures import Failure, worst_first
+from celedger.judge.derivation import Derivation, matching
+from celedger.judge.failures import Failure
 from celedger.judge.incident import (
+    FAILURES,
     IN_FORCE,
     PER_STEP,
     WORK,
@@ -42,8 +43,6 @@ from celedger.judge.work import ORDER, WorkRise
 from celedger.stats.course import Acts, MetricHistory, MetricKey, Node, StepIncident, StepKind
 from celedger.stats.slow_drift import level_at
 from celedger.trial.protocol import TELEMETRY
-
-_NOWHERE = math.nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +91,7 @@ def build(derivation: Derivation) -> ListedIncidents:
     age = {each.id: (each.steps.since, each.id) for each in derivation.told}
     taken: set[str] = set()
     for failure in derivation.failures:
-        told = [each for each in derivation.told_failures(failure) if each.id not in taken]
+        told = [each for each in matching(derivation.told, failure) if each.id not in taken]
         taken |= {each.id for each in told}
         parts = _joined(parts, _of_failure(derivation, failure, told), age)
     parts += [_as_recorded(derivation, each) for each in derivation.rebased()]
@@ -261,7 +260,7 @@ def _as_recorded(derivation: Derivation, told: Told) -> _Part:
     for suite, task, name, own in details["metrics"]:
         key = (suite, task, name)
         metric = derivation.find_metric(key)
-        size, error, before = sizes.get(key, (_NOWHERE,) * 3)
+        size, error, before = sizes.get(key, (math.nan,) * 3)
         sign = metric.direction.sign if metric is not None else 1
         low, high = interval(sign, size, error)
         rows.append(
@@ -301,10 +300,7 @@ def _of_failure(derivation: Derivation, failure: Failure, told: Sequence[Told]) 
         state = IncidentState.ACCEPTED
     elif derivation.acts_by_place.dismissed_ids.intersection(names):
         state = IncidentState.WITHDRAWN
-    kind = Kind.QUALITY.value
-    row = IncidentMetric(
-        *key, _NOWHERE, _NOWHERE, _NOWHERE, _NOWHERE, _NOWHERE, "", kind, state.value, True
-    )
+    row = IncidentMetric(*key, *(math.nan,) * 5, state=state.value)
     return _Part(
         first, last, likeliest, probability, state, failure.kind, (row,), "".join(names[:1]),
         failure.last, failure.first - 1, failure.closed, (failure,), True, also=names[1:],
@@ -341,7 +337,7 @@ def _joined(
     joined = replace(
         mate, first=first, last=last, likeliest=likeliest,
         probability=max(mate.probability, new.probability, 1 / (last - first + 1)),
-        state=state, kind=worst_first([each.kind for each in failures]),
+        state=state, kind=min((each.kind for each in failures), key=FAILURES.index),
         metrics=(*new.metrics, *mate.metrics) if not mate.failures
         else (*mate.metrics, *new.metrics),
         id="".join(ids[:1]), also=(*mate.also, *new.also, *ids[1:]),
@@ -449,7 +445,8 @@ def state_of(
 def _changes(derivation: Derivation) -> Iterable[LevelChange]:
     """Yield improvements, and the offset of each change of environment or definition."""
     for key, step in derivation.derived.changes:
-        metric, sign = derivation.metric(key), derivation.metric(key).direction.sign
+        metric = derivation.metric(key)
+        sign = metric.direction.sign
         low, high = interval(sign, step.size, step.error)
         yield LevelChange(
             "improvement", *key, sign * step.before, sign * step.after, low, high, metric.unit,
@@ -497,13 +494,13 @@ def _doubts(derivation: Derivation) -> Iterable[Doubt]:
     """Yield the rises that are suspected: of a declared metric each one that `check` cannot judge
     for it, of telemetry, which decides nothing, those that are likelier than not."""
     for key, step in derivation.derived.suspected:
-        if derivation.metric(key) in TELEMETRY and step.probability < 0.5:
+        metric = derivation.metric(key)
+        sign, declared = metric.direction.sign, metric not in TELEMETRY
+        if not declared and step.probability < 0.5:
             continue
-        metric, sign = derivation.metric(key), derivation.metric(key).direction.sign
         yield Doubt(
             *key, derivation.among(step.first, step.last), derivation.sha(step.likeliest),
-            step.probability, sign * step.size, metric.unit, sign * step.before,
-            metric not in TELEMETRY,
+            step.probability, sign * step.size, metric.unit, sign * step.before, declared,
         )  # fmt: skip
 
 

@@ -19,9 +19,6 @@ from celedger.judge.line import Line
 from celedger.ledger import Ledger
 from celedger.stats.course import MetricKey, StepKind, ToldIncident
 
-_RECORDED = "state"
-_ID_DIGITS = 8
-
 
 class Whereabouts(StrEnum):
     """Where the commits of an incident are, as seen from a line."""
@@ -36,7 +33,7 @@ class Whereabouts(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Told:
     """An incident as it was last recorded. `steps` has its places and the states of its metrics;
-    `failing` the keys that failed; `numbers` says how many rows there are of it."""
+    `failing` the keys that failed."""
 
     id: str
     kind: str
@@ -55,7 +52,7 @@ def identity(suite: str, task: str, metric: str, kind: str, oldest: str) -> str:
     """Return the name of an incident when it is first said: 8 hex digits. `oldest` is the hash of
     the oldest commit that may be the first bad one."""
     text = "\0".join((suite, task, metric, kind, oldest))
-    return hashlib.sha256(text.encode()).hexdigest()[:_ID_DIGITS]
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def told(ledger: Ledger, line: Line) -> list[Told]:
@@ -167,23 +164,10 @@ def new_rows(
         if same and old is not None and (old.state, old.kind) == (incident.state, incident.kind):
             continue
         oldest = old.oldest if old is not None else incident.first_bad[0]
-        row = SaidRecord(
-            name(),
-            incident.id,
-            incident.state,
-            _RECORDED,
-            incident.kind,
-            main.suite,
-            main.task,
-            main.name,
-            oldest,
-            revision,
-            job,
-            "",
-            now,
-            details | numbers,
-        )
-        rows.append(row)
+        rows.append(SaidRecord(
+            name(), incident.id, incident.state, "state", incident.kind, *main.key, oldest,
+            revision, job, "", now, details | numbers,
+        ))  # fmt: skip
     for incident in incidents:
         for old in (known[other] for other in incident.also if other in known):
             if old.details.get("joined") != incident.id:
