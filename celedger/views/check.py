@@ -112,7 +112,10 @@ class CheckDocument(Document):
         shares = [m for name in standing.incidents for m in incidents[name].metrics if m.key == key]
         if shares and standing.metric:
             moved = words.moved(shares[0])
-        why = [_since(incidents[name], self.commits) for name in standing.incidents]
+        why = [
+            f"{name} since {words.since(incidents[name], self.commits)}"
+            for name in standing.incidents
+        ]
         remarks = "; ".join(filter(None, [*why, plain(standing.note), _sensitivity(standing)]))
         return (
             standing.task,
@@ -121,10 +124,6 @@ class CheckDocument(Document):
             moved,
             remarks,
         )
-
-
-def _since(incident: Incident, commits: Mapping[str, Commit]) -> str:
-    return f"{incident.id} since {words.since(incident, commits)}"
 
 
 def _sensitivity(standing: MetricStanding) -> str:

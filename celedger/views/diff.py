@@ -138,10 +138,26 @@ class Diff(Document):
         recipes = {task.recipe: task.recipe for task in ledger.tasks()}
         if across_files:
             recipes = {task.recipe: task.without_files for task in ledger.tasks()}
-        comparison = _Known(ledger, state, place, a, b, recipes)
+
+        def judged(change: MetricChange, suite: str, task: str) -> MetricChange:
+            metric, old, new = change.metric, change.a, change.b
+            if metric.direction is Direction.INFO or not old.n or not new.n:
+                return change
+            noise = state.noise_of(suite, task, metric.name)
+            ends = (state, place, (suite, task, metric.name), a, b)
+            came = between(*ends)
+            judgement = compare(
+                metric, noise, came, (old.mean, old.n), (new.mean, new.n),
+                is_known=knows_change(*ends),
+            )  # fmt: skip
+            return replace(
+                change, judgement=judgement, smallest=smallest_change(noise, old.n, new.n),
+                incidents=tuple(incident.id for incident in came),
+            )  # fmt: skip
+
         tasks = tuple(
             _task_diff(
-                comparison, key, [x for x in of_a if (x.suite, x.task) == key],
+                ledger, recipes, judged, key, [x for x in of_a if (x.suite, x.task) == key],
                 [x for x in of_b if (x.suite, x.task) == key],
             )
             for key in sorted({(x.suite, x.task) for x in (*of_a, *of_b)})
@@ -181,53 +197,30 @@ class Diff(Document):
         }
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """The sources of a comparison."""
-
-    ledger: Reader
-    state: State
-    place: Callable[[str], int]
-    a: str
-    b: str
-    recipes: Mapping[str, str]  # of each recipe what must be equal
-
-    def judged(self, change: MetricChange, suite: str, task: str) -> MetricChange:
-        metric, a, b = change.metric, change.a, change.b
-        if metric.direction is Direction.INFO or not a.n or not b.n:
-            return change
-        noise = self.state.noise_of(suite, task, metric.name)
-        ends = (self.state, self.place, (suite, task, metric.name), self.a, self.b)
-        came = between(*ends)
-        return replace(
-            change,
-            judgement=compare(
-                metric, noise, came, (a.mean, a.n), (b.mean, b.n), is_known=knows_change(*ends)
-            ),
-            smallest=smallest_change(noise, a.n, b.n),
-            incidents=tuple(incident.id for incident in came),
-        )
-
-
 def _task_diff(
-    comparison: _Known, key: tuple[str, str], of_a: Sequence[Batch], of_b: Sequence[Batch]
+    ledger: Reader,
+    recipes: Mapping[str, str],
+    judged: Callable[[MetricChange, str, str], MetricChange],
+    key: tuple[str, str],
+    of_a: Sequence[Batch],
+    of_b: Sequence[Batch],
 ) -> TaskDiff:
     """Compare the newest two comparable batches: of one definition and environment, else of one
-    definition, else any."""
+    definition, else any. `recipes` has what must be equal of each recipe."""
     if not of_a or not of_b:
         return TaskDiff(*key, next(iter(of_a), None), next(iter(of_b), None), ())
 
     def agree(pair: tuple[Batch, Batch]) -> tuple[bool, bool]:
         a, b = pair
-        same_recipe = comparison.recipes[a.recipe] == comparison.recipes[b.recipe]
+        same_recipe = recipes[a.recipe] == recipes[b.recipe]
         return same_recipe, same_recipe and a.environment == b.environment
 
     a, b = max(((a, b) for b in of_b for a in of_a), key=agree)
     same_recipe, _ = agree((a, b))
-    diff, ledger = TaskDiff(*key, a, b, (), same_recipe), comparison.ledger
+    diff = TaskDiff(*key, a, b, (), same_recipe)
     names = {m.name for side in (a, b) for m in side.metrics(ledger)}
     changes = []
     for metric in samples.in_order(m for m in ledger.metrics(b.recipe) if m.name in names):
         change = MetricChange(metric, a.sample(metric), b.sample(metric))
-        changes.append(comparison.judged(change, *key) if diff.comparable else change)
+        changes.append(judged(change, *key) if diff.comparable else change)
     return replace(diff, changes=tuple(changes))

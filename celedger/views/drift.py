@@ -44,15 +44,6 @@ _COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
-    """One metric that changed: its cells, and what it is sorted by."""
-
-    cells: tuple[str, ...]
-    position: int
-    size: float  # relative, without its sign
-
-
-@dataclass(frozen=True, slots=True)
 class DriftDocument(Document):
     """`state` holds what was asked for alone; `commits` is the line, oldest first;
     `named` has all commits of it and those of merged branches that are named. `environments`
@@ -69,10 +60,10 @@ class DriftDocument(Document):
     def text(self, width: int = 100) -> str:
         """Return the changes; the ranges to search; then how much was looked at."""
         rows = self._rows()
-        rows.sort(key=lambda row: -row.size if self.by_size else row.position)
+        rows.sort(key=lambda row: -row[2] if self.by_size else row[1])
         lines = []
         if rows:
-            lines += [table(_COLUMNS, [row.cells for row in rows], width=width), ""]
+            lines += [table(_COLUMNS, [cells for cells, *_ in rows], width=width), ""]
         for range_ in self._ranges():
             lines += [*range_, ""]
         state = self.state
@@ -112,20 +103,20 @@ class DriftDocument(Document):
             "aside": state.aside,
         }  # fmt: skip
 
-    def _rows(self) -> list[_Row]:
+    def _rows(self) -> list[tuple[tuple[str, ...], int, float]]:
+        """Return the cells of each metric that changed, the place of the commit, and the size of
+        the change, relative and without its sign."""
         places = {commit.sha: position for position, commit in enumerate(self.commits)}
         rows = []
         for incident in self.state.incidents:
             for metric in (*incident.metrics, *incident.work):
                 cells = self._incident_cells(incident, metric)
                 size = abs(metric.relative or math.inf)
-                rows.append(_Row(cells, places.get(incident.seen_at, -1), size))
+                rows.append((cells, places.get(incident.seen_at, -1), size))
         for change in self.state.changes:
             if change.kind == "improvement":
-                relative = abs(change.size / change.before) if change.before else math.inf
-                rows.append(
-                    _Row(self._change_cells(change), places.get(change.seen_at, -1), relative)
-                )
+                size = abs(change.size / change.before) if change.before else math.inf
+                rows.append((self._change_cells(change), places.get(change.seen_at, -1), size))
         return rows
 
     def _incident_cells(self, incident: Incident, metric: IncidentMetric) -> tuple[str, ...]:

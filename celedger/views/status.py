@@ -73,7 +73,11 @@ class StatusDocument(Document):
             parts += _more(in_force)
         others = {
             "why": [f"{name}: {lines[0]}" for name, lines in self.causes.items()],
-            "over": [self._over(i) for i in self._news_of_the_past()],
+            "over": [
+                f"{i.id} {words.what(i)}: {words.state(i)}"
+                for i in self.state.incidents  # over since a person looked last
+                if not i.in_force and self.seen.get(i.id, i.state) != i.state
+            ],
             "upgrade": [text for text, _ in self.upgrades],
             "suspected": [self._doubt(doubt) for doubt in self.state.doubts],
             "unknown": list(filter(None, [words.unknown_noise(self.state)])),
@@ -111,16 +115,6 @@ class StatusDocument(Document):
             words.since(incident, self.commits), words.whose(incident, self.commits),
             words.state(incident) + aside, f"`{typed}`" if (typed := incident.next()) else "",
         )  # fmt: skip
-
-    def _news_of_the_past(self) -> list[Incident]:
-        """Return what is over since a person looked last."""
-        return [
-            i for i in self.state.incidents
-            if not i.in_force and self.seen.get(i.id, i.state) != i.state
-        ]  # fmt: skip
-
-    def _over(self, incident: Incident) -> str:
-        return f"{incident.id} {words.what(incident)}: {words.state(incident)}"
 
     def _doubt(self, doubt: Doubt) -> str:
         amount = relative(doubt.change, doubt.before)
