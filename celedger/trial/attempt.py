@@ -241,7 +241,7 @@ class Attempt:
             self.named.began = True
         self._follow(end=True)
         self.peak = max(self.peak, float(end.max_rss))
-        self.heaps.append(end.heap or station.preloaded_heap(self.task, python, env))
+        self.heaps.append(end.heap or station.launchers.heap(python, self.task.preload, env))
         self.files = max(self.files, end.files)
         return end
 

@@ -197,8 +197,8 @@ def judge_outside(
     trials: Path,
     trial_paths: Iterable[Path],
 ) -> Outside:
-    """Judge the paths that a trial named in the folders `beside`. `commit` is the tree at which it
-    ran; `trials` is the folder of trials' files, `own` the one of this trial. Raises
+    """Judge the paths that a trial named in the `outside_folders`. `commit` is the tree at which it
+    ran; `trials` is the folder of trials' files, `trial_paths` are those of this one. Raises
     RepositoryError."""
     git, state = _inside(repository.common_dir), _inside(repository.state_dir)
     others, checkouts = _inside(trials), _inside(repository.state_dir / "checkouts")
@@ -510,5 +510,7 @@ class Reuse:
 def measured(task: Task) -> list[str]:
     """Return the metrics without a value in a re-used result: speed, memory and telemetry of a
     trial vary."""
-    telemetry = {m.name for m in protocol.TELEMETRY}
-    return [m.name for m in task.metrics if m.kind in CLOCKED or m.name in telemetry]
+    return [
+        m.name for m in task.metrics
+        if m.kind in CLOCKED or m.name in protocol.TELEMETRY_NAMES
+    ]  # fmt: skip

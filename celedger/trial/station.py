@@ -318,10 +318,6 @@ class Station:
             self.listen(events.Remark(f"{task.name} starts cold: {fork}"))
         return None
 
-    def preloaded_heap(self, task: Task, python: str, env: Mapping[str, str]) -> int:
-        """Return the bytes of heap that the suite's preloaded modules take, 0 if not known."""
-        return self.launchers.heap(python, task.preload, env)
-
     @property
     def checkout(self) -> Checkout:
         """Return the checkout of this command, taken at first use."""

@@ -300,11 +300,12 @@ def in_turns(
 
 
 def settled(ledger: Ledger, task: Task, current: Environment) -> Environment:
-    """Return the environment under which the ledger stores a trial of a task that would run `here`.
+    """Return the environment under which the ledger stores a trial of a task that would run in the
+    `current` one.
 
     Packages that none of its trials imported do not count; all do where that is not known. It is
-    the newest environment of the task that differs from `here` in no package that counts, else
-    `here` itself, which names them.
+    the newest environment of the task that differs from `current` in no package that counts, else
+    `current` itself, which names them.
     """
     ran_in = ledger.environments_of(task.recipe)
     if current.fingerprint in ran_in:
