@@ -13,7 +13,6 @@ from celedger.cli.session import Options, find, keep_out_of_git, note, warn
 
 if TYPE_CHECKING:
     from celedger.repo import Repository
-    from celedger.suite.propose import TaskProposal
 
 _CONFIGURATION = """\
 # celedger's configuration; `celedger --help` names the verbs. All paths are relative to here.
@@ -87,7 +86,11 @@ def init(
     gate.review(requests.starts if suite not in existing else [], texts=requests.texts)
     print(f"ledger   {settings.ledger} (kept out of git by .git/info/exclude)")
     if proposal is not None:
-        print(f"trains   {proposal.script}: {_description(proposal)}")
+        watched = [*proposal.metrics, *(["step_time", "memory_growth"] * bool(proposal.preload))]
+        print(
+            f"trains   {proposal.script}: {proposal.trains_by}; "
+            f"watched: {', '.join(watched) or 'duration and memory'}"
+        )
     elif suite not in existing:
         warn(
             f"no script here looks like a training: {folder / 'first.py'} is an example, which "
@@ -100,12 +103,6 @@ def init(
         note(f"celedger: the configured suite is {settings.suite!r}; use --suite {suite}")
     print(options.retyped("To train after every merge by itself: `celedger hook install`."))
     return Status.GOOD
-
-
-def _description(proposal: TaskProposal) -> str:
-    """Return what was recognised in a script, and what is watched of it."""
-    watched = [*proposal.metrics, *(["step_time", "memory_growth"] * bool(proposal.preload))]
-    return f"{proposal.trains_by}; watched: {', '.join(watched) or 'duration and memory'}"
 
 
 def _check_interpreters(repository: Repository, folder: Path, available: str) -> None:

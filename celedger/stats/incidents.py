@@ -374,11 +374,8 @@ class _Assembly:
         """Return True for a slow rise that is sure, or was told before and is probable still."""
         if step.kind is not StepKind.DRIFT or step.size <= 0:
             return False
-        was = any(
-            c.told is not None and c.told.kind is StepKind.DRIFT
-            for c in self.causes
-            if c.told is not None and _inside(c.told.first, c.told.last, step)
-        )
+        told = [c.told for c in self.causes if c.told is not None]
+        was = any(t.kind is StepKind.DRIFT and _inside(t.first, t.last, step) for t in told)
         return step.probability >= (KEPT if was else OPEN)
 
     def _is_told_twice(self, lost: _Cause, other: _Cause) -> bool:

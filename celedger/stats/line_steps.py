@@ -295,13 +295,10 @@ class LineSteps:
     def commit_set(self, key: MetricKey, step: Step) -> CommitSet:
         return commit_set(step, self._named[key].get(step, {}))
 
-    def is_named(self, key: MetricKey, step: Step) -> bool:
-        return step in self._named[key]
-
     def rank(self, key: MetricKey, step: Step) -> tuple[bool, float]:
         """Return an order of steps: named ones first, then by size in units of the floor."""
         unit = self.floor(key, step.before) or step.error or step.unit
-        return not self.is_named(key, step), -abs(step.size) / max(unit, 1e-300)
+        return step not in self._named[key], -abs(step.size) / max(unit, 1e-300)
 
     def improvements(self, fall: Fall) -> list[tuple[MetricKey, Step]]:
         """Return the steps of a fall that are sure, and larger than the floor."""

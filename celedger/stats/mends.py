@@ -81,7 +81,8 @@ class MetricLevels:
     def _narrow(self, step: Step) -> None:
         """Make the difference of two levels what was measured side by side."""
         before, after = self._ends[step]
-        prior = self._variance_between(after, before)
+        v = self.covariance
+        prior = float(v[after, after] + v[before, before] - 2 * v[after, before])
         if prior <= 0:
             return
         wanted = max(step.error**2, 1e-12 * prior)
@@ -101,10 +102,6 @@ class MetricLevels:
         before, after = self._ends[later[0]][0], self._ends[earlier[-1]][1]
         if before != after and self._ends[later[0]][1] <= after:
             self._observe(after, before, contrast.difference, contrast.error**2)
-
-    def _variance_between(self, a: int, b: int) -> float:
-        v = self.covariance
-        return float(v[a, a] + v[b, b] - 2 * v[a, b])
 
     def _observe(self, a: int, b: int, seen: float, variance: float) -> None:
         """Update by: level a - level b was seen as this."""

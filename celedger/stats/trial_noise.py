@@ -171,7 +171,7 @@ def _integral(values: Floats, sd: Floats, shapes: int) -> Floats:
             mixed += rate * modes[MODE_DISTANCES.index(distance)]
         result[..., h] = np.log((mixed.prod(-1) * weight).sum((1, 3)) + 1e-300)
     spacing = _AROUND[1] - _AROUND[0]
-    likelihood: Floats = result + np.log(spacing * sd)[..., None] * 1.0
+    likelihood: Floats = result + np.log(spacing * sd)[..., None]
     likelihood -= values.shape[1] * np.log(sd)[..., None]
     return likelihood
 

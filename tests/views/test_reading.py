@@ -47,7 +47,7 @@ def rows(history: Any, made: list[Commit], commit: Commit) -> CommitRows:
     return CommitRows.of(history.ledger, commit.sha, state(history, made))
 
 
-def log(history: Any, made: list[Commit], limit: int | None = 20) -> Log:
+def log(history: Any, made: list[Commit], limit: int = 20) -> Log:
     return Log.of(history.ledger, state(history, made), limit)
 
 
