@@ -24,6 +24,10 @@ class Status(IntEnum):
     CLOSED_PIPE = 141
 
 
+TYPED = 12
+"""Digits of a hash in a command: enough for a large repository."""
+
+
 def command(verb: str, *words: str, **options: str | None) -> str:
     """Return a command for a person to type, in backquotes and quoted for a shell: its words, then
     the options that have a value."""

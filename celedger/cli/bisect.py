@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from celedger.base.errors import CeledgerError, Status, UsageError
+from celedger.base.errors import TYPED, CeledgerError, Status, UsageError
 from celedger.base.text import whole_percent
 from celedger.cli import options, verbs
 from celedger.cli.session import (
-    TYPED,
     Options,
     Session,
     load_suite,

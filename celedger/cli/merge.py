@@ -19,13 +19,15 @@ if TYPE_CHECKING:
     from celedger.repo import Repository
     from celedger.service.imports import Run
 
+_DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Show what would be added; change nothing.")
+]
+
 
 def merge(
     context: typer.Context,
     other: Annotated[Path, typer.Argument(metavar="FILE", help="Another ledger.")],
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be added; change nothing.")
-    ] = False,
+    dry_run: _DryRun = False,
     unrelated: Annotated[
         bool,
         typer.Option("--unrelated", help="Also if it has no commit of this repository."),
@@ -95,9 +97,7 @@ def import_(
         list[str] | None,
         typer.Option(metavar="METRIC", help="One that is better when higher; may be repeated."),
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be added; change nothing.")
-    ] = False,
+    dry_run: _DryRun = False,
     json: options.Json = False,
 ) -> int:
     """Add runs that another program recorded, each at its commit.

@@ -110,6 +110,7 @@ Range = Annotated[str, typer.Argument(metavar="REV | A..B", help="A commit, or a
 History = Annotated[
     str, typer.Argument(metavar="REV | A..B", help="Up to this commit, or this range.")
 ]
+EveryCommit = Annotated[bool, typer.Option("--all", help="Include commits of merged branches.")]
 Revisions = Annotated[
     list[str],
     typer.Argument(metavar="REV...", help="The commits to compare; `.` is the working tree."),

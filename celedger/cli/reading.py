@@ -141,9 +141,7 @@ def drift(
     sort: Annotated[
         Sorting, typer.Option(help="By time, or by how much a commit moved a metric.")
     ] = Sorting.TIME,
-    every: Annotated[
-        bool, typer.Option("--all", help="Include commits of merged branches.")
-    ] = False,
+    every: options.EveryCommit = False,
     json: options.Json = False,
 ) -> int:
     """Show where a metric changed or a task failed.

@@ -48,9 +48,7 @@ def run(
     steps: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Only N commits, spread over the range.")
     ] = None,
-    every: Annotated[
-        bool, typer.Option("--all", help="Include commits of merged branches.")
-    ] = False,
+    every: options.EveryCommit = False,
     force: Annotated[
         bool, typer.Option("--force", help="Repeat trials that the ledger holds.")
     ] = False,

@@ -338,7 +338,6 @@ def keep(
         warn(f"the answer is not kept: {error}")
 
 
-TYPED = 12  # digits of a hash in a command that is kept
 _OF_ONE_ANSWER = ("json", "output", "dump")  # say nothing of what is answered
 
 

@@ -11,11 +11,9 @@ from enum import StrEnum
 from typing import Any
 
 from celedger.base import plugins
-from celedger.base.errors import Status, command
+from celedger.base.errors import TYPED, Status, command
 from celedger.base.model import FEWEST_REPEATS, FindingRecord, IncidentState, Kind
 
-TYPED = 12
-"""Digits of a hash in a command: enough for a large repository."""
 IN_FORCE = (IncidentState.OPEN, IncidentState.PARTLY)
 DRIFT = "drift"  # the kind of a slow one
 PER_STEP = "a step"  # the unit of the counts of a signature

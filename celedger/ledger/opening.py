@@ -29,6 +29,7 @@ from celedger.base.errors import LedgerDamaged, LedgerError, RepositoryError, ex
 from celedger.base.text import plain
 from celedger.ledger import checksums, schema, validation
 
+_ENDS = ("", "-wal", "-shm", "-journal")  # of the names of SQLite's files
 _OPCODES = 100_000  # of SQLite between two looks at signals: a millisecond
 # What a ledger of ours never needs more of.
 _LIMITS = {
@@ -344,7 +345,7 @@ def refuse_planted(path: Path, *folders: Path, may_be_tracked: bool = False) -> 
     write through the other. An example that is only read `may_be_tracked`."""
     from celedger.repo import tracked_in
 
-    names = [f"{path.name}{end}" for end in ("", "-wal", "-shm", "-journal")]
+    names = [f"{path.name}{end}" for end in _ENDS]
     if tracked := tracked_in(path.parent, [*names[may_be_tracked:], files.PRIVATE]):
         where = shlex.quote(str(path.parent))
         raise RepositoryError(
@@ -450,8 +451,8 @@ def _make(path: Path) -> None:
         if size(path):
             return  # another process was first
         draft = files.beside(path) / f"{path.name}.draft"
-        for suffix in ("", "-wal", "-shm", "-journal"):
-            Path(f"{draft}{suffix}").unlink(missing_ok=True)
+        for end in _ENDS:
+            Path(f"{draft}{end}").unlink(missing_ok=True)
         with contextlib.closing(_connect(draft, "mode=rwc")) as connection:
             schema.migrate(connection)
             connection.execute(f"PRAGMA journal_mode = {_journal(path)}")
@@ -461,7 +462,7 @@ def _make(path: Path) -> None:
 def install(draft: Path, path: Path) -> None:
     """Rename a ledger into place, so that it is there after a power cut too. A -wal whose ledger
     was deleted would be replayed onto it."""
-    for suffix in ("-wal", "-shm", "-journal"):
+    for suffix in _ENDS[1:]:
         Path(f"{path}{suffix}").unlink(missing_ok=True)
     draft.replace(path)
     descriptor = os.open(path.parent, os.O_RDONLY)

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from celedger.base.errors import command
+from celedger.base.errors import TYPED, command
 from celedger.base.model import BisectRecord, Commit, FindingRecord
-from celedger.judge.incident import DRIFT, TYPED, WORK, Doubt, Incident, LevelChange
+from celedger.judge.incident import DRIFT, WORK, Doubt, Incident, LevelChange
 from celedger.page import health, links
 from celedger.page.health import RECENT, Health
 from celedger.page.series import Measured

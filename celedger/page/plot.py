@@ -30,9 +30,7 @@ def drift(
     revision: options.History = "HEAD",
     task: options.TaskName = None,
     metric: options.Metric = None,
-    every: Annotated[
-        bool, typer.Option("--all", help="Include commits of merged branches.")
-    ] = False,
+    every: options.EveryCommit = False,
     output: options.Output = None,
 ) -> int:
     """Draw a metric over commits.

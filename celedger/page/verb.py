@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 def report(
     context: typer.Context,
     revision: options.History = "HEAD",
-    every: Annotated[
-        bool, typer.Option("--all", help="Include commits of merged branches.")
-    ] = False,
+    every: options.EveryCommit = False,
     output: Annotated[
         Path | None,
         typer.Option(

@@ -38,9 +38,8 @@ from celedger.base.model import (
 )
 from celedger.ledger import Ledger, ulid
 from celedger.trial import protocol
-from celedger.trial.report_sources import EventFiles
+from celedger.trial.report_sources import UNFIT, EventFiles
 
-_NAME = re.compile(r"[^A-Za-z0-9_./-]+")
 _TASK = re.compile(r"[^A-Za-z0-9_.-]+")
 _TO_SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 
@@ -76,7 +75,7 @@ def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _metric(name: str) -> str:
-    name = _NAME.sub("_", name)[:64]
+    name = UNFIT.sub("_", name)[:64]
     return name if name[:1].isalpha() or name[:1] == "_" else f"_{name}"[:64]
 
 

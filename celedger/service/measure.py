@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
-from celedger.base.errors import CeledgerError
+from celedger.base.errors import TYPED, CeledgerError
 from celedger.base.model import Commit, Task, TrialRecord
 from celedger.judge import memory
-from celedger.judge.incident import TYPED, State
+from celedger.judge.incident import State
 from celedger.judge.line import Line
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from celedger.base import files, locks
 from celedger.base.config import FILES, SUITES, Config
-from celedger.base.errors import CeledgerError, LedgerError, LedgerGone
+from celedger.base.errors import TYPED, CeledgerError, LedgerError, LedgerGone
 from celedger.base.model import (
     Commit,
     JobState,
@@ -34,7 +34,7 @@ from celedger.base.model import (
     TrialRecord,
 )
 from celedger.base.text import some
-from celedger.judge.incident import TYPED, Incident, Standing, State
+from celedger.judge.incident import Incident, Standing, State
 from celedger.ledger import Ledger
 from celedger.repo import Repository
 from celedger.service import hooks

@@ -26,7 +26,7 @@ from celedger.suite.toml_table import TomlTable
 Reader = Callable[[object], Any]
 MetricTables = Mapping[str, Mapping[str, object]]  # metric name -> what is said of it
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
-_METRIC = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]{0,63}")
+METRIC = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +254,7 @@ def _metric_tables(where: str, value: object) -> MetricTables:
     by_name = {}
     for name, entry in value.items():
         body = TomlTable(f"{where} metric {name!r}", entry, _OF_METRIC)
-        if not _METRIC.fullmatch(name):
+        if not METRIC.fullmatch(name):
             body.fail("has no good name", "up to 64 letters, digits, and any of _ . / -")
         by_name[name] = body.values
     return by_name

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
+from celedger.suite.loading import METRIC
+
 _LARGEST = 1 << 18  # bytes of a source that is read
 _MOST = 1000  # sources, those nearest to the root first: parsing one takes 2 ms
-_METRIC = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]{0,63}")
 _PLAIN = re.compile(r"[\w./+-]+")
 _LOWER = frozenset({
     "loss", "error", "err", "mse", "rmse", "mae", "nll", "ppl", "perplexity", "bpc", "wer", "cer",
@@ -180,7 +181,7 @@ def _of_benchmarks(root: Path, names: Iterable[str]) -> TaskProposal | None:
 def _judged(names: Sequence[str]) -> dict[str, str]:
     """Return which of these metrics are worth watching, with the direction that is better."""
     metrics = {}
-    for name in filter(_METRIC.fullmatch, dict.fromkeys(names)):
+    for name in filter(METRIC.fullmatch, dict.fromkeys(names)):
         words = _words(name)
         if words & (_LOWER | _HIGHER):
             metrics[name] = "lower" if words & _LOWER else "higher"

@@ -26,7 +26,7 @@ _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")  # colours may separate a name
 _HEAD, _FOOT = 12, 4  # bytes before and after a record: its length, and checksums
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types
 _FLOAT, _DOUBLE = 1, 2  # DataType of a TensorProto
-_UNFIT = re.compile(r"[^A-Za-z0-9_./-]+")
+UNFIT = re.compile(r"[^A-Za-z0-9_./-]+")  # no part of a metric's name
 
 
 class Printed:
@@ -153,7 +153,7 @@ class _EventFile:
             if tag.rpartition("/")[2] == "epoch":
                 self._epoch = value
             else:
-                name = _UNFIT.sub("_", tag)[:64]
+                name = UNFIT.sub("_", tag)[:64]
                 values[name if name[:1].isalpha() else f"_{name}"[:64]] = value
         if not values:
             return []

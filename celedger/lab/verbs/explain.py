@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from celedger.base.errors import CannotJudge, Status, UsageError
+from celedger.base.errors import TYPED, CannotJudge, Status, UsageError
 from celedger.cli import options, synthetic
-from celedger.cli.session import TYPED, command_line, diagnosing, keep, note
+from celedger.cli.session import command_line, diagnosing, keep, note
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

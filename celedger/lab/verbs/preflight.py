@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from celedger.base.errors import Status
+from celedger.base.errors import TYPED, Status
 from celedger.cli import options
-from celedger.cli.session import TYPED, command_line, diagnosing, keep
+from celedger.cli.session import command_line, diagnosing, keep
 from celedger.cli.synthetic import apart_for
 
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from celedger.base.errors import Status, UsageError
+from celedger.base.errors import TYPED, Status, UsageError
 from celedger.cli import options
-from celedger.cli.session import TYPED, command_line, diagnosing, keep
+from celedger.cli.session import command_line, diagnosing, keep
 from celedger.cli.synthetic import apart_for
 
 if TYPE_CHECKING:
