@@ -78,7 +78,7 @@ def status(
             print("no trial runs")
             return Status.GOOD
         queue = queue_document(repository, settings, None)
-        hint = _queue_hint(queue) or _first_command(repository, settings)
+        hint = _queue_hint(queue) or _first_command(settings)
         document = StatusDocument(time.time(), (), queue, State(""), {}, {}, hint, servers)
         options.answer(document, json, typed.retyped)
         return Status.GOOD
@@ -192,7 +192,7 @@ def _queue_hint(queue: QueueDocument) -> str:
     return ""
 
 
-def _first_command(repository: Repository, settings: Config) -> str:
+def _first_command(settings: Config) -> str:
     from celedger import suite as suites
 
     if suites.suites_in(settings.suites) or settings.suite:

@@ -79,7 +79,6 @@ class Incident:
         closed_at: The commit that mended it, "" while it is not.
         message: What a failing trial said; its `ulid`.
         is_measured: False if its tasks are measured no more.
-        who: The author of `likeliest`, where the set is that one commit.
         why: What a person wrote who accepted or dismissed it.
         also: Its other names, which another ledger gave it; it answers to all.
         work: The counts of a step that rose by the same cause, as signatures show them.
@@ -363,10 +362,6 @@ class Standing(StrEnum):
     TOO_NOISY = "too-noisy"
     BETTER = "better"
     SAME = "same"
-
-    @property
-    def passes(self) -> bool:
-        return self in (Standing.BETTER, Standing.SAME)
 
 
 @dataclass(frozen=True, slots=True)

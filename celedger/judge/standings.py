@@ -91,7 +91,7 @@ def _of_metric(
         return MetricStanding(
             *key, kind, declared, worse, unit=metric.unit, note="not measured here"
         )
-    kind, note = _kind(derivation, key, metric, place, own, numbers)
+    kind, note = _kind(derivation, key, place, own, numbers)
     if worse:
         kind, note = Standing.WORSE, ""
     return MetricStanding(
@@ -194,7 +194,6 @@ def _settled_at(derivation: Derivation, incident: Incident) -> int:
 def _kind(
     derivation: Derivation,
     key: MetricKey,
-    metric: Metric,
     place: int,
     own: Sequence[Incident],
     numbers: _Numbers,

@@ -53,14 +53,6 @@ def _digits(number: int, count: int) -> str:
     return "".join(_ALPHABET[number >> shift & 31] for shift in range(5 * count - 5, -1, -5))
 
 
-def time(ulid: str) -> float:
-    """Return when it was made, in seconds since the epoch."""
-    millisecond = 0
-    for letter in ulid[:10]:
-        millisecond = millisecond * 32 + _ALPHABET.index(letter)
-    return millisecond / 1000
-
-
 def is_valid(ulid: object) -> bool:
     """Return True for what `new` can have made."""
     return isinstance(ulid, str) and _ULID.fullmatch(ulid) is not None

@@ -206,8 +206,7 @@ def _result(job: _Job, passed: Passed, budget: float) -> ChainResult:
     metric, stretch = job.metric, job.stretch
     moments, level, variance = passed.moments, passed.level, passed.variance
     if stretch is not None:
-        old = settled.result(job.series.kept, job.chain)
-        assert old is not None  # it is kept with every stretch
+        old = settled.result(job.series.kept, job.chain)  # it is kept with every stretch
         moments = np.concatenate([old.moments[: stretch.first], moments])
         level = np.concatenate([old.level[: stretch.first], level])
         variance = np.concatenate([old.variance[: stretch.first], variance])
@@ -305,9 +304,8 @@ def _history(series: Series, noise: TrialNoise, chains: Sequence[CommitNodes]) -
     """Join what is kept of a metric's chains."""
     nodes: list[Node] = []
     steps: list[Step] = []
-    for chain in chains:
+    for chain in chains:  # each was just passed, or is current
         result = settled.result(series.kept, int(chain.chain[0]))
-        assert result is not None  # each chain was just passed, or is current
         newest = max(((s.last, s.node) for s in result.steps), default=None)
         for step in result.steps:
             is_newest = (step.last, step.node) == newest

@@ -30,15 +30,17 @@ from celedger.stats.sessions import Contrast, RiseVerdict
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """Attributes:
-    incidents: All told ones and the new ones, oldest first.
-    suspected: Steps up that are not sure enough to open; larger than the floor.
-    changes: Steps down that mend nothing: improvements.
-    rises: The newest steps up of P >= .5, and those that were sure once and are doubted now: if
-        HEAD is lower, a control of the risen commit decides.
-    last_fall: The newest fall of the line, None without one.
-    disturbed: Controls that showed a rise to be false: leave out the trials of `old` in
-        `high_sessions`.
+    """What the steps of a line are, taken together.
+
+    Attributes:
+        incidents: All told ones and the new ones, oldest first.
+        suspected: Steps up that are not sure enough to open; larger than the floor.
+        changes: Steps down that mend nothing: improvements.
+        rises: The newest steps up of P >= .5, and those that were sure once and are doubted now: if
+            HEAD is lower, a control of the risen commit decides.
+        last_fall: The newest fall of the line, None without one.
+        disturbed: Controls that showed a rise to be false: leave out the trials of `old` in
+            `high_sessions`.
     """
 
     incidents: tuple[StepIncident, ...]
@@ -59,12 +61,9 @@ class _Cause:
 
     def add(self, key: MetricKey, step: Step, commits: CommitSet) -> None:
         self.members[key] = step
-        if self.commits is None:
-            self.commits = commits
-        elif self.commits.meets(commits):
-            self.commits = self.commits.both(commits)
-        else:
-            self.commits = self.commits.either(commits)
+        assert self.commits is not None  # no step is added to what has no set
+        meets = self.commits.meets(commits)
+        self.commits = self.commits.both(commits) if meets else self.commits.either(commits)
 
     def kind(self) -> StepKind:
         drifts = [s.kind is StepKind.DRIFT for s in self.members.values()]

@@ -272,12 +272,10 @@ def restored(stored: Sequence[Sequence[Any]]) -> list[Step]:
     ]
 
 
-def result(kept: Kept, chain: int) -> ChainResult | None:
+def result(kept: Kept, chain: int) -> ChainResult:
     """Return the result that was kept of a chain."""
     name = f"chain {chain}"
-    facts = kept.facts.get(name)
-    if facts is None:
-        return None
+    facts = kept.facts[name]
     level = kept.arrays[f"{name} level"]
     moments = np.zeros((len(level), 2, 6))
     moments[kept.arrays[f"{name} places"]] = kept.arrays[f"{name} moments"]

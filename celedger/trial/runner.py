@@ -48,7 +48,7 @@ class Bench:
     def __exit__(self, *error: object) -> None:
         if self.pool is not None:
             self.pool.close()
-        self.station.__exit__(*error)
+        self.station.close()
 
     @property
     def suite(self) -> Suite:

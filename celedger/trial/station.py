@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random, SystemRandom
-from typing import Any, Self
+from typing import Any
 
 from celedger.base import files
 from celedger.base.errors import CannotJudge, MachineError, explained
@@ -93,10 +93,7 @@ class Station:
     _measuring: bool = False
     _cold: set[str] = field(default_factory=set)  # reasons already reported
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
+    def close(self) -> None:
         self.launchers.close()
         if self._checkout is not None:
             self._checkout.close()

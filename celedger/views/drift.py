@@ -124,7 +124,7 @@ class DriftDocument(Document):
         is_number = math.isfinite(metric.change)
         moved = f"{words.moved(metric)} worse" if is_number else words.effect(incident, metric)
         sha = incident.likeliest if incident.is_named else incident.first_bad[-1]
-        commit = self._commit(sha)
+        commit = self.named.get(sha)
         return (
             name, short(sha), iso_date(commit.commit_time) if commit else "",
             moved, words.levels(metric) if is_number else "",
@@ -136,7 +136,7 @@ class DriftDocument(Document):
         )  # fmt: skip
 
     def _change_cells(self, change: LevelChange) -> tuple[str, ...]:
-        commit = self._commit(change.seen_at)
+        commit = self.named.get(change.seen_at)
         digits = (change.high - change.low) / 4  # two standard errors to each side
         levels = (measure(x, digits, unit=change.unit) for x in (change.before, change.after))
         moved = amount(change.size, change.before, unit=change.unit)
@@ -165,9 +165,6 @@ class DriftDocument(Document):
                     [f"{name}: better {where}, {count(len(change.among), 'commit')}", f"  {typed}"]
                 )
         return ranges
-
-    def _commit(self, sha: str) -> Commit | None:
-        return self.named.get(sha)
 
 
 def narrowed(
