@@ -117,6 +117,28 @@ for step in range(12):
         optimiser = torch.optim.Adam(net.parameters(), lr=2.5e-4)
 """
 )
+TWO_OPTIMISERS = (
+    START
+    + """\
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(2.0))
+        self.first, self.last = nn.Linear(8, 16), nn.Linear(16, 4)
+    def forward(self, x):
+        return self.scale * self.last(self.first(x).relu())
+net = Net()
+first = torch.optim.SGD([net.scale, *net.first.parameters()], lr=0.01)
+second = torch.optim.Adam(net.last.parameters(), lr=0.01)
+for step in range(16):
+    loss = net(torch.randn(16, 8)).square().mean()
+    first.zero_grad()
+    second.zero_grad()
+    loss.backward()
+    first.step()
+    second.step()
+"""
+)
 
 
 def watched(server: TrainingServer, text: str, **options: Any) -> list[WatchpointFinding]:
@@ -152,3 +174,10 @@ def test_heads_ends_of_branches_and_loaded_weights_are_no_false_start(
     server: TrainingServer,
 ) -> None:
     assert [one.watchpoint.name for one in watched(server, PPO)] == []
+
+
+def test_a_number_among_the_parameters_has_no_units(server: TrainingServer) -> None:
+    """A temperature, as CLIP's, ended the verb with an IndexError."""
+    (training,) = read(server.train(TWO_OPTIMISERS, "watch"))
+    assert judge(training, {}).findings == ()
+    assert training.length == 32  # 31 were told: the second optimiser's steps have no loss

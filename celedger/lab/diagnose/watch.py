@@ -219,13 +219,6 @@ WATCHPOINTS = (
         "draw the first weights at random: units that begin alike stay alike",
         watch_rules.alike, below=True,
     ),
-    # MindInsight compares with rtol 1e-5; here not one bit of any element changed.
-    Watchpoint(
-        "weight-unchanged", 0.0, "largest change of an element",
-        "look for a detach(), a no_grad() or an unused branch before it, for the learning rate, and"
-        " whether the optimiser holds it; freeze on purpose with requires_grad_(False)",
-        watch_rules.stuck, below=True,
-    ),
     # Guidance is |Δw| / |w| near 1e-3 (Karpathy, CS231n, "Ratio of weights:updates"); averaged_cnn,
     # trained at a high rate on purpose, reaches 0.5. A weight that changes by more than its own
     # norm is a new one. MindInsight recommends the same.
@@ -233,21 +226,6 @@ WATCHPOINTS = (
         "weight-change-large", 1.0, "|Δw| / |w| of a step",
         "lower the learning rate, tenfold at first; warm it up; clip the gradient's norm",
         watch_rules.large_change,
-    ),
-    # A ten-thousandth of the guidance: at 1e-7 float32 rounds the step to nothing (2^-24 = 6e-8).
-    # MindInsight recommends 1e-4, at which the last steps of a falling schedule would fire.
-    Watchpoint(
-        "weight-change-small", 1e-6, "|Δw| / |w|, the most of any step",
-        "raise the learning rate; look whether the layer is meant to be trained",
-        watch_rules.small_change, below=True,
-    ),
-    # Layers of the suites differ by 50 times at most. MindInsight: mean below 1e-9, for any scale
-    # of the loss.
-    Watchpoint(
-        "gradient-vanishing", 1e-4, "RMS of its gradient beside the largest layer's",
-        "ReLU or GELU for sigmoid and tanh; normalisation layers; residual connections; He's"
-        " initialisation",
-        watch_rules.vanishing, below=True,
     ),
     # Gradients of the suites grow 2 times at most.
     Watchpoint(
@@ -272,6 +250,28 @@ WATCHPOINTS = (
         "saturated", 0.9, "share of values at the flat ends",
         "smaller first weights, a normalisation layer before it, or another non-linearity",
         watch_rules.saturated,
+    ),
+    # MindInsight compares with rtol 1e-5; here not one bit of any element changed.
+    Watchpoint(
+        "weight-unchanged", 0.0, "largest change of an element",
+        "look for a detach(), a no_grad() or an unused branch before it, for the learning rate, and"
+        " whether the optimiser holds it; freeze on purpose with requires_grad_(False)",
+        watch_rules.stuck, below=True,
+    ),
+    # A ten-thousandth of the guidance: at 1e-7 float32 rounds the step to nothing (2^-24 = 6e-8).
+    # MindInsight recommends 1e-4, at which the last steps of a falling schedule would fire.
+    Watchpoint(
+        "weight-change-small", 1e-6, "|Δw| / |w|, the most of any step",
+        "raise the learning rate; look whether the layer is meant to be trained",
+        watch_rules.small_change, below=True,
+    ),
+    # Layers of the suites differ by 50 times at most. MindInsight: mean below 1e-9, for any scale
+    # of the loss.
+    Watchpoint(
+        "gradient-vanishing", 1e-4, "RMS of its gradient beside the largest layer's",
+        "ReLU or GELU for sigmoid and tanh; normalisation layers; residual connections; He's"
+        " initialisation",
+        watch_rules.vanishing, below=True,
     ),
     # Five standard errors: of a million trainings that learn nothing, one falls so far by chance.
     Watchpoint(

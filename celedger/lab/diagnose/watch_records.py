@@ -124,6 +124,7 @@ class Watched:
     """One training, as far as it ran. `scales`: of each step with a gradient scaler its number, the
     loss scale, and whether the step was skipped."""
 
+    length: int  # in steps
     parameters: Mapping[str, Parameter]
     optimisers: int
     losses: Sequence[tuple[int, float]]
@@ -144,10 +145,6 @@ class Watched:
         return module, f"{tensor} of {attribute}" if tensor else attribute
 
     @property
-    def length(self) -> int:
-        return 1 + max([s for s, _ in self.losses] + [step.number for step in self.steps])
-
-    @property
     def half(self) -> str:
         return next((step.half for step in self.steps if step.half), "")
 
@@ -164,7 +161,7 @@ def read(out: Path) -> list[Watched]:
             last = parts[-1]
             parameters = {n: Parameter(n, **about) for n, about in last["parameters"].items()}
             trainings.append(Watched(
-                parameters, last["optimisers"], losses, steps,
+                last["steps"], parameters, last["optimisers"], losses, steps,
                 [(step, scale, skipped) for step, _, scale, skipped in rows if scale is not None],
                 rank_of(folder),
                 [(int(i), float(loss), int(step)) for i, loss, step in last.get("samples", ())],

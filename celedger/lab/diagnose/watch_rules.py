@@ -22,6 +22,7 @@ STUCK = 4  # sampled steps with a stuck weight or the same batch before it fires
 LOSSES = 5  # least number of losses compared with the first ones
 SEEN, MISSED = 5.0, 0.1  # standard errors, and the share of a loss whose fall has to be so many
 ENOUGH = 100  # values, below which a share of them is no evidence
+_DATA = "look at what makes the batch; `celedger preflight` names the row"
 UNSEEN = "no module was called: the forward pass was not looked at"
 
 
@@ -34,6 +35,7 @@ class TensorPlace:
     tensor: str
     figure: float
     note: str = ""  # what else to report
+    advice: str = ""  # instead of the watchpoint's
 
 
 Beyond = Callable[[float], bool]  # is a figure beyond the threshold?
@@ -71,8 +73,7 @@ def overflow(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
             continue  # a gradient scaler causes infinite gradients by design, to find its scale
         row = _first_broken(step, beyond)
         if row is not None:
-            data = row.what == "in" and row.parent is None and not row.trainable
-            operator = None if data else _broken_operator(step, row.size)
+            operator = None if _is_data(row) else _broken_operator(step, row.size)
             yield operator or _broken_tensor(training, step, row)
             return
     for number, loss in training.losses:
@@ -98,6 +99,10 @@ def _first_broken(step: WatchedStep, beyond: Beyond) -> TensorFigures | None:
     return next((row for row in broken if row.trainable or row not in masks), None)
 
 
+def _is_data(row: TensorFigures) -> bool:
+    return row.what == "in" and row.parent is None and not row.trainable
+
+
 def _broken_operator(step: WatchedStep, figure: float) -> TensorPlace | None:
     if step.broke is None or math.isfinite(figure):
         return None
@@ -115,10 +120,12 @@ def _broken_tensor(training: Watched, step: WatchedStep, row: TensorFigures) -> 
     if row.kind == "parameter":
         module, tensor = training.place_of(row.name, "gradient")
     note = "the first module to produce it: what it was given is finite"
-    if row.what == "in" and row.parent is None:
+    if _is_data(row):
         tensor, note = f"{row.tensor} (the data)", "the batch itself is not finite"
-    elif row.what == "in":  # computed by no module, so by the code around the call
-        module, tensor = row.parent or "", f"what it gives to {row.name}"
+        return TensorPlace(step.number, module, tensor, row.size, note, _DATA)
+    if row.what == "in":  # computed by no module, so by the code around the call
+        module = FUNCTION if row.parent is None else row.parent
+        tensor = f"what is given to {row.name or 'the model'}"
     elif row.kind != "activation":
         note = "the forward pass was finite: the backward pass made it"
         note = note if _called_modules(step) else UNSEEN
@@ -230,8 +237,9 @@ def initial_gain(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
     for about in training.parameters.values():
         varied = about.trained and about.fan_in and about.low < about.high and not about.met
         gain = about.std * math.sqrt(about.fan_in)
-        small = gain < 1 and not _passed_on(training, about)
-        if varied and math.prod(about.shape) >= 16 and beyond(gain) and not small:
+        if not (varied and math.prod(about.shape) >= 16 and beyond(gain)):
+            continue
+        if gain >= 1 or _passed_on(training, about):
             note = f"std {about.std:.3g}, fan-in {about.fan_in}"
             yield TensorPlace(0, *training.place_of(about.name), gain, note)
 

@@ -57,7 +57,7 @@ class WatchProbe(observe.Probe):
     def __init__(self, options: Mapping[str, Any]) -> None:
         super().__init__(options)
         self.closely = frozenset(options.get("closely", ()))
-        self.step = 0
+        self.step = self._ended = 0
         self.looking = False
         self._looks, self._next = looks(), -1
         self._passing_back = False
@@ -320,11 +320,13 @@ class WatchProbe(observe.Probe):
                     alike={} if skipped else self._weights.alike(), **self._fields,
                 )  # fmt: skip
         self._clear()
+        self._ended = step + 1
 
     def _flush(self) -> None:
         """Write the figures of the whole training until now."""
         self.write(
-            "watch", parameters=self._weights.about, optimisers=self._weights.optimisers,
+            "watch", steps=self._ended, parameters=self._weights.about,
+            optimisers=self._weights.optimisers,
             losses=[
                 [step, float(loss), None if scale is None else float(scale), skipped]
                 for step, loss, scale, skipped in self._losses

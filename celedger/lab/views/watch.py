@@ -69,7 +69,7 @@ def _finding(finding: WatchpointFinding, width: int) -> Iterator[str]:
     yield from _indented(text + (f"; {tensor.note}" if tensor.note else ""), width)
     if finding.more > 0:
         yield f"  and {count(finding.more, 'other place')}"
-    yield from _indented(f"try: {point.advice}", width)
+    yield from _indented(f"try: {tensor.advice or point.advice}", width)
 
 
 def place(tensor: TensorPlace) -> str:
@@ -177,7 +177,7 @@ def _training_json(judged: JudgedTraining) -> dict[str, object]:
                 "measures": f.watchpoint.measures,
                 "note": f.first.note,
                 "other_places": f.more,
-                "advice": f.watchpoint.advice,
+                "advice": f.first.advice or f.watchpoint.advice,
             }
             for f in judged.findings
         ],
