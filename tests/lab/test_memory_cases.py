@@ -101,3 +101,23 @@ def test_python_objects_that_pile_up_are_named_with_what_keeps_them(server: Trai
     (leak,) = leaks(server, "history.append(Node(step))")
     assert (leak["kind"], leak["what"], leak["keeper"]) == ("objects", "Node", "history")
     assert leak_text(leak) == "objects of the type Node pile up: 1 a step, kept in history"
+
+
+def test_an_evaluation_that_records_a_graph_is_no_training_step(server: TrainingServer) -> None:
+    evaluation = "net.eval(); step % 10 == 9 and net(torch.randn(4096, 8)); net.train()"
+    out = server.train(edited(PLAIN, ("# here", evaluation)), "memory")
+    (event,) = records(out / "0", "memory")
+    hidden = 4096 * 16 * 4  # bytes
+    assert event["peaks"]["step"]["bytes"] < hidden < event["peaks"]["evaluation"]["bytes"]
+
+
+def test_what_each_evaluation_keeps_piles_up(server: TrainingServer) -> None:
+    """Marks every 32 steps, some of them without an evaluation between, saw no leak."""
+    keeping = edited(
+        PLAIN,
+        ("range(130)", "range(240)"),
+        ("# here", "if step % 40 == 39:\n        with torch.no_grad(): history.append(net(x))"),
+    )
+    (event,) = records(server.train(keeping, "memory") / "0", "memory")
+    (leak,) = load(event, {})["leaks"]
+    assert (leak["kind"], leak["keeper"]) == ("tensors", "history")

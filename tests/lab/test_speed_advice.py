@@ -55,6 +55,7 @@ def event(
     ]  # fmt: skip
     return {
         "torch": "2", "device": "cpu", "threads": 1, "exact": True, "workers": None,
+        "optimisers": {"SGD": False},
         "edges": columns, "untimed": [5, 18], "lines": [], "pauses": [], "waits": [],
         "window": {"first": 6, "steps": [0.01] * 10, "rows": rows, "problem": ""},
         "samples": {"edge": [], "line": [], "seconds": []},
@@ -110,6 +111,14 @@ def test_stolen_time_advises_nothing_of_operators() -> None:
             "seconds": [0.02] * 10,
         })  # fmt: skip
         assert ("Python" in [row["rule"] for row in load(seen, {})["advice"]]) is advised
+
+
+@pytest.mark.parametrize("fused", [None, True, False])
+def test_a_fused_form_is_advised_where_the_optimiser_has_one(fused: bool | None) -> None:
+    document = load({**event(), "optimisers": {"Mine": fused}}, {})
+    (tail,) = [advice for advice in document["advice"] if advice["rule"] == "optimiser tail"]
+    assert ("fused=True for Mine" in tail["try"]) is (fused is False)
+    assert tail["switches"] == (["fused"] if fused is False else [])
 
 
 def test_too_few_steps_are_said() -> None:

@@ -78,7 +78,7 @@ def load(event: Mapping[str, Any], roots: Mapping[str, str], rank: str | None = 
         ],
         "stalls": stalls.find(steps, samples, pauses),
     }  # fmt: skip
-    return {**document, "advice": advise(document)}
+    return {**document, "advice": advise(document, event["optimisers"])}
 
 
 def _gpu(event: Mapping[str, Any], step: float) -> Document | None:

@@ -4,7 +4,7 @@ Limits are shares of a usual step, since speeding up a part of share p gains at 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from celedger.lab.diagnose.stalls import Document
@@ -47,7 +47,7 @@ _RULES = (
      "pin_memory=True in the DataLoader and .to(device, non_blocking=True)"),
     ("optimiser tail", 0.20,
      "{share} of a step is after the backward pass, {optimiser} of that in the optimiser",
-     "fused=True, else foreach=True; look at clipping, logging and schedules in the loop"),
+     "{faster}look at clipping, logging and schedules in the loop"),
     ("tiny operators", 0.50, "{calls:.0f} {kind} a step, {share} of them under 10 µs",
      "a larger batch, torch.compile{graph}"),
     ("one operator", 0.40, "{top} is {share} of a step, most of it in {top_module}",
@@ -71,15 +71,18 @@ _SWITCHES = {
 _MASKS = ("getitem", "setitem", "nonzero", "masked_select", "(operator)")
 
 
-def advise(document: Document) -> list[Document]:
-    """Return the advice for a profile's document, the cheapest to follow first."""
+def advise(document: Document, optimisers: Mapping[str, bool | None]) -> list[Document]:
+    """Return the advice for a profile's document, the cheapest to follow first. `optimisers`:
+    whether each is fused; None: it has no fused form."""
+    unfused = ", ".join(name for name, fused in optimisers.items() if fused is False)
     shares, words = _shares(document)
+    words["faster"] = f"fused=True for {unfused}, else foreach=True; " if unfused else ""
     rows = [
         {
             "rule": rule,
             "figure": figure.format(share=f"{shares[rule] * 100:.0f} %", **words),
             "try": suggestion.format(**words),
-            "switches": _switches(rule, document),
+            "switches": _switches(rule, document, fusable=bool(unfused)),
         }
         for rule, least, figure, suggestion in _RULES
         if shares[rule] >= least and not (rule in _OF_OPERATORS and stolen(document))
@@ -88,12 +91,14 @@ def advise(document: Document) -> list[Document]:
     return [*rows[:at], *_synchronisation(document), *rows[at:]]
 
 
-def _switches(rule: str, document: Document) -> list[str]:
+def _switches(rule: str, document: Document, *, fusable: bool) -> list[str]:
     """Return the arguments of `--try` that would show what the advice of a rule gains."""
     switches = _SWITCHES.get(rule, ())
     if rule == "loader" and document["environment"]["workers"]:
         switches = ("workers=0,2,4",)
     named = largest_operators(document)
+    if not fusable:
+        switches = tuple(one for one in switches if one != "fused")
     if not any("conv" in row["name"] for row, _ in named):
         switches = tuple(one for one in switches if one != "channels_last")
     return list(switches)

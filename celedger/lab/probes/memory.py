@@ -74,6 +74,7 @@ class MemoryProbe(observe.Probe):
             for kind in ("step", "evaluation")
         }
         self._evaluating = False  # since an operator in this gap
+        self._passive = False  # the outermost module that runs does not train
         # Stored in a few large blocks, so as not to look like a leak of objects.
         self._columns = {name: array("q") for name in ("peak", "held", "rss")}
         self._marks: list[str] = []
@@ -81,6 +82,7 @@ class MemoryProbe(observe.Probe):
         self._types: dict[str, int] = {}  # objects of each type, at the last mark
         self._type_keepers: dict[str, str] = {}
         self._spacing, self._reported = _MARK, False
+        self._due = self._evaluated = False  # a mark without a report; an evaluation was seen
         self._start_step()
         self._count_existing()
         self._start_step()
@@ -137,7 +139,9 @@ class MemoryProbe(observe.Probe):
     # -- the training's edges ---------------------------------------------------------------
 
     def forward_begins(self, module: nn.Module, args: Args) -> None:
-        if torch.is_grad_enabled():
+        if not self._modules:
+            self._passive = not self.trains(module)
+        if not self._passive and torch.is_grad_enabled():
             if self._state == GAP:
                 self._end_evaluation()
                 self._state = FORWARD
@@ -177,8 +181,9 @@ class MemoryProbe(observe.Probe):
             column.append(value)
         self._step += 1
         self._start_step()
-        if not self._reported and self._step % self._spacing == 0:
-            self._mark()
+        self._due = self._due or self._step % self._spacing == 0
+        if self._due and not self._evaluated:
+            self._mark_unreported()
         if self._step >= self.options.get("steps", sys.maxsize):
             raise SystemExit(0)
 
@@ -192,7 +197,6 @@ class MemoryProbe(observe.Probe):
         from celedger.child.torch import peak_rss
 
         self.gives_up()
-        self._end_evaluation()
         for peak in self._peaks.values():
             rows = [{"bytes": n, **maker._asdict()} for maker, n in peak["held"].items() if n]
             peak["held"] = sorted(rows, key=lambda row: -row["bytes"])
@@ -221,9 +225,20 @@ class MemoryProbe(observe.Probe):
         self._trained: set[int] = set()  # modules that were called with gradients
 
     def _end_evaluation(self) -> None:
-        if self._evaluating:
-            self._start_step()
-            self._evaluating = False
+        if not self._evaluating:
+            return
+        self._start_step()
+        self._evaluating = False
+        if not (self._evaluated or self._reported):
+            self._marks.clear()  # between evaluations what each of them keeps is the same
+        self._evaluated = True
+        if self._due:
+            self._mark_unreported()
+
+    def _mark_unreported(self) -> None:
+        self._due = False
+        if not self._reported:
+            self._mark()
 
     def _count_existing(self) -> None:
         """Record the tensors that exist before the training: parameters, and data."""

@@ -21,7 +21,7 @@ from torch.optim import Optimizer, optimizer
 
 from celedger.child.attach import LISTENERS, note_failure
 
-from .names import ModuleNames, constructing
+from .names import IdentityMap, ModuleNames, constructing
 from .tensors import tensors
 
 Args = tuple[Any, ...]
@@ -47,6 +47,17 @@ class Probe:
         self.out = Path()  # the folder of this process, set before `starts`
         self.modes = ExitStack()  # of torch's; left when the probe fails
         self._events: Any = None
+        self._trained_modules = IdentityMap()
+
+    def trains(self, module: nn.Module) -> bool:
+        """Return True if the call of a module that begins outside of any other is training: with
+        gradients, and not in eval mode if it ever trained in the other."""
+        if not torch.is_grad_enabled():
+            return False
+        if module.training and self._trained_modules.get(module) is None:
+            for part in module.modules():
+                self._trained_modules[part] = part.training
+        return module.training or not self._trained_modules.get(module)
 
     def write(self, k: str, **event: Any) -> None:
         """Append an event of kind `k` to this process's record."""

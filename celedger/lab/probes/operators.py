@@ -14,7 +14,7 @@ from torch import cuda, nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from .names import ModuleNames
-from .phases import STATES
+from .phases import STATES, TAIL
 
 _EDGE, _MODULE = "celedger edge ", "celedger module "  # a moment, and a range
 _FIGURES = ("calls", "device", "memory", "kernels")
@@ -191,6 +191,10 @@ class _Edges:
         ordered = sorted(events, key=lambda e: e.time_range.start)
         self._starts = [e.time_range.start for e in ordered]
         self._phases = [e.name[len(_EDGE) :] for e in ordered]
+        # A step that ends right after another is one of another optimiser, as the clock has it.
+        pairs = zip(self._phases, self._phases[1:])  # noqa: B905 (Python 3.8)
+        for at in [at for at, pair in enumerate(pairs) if pair == (STATES[0], STATES[0])]:
+            self._phases[at] = STATES[TAIL]
         begins = [i for i, phase in enumerate(self._phases) if phase == STATES[0]]
         whole = list(zip(begins[1:], begins[2:]))  # noqa: B905, RUF007 (3.8); the end cuts the last
         self._step = {i: step for step, (a, b) in enumerate(whole) for i in range(a, b)}

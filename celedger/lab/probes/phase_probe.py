@@ -3,6 +3,7 @@ torch's hooks, and hooks modules only between two steps."""
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -29,6 +30,7 @@ class PhaseProbe(observe.Probe):
         self.clock = PhaseClock(cuda=self.cuda)
         self.clock.watch_loaders()
         self.stopped = False  # by the probe
+        self.optimisers: dict[str, bool | None] = {}  # whether each is fused; None: it cannot be
         self.enter(FORWARD)
 
     def entered(self, phase: int) -> None:
@@ -49,6 +51,10 @@ class PhaseProbe(observe.Probe):
         self.enter(TAIL)
 
     def step_ends(self, step: int, optimiser: Optimizer, *, skipped: bool) -> None:
+        kind = type(optimiser)
+        if kind.__name__ not in self.optimisers:
+            fused = bool(optimiser.defaults.get("fused"))  # None: as torch chooses
+            self.optimisers[kind.__name__] = fused if _has_fused(kind) else None
         self.clock.end_step()
         self.entered(GAP)
         # Until the next forward pass with gradients: those without are an evaluation.
@@ -73,7 +79,7 @@ class PhaseProbe(observe.Probe):
         self.entered(phase)
 
     def forward_in_gap(self, module: nn.Module, args: Args) -> None:
-        if torch.is_grad_enabled() and self.clock.state == GAP:
+        if self.clock.state == GAP and self.trains(module):
             self._unhook()
             self.enter(FORWARD)
 
@@ -84,3 +90,10 @@ class PhaseProbe(observe.Probe):
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
+
+
+def _has_fused(kind: Any) -> bool:
+    """Return True if the class in which an optimiser's step is written has a fused form: not one
+    that a script writes."""
+    owner = next(one for one in kind.__mro__ if "step" in vars(one))
+    return "fused" in inspect.signature(owner.__init__).parameters

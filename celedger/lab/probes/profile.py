@@ -21,7 +21,7 @@ from . import observe
 from .observe import Args, Kwargs
 from .operators import ProfilerWindow
 from .phase_probe import WARM_UP, PhaseProbe
-from .phases import FORWARD, TAIL
+from .phases import BACKWARD, FORWARD, TAIL
 from .stack import Lines, StackSampler
 from .switches import SwitchProbe
 from .waits import DeviceWaits, TensorReads
@@ -46,6 +46,9 @@ class ProfileProbe(PhaseProbe):
         self._sampler.start()
 
     def entered(self, phase: int) -> None:
+        # The first of the window's steps warms it up; another optimiser may end the last one.
+        if phase in (FORWARD, BACKWARD) and self.clock.step == WARM_UP + 1 + WINDOW:
+            self._stop_window()
         self._window.phase(phase)
 
     def wants(self, step: int) -> bool:
@@ -67,12 +70,9 @@ class ProfileProbe(PhaseProbe):
 
     def step_ends(self, step: int, optimiser: Optimizer, *, skipped: bool) -> None:
         super().step_ends(step, optimiser, skipped=skipped)
-        done = self.clock.step
-        if done == WARM_UP and not self._window.requested:
+        if self.clock.step == WARM_UP and not self._window.requested:
             self._window.start()
             self._waits.watch()
-        elif done == WARM_UP + 1 + WINDOW:  # the first warms it up
-            self._stop_window()
 
     def gives_up(self) -> None:
         super().gives_up()
@@ -85,7 +85,7 @@ class ProfileProbe(PhaseProbe):
             "profile", torch=torch.__version__, device="cuda" if self.cuda else "cpu",
             threads=torch.get_num_threads(),
             exact=self.clock.own.exact,
-            workers=self.clock.workers, edges=self.clock.read(),
+            workers=self.clock.workers, optimisers=self.optimisers, edges=self.clock.read(),
             untimed=[WARM_UP, WARM_UP + 1 + WINDOW + SETTLE],
             window={"first": WARM_UP + 1, **self._window.read()},
             lines=self._lines.table, samples=self._sampler.columns, pauses=self._pauses,

@@ -40,7 +40,6 @@ class SwitchProbe(PhaseProbe):
         self._graphs = self._began = 0
         self._autocast: Any = None  # while it is on
         self._autocasts = 0  # by the training
-        self._optimisers: dict[str, bool | None] = {}
         if self.switch == "workers":
             _change_loaders(self._workers(int(options["value"])))
         elif self.switch == "pin_memory":
@@ -79,9 +78,6 @@ class SwitchProbe(PhaseProbe):
 
     def step_begins(self, step: int, optimiser: Optimizer) -> None:
         self._amp_off()
-        kind = type(optimiser)
-        fused = bool(optimiser.defaults.get("fused"))  # None: as torch chooses
-        self._optimisers[kind.__name__] = fused if _has_fused(kind) else None
 
     def step_ends(self, step: int, optimiser: Optimizer, *, skipped: bool) -> None:
         graphs = _compiled_graphs()
@@ -107,7 +103,7 @@ class SwitchProbe(PhaseProbe):
             edges=self.clock.read(), losses=losses, peak=_peak(cuda=self.cuda),
             compiled=self._compiled,
             facts={
-                **self._facts, "optimisers": self._optimisers, "autocast": self._autocasts > 0,
+                **self._facts, "optimisers": self.optimisers, "autocast": self._autocasts > 0,
                 "compiled": bool(self._graphs),
             },
         )  # fmt: skip
@@ -193,10 +189,6 @@ def _change_loaders(changes: Mapping[str, Any]) -> None:
         original(*bound.args, **bound.kwargs)
 
     DataLoader.__init__ = init  # type: ignore[method-assign]
-
-
-def _has_fused(kind: Any) -> bool:
-    return any("fused" in inspect.signature(one.__init__).parameters for one in kind.__mro__)
 
 
 def _fuse_optimisers() -> None:

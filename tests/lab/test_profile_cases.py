@@ -1,0 +1,71 @@
+"""`profile` gives the time of a step to the part of a training that took it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from lab.edited import START, TrainingServer, edited
+
+from celedger.lab.diagnose.profile import load
+from celedger.lab.diagnose.trace import records
+
+pytest.importorskip("torch")
+
+pytestmark = pytest.mark.matrix
+
+TWO_OPTIMISERS = (
+    START
+    + """\
+class Mine(torch.optim.Optimizer):
+    def __init__(self, parameters):
+        super().__init__(parameters, {"lr": 0.01})
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                for _ in range(30):
+                    p.add_(p.grad, alpha=-0.001)
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(64, 128), nn.Linear(128, 2)
+    def forward(self, x):
+        return self.last(self.first(x).relu())
+net = Net()
+first, second = Mine(net.first.parameters()), Mine(net.last.parameters())
+for step in range(60):
+    x = torch.randn(16, 64)
+    loss = net(x).square().mean()
+    first.zero_grad()
+    second.zero_grad()
+    loss.backward()
+    first.step()
+    second.step()
+    # here
+"""
+)
+
+
+def profiled(server: TrainingServer, text: str) -> dict[str, Any]:
+    (event,) = records(server.train(text, "profile") / "0", "profile")
+    return load(event, {})
+
+
+def test_the_steps_of_two_optimisers_are_one_tail(server: TrainingServer) -> None:
+    """The second's operators were counted as the next step's, and every step as two."""
+    document = profiled(server, TWO_OPTIMISERS)
+    rows = {(row["name"], row["phase"]): row for row in document["operators"]["rows"]}
+    assert rows["Optimizer.step#Mine.step", "tail"]["calls"] == 2
+    assert rows["Optimizer.step#Mine.step", "tail"]["module"] == "(optimiser)"
+    assert rows["aten::add_", "tail"]["calls"] >= 120  # of four parameters
+    (tail,) = [advice for advice in document["advice"] if advice["rule"] == "optimiser tail"]
+    assert "fused" not in tail["try"]  # it is the script's own
+    assert tail["switches"] == []
+
+
+def test_an_evaluation_that_records_a_graph_is_no_step(server: TrainingServer) -> None:
+    """It was a step's forward pass, and `profile A..B` told that evaluation takes no time."""
+    line = "net.eval(); step % 10 == 9 and net(torch.randn(2048, 64)).sum(); net.train()"
+    document = profiled(server, edited(TWO_OPTIMISERS, ("# here", line)))
+    assert document["evaluation"]["times"] == 6
