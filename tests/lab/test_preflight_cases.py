@@ -150,6 +150,84 @@ for step in range(40):
 )
 
 
+TWO_LOSSES = (
+    WITH_DATA
+    + """\
+class Critic(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.other = nn.Linear(8, 1), nn.Linear(8, 1)
+    def forward(self, x):
+        return self.one(x)[:, 0], self.other(x)[:, 0]
+net = Critic()
+optimiser = torch.optim.SGD(net.parameters(), lr=0.01)
+for step in range(30):
+    x, y = draw(32)
+    goal = y.float()
+    a, b = net(x)
+    loss = F.mse_loss(a, goal) + F.mse_loss(b, goal)
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()
+"""
+)
+WEIGHTED = (
+    WITH_DATA
+    + """\
+net = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 4))
+optimiser = torch.optim.Adam(net.parameters(), lr=0.01)
+weight = torch.tensor([1.0, 2.0, 1.0, 0.5])
+for step in range(30):
+    x, y = draw(32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = F.cross_entropy(net(x), y, weight=weight)
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()
+"""
+)
+FORCED = (
+    START
+    + """\
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(5, 3)
+    def forward(self, past, future=None):
+        return self.body(past)
+rows = torch.randn(128, 8)
+net = Net()
+optimiser = torch.optim.SGD(net.parameters(), lr=0.01)
+for epoch in range(3):
+    for part in torch.randperm(64).split(16):
+        past, future = rows[part, :5], rows[part, 5:]
+        loss = F.mse_loss(net(past, future), future)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    with torch.no_grad():
+        net(rows[64:, :5])
+"""
+)
+TABLES = (
+    WITH_DATA
+    + """\
+net = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 1))
+first = torch.optim.SGD(net[0].parameters(), lr=1e-6)
+second = torch.optim.Adam(net[2].parameters(), lr=0.05)
+for step in range(60):
+    x, y = draw(32)
+    y = (torch.rand(32) < 0.5).float()
+    loss = F.binary_cross_entropy_with_logits(net(x)[:, 0], y)
+    first.zero_grad()
+    second.zero_grad()
+    loss.backward()
+    first.step()
+    second.step()
+"""
+)
+
+
 def checked(server: TrainingServer, text: str) -> dict[str, tuple[str, str]]:
     """Return status and sentence of each check."""
     out = server.train(text, "preflight", steps=60)
@@ -249,3 +327,53 @@ def test_a_norm_in_eval_mode_during_training_is_seen(server: TrainingServer) -> 
 
 def test_an_adapter_on_a_frozen_base_fails_nothing(server: TrainingServer) -> None:
     assert failed(checked(server, LORA)) == {}
+
+
+def test_each_of_several_losses_is_compared_with_its_target(server: TrainingServer) -> None:
+    assert checked(server, TWO_LOSSES)["output fits the loss"][0] == "pass"
+    wrong = edited(TWO_LOSSES, ("F.mse_loss(b, goal)", "F.mse_loss(b, goal[:, None])"))
+    status, said = checked(server, wrong)["output fits the loss"]
+    assert (status, said) == ("fail", "mse_loss broadcasts (32,) with (32, 1)")
+
+
+def test_a_loss_under_autocast_is_judged_in_its_precision(server: TrainingServer) -> None:
+    found = checked(server, WEIGHTED)
+    for name in ("loss at the start", "output fits the loss", "overfits one batch"):
+        assert found[name][0] == "pass", found[name]
+    twice = edited(WEIGHTED, ("(net(x), y, ", "(net(x).softmax(1), y, "))
+    assert "softmax comes twice" in checked(server, twice)["output fits the loss"][1]
+
+
+def test_rows_are_recognised_where_training_is_given_more(server: TrainingServer) -> None:
+    assert checked(server, FORCED)["train and validation apart"][0] == "pass"
+    shared = edited(FORCED, ("net(rows[64:, :5])", "net(rows[:64, :5])"))
+    assert checked(server, shared)["train and validation apart"][0] == "fail"
+
+
+def test_labels_of_two_classes_are_counted(server: TrainingServer) -> None:
+    assert checked(server, TABLES)["labels balanced"][1].startswith("2 of 2 classes")
+    rare = edited(TABLES, ("torch.rand(32) < 0.5", "torch.rand(32) < 0.02"))
+    assert checked(server, rare)["labels balanced"][0] == "warn"
+
+
+def test_all_optimisers_of_a_step_overfit_its_batch(server: TrainingServer) -> None:
+    assert checked(server, TABLES)["overfits one batch"][0] == "pass"
+
+
+def test_a_loss_that_begins_below_its_floor_passes_nothing(server: TrainingServer) -> None:
+    for loss in ("-net(x).square().mean()", "net(x).square().mean() * float('nan')"):
+        text = edited(SHORT, ("F.cross_entropy(net(x), y)", loss))
+        status, said = checked(server, text)["overfits one batch"]
+        assert status == "n/a", said
+
+
+def test_a_graph_that_grows_within_each_epoch_is_seen(server: TrainingServer) -> None:
+    epochs = edited(
+        SHORT,
+        ("kept = []\nfor step in range(24):\n", "total = 0\nfor step in range(60):\n"),
+        ("    optimiser.step()\n",
+         "    optimiser.step()\n    total = total + loss if step % 12 else loss.detach()\n"),
+    )  # fmt: skip
+    assert checked(server, epochs)["memory stays flat"][0] == "warn"
+    detached = edited(epochs, ("total + loss if", "total + loss.detach() if"))
+    assert checked(server, detached)["memory stays flat"][0] == "pass"

@@ -44,6 +44,25 @@ WORDS = edited(
     ),
     ("nn.Linear(300, 4)", "nn.EmbeddingBag(120, 4)"),
 )
+PADDED = edited(
+    WORDS,
+    ("nn.EmbeddingBag(120, 4)", "Bag()"),
+    ("net(x[rows])", "net(*padded(x[rows]))"),
+    (
+        "net = ",
+        """class Bag(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = nn.EmbeddingBag(120, 4, mode="sum")
+    def forward(self, x, mask):
+        return self.words(x, per_sample_weights=mask)
+def padded(x):
+    more = int(torch.randint(8, ()))
+    mask = F.pad(torch.ones(x.shape), (0, more))
+    return F.pad(x, (0, more)), mask
+net = """,
+    ),
+)
 NAMES = ("labels follow inputs", "labels agree with near rows", "no outlying rows")
 
 
@@ -56,8 +75,13 @@ def checks(server: TrainingServer, text: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(
     ("text", "statuses"),
-    [(CLASSES, "pass pass pass"), (NUMBERS, "pass n/a pass"), (WORDS, "pass pass n/a")],
-    ids=["classes", "numbers", "words"],
+    [
+        (CLASSES, "pass pass pass"),
+        (NUMBERS, "pass n/a pass"),
+        (WORDS, "pass pass n/a"),
+        (PADDED, "pass pass pass"),
+    ],
+    ids=["classes", "numbers", "words", "padded"],
 )
 def test_healthy_rows_pass(text: str, statuses: str, server: TrainingServer) -> None:
     found = checks(server, text)

@@ -9,8 +9,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .tensors import address
-
 MOST = 1000  # rows that are kept: a table of their distances takes 4 MB
 FEWEST = 100  # rows of which something is said
 _WIDTH = 256  # features of a row; longer ones are projected, which keeps distances within some 10 %
@@ -56,8 +54,7 @@ class FedRows:
     ) -> None:
         """Record new rows with their labels, if there is one for each, that the loss does not
         ignore."""
-        # A model that computes its loss itself is given the labels too.
-        given = [t for t in inputs if len(t) == len(keys) and address(t) != address(target)]
+        given = [t for t in inputs if len(t) == len(keys)]
         if not given or target.numel() != len(keys):
             return
         labels = target.detach().flatten().cpu()
@@ -108,16 +105,16 @@ def agreement(labels: Tensor, near: Tensor) -> tuple[float, float, float]:
 
 
 def _features(tensor: Tensor) -> Tensor:
-    """Return at most _WIDTH numbers a row: its values or a projection of them; of integers, such as
-    words, how often each is there."""
+    """Return _WIDTH numbers a row, so that batches padded to several lengths go together: its
+    values, or a projection of more; of integers, such as words, how often each is there."""
     flat = tensor.reshape(len(tensor), -1)
     if not flat.is_floating_point():
         counts = torch.zeros(len(flat), _WIDTH, device=flat.device)
         return counts.scatter_add_(1, flat.long() % _WIDTH, torch.ones_like(flat).float())
     flat = flat.float().nan_to_num()
     if flat.shape[1] <= _WIDTH:
-        return flat
-    generator = torch.Generator().manual_seed(flat.shape[1])
+        return torch.nn.functional.pad(flat, (0, _WIDTH - flat.shape[1]))
+    generator = torch.Generator().manual_seed(0)  # of a longer row it begins equally
     projection = torch.randn(flat.shape[1], _WIDTH, generator=generator) / _WIDTH**0.5
     projected: Tensor = flat @ projection.to(flat.device)
     return projected

@@ -65,9 +65,11 @@ class FirstSteps(observe.Probe):
         self.outputs: list[tuple[float, float]] = []
         # Backward passes; those of one call of a loss; those whose targets are codes.
         self.passes = self.losses_seen = self.codes = 0
-        self.misfits: Counter[str] = Counter()
+        self.fitted: Counter[str] = Counter()  # backward passes by each loss that leads to them
+        self.misfits: Counter[tuple[str, str]] = Counter()  # and those in which it does not fit
         self.ranges: dict[bool, list[InputRange]] = {False: [], True: []}  # by evaluation
         self.rows: dict[bool, set[bytes]] = {False: set(), True: set()}
+        self.trained_rows: set[bytes] = set()  # by their first inputs, as evaluation may have fewer
         self.batches: list[bytes] = []  # a hash of each step's first input
         self.row_count = 0  # of those inputs
         self.fed = FedRows()
@@ -93,8 +95,9 @@ class FirstSteps(observe.Probe):
         self._batch_step = -1
         self._stack: list[nn.Module] = []
         self._evaluating = self._backward = False
-        self._first: InputRecorder | None = InputRecorder()  # until the loss of the first step
+        self._first: InputRecorder | None = InputRecorder()  # until the first step has ended
         self._first_loss: tuple[LossCall | None, Sequence[Tensor]] = None, ()
+        self._first_optimisers: list[Optimizer] = []
         self._calls: list[LossCall] = []  # since the last backward pass
         self._codes = IdentityMap()
         self._dirty = IdentityMap()  # optimisers: gradients that are there at the next pass
@@ -125,6 +128,7 @@ class FirstSteps(observe.Probe):
     def forward_begins(self, module: nn.Module, args: Args) -> None:
         if self._backward:  # checkpointing computes forward passes again
             return
+        self._end_first_step()
         recording = torch.is_grad_enabled()
         if not self._stack:
             if next(module.parameters(), None) is None:
@@ -177,11 +181,12 @@ class FirstSteps(observe.Probe):
         if not inputs:
             return
         evaluating = self._evaluating
-        rows = _rows(inputs)
+        rows, parts = _rows(inputs)
         if evaluating:
-            self.known_rows |= self.rows[False].intersection(rows)
-        elif not self.broken_input:
-            self.broken_input = self._broken(inputs)
+            self.known_rows |= self.trained_rows.intersection(rows)
+        else:
+            self.trained_rows |= parts
+            self.broken_input = self.broken_input or self._broken(inputs)
         self.rows[evaluating] |= set(rows)
         if not evaluating and self._batch_step != self.steps:
             self._batch_step = self.steps
@@ -221,6 +226,7 @@ class FirstSteps(observe.Probe):
 
     def backward_begins(self, losses: Sequence[Tensor]) -> None:
         self._backward = True
+        self._end_first_step()
         for optimiser, state in list(self._dirty.items()):
             if not state:
                 continue
@@ -234,7 +240,10 @@ class FirstSteps(observe.Probe):
             # come before these are cleared.
             self._dirty[optimiser] = there if state is STEPPED else state & there
         if self.steps < LOOKS and losses:
-            call = leading(self._calls, losses)
+            led = leading(self._calls, losses)
+            call = led[0] if len(led) == 1 else None
+            self.fitted.update({one.name for one in led})
+            self.misfits.update({(one.name, text) for one in led if (text := one.misfit())})
             if self.start is None:
                 self.start = float(losses[0].detach().double().mean()), detached(call)
                 self._first_loss = call, losses
@@ -248,19 +257,19 @@ class FirstSteps(observe.Probe):
 
     def _note_loss(self, call: LossCall) -> None:
         self.losses_seen += 1
-        misfit = call.misfit()
-        self.misfits.update([misfit] if misfit else [])
-        target = call.target
+        labels, target = call.labels, call.target
         if not target.numel():  # all ignored
             return
         if self._codes.get(call.arguments["target"]):
             self.codes += 1
             return
-        labels = call.arguments["target"]
+        keys, inputs = self._fed
+        # A model that computes its loss itself is given the labels too.
+        given = [t for t in inputs if address(t) != address(call.arguments["target"])]
         ignored = None if labels.is_floating_point() else call.arguments.get("ignore_index", -100)
-        self.fed.label(self.steps, *self._fed, labels, ignored)
+        self.fed.label(self.steps, keys, given, labels, ignored)
         if not target.is_floating_point():
-            classes = max(call.output.shape[call.axis], int(target.max()) + 1)
+            classes = max(call.classes, int(target.max()) + 1)
             counts = torch.bincount(target.flatten().cpu(), minlength=classes)
             same = self.classes is not None and len(self.classes) == len(counts)
             self.classes = self.classes + counts if same else counts  # type: ignore[operator]
@@ -278,8 +287,7 @@ class FirstSteps(observe.Probe):
         if (first := next(names, None)) is not None:
             self.uncleared.update([first])
         if self._first is not None:
-            self.replay = self._first.replay(*self._first_loss, optimiser)
-            self._first, self._first_loss = None, (None, ())
+            self._first_optimisers.append(optimiser)
         if step < LOOKS:
             optimised = self.names.parameters(optimiser)
             for _, parameter in (*self.parameters(), *optimised):
@@ -302,6 +310,12 @@ class FirstSteps(observe.Probe):
         if self.steps >= (most if self.evaluated or most <= REPEATED else 2 * most):
             self.ended = True
             raise SystemExit(0)
+
+    def _end_first_step(self) -> None:
+        """Record how to repeat the first step, when all optimisers that follow it have stepped."""
+        if self._first is not None and self._first_optimisers:
+            self.replay = self._first.replay(*self._first_loss, self._first_optimisers)
+            self._first, self._first_loss = None, (None, ())
 
     def parameters(self) -> list[tuple[str, nn.Parameter]]:
         """Name all parameters of the modules that were met."""
@@ -340,14 +354,16 @@ def _has_gradient(parameter: Tensor) -> bool:
     return parameter.grad is not None and bool((dense(parameter.grad) != 0).any())
 
 
-def _rows(inputs: list[Tensor]) -> list[bytes]:
-    """Return a hash of each row of a module's input, over all tensors as long as the first."""
+def _rows(inputs: list[Tensor]) -> tuple[list[bytes], set[bytes]]:
+    """Return a hash of each row of a module's input, over all tensors as long as the first; and
+    the hashes over its first tensors alone, one, two and so on."""
     count = len(inputs[0])
     parts = [content(t) for t in inputs if len(t) == count]
-    return [
-        hashlib.blake2b(
-            b"".join(p[row * len(p) // count : (row + 1) * len(p) // count] for p in parts),
-            digest_size=12,
-        ).digest()
-        for row in range(count)
-    ]
+    rows, firsts = [], set()
+    for row in range(count):
+        digest = hashlib.blake2b(digest_size=12)
+        for part in parts:
+            digest.update(part[row * len(part) // count : (row + 1) * len(part) // count])
+            firsts.add(digest.digest())
+        rows.append(digest.digest())
+    return rows, firsts

@@ -4,8 +4,10 @@ that leads to `backward()`, its input, and the loss of an uninformed guess.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +16,9 @@ from torch import Tensor, nn
 
 from .tensors import follow_graph
 
+TWO_CLASSES = ("binary_cross_entropy", "binary_cross_entropy_with_logits")
 BROADCASTING = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
-ONE = 1e-3  # how far the sum of probabilities may be from it
+ONE = 1e-3  # how far the sum of probabilities may be from it; of coarse types two last places
 # Operators that turn numbers into classes: an index from one of them is a code, not a label.
 CHOOSERS = {"argmax", "argmin", "topk", "sort", "argsort", "multinomial", "searchsorted",
             "bucketize"}  # fmt: skip
@@ -23,11 +26,13 @@ CHOOSERS = {"argmax", "argmin", "topk", "sort", "argsort", "multinomial", "searc
 
 @dataclass
 class LossCall:
-    """One call of a loss function: its arguments by name, and autograd's node of its result."""
+    """One call of a loss function: its arguments by name, and autograd's node of its result.
+    `precision` makes the autocast in which it was called."""
 
     function: Any
     arguments: dict[str, Any]
     node: Any
+    precision: Callable[[], AbstractContextManager[Any]]
 
     @property
     def name(self) -> str:
@@ -39,16 +44,25 @@ class LossCall:
         return tensor
 
     @property
-    def target(self) -> Tensor:
-        """Return the target without the labels that the loss ignores."""
+    def labels(self) -> Tensor:
+        """Return the target; as integers where a loss of two classes has one a row."""
         target: Tensor = self.arguments["target"]
-        if self.name == "cross_entropy" and not target.is_floating_point():
-            return target[target != self.arguments.get("ignore_index", -100)]
-        return target
+        one = self.name in TWO_CLASSES and target.dim() > 0 and target.numel() == len(target)
+        return target.long() if one and bool(((target == 0) | (target == 1)).all()) else target
+
+    @property
+    def target(self) -> Tensor:
+        """Return the labels without those that the loss ignores."""
+        labels = self.labels
+        if self.name == "cross_entropy" and not labels.is_floating_point():
+            return labels[labels != self.arguments.get("ignore_index", -100)]
+        return labels
 
     def mean(self, output: Tensor) -> Tensor:
         """Return the loss of an output, the mean over its terms, for any reduction."""
-        value: Tensor = self.function(**{**self.arguments, "input": output, "reduction": "mean"})
+        with self.precision():
+            arguments = {**self.arguments, "input": output, "reduction": "mean"}
+            value: Tensor = self.function(**arguments)
         return value
 
     @torch.no_grad()
@@ -63,6 +77,10 @@ class LossCall:
         perfect = _PERFECT[self.name](self.output, self.arguments["target"], smoothing)
         value = float(self.mean(perfect).double())
         return value if math.isfinite(value) else None
+
+    @property
+    def classes(self) -> int:
+        return 2 if self.name in TWO_CLASSES else int(self.output.shape[self.axis])
 
     @property
     def axis(self) -> int:
@@ -82,7 +100,8 @@ class LossCall:
             return "is given values above 0: log_softmax is missing" if high > 0 else ""
         if self.name == "cross_entropy" and low >= 0 and output.shape[self.axis] > 1:
             sums = output.double().sum(self.axis)
-            if bool(((sums - 1).abs() < ONE).all()):
+            room = max(ONE, 2 * torch.finfo(output.dtype).eps)
+            if bool(((sums - 1).abs() < room).all()):
                 return "is given probabilities: softmax comes twice"
         if self.name == "binary_cross_entropy_with_logits" and low >= 0 and high <= 1:
             return "is given values from 0 to 1: sigmoid comes twice"
@@ -96,16 +115,22 @@ def loss_call(function: Any, args: Sequence[Any], kwargs: Any, result: Any) -> L
     if not listed or not isinstance(result, Tensor) or result.grad_fn is None:
         return None
     names = dict(zip(("input", "target"), args))  # noqa: B905 (Python 3.8)
-    return LossCall(function, {**names, **kwargs}, result.grad_fn)
+    return LossCall(function, {**names, **kwargs}, result.grad_fn, precision())
 
 
-def leading(calls: Sequence[LossCall], losses: Sequence[Tensor]) -> LossCall | None:
-    """Return the only call that leads to the minimised value; None if there is none or several.
-    Calls inside a library, for a report or a target, do not count."""
+def precision() -> Callable[[], AbstractContextManager[Any]]:
+    """Return what makes the autocast that is in force now."""
+    kind = "cuda" if torch.is_autocast_enabled("cuda") else "cpu"
+    on, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+    return functools.partial(torch.autocast, kind, dtype=dtype, enabled=on)
+
+
+def leading(calls: Sequence[LossCall], losses: Sequence[Tensor]) -> list[LossCall]:
+    """Return the calls that lead to the minimised value. Calls inside a library, for a report or a
+    target, do not count."""
     nodes: set[Any] = set()
     follow_graph((loss.grad_fn for loss in losses), nodes)
-    chosen = [call for call in calls if call.node in nodes]
-    return chosen[0] if len(chosen) == 1 else None
+    return [call for call in calls if call.node in nodes]
 
 
 def _true_logits(output: Tensor, target: Tensor, smoothing: float) -> Tensor:

@@ -9,6 +9,7 @@ import math
 import runpy
 import time
 from collections.abc import Callable
+from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -129,11 +130,11 @@ def start(probe: FirstSteps) -> Result:
 
 def fits(probe: FirstSteps) -> Result:
     """Compare the input of the loss with what the loss expects."""
-    if not probe.losses_seen:
-        return NONE, None, "no one loss of torch's own leads to what is minimised"
-    for misfit, count in probe.misfits.items():
-        if count == probe.losses_seen:  # in every call, so not by chance
-            return WARN if "twice" in misfit else FAIL, count, f"the loss {misfit}"
+    if not probe.fitted:
+        return NONE, None, "no loss of torch's own leads to what is minimised"
+    for (name, misfit), count in probe.misfits.items():
+        if count == probe.fitted[name]:  # in every pass, so not by chance
+            return WARN if "twice" in misfit else FAIL, count, f"{name} {misfit}"
     if probe.targets:
         (low, high), (least, most) = _span(probe.targets), _span(probe.outputs)
         sentence = f"targets from {low:.4g} to {high:.4g}, output from {least:.4g} to {most:.4g}"
@@ -155,27 +156,28 @@ def overfits(probe: FirstSteps) -> Result:
         first = float(replay.run(rows).detach())
     except Exception:
         rows, first = None, float(replay.run(None).detach())
-    least, remaining, number = floor or 0.0, 1.0, 0
+    least, remaining, number, last = floor or 0.0, 1.0, 0, first
+    if not first > least:
+        return NONE, None, f"the loss of the batch is {first:.4g}: no fall of it can be judged"
     ends = time.process_time() + OVERFIT_SECONDS
     while number < OVERFIT_STEPS and remaining >= LEFT_PASS / 2 and time.process_time() < ends:
         torch.manual_seed(0)
         loss = replay.run(rows)
-        replay.optimiser.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        replay.optimiser.step()
+        replay.step(loss)
         last, number = float(loss.detach()), number + 1
-        remaining = (last - least) / (first - least) if first > least else 0.0
+        remaining = (last - least) / (first - least)
     what = f"{ROWS} rows" if rows else "the whole batch (it cannot be cut)"
     known = f", floor {least:.4g}" if floor is not None else ""
     sentence = f"loss of {what} {first:.4g} -> {last:.4g} in {number} steps{known}"
     if remaining <= LEFT_PASS:
         return PASS, remaining, sentence
+    falls = float(f"{last:.4g}") < float(f"{first:.4g}")
     if floor is None:
-        why = "it falls" if float(f"{last:.4g}") < float(f"{first:.4g}") else "it does not fall"
+        why = "it falls" if falls else "it does not fall"
         return WARN, remaining, f"{sentence}: {why}, and the floor of this loss is not known"
-    if remaining <= LEFT_WARN or not rows:
-        return WARN, remaining, f"{sentence}: it learns, but does not overfit it"
-    return FAIL, remaining, sentence
+    why = "it learns, but does not overfit it" if falls else "it does not fall"
+    warns = remaining <= LEFT_WARN or (falls and not rows)
+    return WARN if warns else FAIL, remaining, f"{sentence}: {why}"
 
 
 def zeroed(probe: FirstSteps) -> Result:
@@ -445,8 +447,9 @@ def flat(probe: FirstSteps) -> Result:
     ]
     if len(rises) < 2:
         return NONE, None, "too few steps"
-    # Growth that happens once, or ends with an epoch, is no leak: the smallest rise counts.
-    more, nodes = (min(column) for column in zip(*rises))  # noqa: B905
+    # Growth that happens once, or ends with an epoch, is no leak: the smallest rise counts. Graphs
+    # are kept on purpose in no epoch.
+    more, nodes = min(rise[0] for rise in rises), median(rise[1] for rise in rises)
     sentence = f"{more:+.2g} tensors and {nodes:+.2g} nodes of graphs a step"
     return WARN if max(more, nodes) > GROWTH else PASS, max(more, nodes), sentence
 

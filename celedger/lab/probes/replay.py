@@ -8,13 +8,14 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
-from .losses import LossCall, graded
+from .losses import LossCall, graded, precision
 from .tensors import tensors
 
 _MOST = 2000  # calls of the first step
@@ -28,12 +29,14 @@ class Slot(NamedTuple):
 
 
 class Call(NamedTuple):
-    """`results`: the slots of the tensors that it returns, by their order."""
+    """`results`: the slots of the tensors that it returns, by their order. `precision` makes the
+    autocast in which it ran."""
 
     function: Any
     args: Any
     kwargs: Any
     results: list[int]
+    precision: Any
 
 
 class Replay(NamedTuple):
@@ -41,7 +44,7 @@ class Replay(NamedTuple):
 
     calls: list[Call]
     modules: list[nn.Module]
-    optimiser: Optimizer
+    optimisers: list[Optimizer]
     end: int  # the slot of the loss, or of its input
     loss: LossCall | None  # whose input that is
     rows: int  # of the batch
@@ -61,30 +64,38 @@ class Replay(NamedTuple):
                 lambda one: values[one.number] if isinstance(one, Slot) else few(one),
                 (call.args, call.kwargs), is_leaf=lambda one: isinstance(one, Slot),
             )  # fmt: skip
-            outputs = [tensor for _, tensor in tensors(call.function(*args, **kwargs))]
+            with call.precision():
+                outputs = [tensor for _, tensor in tensors(call.function(*args, **kwargs))]
             values.update(zip(call.results, outputs))  # noqa: B905 (Python 3.8)
         if self.loss is None:
             return values[self.end]
         target = few(self.loss.arguments["target"])
-        loss = LossCall(self.loss.function, {**self.loss.arguments, "target": target}, None)
+        loss = replace(self.loss, arguments={**self.loss.arguments, "target": target})
         return loss.mean(values[self.end])
+
+    def step(self, loss: Tensor) -> None:
+        for optimiser in self.optimisers:
+            optimiser.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        for optimiser in self.optimisers:
+            optimiser.step()
 
 
 class InputRecorder:
     """The calls of the first step, until its loss is known."""
 
     def __init__(self) -> None:
-        self._calls: list[tuple[Any, Any, Any, Any]] = []
+        self._calls: list[tuple[Any, Any, Any, Any, Any]] = []
 
     def note(self, function: Any, args: Any, kwargs: Any, result: Any) -> None:
         name = getattr(function, "__name__", "")
         if len(self._calls) < _MOST and name not in _UNCHANGED:
-            self._calls.append((function, args, kwargs, result))
+            self._calls.append((function, args, kwargs, result, precision()))
 
     def replay(
-        self, call: LossCall | None, losses: Sequence[Tensor], optimiser: Optimizer
+        self, call: LossCall | None, losses: Sequence[Tensor], optimisers: Sequence[Optimizer]
     ) -> Replay | str:
-        """Return what repeats the loss, with copies of modules and optimiser; or why nothing
+        """Return what repeats the loss, with copies of modules and optimisers; or why nothing
         does. `call`: the only call of a loss function that leads to it."""
         count = itertools.count()
         slots: dict[int, int] = {}
@@ -98,7 +109,7 @@ class InputRecorder:
             at = slots.get(id(value))
             return value.detach().clone() if at is None else Slot(at)
 
-        for function, args, kwargs, result in self._calls:
+        for function, args, kwargs, result, within in self._calls:
             inputs, outputs = ([t for _, t in tensors(some)] for some in ([args, kwargs], result))
             own = isinstance(function, nn.Module)
             written = getattr(function, "__name__", "") == "__setitem__"
@@ -112,7 +123,7 @@ class InputRecorder:
             args, kwargs = tree_map(kept, (args, kwargs))
             numbers = [next(count) for _ in outputs]
             slots.update(zip(map(id, outputs), numbers))  # noqa: B905
-            calls.append(Call(function, args, kwargs, numbers))
+            calls.append(Call(function, args, kwargs, numbers, within))
         ends = [slots[id(t)] for t in losses[:1] if id(t) in slots]
         known = call is not None and graded(call) and id(call.output) in slots
         if not modules:
@@ -121,14 +132,15 @@ class InputRecorder:
             return "the loss is not computed from the modules' outputs by torch alone"
         end = slots[id(call.output)] if known and call is not None else ends[0]
         try:
-            copies, other = copy.deepcopy((list(modules.values()), optimiser))
+            copies, others = copy.deepcopy((list(modules.values()), list(optimisers)))
         except Exception as error:
             return f"the module cannot be copied: {type(error).__name__}: {error}"
         twins = dict(zip(modules, copies))  # noqa: B905 (Python 3.8)
         calls = [one._replace(function=twins.get(id(one.function), one.function)) for one in calls]
-        for group in other.param_groups:  # a schedule may start near zero
+        for group in (group for other in others for group in other.param_groups):
+            # A schedule may start near zero.
             group["lr"] = max(group.get(name, 0.0) for name in ("lr", "initial_lr", "max_lr"))
-        return Replay(calls, copies, other, end, detached(call) if known else None, rows)
+        return Replay(calls, copies, others, end, detached(call) if known else None, rows)
 
 
 def detached(call: LossCall | None) -> LossCall | None:
@@ -137,4 +149,4 @@ def detached(call: LossCall | None) -> LossCall | None:
         return None
     arguments = {k: v.detach() if isinstance(v, Tensor) else v for k, v in call.arguments.items()}
     target = arguments["target"].detach().clone()
-    return LossCall(call.function, {**arguments, "target": target}, None)
+    return replace(call, arguments={**arguments, "target": target}, node=None)

@@ -57,9 +57,10 @@ class SampleLosses:
     @torch.no_grad()
     def backward(self, losses: Sequence[Tensor], step: int) -> None:
         """Note the rows of the batch that a backward pass begins with."""
-        call, self._calls = leading(self._calls, losses), []
-        if call is None or not self._batch:
+        led, self._calls = leading(self._calls, losses), []
+        if len(led) != 1 or not self._batch:
             return
+        (call,) = led
         rows = call.function(**{**call.arguments, "reduction": "none"}).detach()
         if not rows.dim() or len(rows) != len(self._batch):
             return

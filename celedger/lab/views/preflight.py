@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from textwrap import wrap
@@ -49,10 +50,17 @@ def preflight_text(
         head = f"{status:<{wide}}  {name:<{room}}  "
         blank = " " * len(head)
         lines += wrap(plain(check["said"]), width, initial_indent=head, subsequent_indent=blank)
-        if status in ("fail", "warn") and name in _ADVICE:
-            way = f"try: {_ADVICE[name]}"
+        if status in ("fail", "warn") and (advice := _advice(check)):
+            way = f"try: {advice}"
             lines += wrap(way, width, initial_indent=blank, subsequent_indent=blank)
     return "\n".join(lines)
+
+
+def _advice(check: Mapping[str, Any]) -> str | None:
+    figure = check["figure"]
+    if isinstance(figure, float) and not math.isfinite(figure):
+        return "`celedger watch` names the operator or the data that are not finite first"
+    return _ADVICE.get(check["check"])
 
 
 def preflight_headline(checks: Checks) -> str:
@@ -72,5 +80,5 @@ def preflight_json(task: Task, commit: Commit, seed: int, checks: Checks) -> dic
         task=task.name,
         commit=commit.sha,
         seed=seed,
-        checks=[{**check, "advice": _ADVICE.get(check["check"])} for check in checks],
+        checks=[{**check, "advice": _advice(check)} for check in checks],
     )
