@@ -297,3 +297,44 @@ def test_a_result_that_only_leads_to_equal_ones_is_not_novel(tmp_path: Path) -> 
         told.call("add", None, [4.0 if side == "a" else 5.0], i=[area])
         sides.append([*told.done().of("call")])
     assert [[e.name for e in novel_calls(a, b)] for a, b in (sides, sides[::-1])] == [["add"]] * 2
+
+
+TWO_OPTIMISERS = (
+    START
+    + """\
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 8), nn.Linear(8, 2)
+    def forward(self, x):
+        return self.last(self.first(x).relu())
+net = Net()
+slow = torch.optim.SGD(net.first.parameters(), lr=0.1, momentum=0.9)
+fast = torch.optim.Adam(net.last.parameters(), lr=0.01)
+for step in range(8):
+    loss = net(torch.randn(16, 4)).square().mean()
+    slow.zero_grad()
+    fast.zero_grad()
+    loss.backward()
+    slow.step()
+    fast.step()
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ("momentum=0.9", "momentum=0.8", "momentum 0.9 → 0.8 for 2 parameters (`first.weight`"),
+        ("SGD(", "RMSprop(", "the optimiser of `first.weight`, `first.bias` is RMSprop"),
+    ],
+)
+def test_of_two_optimisers_the_one_that_differs_is_named(
+    old: str, new: str, sentence: str, server: TrainingServer
+) -> None:
+    finding, (first, *_), _ = server.explain(
+        TWO_OPTIMISERS, edited(TWO_OPTIMISERS, (old, new)), full=(0, 1, 2)
+    )
+    assert finding is not None
+    assert sentence in finding.sentence
+    assert new in "\n".join(first.hunk.lines)

@@ -317,6 +317,8 @@ def optimiser_settings(s: DifferenceContext) -> dict[str, Any]:
     """Describe the change of the optimiser's settings; its cause is one of four."""
     number, nothing = s.event_b.path, {"class": "", "of": {}}
     old, new = (side[s.step].get(number, nothing) for side in s.comparison.settings)
+    several = len({event.path for event in s.comparison.b.of("hyper")}) > 1
+    the_optimiser = f"the optimiser of {some([*new['of']])}" if several else "the optimiser"
     gone = [name for name in old["of"] if name not in new["of"]]
     fresh = [name for name in new["of"] if name not in old["of"]]
     changes = {
@@ -326,17 +328,18 @@ def optimiser_settings(s: DifferenceContext) -> dict[str, Any]:
     if old["class"] != new["class"]:
         kinds = [one["class"].rpartition(".")[2] for one in (old, new)]
         cause = key = "optimiser"
-        sentence = f"the optimiser is {kinds[1]} instead of {kinds[0]}"
+        sentence = f"{the_optimiser} is {kinds[1]} instead of {kinds[0]}"
     elif gone or not changes:
         cause = key = "parameters"
-        sentence = f"the optimiser is {'no longer ' if gone else ''}given {some(gone or fresh)}"
+        sentence = f"{the_optimiser} is {'no longer ' if gone else ''}given {some(gone or fresh)}"
         sentence += "" if gone else " too"
     else:
         first = next(iter(changes.values()))
         key = first[0][0]
         cause = "schedule" if key == "lr" else "settings"
         same = [name for name, one in changes.items() if became(one) == became(first)]
-        whose = "" if len(same) == len(new["of"]) else f" for {_group(s, same)}"
+        every = len(same) == len(new["of"]) and not several
+        whose = "" if every else f" for {_group(s, same)}"
         at = f"at step {s.step}"
         sentence = f"optimiser settings differ {at}: {became(first)}{whose}"
         if key == "lr" and (shift := _rate_shift(s)):
@@ -350,7 +353,8 @@ def optimiser_settings(s: DifferenceContext) -> dict[str, Any]:
 def _rate_shift(s: DifferenceContext) -> str:
     """Return whether b's learning rates are a's one step early or late, in words; empty if
     neither."""
-    a, b = (_rates(trace) for trace in (s.comparison.a, s.comparison.b))
+    sides = (s.comparison.a, s.event_a), (s.comparison.b, s.event_b)
+    a, b = (_rates(trace, event.path) for trace, event in sides)
     count = min(len(a), len(b))
     if count < 4 or len(set(a)) < 3:
         return ""
@@ -362,10 +366,10 @@ def _rate_shift(s: DifferenceContext) -> str:
     return ""
 
 
-def _rates(trace: Trace) -> list[float]:
-    """Return the learning rate of the first group of the first optimiser, by step."""
+def _rates(trace: Trace, number: str | None) -> list[float]:
+    """Return the learning rate of the first group of an optimiser, by step."""
     changes = {
-        e.step: float(e.raw["v"][0].get("lr", 0.0)) for e in trace.of("hyper") if e.path == "0"
+        e.step: float(e.raw["v"][0].get("lr", 0.0)) for e in trace.of("hyper") if e.path == number
     }
     rates = [0.0]
     for pulse in trace.pulses:
