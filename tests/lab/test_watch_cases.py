@@ -181,3 +181,79 @@ def test_a_number_among_the_parameters_has_no_units(server: TrainingServer) -> N
     (training,) = read(server.train(TWO_OPTIMISERS, "watch"))
     assert judge(training, {}).findings == ()
     assert training.length == 32  # 31 were told: the second optimiser's steps have no loss
+
+
+HALF = (
+    START
+    + """\
+net = nn.Linear(8, 16)
+optimiser = torch.optim.SGD(net.parameters(), lr=0.01)
+for step in range(4):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = net(torch.randn(32, 8))
+        scores = out.float().masked_fill(torch.ones(16).bool(), -float("inf"))
+        chances = scores.softmax(1) if step == MASKED else out
+        small = (0.01 * out.half()).pow(4).float().mean()
+    loss = chances.square().mean() + small
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()
+"""
+)
+
+
+def test_a_row_that_is_masked_whole_came_from_within_the_step(server: TrainingServer) -> None:
+    """It was said to come from the data, or from a weight."""
+    first, *_ = watched(server, HALF.replace("MASKED", "1"), closely=[0, 1])
+    assert first.first.tensor == "_softmax, forward"
+    assert "it was given minus infinity, as a mask makes it" in first.first.note
+
+
+ENCODED = (
+    START
+    + """\
+class Encoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mix = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.pool = nn.Linear(8, 8)
+    def forward(self, x, padding):
+        x = self.mix(x, x, x, key_padding_mask=padding)[0]
+        return torch.tanh(GAIN * self.pool(x.sum(1) / NUMBER))
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.base, self.drop, self.head = Encoder(), nn.Dropout(0.1), nn.Linear(8, 2)
+    def forward(self, x, padding):
+        return self.head(self.drop(self.base(x, padding)))
+net = Net()
+optimiser = torch.optim.SGD(net.parameters(), lr=1e-3)
+for step in range(8):
+    padding = torch.arange(5) > torch.randint(1, 5, (16, 1))
+    loss = F.cross_entropy(net(torch.randn(16, 5, 8), padding), torch.randint(2, (16,)))
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()
+"""
+)
+
+
+def test_a_mask_within_attention_is_no_broken_value(server: TrainingServer) -> None:
+    """A view of the mask was named in place of the division."""
+    number = "(padding.shape[1] - (step > 2) * 5)"
+    text = ENCODED.replace("GAIN", "1").replace("NUMBER", number)
+    (first, *_) = watched(server, text, closely=[2, 3])
+    assert (first.first.step, first.first.tensor) == (3, "div, forward")
+
+
+def test_a_tanh_that_a_function_computes_is_seen(server: TrainingServer) -> None:
+    text = ENCODED.replace("NUMBER", "5")
+    assert watched(server, text.replace("GAIN", "1")) == []
+    (first, *_) = watched(server, text.replace("GAIN", "1e4"))
+    assert (first.watchpoint.name, first.first.module) == ("saturated", "base")
+
+
+def test_underflow_is_told_in_the_type_of_its_operator(server: TrainingServer) -> None:
+    (underflow, *_) = watched(server, HALF.replace("MASKED", "-1"))
+    assert underflow.watchpoint.name == "underflow"
+    assert underflow.first.note.endswith("in float16")  # autocast uses bfloat16

@@ -62,6 +62,7 @@ class Lost(NamedTuple):
     phase: str
     module: str
     operator: str
+    dtype: str
     lost: int
     at_risk: int
 
@@ -78,8 +79,8 @@ class WatchedStep:
     changes: Sequence[WeightChange]
     lost: Sequence[Lost]
     # The first operator whose result is not finite: phase, module, operator, its line ("": not
-    # known), and whether what it was given was not finite either.
-    broke: tuple[str, str, str, str, bool] | None
+    # known), and the worst that it was given: "", masked (minus infinity) or not finite.
+    broke: tuple[str, str, str, str, str] | None
     units: Sequence[tuple[str, int, int, int]]  # rectifier, since step, units, dead ones
     alike: Mapping[str, float]  # of matrices constant at first: largest difference of units
     rates: Sequence[float] = ()

@@ -99,6 +99,14 @@ def _first_broken(step: WatchedStep, beyond: Beyond) -> TensorFigures | None:
     return next((row for row in broken if row.trainable or row not in masks), None)
 
 
+# By what the first operator with a value that is not finite was given.
+_GIVEN = {
+    "": "the first operator to produce it: what it was given is finite",
+    "masked": "the first operator to produce it: it was given minus infinity, as a mask makes it",
+    "not finite": "it was given so from before the forward pass: the data, a target, or a weight",
+}
+
+
 def _is_data(row: TensorFigures) -> bool:
     return row.what == "in" and row.parent is None and not row.trainable
 
@@ -107,9 +115,7 @@ def _broken_operator(step: WatchedStep, figure: float) -> TensorPlace | None:
     if step.broke is None or math.isfinite(figure):
         return None
     phase, module, operator, line, given = step.broke
-    note = "the first operator to produce it: what it was given is finite"
-    if given:
-        note = "it was given so, from outside of the step: the data, or a weight"
+    note = _GIVEN[given]
     if line:
         note += f"; {'made by' if phase == 'backward' else 'at'} {line}"
     return TensorPlace(step.number, module, f"{operator}, {phase}", figure, note)
@@ -146,7 +152,7 @@ def underflow(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
             if lost.at_risk >= ENOUGH and beyond(share):
                 note = (
                     f"{lost.operator} gave zero for {lost.lost} of {lost.at_risk} values that are "
-                    f"not zero, in {step.half}"
+                    f"not zero, in {lost.dtype}"
                 )
                 tensor = f"{lost.operator}, {lost.phase}"
                 yield TensorPlace(step.number, lost.module, tensor, share, note)
@@ -350,12 +356,14 @@ def dead(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
 
 def saturated(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
     """Compare the share of a tanh beyond ±0.99, or of a sigmoid outside 0.01 to 0.99: the slope
-    there is at most 2 % and 4 % of its largest."""
+    there is at most 2 % and 4 % of its largest. A sigmoid that a function computes at the end of a
+    module may be a probability, and sure."""
 
     def places() -> Iterator[TensorPlace]:
         for step in training.steps:
             for row in step.rows:
-                maker = row.type if row.what == "out" else row.operator
+                by_operator = row.what == "in" or row.operator.startswith("Tanh")
+                maker = row.operator if by_operator else row.type
                 if row.kind == "activation" and maker.startswith(("Tanh", "Sigmoid")):
                     share = row.above + (row.below if maker.startswith("Sigmoid") else 0.0)
                     yield TensorPlace(step.number, row.name, row.tensor, share)

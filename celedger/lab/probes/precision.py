@@ -30,6 +30,7 @@ TWO = frozenset({"mul", "div"})
 EMPTY = ("empty", "new_empty")  # operators that return uninitialised memory
 MASKS = frozenset({"masked_fill", "masked_fill_", "where", "full", "full_like", "fill_", "scatter"})
 CAST = "cast to half precision"
+MASKED, BROKEN = "masked", "not finite"  # in the order of their names
 
 
 class OperatorPrecision:
@@ -43,15 +44,16 @@ class OperatorPrecision:
 
     def clear(self) -> None:
         """Begin a step."""
-        # Phase, module, operator and line (or ""); whether it was given what is not finite.
-        self.broke: tuple[str, str, str, str, bool] | None = None
+        # Phase, module, operator and line (or ""), and the worst that it was given: see `_worst`.
+        self.broke: tuple[str, str, str, str, str] | None = None
         self._lines: dict[int, str] = {}  # of the forward pass, by autograd's number
         self._spans: list[tuple[int, int, str]] = []
-        self._lost: dict[tuple[str, str, str], list[int]] = defaultdict(lambda: [0, 0])
+        self._lost: dict[tuple[str, str, str, str], list[int]] = defaultdict(lambda: [0, 0])
 
     @property
     def lost(self) -> list[list[Any]]:
-        """Return phase, module, operator, values that became zero, values that were not zero."""
+        """Return phase, module, operator and its type, how many values became zero, how many of
+        them were not."""
         return [[*where, *counts] for where, counts in self._lost.items() if counts[0]]
 
     def enter(self) -> None:
@@ -81,15 +83,17 @@ class OperatorPrecision:
 
     def _look_closely(self, name: str, inputs: list[Tensor], out: Tensor) -> None:
         """Note the first operator whose result is not finite, though what it was given is, or came
-        from outside of the step."""
+        so from outside of the step."""
         node: Any = torch._C._current_autograd_node()
         number = 0
         if node is None:
             number = int(torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]
         line = calling_line() if node is None else self._lines.get(node._sequence_nr(), "")
         self._lines[number - 1] = line or self._lines.get(number - 1, "")
-        if not name.startswith(EMPTY) and not _finite(out, name):
-            given = not all(_finite(one, name) for one in inputs)
+        given, made = max(map(_worst, inputs), default=""), _worst(out)
+        # Minus infinity is how attention is masked, and goes on from there.
+        masks = made == MASKED and (name in MASKS or given == MASKED)
+        if made and not masks and not name.startswith(EMPTY):
             self.broke = (*self._where(), name, line, given)
 
     def _weigh(self, name: str, inputs: list[Tensor], args: Any, out: Tensor) -> None:
@@ -103,19 +107,19 @@ class OperatorPrecision:
         elif name in ("log", "log2", "log10"):
             reference, absorbed = self._absorbed.get(id(first), (None, whole))
             if reference is not None and reference() is first:
-                self._count(f"{name}(1 + x)", (out == 0) & absorbed, out != 0)
+                self._count(f"{name}(1 + x)", out, (out == 0) & absorbed, out != 0)
         elif name in ONE and first.shape == out.shape:
             if name != "_to_copy" or first.dtype != out.dtype:
-                self._count(CAST if name == "_to_copy" else name, (out == 0) & whole, whole)
+                self._count(CAST if name == "_to_copy" else name, out, (out == 0) & whole, whole)
         elif name in TWO and not (number and not args[1]):
             if len(inputs) > 1:
                 second = inputs[1]
                 whole = whole & ((second != 0) if name == "mul" else second.isfinite())
             if whole.shape == out.shape:
-                self._count(name, (out == 0) & whole, whole)
+                self._count(name, out, (out == 0) & whole, whole)
 
-    def _count(self, name: str, lost: Tensor, whole: Tensor) -> None:
-        counts = self._lost[(*self._where(), name)]
+    def _count(self, name: str, out: Tensor, lost: Tensor, whole: Tensor) -> None:
+        counts = self._lost[(*self._where(), name, str(out.dtype).rpartition(".")[2])]
         counts[0] += int(lost.sum())
         counts[1] += int((lost | whole).sum())
 
@@ -130,7 +134,10 @@ class OperatorPrecision:
         return "backward", max(inner)[2] if inner else "-"
 
 
-def _finite(value: Tensor, operator: str) -> bool:
-    """Return True if all values are finite, or minus infinity by an operator that masks."""
+def _worst(value: Tensor) -> str:
+    """Return "" for a tensor of finite values, `MASKED` if others are minus infinity, and `BROKEN`
+    for any other."""
     finite = value.isfinite()
-    return bool((finite | (value == -float("inf")) if operator in MASKS else finite).all())
+    if bool(finite.all()):
+        return ""
+    return MASKED if bool((finite | (value == -float("inf"))).all()) else BROKEN
