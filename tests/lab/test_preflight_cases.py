@@ -353,7 +353,9 @@ def test_rows_are_recognised_where_training_is_given_more(server: TrainingServer
 def test_labels_of_two_classes_are_counted(server: TrainingServer) -> None:
     assert checked(server, TABLES)["labels balanced"][1].startswith("2 of 2 classes")
     rare = edited(TABLES, ("torch.rand(32) < 0.5", "torch.rand(32) < 0.02"))
-    assert checked(server, rare)["labels balanced"][0] == "warn"
+    found = checked(server, rare)
+    assert found["labels balanced"][0] == "warn"
+    assert found["labels agree with near rows"][0] == "n/a"  # each rare one was contradicted
 
 
 def test_all_optimisers_of_a_step_overfit_its_batch(server: TrainingServer) -> None:
@@ -365,15 +367,3 @@ def test_a_loss_that_begins_below_its_floor_passes_nothing(server: TrainingServe
         text = edited(SHORT, ("F.cross_entropy(net(x), y)", loss))
         status, said = checked(server, text)["overfits one batch"]
         assert status == "n/a", said
-
-
-def test_a_graph_that_grows_within_each_epoch_is_seen(server: TrainingServer) -> None:
-    epochs = edited(
-        SHORT,
-        ("kept = []\nfor step in range(24):\n", "total = 0\nfor step in range(60):\n"),
-        ("    optimiser.step()\n",
-         "    optimiser.step()\n    total = total + loss if step % 12 else loss.detach()\n"),
-    )  # fmt: skip
-    assert checked(server, epochs)["memory stays flat"][0] == "warn"
-    detached = edited(epochs, ("total + loss if", "total + loss.detach() if"))
-    assert checked(server, detached)["memory stays flat"][0] == "pass"

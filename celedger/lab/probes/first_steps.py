@@ -90,14 +90,12 @@ class FirstSteps(observe.Probe):
         self.spacing = SPACING
         self.replay: Replay | str = "no step was seen"
         self.last = IdentityMap()  # outermost modules: their last call in training
-        self._trained = IdentityMap()  # outermost modules: whether in training mode
         self._inputs: list[int] = []  # addresses of the last step's
         self._batch_step = -1
         self._stack: list[nn.Module] = []
         self._evaluating = self._backward = False
-        self._first: InputRecorder | None = InputRecorder()  # until the first step has ended
+        self._first: InputRecorder | None = InputRecorder()  # until the loss of the first step
         self._first_loss: tuple[LossCall | None, Sequence[Tensor]] = None, ()
-        self._first_optimisers: list[Optimizer] = []
         self._calls: list[LossCall] = []  # since the last backward pass
         self._codes = IdentityMap()
         self._dirty = IdentityMap()  # optimisers: gradients that are there at the next pass
@@ -128,19 +126,14 @@ class FirstSteps(observe.Probe):
     def forward_begins(self, module: nn.Module, args: Args) -> None:
         if self._backward:  # checkpointing computes forward passes again
             return
-        self._end_first_step()
         recording = torch.is_grad_enabled()
         if not self._stack:
             if next(module.parameters(), None) is None:
                 return  # a loss, say
-            trains = self._trained.get(module)  # None: not called in training, or inside of another
-            # A module that only ever ran in eval mode is fine-tuned in it.
-            passive = not recording or (bool(trains) and not module.training)
-            self._evaluating = passive and (trains is not None or id(module) in self.called)
+            known = self.last.get(module) is not None or id(module) in self.called
+            self._evaluating = not self.trains(module) and known
             if self._evaluating:
                 self._buffers = {k: v.clone() for k, v in module.named_buffers()}
-            elif recording:
-                self._trained[module] = bool(trains) or module.training
         self._stack.append(module)
         if recording:
             self.called.add(id(module))
@@ -168,7 +161,7 @@ class FirstSteps(observe.Probe):
         ]  # fmt: skip
         if self._evaluating:
             # A part of a model has inputs of its own.
-            inputs = inputs if self._trained.get(module) is not None else []
+            inputs = inputs if self.last.get(module) is not None else []
             self._note_evaluation(OuterCall(module, args, kwargs, output), inputs)
         elif torch.is_grad_enabled():
             if self._first is not None:
@@ -226,7 +219,6 @@ class FirstSteps(observe.Probe):
 
     def backward_begins(self, losses: Sequence[Tensor]) -> None:
         self._backward = True
-        self._end_first_step()
         for optimiser, state in list(self._dirty.items()):
             if not state:
                 continue
@@ -287,7 +279,10 @@ class FirstSteps(observe.Probe):
         if (first := next(names, None)) is not None:
             self.uncleared.update([first])
         if self._first is not None:
-            self._first_optimisers.append(optimiser)
+            self.replay = self._first.replay(*self._first_loss, optimiser)
+            self._first, self._first_loss = None, (None, ())
+        elif self.passes == 1 and isinstance(self.replay, Replay):  # it shares the first pass
+            self.replay = self.replay.stepped_by(optimiser)
         if step < LOOKS:
             optimised = self.names.parameters(optimiser)
             for _, parameter in (*self.parameters(), *optimised):
@@ -310,12 +305,6 @@ class FirstSteps(observe.Probe):
         if self.steps >= (most if self.evaluated or most <= REPEATED else 2 * most):
             self.ended = True
             raise SystemExit(0)
-
-    def _end_first_step(self) -> None:
-        """Record how to repeat the first step, when all optimisers that follow it have stepped."""
-        if self._first is not None and self._first_optimisers:
-            self.replay = self._first.replay(*self._first_loss, self._first_optimisers)
-            self._first, self._first_loss = None, (None, ())
 
     def parameters(self) -> list[tuple[str, nn.Parameter]]:
         """Name all parameters of the modules that were met."""

@@ -9,7 +9,6 @@ import math
 import runpy
 import time
 from collections.abc import Callable
-from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -229,9 +228,10 @@ def labels(probe: FirstSteps) -> Result:
         counts = probe.classes
         total, kinds = int(counts.sum()), int((counts > 0).sum())
         share = int(counts.max()) / total
-        sentence = (
-            f"{kinds} of {len(counts)} classes in {total} labels, the commonest {share * 100:.0f} %"
-        )
+        most = f"the commonest {100 * share:.0f} %"
+        sentence = f"{kinds} of {len(counts)} classes in {total} labels, {most}"
+        if kinds < 2 and probe.losses_seen < probe.passes:
+            return NONE, share, f"{sentence}; others are not seen"
         return FAIL if kinds < 2 else _graded(share, MAJORITY), share, sentence
     if probe.losses_seen < probe.passes:
         return NONE, None, "no one loss of torch's own leads to what is minimised"
@@ -305,12 +305,10 @@ def contradicted(probe: FirstSteps) -> Result:
         return NONE, None, "the labels are no classes"
     votes = near.mode(1).values
     telling = float((votes == labels).double().mean())
-    if telling < TELLING:
-        return (
-            NONE,
-            None,
-            f"near rows tell the label of no more than {telling * 100:.0f} % of the rows",
-        )
+    commonest = float((labels == labels.mode().values).double().mean())
+    if telling <= max(TELLING, commonest):  # a rare label has few near ones of its kind
+        known = f"{100 * telling:.0f} %"
+        return NONE, None, f"near rows tell the label of no more than {known} of the rows"
     wrong = votes != labels
     united = wrong & ((near == votes[:, None]).sum(1) >= UNITED)
     rows = united.nonzero()[:, 0].tolist()
@@ -447,9 +445,8 @@ def flat(probe: FirstSteps) -> Result:
     ]
     if len(rises) < 2:
         return NONE, None, "too few steps"
-    # Growth that happens once, or ends with an epoch, is no leak: the smallest rise counts. Graphs
-    # are kept on purpose in no epoch.
-    more, nodes = min(rise[0] for rise in rises), median(rise[1] for rise in rises)
+    # Growth that happens once, or ends with an epoch, is no leak: the smallest rise counts.
+    more, nodes = (min(column) for column in zip(*rises))  # noqa: B905
     sentence = f"{more:+.2g} tensors and {nodes:+.2g} nodes of graphs a step"
     return WARN if max(more, nodes) > GROWTH else PASS, max(more, nodes), sentence
 

@@ -48,6 +48,17 @@ class Replay(NamedTuple):
     end: int  # the slot of the loss, or of its input
     loss: LossCall | None  # whose input that is
     rows: int  # of the batch
+    copied: dict[int, Any]  # by identity
+
+    def stepped_by(self, optimiser: Optimizer) -> Replay | str:
+        """Return the same with a copy of this optimiser, too; or why there is none."""
+        try:
+            other = copy.deepcopy(optimiser, self.copied)
+        except Exception as error:
+            return f"the optimiser cannot be copied: {type(error).__name__}: {error}"
+        for group in other.param_groups:  # a schedule may start near zero
+            group["lr"] = max(group.get(name, 0.0) for name in ("lr", "initial_lr", "max_lr"))
+        return self._replace(optimisers=[*self.optimisers, other])
 
     def run(self, rows: int | None) -> Tensor:
         """Return the loss of the first rows of the batch, or of all of it (None)."""
@@ -93,11 +104,12 @@ class InputRecorder:
             self._calls.append((function, args, kwargs, result, precision()))
 
     def replay(
-        self, call: LossCall | None, losses: Sequence[Tensor], optimisers: Sequence[Optimizer]
+        self, call: LossCall | None, losses: Sequence[Tensor], optimiser: Optimizer
     ) -> Replay | str:
-        """Return what repeats the loss, with copies of modules and optimisers; or why nothing
+        """Return what repeats the loss, with copies of modules and optimiser; or why nothing
         does. `call`: the only call of a loss function that leads to it."""
         count = itertools.count()
+        copied: dict[int, Any] = {}
         slots: dict[int, int] = {}
         calls: list[Call] = []
         modules: dict[int, nn.Module] = {}
@@ -132,15 +144,14 @@ class InputRecorder:
             return "the loss is not computed from the modules' outputs by torch alone"
         end = slots[id(call.output)] if known and call is not None else ends[0]
         try:
-            copies, others = copy.deepcopy((list(modules.values()), list(optimisers)))
+            copies = copy.deepcopy(list(modules.values()), copied)
         except Exception as error:
             return f"the module cannot be copied: {type(error).__name__}: {error}"
         twins = dict(zip(modules, copies))  # noqa: B905 (Python 3.8)
         calls = [one._replace(function=twins.get(id(one.function), one.function)) for one in calls]
-        for group in (group for other in others for group in other.param_groups):
-            # A schedule may start near zero.
-            group["lr"] = max(group.get(name, 0.0) for name in ("lr", "initial_lr", "max_lr"))
-        return Replay(calls, copies, others, end, detached(call) if known else None, rows)
+        loss = detached(call) if known else None
+        replay = Replay(calls, copies, [], end, loss, rows, copied)
+        return replay.stepped_by(optimiser)
 
 
 def detached(call: LossCall | None) -> LossCall | None:
