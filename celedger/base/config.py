@@ -18,9 +18,11 @@ from typing import Any
 from celedger.base.errors import ConfigError, UsageError, explained
 from celedger.base.files import beside
 from celedger.base.model import Bytes
+from celedger.base.text import some
 
 FILES = ("celedger.toml", "pyproject.toml")  # the first of them that speaks of celedger counts
 SUITES = "suites"  # the folder of the suites, unless configured
+_NAMED = 20  # names of a hint
 _DEVICE = re.compile(r"auto|cpu|cuda:\d{1,3}")
 _SIZES = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
           "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}  # fmt: skip
@@ -109,7 +111,7 @@ def parse_size(value: object) -> Bytes | None:
 def closest(name: str, names: Collection[str]) -> str:
     """Return a hint for a name that is none of those."""
     close = difflib.get_close_matches(name, names, n=1)
-    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names)}"
+    return f"did you mean {close[0]!r}?" if close else f"known: {some([*names], _NAMED)}"
 
 
 def own_file(env: Mapping[str, str]) -> Path | None:

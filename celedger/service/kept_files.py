@@ -80,7 +80,7 @@ def survey(
         *_below(state / "suites", copy_stays), *_below(state / "child", copy_stays)
     ]  # fmt: skip
     parts["logs"] = [*_below(private / "logs", lambda _: True)]
-    parts["output folders"] = [*_below(private / "out", lambda _: True)]
+    parts["output folders"] = [*_below(private / "out", lambda _: True, "*/")]
     return [Part(name, tuple(items)) for name, items in parts.items()]
 
 
@@ -91,9 +91,9 @@ def prune(part: Part) -> tuple[int, Bytes]:
     return len(gone), sum(item.size for item in gone)
 
 
-def _below(folder: Path, stays: Callable[[Path], bool]) -> Iterator[Item]:
-    """Yield what lies in a folder, but for dotfiles."""
-    for path in sorted(folder.glob("[!.]*")):
+def _below(folder: Path, stays: Callable[[Path], bool], depth: str = "") -> Iterator[Item]:
+    """Yield what lies in a folder, but for dotfiles; with a `depth` of `*/` in its folders."""
+    for path in sorted(folder.glob(f"{depth}[!.]*")):
         yield Item(path.name, size_of(path), stays(path), partial(_delete, path))
 
 

@@ -29,7 +29,7 @@ from celedger.system import process
 from celedger.system.environment import owners, package_folders
 from celedger.system.telemetry import Sampler
 from celedger.trial import events, journal, protocol, report_sources
-from celedger.trial.ending import classify, explain, refusal, without
+from celedger.trial.ending import begin_log, classify, explain, refusal, without
 from celedger.trial.engine import Need
 from celedger.trial.reuse import NamedPaths, Reuse
 from celedger.trial.station import Station
@@ -60,7 +60,7 @@ def inherit(ledger: Ledger, task: Task, trial: Trial, out: Path) -> None:
     whole_trials = ledger.trials(
         commit=trial.commit, recipe=task.whole, environment=trial.environment, seed=trial.seed
     )
-    folders = [journal.out_path(ledger, r.trial.ulid) for r in whole_trials if r.ok]
+    folders = [journal.stored_out_path(ledger, r.trial.ulid) for r in whole_trials if r.ok]
     existing = [folder for folder in folders if folder.is_dir()]
     if not existing:
         out.rmdir()
@@ -100,7 +100,7 @@ class Attempt:
         ledger = station.ledger
         self.journal_path = journal.path(ledger, trial.ulid)
         self.log = journal.log_path(ledger, trial.ulid)
-        self.out = journal.out_path(ledger, trial.ulid)
+        self.out = journal.out_path(ledger, self.task.name, trial)
         self.spent, self.cpu = 0.0, 0.0  # seconds of all commands: of the clock, of processors
         self.peak = 0.0  # bytes of any process
         self.heaps: list[int] = []  # bytes of each command's heap that are of `preload`
@@ -149,9 +149,11 @@ class Attempt:
         )
         lines = station.lines(task, self.installation, self.trial.seed, self.out)
         for number, (name, argv) in enumerate(lines):
-            if number:  # the previous command's last line may lack its newline
-                with suppress(OSError):  # a full disk: the next command reports it
+            with suppress(OSError):  # a full disk: the command reports it
+                if number:  # the previous command's last line may lack its newline
                     os.write(self.channel, b"\n")
+                if len(lines) > 1:
+                    begin_log(self.log, name)
             try:
                 end = self._command(argv, env, task.timeout - self.spent)
             except _FloodError as flood:
@@ -300,7 +302,7 @@ class Attempt:
         if self.named.began and not self.task.whole:  # a part inherits files outside the tree
             self.named.packages = self._imported() if self.task.trace else frozenset()
             strayed = self.reuse.keep(
-                self.commit, self.task, ulid, self.named, self.station.checkout
+                self.commit, self.task, self.trial, self.named, self.station.checkout
             )
             if strayed:
                 self._warn(

@@ -8,7 +8,7 @@ import re
 import shutil
 import signal
 from collections.abc import Collection, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 from celedger.base.config import closest
@@ -25,6 +25,7 @@ _NO_FILE = re.compile(r"FileNotFoundError: \[Errno 2\] .+: '([^']+)'")
 _REFUSAL = re.compile("celedger's journal did not take this report: (.+)")  # of `child.log`
 _FRAME = re.compile(r'^  File "(.+)", line \d+, in (.+)$', re.MULTILINE)
 _STEP = re.compile(r"^in (step \d+ of epoch \d+)$", re.MULTILINE)  # a note of `child.torch`
+_HEAD = re.compile(r"^==> [A-Za-z0-9_.-]+ <==$\n?", re.MULTILINE)  # of `begin_log`
 _NUMBER = re.compile(r"\d\.\d|\d{2}")
 _SHOWN = 6  # metrics that a message names
 _TAIL = 8192  # bytes at the end of a log that are searched for the reason of a failure
@@ -114,13 +115,21 @@ def absent_file(reason: str) -> str:
     return "".join(_NO_FILE.findall(reason)[:1])
 
 
+def begin_log(log: Path, command: str) -> None:
+    """Begin the part of one of several commands in a trial's log, as `tail` heads several files.
+    Raises OSError, MachineError."""
+    with closing(process.Output(log)) as output:
+        head = f"==> {command} <==\n".encode()
+        os.write(output.fd, b"\n" + head if output.size() else head)
+
+
 def tail(log: Path) -> str:
-    """Return the end of a log, decoded as well as possible."""
+    """Return the end of a log, decoded as well as possible; of several commands, the last one's."""
     try:
         with log.open("rb") as file:
             file.seek(0, os.SEEK_END)
             file.seek(max(0, file.tell() - _TAIL))
-            return file.read().decode("utf-8", "replace")
+            return _HEAD.split(file.read().decode("utf-8", "replace"))[-1]
     except OSError:
         return ""
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Collection
 from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
@@ -33,6 +34,8 @@ from celedger.trial import protocol, report_sources
 CHUNK = 1 << 18  # bytes read at once
 LIMIT = 256 << 20  # bytes of reports of one trial: more would fill the disk
 NO_ROOM = "free some room there or move the ledger with --ledger"
+_UNFIT = re.compile(r"[^A-Za-z0-9_.-]+")  # in a path: shells, Hydra and TOML take it for more
+_LONGEST = 100  # characters of a name
 _ABANDONED = 60.0  # seconds after which a journal without its name is abandoned
 
 
@@ -61,9 +64,18 @@ def log_path(ledger: Ledger, ulid: str) -> Path:
     return ledger.private / "logs" / f"{ulid}.log"
 
 
-def out_path(ledger: Ledger, ulid: str) -> Path:
-    """Return the folder that is `{out}` in the trial's commands."""
-    return ledger.private / "out" / ulid
+def out_path(ledger: Ledger, task: str, trial: Trial) -> Path:
+    """Return the folder that is `{out}` in the trial's commands, for people to find: by the name of
+    the task with its parameters, the commit and the seed."""
+    folder = _UNFIT.sub("-", task).strip("-")[:_LONGEST]
+    return ledger.private / "out" / folder / f"{trial.commit[:10]}-seed-{trial.seed}-{trial.ulid}"
+
+
+def stored_out_path(ledger: Ledger, ulid: str) -> Path:
+    """Return the folder of a trial that began, by its ulid alone: it may be gone, and an older
+    celedger named it by the ulid."""
+    folder = ledger.private / "out"
+    return next(folder.glob(f"*/*{ulid}"), folder / ulid)
 
 
 class Journal:
@@ -225,7 +237,7 @@ def take_in(ledger: Ledger, record: TrialRecord, now: float, why: str) -> bool:
     the journal. Return False if it already has an outcome."""
     ulid, recipe = record.trial.ulid, record.trial.recipe
     definition = next(t.definition for t in ledger.tasks() if t.recipe == recipe)
-    path, log, out = _path(ledger, ulid), log_path(ledger, ulid), out_path(ledger, ulid)
+    path, log, out = _path(ledger, ulid), log_path(ledger, ulid), stored_out_path(ledger, ulid)
     with closing(Journal(path or Path(os.devnull), ledger, ulid)) as journal:
         journal.sources = report_sources.of(definition, log=log, out=out)
         journal.follow()

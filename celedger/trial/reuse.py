@@ -30,7 +30,7 @@ from functools import cached_property
 from pathlib import Path
 
 from celedger.base.errors import RepositoryError
-from celedger.base.model import CLOCKED, Commit, Footprint, ReusableTrial, Task, TrialRecord
+from celedger.base.model import CLOCKED, Commit, Footprint, ReusableTrial, Task, Trial, TrialRecord
 from celedger.ledger import Ledger
 from celedger.repo import Repository, filters
 from celedger.repo.checkouts import Checkout
@@ -362,7 +362,7 @@ class Reuse:
         self._agreements: dict[int, FootprintComparison] = {}  # by the number of the footprint
 
     def keep(
-        self, commit: Commit, task: Task, ulid: str, named: NamedPaths, checkout: Checkout
+        self, commit: Commit, task: Task, trial: Trial, named: NamedPaths, checkout: Checkout
     ) -> str:
         """Store the footprint of a trial that just ended in a checkout. Returns the tracked file of
         the user's work tree that it opened instead of the commit's, "" for none."""
@@ -373,9 +373,10 @@ class Reuse:
             matching = self._repository.matching(commit.sha, inputs)
             if task.build and not matching:
                 unknown = unknown or "its build declares no inputs"
-            path_functions = (journal.out_path, journal.log_path, journal.path)
             trial_paths = (
-                *(path_of(self._ledger, ulid) for path_of in path_functions),
+                journal.out_path(self._ledger, task.name, trial),
+                journal.log_path(self._ledger, trial.ulid),
+                journal.path(self._ledger, trial.ulid),
                 self._child,
             )
             trials = self._ledger.private
@@ -402,10 +403,10 @@ class Reuse:
         except (RepositoryError, OSError, RuntimeError) as error:  # no disk space, no home folder
             unknown = unknown or str(error) or type(error).__name__
         if unknown:
-            self._ledger.record_unknown_footprint(ulid, unknown)
+            self._ledger.record_unknown_footprint(trial.ulid, unknown)
         else:
             around = self._surroundings([commit], task)[commit.sha]
-            self._ledger.record_footprint(ulid, footprint, around)
+            self._ledger.record_footprint(trial.ulid, footprint, around)
         return file
 
     @cached_property

@@ -13,7 +13,7 @@ from itertools import groupby
 from pathlib import Path
 
 from celedger import suite as suites
-from celedger.base.config import Config
+from celedger.base.config import Config, closest
 from celedger.base.errors import MachineError, UsageError
 from celedger.base.model import Commit, Environment, Purpose, Task
 from celedger.ledger import Ledger
@@ -46,11 +46,11 @@ def choose_tasks(
     """Return the named tasks of a suite (all if none is named), with the runner's metrics added.
     The name of a grid stands for all its tasks. With `only`, their parts with these commands."""
     by_name = {task.name: task for task in suite.tasks}
-    grids = {name.partition("[")[0] for name in by_name}
-    unknown = [name for name in names if name not in by_name and name not in grids]
+    known = dict.fromkeys([*(name.partition("[")[0] for name in by_name), *by_name])
+    unknown = [name for name in names if name not in known]
     if unknown:
         raise UsageError(
-            f"suite {suite.name!r} has no task {unknown[0]!r}", f"it has {', '.join(by_name)}"
+            f"suite {suite.name!r} has no task {unknown[0]!r}", closest(unknown[0], known)
         )
     chosen = [
         task for name, task in by_name.items()

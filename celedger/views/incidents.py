@@ -31,6 +31,7 @@ KINDS = {
 }
 _TOUCHES = 1  # closeness of a hunk: it changes the line or the function of the place
 _HUNK_LINES = 6
+_NAMED = 4  # tasks of which one thing is said
 FINEST = 1e-3
 """Share of a level below which no digit is shown."""
 
@@ -194,7 +195,8 @@ def summary(state: State, commits: Mapping[str, Commit]) -> str:
     if not declared:
         doubts = [s for s in state.standings if s.declared and s.standing is Standing.UNDECIDED]
         if doubts:
-            return f"suspected, not settled: {', '.join(f'{s.task} {s.metric}' for s in doubts)}"
+            names = some([f"{s.task} {s.metric}" for s in doubts], _NAMED)
+            return f"suspected, not settled: {names}"
         telemetry = [f"{i.title()} {by_how_much(i)}" for i in state.in_force]
         if telemetry:
             return f"nothing declared is worse; telemetry: {some(telemetry, 1)}"
@@ -211,7 +213,7 @@ def unknown_noise(state: State) -> str:
     names: dict[str, list[str]] = {}
     for noise in unknown:
         names.setdefault(noise.task, []).append(noise.metric)
-    text = "; ".join(f"{task} {', '.join(metrics)}" for task, metrics in names.items())
+    text = some([f"{task} {', '.join(own)}" for task, own in names.items()], _NAMED, "; ")
     by = "`celedger noise` measures it"
     if all(noise.suite == IMPORTED for noise in unknown):
         by = "more imported runs of one commit tell it"

@@ -116,3 +116,29 @@ def test_a_last_line_without_a_newline_is_a_report_and_spoils_none_of_the_next_c
         assert bench.ledger.series(record.trial.ulid)["val_loss"] == [(0, 1.0), (1, 2.0)]
         assert record.outcome is not None
         assert record.outcome.marks == ()
+
+
+def test_of_several_commands_the_log_and_the_reason_keep_apart(tmp_path: Path) -> None:
+    """A silent failure of the second was told with the last words of the first."""
+    two = """\
+commands.train = "sh -c 'echo epoch 4'"
+commands.test = "sh -c 'exit 3'"
+"""
+    with bench_of(tmp_path, two) as bench:
+        record = run(bench)
+        assert record.outcome is not None
+        assert record.outcome.message == "test: exit status 3"
+        log = (bench.ledger.folder / record.outcome.log).read_text()
+        assert log == "==> train <==\nepoch 4\n\n==> test <==\n"
+
+
+def test_output_is_found_by_the_parameters_the_commit_and_the_seed(tmp_path: Path) -> None:
+    with bench_of(
+        tmp_path, 'command = "touch {out}/{lr}"\ngrid = { lr = ["1e-3, cosine"] }'
+    ) as bench:
+        trial = run(bench).trial
+        (file,) = (bench.ledger.private / "out").glob("*/*/*")
+        assert file.name == "1e-3, cosine"
+        assert file.parent.name == f"{trial.commit[:10]}-seed-{trial.seed}-{trial.ulid}"
+        assert file.parent.parent.name == "fit-lr-1e-3-cosine"
+        assert journal.stored_out_path(bench.ledger, trial.ulid) == file.parent
