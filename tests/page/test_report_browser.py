@@ -184,6 +184,20 @@ def test_a_phone_shows_all_without_a_sideways_scroll(browser: Browser, page: str
     assert browser.run("document.querySelector('.tip') !== null || location.hash.includes('c=')")
 
 
+def test_no_label_of_a_chart_is_cut_on_a_phone(browser: Browser, page: str) -> None:
+    """A change of the environment began left of the chart; the caption has the whole of it."""
+    browser.resize(390, 844)
+    browser.open(page + "#t=lab/tabular&m=step_time", until=DRAWN)
+    cut = browser.run(
+        "(({left, right}) => [...document.querySelectorAll('#chart text')].filter(t => {"
+        "const box = t.getBoundingClientRect(); return box.left < left || box.right > right;"
+        "}).map(t => t.textContent))(document.querySelector('#chart svg').getBoundingClientRect())"
+    )
+    assert cut == []
+    caption = browser.run("document.querySelector('#drift-caption').textContent")
+    assert "torch 2.12.0 → 2.13.0: +5.9 %; by code since: nothing." in caption
+
+
 def test_without_scripts_the_words_and_the_table_are_there(browser: Browser, page: str) -> None:
     text = browser.outer_html(page)
     assert "2 commits made something worse; 1 crashes" in text

@@ -239,8 +239,11 @@ function drawEnvironments(stretches) {
     if (i === 0 || !points.length || points[0].at !== whole.at[0]) return;
     const at = shown.edge(points[0].at);
     shown.picture.append(vertical("environment", at));
-    const change = clip(whole.change || "environment changed", 70);
-    const isRight = at + 7 * change.length > shown.width;
+    // To its left where there is more room; the caption has the whole of it.
+    const [before, after] = [at - MARGIN.left, shown.width - at];
+    const text = whole.change || "environment changed";
+    const isRight = after < before && after < 7 * text.length + 5;
+    const change = clip(text, Math.floor((isRight ? before : after) / 7) - 1);
     const anchor = isRight ? "end" : "start";
     draw("text", { x: at + (isRight ? -5 : 5), y: BOTTOM - 20, "text-anchor": anchor }, change);
   });
@@ -305,6 +308,11 @@ function told(mark) {
   return `${name}${mark.text.slice(2)}${levels}, ${whereOf(mark)}${sure}.`;
 }
 
+const changesOf = (metric) => {
+  const changes = metric.stretches.slice(1).map((stretch) => stretch.change);
+  return changes.filter(Boolean).join("; ") || "the environment or the suite changed";
+};
+
 function headline(task, metric, points) {
   find("#drift-title").textContent =
     `${state.task.slice(state.task.indexOf("/") + 1)} · ${metric.name}`;
@@ -326,7 +334,7 @@ function headline(task, metric, points) {
     points.length < size && `Hatched: ${size - points.length} of ${size} commits are not measured.`,
     task.crashed.some(isVisible) && "✕: a trial failed.",
     task.signed.length && "Strip: where the first steps compute something new; ▲: more work.",
-    metric.stretches.length > 1 && "Dashed: the environment or the suite changed.",
+    metric.stretches.length > 1 && `Dashed: ${changesOf(metric)}.`,
     stretch?.levels.length && "Lines: the level, adjusted for seeds.",
   ];
   find("#drift-caption").textContent = parts.filter(Boolean).join(" ");
