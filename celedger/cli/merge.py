@@ -69,8 +69,8 @@ def import_(
         str,
         typer.Argument(
             metavar="FORMAT",
-            help="jsonl, csv, tensorboard, mlflow, wandb, pytest-benchmark, hyperfine, asv or "
-            "google-benchmark.",
+            help="jsonl, csv, tensorboard, mlflow, wandb, trackio, pytest-benchmark, hyperfine, "
+            "asv or google-benchmark.",
         ),
     ],
     source: Annotated[Path, typer.Argument(metavar="PATH", help="A file, or a folder of runs.")],

@@ -11,12 +11,15 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import math
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+import struct
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -36,9 +39,9 @@ from celedger.base.model import (
     Task,
     Trial,
 )
-from celedger.ledger import Ledger, ulid
+from celedger.ledger import Ledger, foreign, ulid
 from celedger.trial import protocol
-from celedger.trial.report_sources import UNFIT, EventFiles
+from celedger.trial.report_sources import UNFIT, EventFiles, protocol_buffer
 
 _TASK = re.compile(r"[^A-Za-z0-9_.-]+")
 _TO_SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -160,12 +163,17 @@ def _google_benchmark(path: Path, _: Columns) -> Iterator[Run]:
     document = _document(path)
     context = document.get("context")
     started = _time(context.get("date")) if isinstance(context, dict) else 0.0
-    for number, one in enumerate(document["benchmarks"], 1):
-        if one.get("aggregate_name", "median") == "median":
+    every = document["benchmarks"]
+    single = {one["name"] for one in every if "aggregate_name" not in one}
+    for number, one in enumerate(every, 1):
+        name = one["name"].removesuffix("_median")
+        # Of repetitions that were not written one by one the median counts.
+        is_median = one.get("aggregate_name") == "median" and name not in single
+        if one["name"] in single or is_median:
             scale = _TO_SECONDS[one.get("time_unit", "ns")]
             values = {"seconds": one["real_time"] * scale, "cpu_seconds": one["cpu_time"] * scale}
             yield Run(
-                f"{path.name}: benchmark {number}", one["name"], started, {0: values},
+                f"{path.name}: benchmark {number}", name, started, {0: values},
                 where=_machine(context, "host_name"), clocked=tuple(values),
             )  # fmt: skip
 
@@ -177,10 +185,11 @@ def _asv(path: Path, _: Columns) -> Iterator[Run]:
     columns = list(document["result_columns"])
     for name, row in document["results"].items():
         told = dict(zip(columns, row, strict=False))
-        for number, value in enumerate(told.get("result") or ()):
+        points = [*product(*(told.get("params") or ()))]
+        for point, value in zip(points, told.get("result") or (), strict=True):
             if value is not None:
                 metric = "seconds" if ".time_" in f".{name}" else "value"
-                task = name if len(told["result"]) == 1 else f"{name}-{number}"
+                task = "-".join([name, *point])
                 yield Run(f"{path.name}: {name}", task, _time(document.get("date")),
                           {0: {metric: float(value)}}, str(document["commit_hash"]),
                           where=_machine(document.get("params"), "machine", "cpu", "python"),
@@ -197,7 +206,38 @@ def _tensorboard(folder: Path, _: Columns) -> Iterator[Run]:
 
 
 def _mlflow(store: Path, _: Columns) -> Iterator[Run]:
-    """Read a file store: EXPERIMENT/RUN/ with a file a metric, tag and parameter."""
+    """Read the database of MLflow 3 (mlflow.db), or a file store (mlruns)."""
+    database = store / "mlflow.db" if store.is_dir() else store
+    yield from _mlflow_database(database) if database.is_file() else _mlflow_files(store)
+
+
+def _mlflow_database(database: Path) -> Iterator[Run]:
+    facts = foreign.rows(
+        database,
+        "SELECT run_uuid, key, value FROM params WHERE key = 'seed' UNION ALL "
+        "SELECT run_uuid, key, value FROM tags WHERE key LIKE 'mlflow.source.%'",
+    )
+    of_run = {(run, key): str(value) for run, key, value in facts}
+    epochs: dict[str, dict[int, dict[str, float]]] = {}
+    started: dict[str, float] = {}
+    for run, start, key, value, is_nan, step in foreign.rows(
+        database,
+        "SELECT m.run_uuid, r.start_time, m.key, m.value, m.is_nan, m.step FROM metrics m "
+        "JOIN runs r USING (run_uuid) WHERE r.lifecycle_stage = 'active' "
+        "ORDER BY r.start_time, m.run_uuid, m.step, m.timestamp",
+    ):
+        started[run] = _time(start)
+        row = epochs.setdefault(run, {}).setdefault(max(0, int(step)), {})
+        row[_metric(key)] = math.nan if is_nan else float(value)
+    for run, own in epochs.items():
+        program = of_run.get((run, "mlflow.source.name"), "").rpartition("/")[2]
+        commit = of_run.get((run, "mlflow.source.git.commit"), "")
+        yield Run(f"{database.name}: run {run}", program or "run", started[run], own, commit,
+                  _seed(of_run.get((run, "seed"))))  # fmt: skip
+
+
+def _mlflow_files(store: Path) -> Iterator[Run]:
+    """Read EXPERIMENT/RUN/ with a file a metric, tag and parameter."""
     for folder in sorted(path.parent for path in store.glob("*/*/metrics")):
         epochs: dict[int, dict[str, float]] = {}
         times = []
@@ -212,33 +252,111 @@ def _mlflow(store: Path, _: Columns) -> Iterator[Run]:
             path = folder.joinpath(*parts)
             return path.read_text().strip() if path.is_file() else ""
 
-        seed = text("params", "seed")
         yield Run(
             str(folder), text("tags", "mlflow.source.name").rpartition("/")[2] or "run",
             min(times, default=0.0), epochs, text("tags", "mlflow.source.git.commit"),
-            int(seed) if seed.isdigit() else 0,
+            _seed(text("params", "seed")),
         )  # fmt: skip
+
+
+def _trackio(store: Path, _: Columns) -> Iterator[Run]:
+    """Read a folder of trackio: PROJECT.db a project. It knows no commits."""
+    for database in sorted(store.glob("*.db")) if store.is_dir() else [store]:
+        seeds = {
+            run: _seed(json.loads(config).get("seed"))
+            for run, config in foreign.rows(database, "SELECT run_id, config FROM configs")
+        }
+        runs: dict[str, tuple[float, dict[int, dict[str, float]]]] = {}
+        for run, time, step, metrics in foreign.rows(
+            database, "SELECT run_id, timestamp, step, metrics FROM metrics ORDER BY id"
+        ):
+            epochs = runs.setdefault(run, (_time(time), {}))[1]
+            epochs.setdefault(int(step), {}).update(_numbers(json.loads(metrics)))
+        for run, (started, epochs) in runs.items():
+            yield Run(f"{database.name}: run {run}", database.stem, started, epochs,
+                      seed=seeds.get(run, 0))  # fmt: skip
+
+
+def _seed(value: object) -> int:
+    """Return a seed that a run states as a parameter; 0 for anything else."""
+    return int(str(value)) if str(value).isdecimal() else 0
+
+
+_WANDB = b":W&B"
+_BLOCK, _HEAD = 32768, struct.Struct("<IHB")  # bytes; checksum, length and kind of a piece
+_ENDS = (1, 4)  # kinds of a piece that ends a record: the only one of it, the last one
 
 
 def _wandb(store: Path, _: Columns) -> Iterator[Run]:
-    """Read the run folders of wandb: the summary and the commit that lie beside the history, which
-    only wandb's own program reads; its export as CSV is read as a table."""
-    for summary in sorted(store.rglob("files/wandb-summary.json")):
-        metadata = _document(summary.with_name("wandb-metadata.json"))
-        git = metadata.get("git")
-        program = str(metadata.get("program") or "run").rpartition("/")[2]
-        yield Run(
-            str(summary.parent), program, _time(metadata.get("startedAt")),
-            {0: _numbers({k: v for k, v in _document(summary).items() if k[0] != "_"})},
-            str(git.get("commit") or "") if isinstance(git, dict) else "",
-        )  # fmt: skip
+    """Read the runs of wandb: run-ID.wandb in the folder of each run, online or offline. A file is
+    a log of LevelDB (its log_format describes it) of records in protocol buffers
+    (wandb/proto/wandb_internal.proto)."""
+    files = sorted(store.rglob("run-*.wandb")) if store.is_dir() else [store]
+    for file in dict.fromkeys(path.resolve() for path in files):
+        project, commit, started, seed = "", "", 0.0, 0
+        epochs: dict[int, dict[str, float]] = {}
+        for record in map(protocol_buffer, _wandb_records(file.read_bytes())):
+            for history in map(protocol_buffer, record.get(2, ())):
+                row = _wandb_items(history.get(1, ()))
+                at = row.pop("epoch", row.get("_step", len(epochs)))
+                numbers = {name: value for name, value in row.items() if name[:1] != "_"}
+                epochs.setdefault(int(float(at)), {}).update(_numbers(numbers))
+            for run in map(protocol_buffer, record.get(17, ())):
+                project = run.get(3, [b"run"])[-1].decode()
+                for config in map(protocol_buffer, run.get(4, ())):
+                    seed = _seed(_wandb_items(config.get(1, ())).get("seed"))
+                for git in map(protocol_buffer, run.get(21, ())):
+                    commit = git.get(2, [b""])[-1].decode()
+                for moment in map(protocol_buffer, run.get(17, ())):
+                    started = float(moment.get(1, [0])[-1])
+        yield Run(str(file), project, started, epochs, commit, seed)
+
+
+def _wandb_records(data: bytes) -> Iterator[bytes]:
+    """Yield the records of a log: pieces, of which none lies in two blocks. A run that was killed
+    may have left half of the last one."""
+    if not data.startswith(_WANDB):
+        raise ValueError("it does not begin with :W&B")
+    at, record = 7, b""
+    while at + _HEAD.size <= len(data):
+        rest = _BLOCK - at % _BLOCK
+        if rest < _HEAD.size:
+            at += rest
+            continue
+        _, size, kind = _HEAD.unpack_from(data, at)
+        at += _HEAD.size + size
+        record += data[at - size : at]
+        if kind in _ENDS and at <= len(data):
+            yield record
+            record = b""
+
+
+def _wandb_items(items: Iterable[bytes]) -> dict[str, Any]:
+    """Return the values of HistoryItem or ConfigItem: a key, or the parts of one, and JSON."""
+    row = {}
+    for item in map(protocol_buffer, items):
+        name = b".".join(item.get(1, item.get(2, [])))
+        row[name.decode()] = json.loads(item[16][-1])
+    return row
+
+
+_OF_ASV = ("machine.json", "benchmarks.json")  # what lies beside its results
+
+
+def _documents(read_one: Reader, path: Path, columns: Columns) -> Iterator[Run]:
+    """Yield the runs of a document, or of all documents below a folder."""
+    for file in sorted(path.rglob("*.json")) if path.is_dir() else [path]:
+        if file.name not in _OF_ASV:
+            yield from read_one(file, columns)
 
 
 READERS: Mapping[str, Reader] = {
     "jsonl": partial(_table, _json_rows), "csv": partial(_table, _csv_rows),
-    "tensorboard": _tensorboard, "mlflow": _mlflow,
-    "wandb": _wandb, "pytest-benchmark": _pytest_benchmark, "hyperfine": _hyperfine, "asv": _asv,
-    "google-benchmark": _google_benchmark,
+    "tensorboard": _tensorboard, "mlflow": _mlflow, "wandb": _wandb,
+    "trackio": _trackio,
+    "pytest-benchmark": partial(_documents, _pytest_benchmark),
+    "hyperfine": partial(_documents, _hyperfine), "asv": partial(_documents, _asv),
+    "google-benchmark": partial(_documents, _google_benchmark),
 }  # fmt: skip
 
 
@@ -249,7 +367,7 @@ def read(path: Path, form: str, columns: Columns) -> list[Run]:
         runs = [run for run in READERS[form](path, columns) if any(run.epochs.values())]
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
         what = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
         raise UsageError(f"{path} is not of the form {form}: {what}") from error
     if not runs:
@@ -292,6 +410,6 @@ def _judged(name: str, run: Run, directions: Mapping[str, Direction]) -> Metric:
     clocked = name in run.clocked
     usual = Direction.LOWER if clocked else Direction.INFO
     return Metric(
-        name, "s" if clocked else "", directions.get(name, usual),
+        name, "s" if run.clocked and "seconds" in name else "", directions.get(name, usual),
         Kind.SPEED if clocked else Kind.QUALITY,
     )  # fmt: skip

@@ -185,15 +185,15 @@ Source = Printed | EventFiles
 def event(record: bytes) -> tuple[int, dict[str, float]]:
     """Return (step, tag -> value) of an Event message. Raises ValueError, IndexError, TypeError or
     struct.error for any other message."""
-    fields, scalars = _fields(record), {}
+    fields, scalars = protocol_buffer(record), {}
     for summary in fields.get(5, ()):
-        for message in _fields(summary).get(1, ()):
-            value = _fields(message)
+        for message in protocol_buffer(summary).get(1, ()):
+            value = protocol_buffer(message)
             scalar = None
             if 2 in value:
                 (scalar,) = struct.unpack("<f", value[2][-1])
             elif 8 in value:
-                scalar = _tensor(_fields(value[8][-1]))
+                scalar = _tensor(protocol_buffer(value[8][-1]))
             if 1 in value and scalar is not None:
                 scalars[value[1][-1].decode()] = float(scalar)
     return fields.get(2, [0])[-1], scalars
@@ -208,7 +208,7 @@ def _tensor(fields: dict[int, list[Any]]) -> float | None:
     return float(struct.unpack(layout, content)[0])
 
 
-def _fields(message: bytes) -> dict[int, list[Any]]:
+def protocol_buffer(message: bytes) -> dict[int, list[Any]]:
     """Return the values of a protocol buffer by the numbers of their fields: integers, or bytes."""
     fields: dict[int, list[Any]] = {}
     at = 0

@@ -231,7 +231,8 @@ def _environment_line(fingerprint: str, environment: Environment | None, width: 
     device = details.get("device")
     if device == "cpu":
         device = details.get("cpu")
-    facts = [details.get("python"), device, *packages]
+    imported_from = f"imported {details['imported']}" if "imported" in details else ""
+    facts = [imported_from, details.get("python"), device, *packages]
     text = ", ".join(str(fact) for fact in facts if fact)
     return clip(f"environment {short(fingerprint)}  {plain(text)}".rstrip(), width)
 
