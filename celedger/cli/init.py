@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -96,7 +97,8 @@ def init(
             f"no script here looks like a training: {folder / 'first.py'} is an example, which "
             "reads nothing of this repository (docs/suites.md says how to write a task)"
         )
-    _check_interpreters(repository, folder, python)
+    plugins = ["pytest_benchmark"] if proposal is not None and proposal.benchmarks else []
+    _check_interpreters(repository, folder, python, plugins)
     run = options.retyped("`celedger run HEAD`")
     print(f"\nNext: edit {folder / 'suite.toml'}, then type {run}.")
     if configured and settings.suite not in (None, suite):
@@ -105,9 +107,11 @@ def init(
     return Status.GOOD
 
 
-def _check_interpreters(repository: Repository, folder: Path, available: str) -> None:
+def _check_interpreters(
+    repository: Repository, folder: Path, available: str, plugins: Sequence[str]
+) -> None:
     """Say which interpreters train the suite, and what they cannot import. `available` is the one
-    that a suite which names none could have."""
+    that a suite which names none could have; no script imports the `plugins` that it needs."""
     from celedger import suite as suites
     from celedger.base.errors import CeledgerError
     from celedger.system import environment
@@ -123,7 +127,7 @@ def _check_interpreters(repository: Repository, folder: Path, available: str) ->
             for task in tasks for line in task.commands for word in line.template
             if word.startswith("{tree}/") and word.endswith(".py")
         }  # fmt: skip
-        modules = suites.installed_imports(folder, sorted(roots), sorted(trained))
+        modules = [*suites.installed_imports(folder, sorted(roots), sorted(trained)), *plugins]
         for python in dict.fromkeys(pythons.values()):
             failed = environment.failed_imports(python, modules)
             works = [name for name in modules if name not in failed]

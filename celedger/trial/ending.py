@@ -26,6 +26,7 @@ _REFUSAL = re.compile("celedger's journal did not take this report: (.+)")  # of
 _FRAME = re.compile(r'^  File "(.+)", line \d+, in (.+)$', re.MULTILINE)
 _STEP = re.compile(r"^in (step \d+ of epoch \d+)$", re.MULTILINE)  # a note of `child.torch`
 _HEAD = re.compile(r"^==> [A-Za-z0-9_.-]+ <==$\n?", re.MULTILINE)  # of `begin_log`
+_ERROR = re.compile(r"^\S+: error: .+", re.MULTILINE)
 _NUMBER = re.compile(r"\d\.\d|\d{2}")
 _SHOWN = 6  # metrics that a message names
 _TAIL = 8192  # bytes at the end of a log that are searched for the reason of a failure
@@ -82,7 +83,8 @@ def _reason(text: str) -> str:
         reason = next((line for line in lines if line and not line[0].isspace()), "")
         if plain(reason):
             return plain(reason)
-    return last_line(text)
+    said = _ERROR.findall(text)  # as argparse, compilers and pytest end, and more lines may follow
+    return plain(said[0]) if said else last_line(text)
 
 
 def last_line(text: str) -> str:

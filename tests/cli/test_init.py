@@ -114,3 +114,11 @@ def test_a_suite_in_the_wrong_interpreter_is_told_the_right_one(project: Project
     script.write_text("import absent\n" + script.read_text())
     done = project.run("init")
     assert 'set `python = "venv/bin/python"` in' in done.err
+
+
+def test_benchmarks_need_their_plugin_which_no_file_imports(project: Project) -> None:
+    python = interpreter(project.root / ".venv")
+    test = "def test_sum(benchmark):\n    benchmark(sum, [1])\n"
+    project.commit("first", {"test_sums.py": test, ".gitignore": ".venv\n"})
+    done = project.run("init")
+    assert f"{python} cannot import pytest_benchmark" in done.err
