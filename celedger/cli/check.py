@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from celedger.base.errors import Status, UsageError, command
+from celedger.base.errors import CeledgerError, Status, UsageError, command
 from celedger.cli import options, verbs
 from celedger.cli.session import (
     Session,
@@ -89,7 +89,6 @@ def check(
     from celedger.judge.incident import status
     from celedger.service.notify import announce
     from celedger.views.check import CheckDocument
-    from celedger.views.check import markdown as in_markdown
     from celedger.views.drift import upgrade_texts
 
     if json and markdown:
@@ -119,11 +118,7 @@ def check(
         commits = memory.commits_of(repository, state, line.commits)
         upgrades = upgrade_texts(state, ledger.environments() if state.upgrades else {})
         document = CheckDocument(commit, state, commits, number, upgrades)
-        if markdown:
-            print(in_markdown(document), flush=True)
-        else:
-            options.answer(document, json, context.obj.retyped)
-        _tell_github(document)
+        _answer(context, document, json=json, markdown=markdown)
         announce(
             repository, ledger, session.config, state, line.commits, warn, verbs.drawer(context.obj)
         )
@@ -203,15 +198,44 @@ def _beside(
             return standings, number, not lacking(bench, [commit], tasks)
 
 
-def _tell_github(document: CheckDocument) -> None:
+def _answer(context: typer.Context, document: CheckDocument, *, json: bool, markdown: bool) -> None:
+    summary = os.environ.get("GITHUB_STEP_SUMMARY", "")
+    table = _markdown(context, document) if markdown or summary else ""
+    if markdown:
+        print(table, flush=True)
+    else:
+        options.answer(document, json, context.obj.retyped)
+    _tell_github(document, summary, table)
+
+
+def _markdown(context: typer.Context, document: CheckDocument) -> str:
+    """Return the answer in Markdown, with a chart of the first incident's metric where `plot` is
+    installed and has something to draw."""
+    from celedger.views import check as answers
+
+    text = answers.markdown(document)
+    shown = [each.main for each in document.incidents() if each.main.name]
+    if not shown or document.number:
+        return text
+    metric = shown[0]
+    words = ["plot", "drift", document.commit.sha, "--mermaid"]
+    words += ["--task", f"{metric.suite}/{metric.task}", "--metric", metric.name]
+    try:
+        return f"{text}\n{verbs.answer_if_installed(words, context.obj)}"
+    except CeledgerError as error:
+        warn(f"no chart: {error}")
+        return text
+
+
+def _tell_github(document: CheckDocument, path: str, table: str) -> None:
     """Show the answer where a GitHub workflow looks for it. A summary that cannot be written does
     not change the answer."""
     from celedger.views import check as answers
 
-    if path := os.environ.get("GITHUB_STEP_SUMMARY"):
+    if path:
         try:
             with Path(path).open("a", encoding="utf-8") as file:
-                file.write(answers.markdown(document))
+                file.write(table)
         except OSError as error:
             warn(f"{path} cannot be written: {error.strerror}")
     if os.environ.get("GITHUB_ACTIONS") == "true":

@@ -85,7 +85,7 @@ def draw(
 
     Raises UsageError for an unknown metric, CeledgerError if there is nothing to draw.
     """
-    drawn = _read(
+    drawn = read(
         derivation, state, title, metric, derivation.line.commits if axis is None else axis
     )
     environments = drawn.task.ledger.environments()
@@ -112,7 +112,7 @@ def draw(
     return figure
 
 
-def _read(
+def read(
     derivation: Derivation,
     state: State,
     title: tuple[str, str],

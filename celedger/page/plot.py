@@ -32,16 +32,22 @@ def drift(
     metric: options.Metric = None,
     every: options.EveryCommit = False,
     output: options.Output = None,
+    mermaid: Annotated[
+        bool, typer.Option("--mermaid", help="Print a chart in Markdown, for a comment or a page.")
+    ] = False,
 ) -> int:
     """Draw a metric over commits.
 
     Shows every trial, the levels, and the commits that made it worse or better. Without --task it
-    draws the metric of the first incident of `celedger status`.
+    draws the metric of the first incident of `celedger status`. GitHub and GitLab draw what
+    --mermaid prints: the means of the last measured commits, with a bar where the first bad one is.
     """
     from celedger.judge import memory
-    from celedger.page import drift_picture
+    from celedger.page import drift_mermaid, drift_picture
     from celedger.views import picture
 
+    if mermaid and output is not None:
+        raise UsageError("--mermaid and --output exclude each other", "choose one")
     with reading(context.obj) as session:
         tip = session.repository.resolve(revision.rpartition("..")[2] or "HEAD").sha
         state = memory.read(session.repository, session.ledger, tip, every=every)
@@ -50,7 +56,10 @@ def drift(
         derivation, axis = line_with_trials(
             session, revision, every=every, suite=title[0], task=title[1]
         )
-        print(picture.save(drift_picture.draw(derivation, state, title, chosen, axis), path))
+        if mermaid:
+            print(drift_mermaid.chart(drift_picture.read(derivation, state, title, chosen, axis)))
+        else:
+            print(picture.save(drift_picture.draw(derivation, state, title, chosen, axis), path))
     return Status.GOOD
 
 

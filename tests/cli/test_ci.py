@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from conftest import celedger, make_project
+from conftest import celedger, git, make_project
 from scripted import ScriptedProject, scripted
 
 
@@ -33,6 +33,14 @@ def test_a_workflow_gets_a_summary_and_annotations(
     assert done.status == 1
     assert done.out.startswith("### celedger: 1 metric worse\n")
     assert "| ❌ | fit | val\\_loss | worse | +3" in done.out
+    chart = done.out[done.out.index("```mermaid") :]
+    sha = git(project.root, "rev-parse", "HEAD").strip()[:7]
+    assert f', "{sha}"]' in chart and 'title "fit val_loss"' in chart
+    bar, line = (
+        [float(v) for v in re.search(rf"^  {kind} \[(.*)\]$", chart, re.M)[1].split(", ")]  # type: ignore[index]
+        for kind in ("bar", "line")
+    )
+    assert bar[-1] == line[-1] > 1.5 > max(line[:-1]) > max(bar[:-1])  # one bar, at the first bad
     assert "make it &lt;b&gt;worse&lt;/b&gt; \\| &#64;all \\`x\\`" in done.out
     assert summary.read_text() == "what was there\n" + done.out.rstrip("\n") + "\n"
     (error,) = [line for line in done.err.splitlines() if line.startswith("::")]
@@ -43,6 +51,8 @@ def test_outside_of_a_workflow_nothing_is_added(project: ScriptedProject) -> Non
     done = project.run("check", "--json")
     assert "::error" not in done.out + done.err
     assert project.run("check", "--json", "--markdown").status == 129
+    good = project.run("check", "HEAD~1", "--markdown")
+    assert good.status == 0 and "mermaid" not in good.out
 
 
 def test_a_summary_that_cannot_be_written_changes_no_answer(project: ScriptedProject) -> None:
