@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import ClassVar
 
+from celedger.base.errors import command
 from celedger.base.model import BY_ID, ENVIRONMENTS, BaselineRecord, Commit
-from celedger.judge.incident import Incident, MetricStanding, Standing, State
+from celedger.judge.incident import TYPED, Incident, MetricStanding, Standing, State
 from celedger.views import incidents as words
 from celedger.views.document import Document, pick
 from celedger.views.format import (
@@ -70,6 +71,9 @@ class CheckDocument(Document):
         for incident in self.incidents():
             lines += ["", f"{incident.id} {words.sentence(incident, self.commits)}"]
             lines += [f"  {typed}" for typed in [incident.next()] if typed]
+            if incident.is_failing and incident.is_named and incident.parent:
+                before = command("check", incident.parent[:TYPED], suite=incident.main.suite)
+                lines.append(f"  what got worse before it: {before}")
         for text, typed in self.upgrades:
             lines += ["", text, *([f"  {typed}"] if typed else [])]
         return "\n".join(lines)
