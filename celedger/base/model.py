@@ -626,7 +626,9 @@ _BYTES = re.compile(
     r"peak_memory(_reserved|_fragmented)?|peak_host_memory|device_memory_used|memory_growth"
     r"|gpu_memory(_grown)?|(peak_)?rss"
 )
-_SECONDS = re.compile(r"(step_time|latency)_p\d\d|step_time|evaluation_time|duration|cpu_time")
+_SECONDS = re.compile(
+    r"(step_time|latency)_p\d\d|step_time|evaluation_time|duration|(step_)?cpu_time"
+)
 
 
 _CLOCKED_NAME = re.compile(
@@ -640,7 +642,7 @@ _MEMORY_UNIT = re.compile(r"[kKMGT]?i?B")
 def usual_kind(metric: str, unit: str) -> Kind:
     """Return the kind of a metric of this name and unit where nobody declared one. What a clock or
     the memory tells must not be taken for computed: equal bits do not make it equal."""
-    if metric == "cpu_time":
+    if metric in ("cpu_time", "step_cpu_time"):
         return Kind.WORK
     if _CLOCKED_UNIT.fullmatch(unit) or _CLOCKED_NAME.fullmatch(metric):
         return Kind.SPEED

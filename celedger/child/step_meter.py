@@ -1,6 +1,6 @@
 """Measure the steps of a training's optimiser, with no help of its script: the time between steps,
 and how much memory grows a step. `import_finder.py` attaches it when a traced trial has imported
-torch's optimisers (torch 2.0 or later). It only reads the clock and what the allocator counts: the
+torch's optimisers (torch 2.0 or later). It only reads clocks and what the allocator counts: the
 training computes the same bits. Standard library only, Python 3.8 and later.
 
 Memory is what glibc's `malloc` (2.33 or later) has given out, and torch on the GPU. It is exact to
@@ -11,8 +11,8 @@ It also hashes the first bytes of the first parameter after every step, on the C
 with the same hash computed the same bits, however few digits they report.
 
 One line goes into the journal when the process ends, for the optimiser that made most steps:
-`{"trial": {"optimiser_steps": N, "step_time": S, "memory_growth": BYTES, "bits": HASH}}`. Steps of
-forked processes are not measured.
+`{"trial": {"optimiser_steps": N, "step_time": S, "step_cpu_time": S, "memory_growth": BYTES,
+"bits": HASH}}`. Steps of forked processes are not measured.
 """
 
 from __future__ import annotations
@@ -46,16 +46,19 @@ class StepMeter:
         self.steps = 0
         self._every = 1  # step whose moment is kept
         self._moments = array("d")
+        self._cpu = array("d")  # seconds of processors that the process had used then
         self._sizes = array("d")  # bytes
         self._sized_at = array("d")  # the step of each size
         self._bits = hashlib.sha256()
         self._hashes = True
 
-    def step(self, now: float, size: int | None) -> None:
+    def step(self, now: float, cpu: float, size: int | None) -> None:
         if self.steps % self._every == 0:
             self._moments.append(now)
+            self._cpu.append(cpu)
             if len(self._moments) == LONGEST:
-                self._moments, self._every = self._moments[::2], self._every * 2
+                self._moments, self._cpu = self._moments[::2], self._cpu[::2]
+                self._every *= 2
         if size is not None:
             self._sizes.append(size)
             self._sized_at.append(self.steps)
@@ -84,9 +87,10 @@ class StepMeter:
         """Return what the runner keeps of the trial; nothing of too few steps."""
         if self.steps < FEWEST:
             return {}
-        moments = self._moments
-        between = [(b - a) / self._every for a, b in zip(moments, moments[1:])]  # noqa: B905, RUF007
-        figures: dict[str, object] = {"optimiser_steps": self.steps, "step_time": _median(between)}
+        figures: dict[str, object] = {"optimiser_steps": self.steps}
+        for name, times in (("step_time", self._moments), ("step_cpu_time", self._cpu)):
+            between = [(b - a) / self._every for a, b in zip(times, times[1:])]  # noqa: B905, RUF007
+            figures[name] = _median(between)
         growth = self._growth()
         if growth is not None:
             figures["memory_growth"] = growth
@@ -152,7 +156,8 @@ def attach(optimizer: Any) -> None:
     register = getattr(optimizer, "register_optimizer_step_post_hook", None)
     if register is None or "CELEDGER_FD" not in os.environ or "CELEDGER_PROBE" in os.environ:
         return
-    pid, clock, allocated = os.getpid(), time.perf_counter, _allocated()
+    pid, clock, cpu_clock = os.getpid(), time.perf_counter, time.process_time
+    allocated = _allocated()
     meters: dict[int, StepMeter] = {}
     due = 0.0 if allocated else float("inf")  # when the memory is read again
     takes = float("inf")  # seconds of a reading; the first ones find cold caches
@@ -169,7 +174,7 @@ def attach(optimizer: Any) -> None:
             size = allocated()
             takes = min(takes, clock() - now)
             due = now + APART * takes
-        meter.step(now, size)
+        meter.step(now, cpu_clock(), size)
         meter.see(optimiser.param_groups)
         if meter.steps == last and os.getpid() == pid:
             raise SystemExit(0)  # no `except Exception` takes it, and every `finally` runs

@@ -87,7 +87,7 @@ def init(
     gate.review(requests.starts if suite not in existing else [], texts=requests.texts)
     print(f"ledger   {settings.ledger} (kept out of git by .git/info/exclude)")
     if proposal is not None:
-        watched = [*proposal.metrics, *(["step_time", "memory_growth"] * bool(proposal.preload))]
+        watched = [*proposal.metrics, *(_OF_STEPS * bool(proposal.preload))]
         print(
             f"trains   {proposal.script}: {proposal.trains_by}; "
             f"watched: {', '.join(watched) or 'duration and memory'}"
@@ -105,6 +105,9 @@ def init(
         note(f"celedger: the configured suite is {settings.suite!r}; use --suite {suite}")
     print(options.retyped("To train after every merge by itself: `celedger hook install`."))
     return Status.GOOD
+
+
+_OF_STEPS = ("step_time", "step_cpu_time", "memory_growth")  # as templates/steps.toml has them
 
 
 def _check_interpreters(

@@ -22,6 +22,7 @@ _WORDS = ("nan", "inf", "infinity", "-inf", "-infinity")  # as other tools write
 _SPEED, _MEMORY = (Floor(share, relative=True) for share in (0.05, 0.03))
 _OF_STEPS = (  # of a process with an optimiser of torch, which `child/step_meter.py` measures
     Metric("step_time", "s", Direction.LOWER, Kind.SPEED, _SPEED),
+    Metric("step_cpu_time", "s", Direction.LOWER, Kind.WORK, _SPEED),
     Metric("memory_growth", "B", Direction.LOWER, Kind.MEMORY, Floor(1024.0)),  # a step
     Metric("optimiser_steps"),
 )

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import ClassVar
 
-from celedger.base.errors import command
+from celedger.base.errors import TYPED, command
 from celedger.base.model import BY_ID, ENVIRONMENTS, BaselineRecord, Commit
-from celedger.judge.incident import TYPED, Incident, MetricStanding, Standing, State
+from celedger.judge.incident import Incident, MetricStanding, Standing, State
 from celedger.views import incidents as words
 from celedger.views.document import Document, pick
 from celedger.views.format import (

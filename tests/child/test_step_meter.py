@@ -80,6 +80,7 @@ def test_a_leak_shows_and_the_bits_are_those_without_celedger(tmp_path: Path, pr
     clean, leak = plain["clean"], plain["leak"]
     assert clean["optimiser_steps"] == leak["optimiser_steps"] == 600
     assert 1e-5 < clean["step_time"] < clean["duration"] / 300
+    assert 1e-5 < clean["step_cpu_time"] < 1.5 * clean["step_time"]
     assert abs(clean["memory_growth"]) < 1024
     assert 40_000 < leak["memory_growth"] < 42_000
     script = project.root / "suites" / "tiny" / "fit.py"
@@ -110,9 +111,11 @@ def test_the_time_of_a_step_is_the_median_and_memory_grows_from_the_middle_on() 
     now = 0.0
     for step in range(200):
         now += 5.0 if step % 50 == 0 else 0.25  # an evaluation between epochs
-        meter.step(now, min(step, 60) * 1_000_000 + step * 64)
+        meter.step(now, step * 0.125, min(step, 60) * 1_000_000 + step * 64)
     assert meter.figures().pop("bits")
-    expected = {"optimiser_steps": 200, "step_time": 0.25, "memory_growth": 64}
+    expected = {
+        "optimiser_steps": 200, "step_time": 0.25, "step_cpu_time": 0.125, "memory_growth": 64,
+    }  # fmt: skip
     assert expected.items() <= meter.figures().items()
     assert step_meter.StepMeter().figures() == {}
 
@@ -120,10 +123,11 @@ def test_the_time_of_a_step_is_the_median_and_memory_grows_from_the_middle_on() 
 def test_a_long_training_is_thinned() -> None:
     meter = step_meter.StepMeter()
     for step in range(3 * step_meter.LONGEST):
-        meter.step(step * 0.5, step * 8)
+        meter.step(step * 0.5, step * 0.25, step * 8)
     figures = meter.figures()
-    assert figures["step_time"] == 0.5 and figures["memory_growth"] == 8
-    assert len(meter._moments) < step_meter.LONGEST
+    assert (figures["step_time"], figures["step_cpu_time"]) == (0.5, 0.25)
+    assert figures["memory_growth"] == 8
+    assert len(meter._moments) == len(meter._cpu) < step_meter.LONGEST
 
 
 def test_a_step_costs_microseconds() -> None:
@@ -133,7 +137,7 @@ def test_a_step_costs_microseconds() -> None:
     for _ in range(5):
         began = time.thread_time()
         for step in range(2000):
-            meter.step(float(step), None)
+            meter.step(float(step), time.process_time(), None)
             meter.see(groups)
         seconds.append((time.thread_time() - began) / 2000)
     assert min(seconds) < 8e-6  # under 1 % of a step of 1 ms, on a slow machine
@@ -147,7 +151,7 @@ def test_odd_parameters_are_not_hashed_and_disturb_nothing() -> None:
     for groups in odd:
         meter = step_meter.StepMeter()
         for step in range(9):
-            meter.step(float(step), None)
+            meter.step(float(step), time.process_time(), None)
             meter.see(groups)
         assert "bits" not in meter.figures()
 

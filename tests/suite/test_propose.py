@@ -204,6 +204,7 @@ def test_the_proposed_suite_loads_and_trains(tmp_path: Path) -> None:
     assert task.preload == ("torch", "torch._dynamo") and task.python == sys.executable
     assert [m.name for m in task.metrics] == [
         "step_time",
+        "step_cpu_time",
         "memory_growth",
         "val_acc",
         "val_acc_area",
