@@ -63,7 +63,10 @@ class CommitSet:
     def both(self, other: CommitSet) -> CommitSet:
         """Return the joint posterior of two sets that meet, with its own 95 % set."""
         start, weights = self._product(other)
-        weights = weights / weights.sum()
+        total = float(weights.sum())
+        if not total:  # they overlap only where one of them has no commit
+            return self.either(other)
+        weights = weights / total
         order = np.argsort(-weights, kind="stable")
         count = int(np.searchsorted(np.cumsum(weights[order]), HELD - 1e-12)) + 1
         first, last = start + int(order[:count].min()), start + int(order[:count].max())

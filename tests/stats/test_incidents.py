@@ -19,6 +19,7 @@ from celedger.stats.course import (
     TrialNoise,
 )
 from celedger.stats.incidents import Derived, derive
+from celedger.stats.line_steps import CommitSet
 from celedger.stats.sessions import Contrast
 from tests.stats.made_steps import (
     LOSS,
@@ -698,3 +699,10 @@ def test_derived_anew_from_what_was_told_nothing_changes() -> None:
     said = [told(i, f"{n:08x}") for n, i in enumerate(first.incidents)]
     second = of(*lives, said=said)
     assert [replace(i, id="") for i in second.incidents] == list(first.incidents)
+
+
+def test_sets_that_overlap_without_a_common_commit_are_both_kept() -> None:
+    ends = CommitSet(0, 4, 0, np.array([0.5, 0, 0, 0, 0.5]))
+    middle = CommitSet(1, 3, 1, np.array([0.3, 0.4, 0.3]))
+    joint = ends.both(middle)
+    assert (joint.first, joint.last, joint.weights.sum()) == (0, 4, 1.0)
