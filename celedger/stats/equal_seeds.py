@@ -342,18 +342,21 @@ class Steps:
     def of(cls, bits: Bits, splits: Bools, order: Bools) -> Steps:
         """Return them, where `order` (T, T) says which position is an ancestor of which, or it."""
         strict = order & ~np.eye(len(order), dtype=bool)
-        level = np.zeros(len(order), dtype=np.int64)
-        keys = [bits.present[0]]  # of each level
-        for at, row in enumerate(bits.present[1:], 1):
-            above = strict[:, at]
-            nearest = above & ~(strict @ above)
-            shared = (bits.present[:at] & row).sum(axis=1)
-            places = np.flatnonzero(nearest[:at] | (~above[:at] & (shared > 0)))
-            levels = level[places[np.argsort(-shared[places], kind="stable")]].tolist()
-            fits = (k for k in levels if not ((keys[k] | row) @ bits.of_seed > 1).any())
-            level[at] = k = next(fits, len(keys))
-            keys[k:] = [keys[k] | row if k < len(keys) else row, *keys[k + 1 :]]
-        values = [bits.by_seed(level[bits.site] == k) for k in range(len(keys))]
+        nearest = strict & ~(strict @ strict)
+        # What is equal on both sides of a position was not changed twice.
+        between = (order.T @ bits.present) & (order @ bits.present)
+        known = bits.present | (between & ~(bits.present @ bits.of_seed @ bits.of_seed.T > 0))
+        shared = known.astype(float) @ known.T
+        level, keys = np.arange(len(order)), dict(enumerate(known))
+        joined = np.triu(nearest | (~strict & ~strict.T & (shared > 0)), 1)
+        places = np.argwhere(joined)
+        for one, other in places[np.argsort(-shared[joined], kind="stable")].tolist():
+            k, j = sorted((int(level[one]), int(level[other])))
+            if k != j and not ((keys[k] | keys[j]) @ bits.of_seed > 1).any():
+                keys[k] = keys[k] | keys[j]
+                level[level == j] = k
+        level = np.unique(level, return_inverse=True)[1]
+        values = [bits.by_seed(level[bits.site] == k) for k in range(level.max() + 1)]
         numbers: dict[tuple[int, int] | None, int] = {None: -1}
         held = np.full(len(splits), -1)
         for g, bad in enumerate(splits):
@@ -403,9 +406,12 @@ def weigh(bits: Bits, splits: Bools, readings: Readings, selected: tuple[int, in
     repeats = len(bits.site) - on_good.sum(axis=1) - on_bad.sum(axis=1) + spared
     log = np.where(possible, repeats * bits.repeat, -np.inf)
     moved, alike = possible, (spared > 0) & (touched == 0)
-    log_touched = np.array([_log_touched(*pair) for pair in zip(touched, spared, strict=True)])
+    log_touched, log_every = (
+        np.array([_log_touched(*pair) for pair in zip(touched, of, strict=True)])
+        for of in (spared, np.zeros_like(spared))
+    )
     chance = max(SPARED, math.exp(-bits.repeat) / 2)
-    anew = np.where(alike, -np.log(NONE_ODDS), spared * np.log(chance))
+    anew = np.where(alike, -np.log(NONE_ODDS), log_every + spared * np.log(chance))
     change, none = np.zeros(len(log)), np.zeros(len(log))
     small = np.full(len(log), -np.inf)
     if bits.alone:  # its values differ, whatever noise in general does

@@ -27,6 +27,9 @@ from celedger.stats.noise import fine
 FREE, PAIRED, EXACT = range(3)
 PRIOR = np.log((0.5, 0.3, 0.2))
 """Log prior of the worlds."""
+NEGLIGIBLE = 0.01
+"""Where seeds differ between the ends, and none by more than this part of the floor, rounding moved
+them: of changes by more than the floor next to none moves a seed by so little."""
 MODES_BELIEVED = 0.8
 """Where a second mode is believed more than this, seeds that collapse look like pairs to a normal
 distribution: the factor of pairs is then 1 at most, and their prior counts squared."""
@@ -266,8 +269,12 @@ def weigh(
             exact = equal_seeds.weigh_many(
                 bits, splits, order, log_prior, fitted, compared, readings, selected,
             )  # fmt: skip
+    apart = np.abs(equal_seeds.differences(*bits.ends))
     if exact is None or not exact.possible:
         exact, prior[EXACT] = None, never
+    elif apart.any() and apart.max() < NEGLIGIBLE * floor:
+        small = np.logaddexp(exact.log_change, exact.log_small)
+        exact = replace(exact, log_change=np.full(len(small), never), log_small=small)
     if exact is not None and table.alone:
         prior[FREE] = never
     if pairs is None:
