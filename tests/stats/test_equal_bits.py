@@ -97,3 +97,14 @@ def test_contradicting_bits_leave_a_posterior() -> None:
     seen = equal_bits.view(QUESTION, ENDS, alike)
     assert seen.posterior.probability.sum() == pytest.approx(1)
     assert np.isfinite(seen.trusting.probability).all()
+
+
+def test_values_that_rounding_parts_are_made_equal() -> None:
+    values = {GOOD: (1.0, 5.0), 3: (1.0 + 1e-9, 5.0 - 1e-6), 5: (1.4, 5.2), 9: (1.4 - 1e-9, 5.2)}
+    rows = [(p, v, s, 10 * p + s) for p, own in values.items() for s, v in enumerate(own)]
+    readings = equal_bits.joined([Reading(*row) for row in rows], 9)
+    place = {(r.position, r.seed): (r.value, r.draw) for r in readings}
+    for seed in (0, 1):
+        assert place[GOOD, seed] == place[3, seed] != place[5, seed] == place[9, seed]
+    slope = [Reading(p, p * 1e-4, 0, p) for p in range(-1, 10)]  # no chain joins its ends
+    assert equal_bits.joined(slope, 9) == tuple(slope)

@@ -86,7 +86,9 @@ class Track:
         positions that git cannot check out."""
         self.records, self.classes = records, classes
         placed = [(classes.position(record), record) for record in records]
-        self.evidence = evidence = self._evidence(placed, unreachable)
+        self.evidence = self._evidence(placed, unreachable)
+        readings = equal_bits.joined(self.evidence.readings, self._lineage.bad)
+        self.evidence = evidence = replace(self.evidence, readings=readings)
         metric = self.symptom.metric
         sure, unproven = self._traces.sure(placed)
         self.question = firstbad.Question(
@@ -142,20 +144,28 @@ class Track:
         where it is worse than both ends again. None where that was done."""
         if self.posterior.state is not firstbad.Phase.NOTHING_CHANGED or not self.symptom.metric:
             return None
-        values: dict[int, list[float]] = {}
+        values: dict[int, dict[int | None, float]] = {}
         for reading in self.evidence.readings:
-            values.setdefault(reading.position, []).append(reading.value)
+            values.setdefault(reading.position, {})[reading.seed] = reading.value
         ends = {GOOD, self._lineage.bad}
-        means = {position: statistics.mean(these) for position, these in values.items()}
-        inside = means.keys() - ends
+        inside = values.keys() - ends
         if not inside:
             closed = self.question.hidden(self.evidence)
             if len(self.evidence.untestable) >= _LOOKS:
                 return None
             places = sorted({*map(self.classes.at, range(len(self._lineage)))} - ends - closed)
             return places[len(places) // 2] if places else None
-        worst = max(inside, key=means.__getitem__)
-        is_worse = means[worst] > max(means[end] for end in ends) + self.question.floor
+
+        def above(position: int) -> float:  # both ends, by equal seeds where these tell
+            own, apart = values[position], []
+            for end in ends:
+                same = own.keys() & values[end].keys() if self.posterior.by_seed else ()
+                here, there = ([of[s] for s in same or of] for of in (own, values[end]))
+                apart.append(statistics.mean(here) - statistics.mean(there))
+            return min(apart)
+
+        worst = max(inside, key=above)
+        is_worse = above(worst) > self.question.floor
         return worst if is_worse and len(values[worst]) < _LOOKS else None
 
     def fellows(self, position: int) -> frozenset[int]:
