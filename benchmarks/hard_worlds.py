@@ -46,6 +46,7 @@ from celedger.base.model import (
     OutcomeKind,
     Purpose,
     Task,
+    Trial,
     TrialRecord,
 )
 from celedger.judge.bisection import Answer, Limits, bisect_many
@@ -467,17 +468,17 @@ class ScriptedBench(Bench):
         summaries = {METRIC: values[-1]} if values and not enough else {}
         self.ledger.finish_trial(trial.ulid, outcome, summaries)
         if self.case.world.shape == "docs":
-            self._keep_footprint(commit, need.task, trial.ulid)
+            self._keep_footprint(commit, need.task, trial)
         record = self.ledger.trial(trial.ulid)
         assert record is not None
         return record
 
-    def _keep_footprint(self, commit: Commit, task: Task, ulid: str) -> None:
+    def _keep_footprint(self, commit: Commit, task: Task, trial: Trial) -> None:
         root = self.case.range.repository.root
         tree: Any = SimpleNamespace(
             path=root, manner=filters.manner(self.case.range.repository), filtered={}
         )
-        self.reuse.keep(commit, task, ulid, NamedPaths({bytes(root / "model.py")}), tree)
+        self.reuse.keep(commit, task, trial, NamedPaths({bytes(root / "model.py")}), tree)
 
 
 def store_ends(bench: ScriptedBench) -> None:
