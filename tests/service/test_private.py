@@ -56,6 +56,7 @@ def test_files_of_celedger_are_their_owners_alone(
     state, beside = project.root / ".git" / "celedger", project.root / ".celedger"
     ours = [state, beside, project.root / "ledger.db", state / "worker.log",
             *state.glob("queue"), *beside.rglob("*.log"), *beside.glob("*"), *beside.glob("out/*"),
+                *beside.glob("out/*/*"),
             *(state / "allowed").iterdir(), *state.glob("checkouts/*"), *state.glob("*.lock"),
             project.root / ".git" / "hooks" / "post-merge"]  # fmt: skip
     assert len(ours) > 15
@@ -64,7 +65,7 @@ def test_files_of_celedger_are_their_owners_alone(
     shown = project.run("plot", "curves", "HEAD", "--metric", "mask", "-o", "curve.png")
     assert shown.status == 0, shown.err
     assert others(project.root / "curve.png") == 0o066 & ~mask & 0o044
-    weights = list(beside.glob("out/*/weights"))
+    weights = list(beside.glob("out/*/*/weights"))
     assert len(weights) >= 1
     assert {others(path) for path in weights} == {0o044 & ~mask}
     assert f"{mask:d}" in project.run("show", "--json").out
