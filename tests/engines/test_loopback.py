@@ -112,13 +112,11 @@ def trials(project: Project) -> list[TrialRecord]:
 
 
 def series(project: Project) -> dict[tuple[str, int], list[tuple[int, float]]]:
-    """Return the losses of the trials that ended well, by commit and seed."""
+    """Return the losses of the trials that ended well, by commit and seed. One that a search needs
+    no more may be stopped before its first epoch."""
     with Ledger.open(project.root / "ledger.db", readonly=True) as ledger:
-        return {
-            (r.trial.commit, r.trial.seed): ledger.series(r.trial.ulid)["val_loss"]
-            for r in ledger.trials()
-            if r.ok
-        }
+        rows = [(r, ledger.series(r.trial.ulid)) for r in ledger.trials() if r.ok]
+    return {(r.trial.commit, r.trial.seed): s["val_loss"] for r, s in rows if s}
 
 
 def epochs(project: Project) -> int:
