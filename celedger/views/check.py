@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from celedger.base.errors import TYPED, command
 from celedger.base.model import BY_ID, ENVIRONMENTS, BaselineRecord, Commit
+from celedger.base.text import some
 from celedger.judge.incident import Incident, MetricStanding, Standing, State
 from celedger.views import incidents as words
 from celedger.views.document import Document, pick
@@ -27,6 +28,7 @@ from celedger.views.format import (
     plain,
     short,
     table,
+    wrap,
 )
 from celedger.views.status import state_json
 
@@ -36,6 +38,7 @@ _COLUMNS = (
     Column("change", right=True), Column("", wrap=True),
 )  # fmt: skip
 _TELEMETRY = "telemetry, which the suite does not declare: never decides the exit status"
+_NAMED = 4  # metrics of which one thing is said
 _ORDER = list(Standing)
 TINY = 1e-4
 """Share of the level below which a change is none for a person: 0.01 %."""
@@ -68,6 +71,11 @@ class CheckDocument(Document):
             if rows:
                 text = table(_COLUMNS, [cells for _, cells in rows], width=width)
                 lines += ["", *filter(None, [title]), text]
+        noisy = [f"{s.task} {s.metric}" for s, _ in declared if s.standing is Standing.TOO_NOISY]
+        if noisy and not self.incidents():  # else something is to be done before
+            what = f"too noisy: {some(noisy, _NAMED)}"
+            how = "more `seeds` in suite.toml tell smaller changes, a larger `floor` asks for less"
+            lines += ["", *wrap(f"{what}; {how}", width, 4)]
         for incident in self.incidents():
             lines += ["", f"{incident.id} {words.sentence(incident, self.commits)}"]
             lines += [f"  {typed}" for typed in [incident.next()] if typed]

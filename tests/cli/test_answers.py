@@ -103,6 +103,7 @@ def test_check_does_not_pass_what_it_could_not_see_and_says_what_would(tmp_path:
     assert "…" not in narrow.out
     said = " ".join(narrow.out.split())
     assert re.search(r"cannot tell less than [\d.]+ % from none", said), narrow.out
+    assert "too noisy: fit val_loss; more `seeds` in suite.toml tell smaller changes" in said
     standings = json.loads(project.run("check", "--json", "--budget", "0").out)["standings"]
     (standing,) = [s for s in standings if s["metric"] == "val_loss"]
     assert standing["standing"] == "too-noisy"
@@ -115,6 +116,7 @@ def test_check_does_not_pass_what_it_could_not_see_and_says_what_would(tmp_path:
     done = wide.run("check", "--budget", "0")
     assert done.status == 0, done.out
     assert re.search(r"same .* a change of [\d.]+ % would have been", done.out)
+    assert "too noisy:" not in done.out
 
 
 def test_a_commit_that_repeats_another_bit_by_bit_is_the_same(project: Project) -> None:
