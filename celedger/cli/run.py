@@ -222,6 +222,7 @@ class _TimeBudget:
         tasks = {need.task.recipe: need.task for need in needs}
         self._usual = {key: bench.ledger.usual_seconds(task) for key, task in tasks.items()}
         self._workers, self._free = bench.engine.workers, free
+        self._length = seconds
         self._end = time.monotonic() + seconds
         self._left_out: list[Need] = []
         self._is_first = True
@@ -252,6 +253,16 @@ class _TimeBudget:
             self._left_out.append(need)
         return late
 
+    def fitting(self, needs: Sequence[Need]) -> list[Need]:
+        """Return the trials that would end in time."""
+        fit: list[Need] = []
+        begins = 0.0
+        for need in needs:
+            if not fit or begins + self._seconds(need) <= self._length:
+                fit.append(need)
+                begins += self._seconds(need) / self._workers
+        return fit
+
     def _seconds(self, need: Need) -> float:
         if (need.task.recipe, need.commit.sha) in self._free:
             return 0.0
@@ -279,17 +290,20 @@ def _shares(session: Session) -> dict[str, float]:
 
 def _list(needs: Sequence[Need], budget: _TimeBudget) -> int:
     """Print the trials that would run, a line a task and commit."""
-    from celedger.views.format import Column, short, table
+    from celedger.views.format import Column, count, short, table
 
     rows: dict[tuple[str, str], list[str]] = {}
-    for need in needs:
+    fit = budget.fitting(needs)
+    for need in fit:
         rows.setdefault((short(need.commit.sha), need.task.name), []).append(str(need.seed))
     lines = [(*key, f"seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}")
              for key, seeds in rows.items()]  # fmt: skip
     columns = (Column(), Column(), Column(wrap=True))
     print(table(columns, lines, width=options.width()) or "nothing: the ledger holds every trial")
-    if about := budget.about(needs):
+    if about := budget.about(fit):
         print(f"{about}, less where a result can be re-used")
+    if late := len(needs) - len(fit):
+        print(f"{count(late, 'more trial')} would not end in time")
     return Status.GOOD
 
 

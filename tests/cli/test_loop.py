@@ -156,6 +156,9 @@ def test_a_time_budget_begins_with_the_ends_and_says_what_it_left_out(
     done = quick.run("run", spread, "--seed", "5", "--for", "1ms")
     assert "the time is up: 4 trials at 4 commits left out; the same command goes on" in done.err
     assert quick.run("show", shas[-1]).status == 0
+    listed = quick.run("run", spread, "--seed", "5", "--for", "1ms", "--dry-run").out
+    assert listed.count("seed 5") == 1  # the first one runs in any case
+    assert re.search(r"\n\d more trials would not end in time\n", listed), listed
     assert quick.run("run", spread, "--seed", "5", "--for", "2h").status == 0
     assert quick.run("show", shas[1]).status == 0
     assert ends_first([*"abcdefg"]) == [*"gadbecf"]  # type: ignore[type-var, list-item]
