@@ -222,7 +222,6 @@ class _TimeBudget:
         tasks = {need.task.recipe: need.task for need in needs}
         self._usual = {key: bench.ledger.usual_seconds(task) for key, task in tasks.items()}
         self._workers, self._free = bench.engine.workers, free
-        self._length = seconds
         self._end = time.monotonic() + seconds
         self._left_out: list[Need] = []
         self._is_first = True
@@ -256,9 +255,9 @@ class _TimeBudget:
     def fitting(self, needs: Sequence[Need]) -> list[Need]:
         """Return the trials that would end in time."""
         fit: list[Need] = []
-        begins = 0.0
+        begins = time.monotonic()
         for need in needs:
-            if not fit or begins + self._seconds(need) <= self._length:
+            if not fit or begins + self._seconds(need) <= self._end:
                 fit.append(need)
                 begins += self._seconds(need) / self._workers
         return fit

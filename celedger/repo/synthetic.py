@@ -197,11 +197,11 @@ def _reason_to_leave_out(worktree: Path, status: _Status) -> str:
         return ""
     path = f"{worktree}/{os.fsdecode(status.path)}"
     with suppress(OSError):
-        found = os.lstat(path)
-        if stat.S_ISLNK(found.st_mode) and _leads_out(worktree, Path(path)):
+        info = os.lstat(path)
+        if stat.S_ISLNK(info.st_mode) and _leads_out(worktree, Path(path)):
             return "a link that leads out"
-        if status.staged is None and found.st_size > LARGEST:
-            return f"an untracked file of {found.st_size >> 20} MiB"
+        if status.staged is None and info.st_size > LARGEST:
+            return f"an untracked file of {info.st_size >> 20} MiB"
     return ""
 
 

@@ -361,11 +361,11 @@ class Worker:
             if not signed or signed[-1]["commit"] != commit.sha:
                 continue
             # One merge brings many commits: the last one alone would hide what the others changed.
-            told = [
+            changes = [
                 c["bits"] + f" at {c['commit'][:10]}" * (c is not signed[-1])
                 for c in signed[1:] if c["bits"] != "equal"
             ]  # fmt: skip
-            tasks.setdefault(some(told, 3) if told else "=", []).append(row["task"])
+            tasks.setdefault(some(changes, 3) or "=", []).append(row["task"])
         if tasks:
             names = {b: f" ({', '.join(t)})" if len(tasks) > 1 else "" for b, t in tasks.items()}
             self.say(f"{commit.sha[:10]} bits: {'; '.join(b + names[b] for b in tasks)}")

@@ -10,7 +10,6 @@ from typing import ClassVar
 
 from celedger.base.errors import TYPED, command
 from celedger.base.model import BY_ID, ENVIRONMENTS, BaselineRecord, Commit
-from celedger.base.text import some
 from celedger.judge.incident import Incident, MetricStanding, Standing, State
 from celedger.views import incidents as words
 from celedger.views.document import Document, pick
@@ -38,7 +37,6 @@ _COLUMNS = (
     Column("change", right=True), Column("", wrap=True),
 )  # fmt: skip
 _TELEMETRY = "telemetry, which the suite does not declare: never decides the exit status"
-_NAMED = 4  # metrics of which one thing is said
 _ORDER = list(Standing)
 TINY = 1e-4
 """Share of the level below which a change is none for a person: 0.01 %."""
@@ -71,9 +69,9 @@ class CheckDocument(Document):
             if rows:
                 text = table(_COLUMNS, [cells for _, cells in rows], width=width)
                 lines += ["", *filter(None, [title]), text]
-        noisy = [f"{s.task} {s.metric}" for s, _ in declared if s.standing is Standing.TOO_NOISY]
+        noisy = [s for s, _ in declared if s.standing is Standing.TOO_NOISY]
         if noisy and not self.incidents():  # else something is to be done before
-            what = f"too noisy: {some(noisy, _NAMED)}"
+            what = f"too noisy: {words.metric_names(noisy)}"
             how = "more `seeds` in suite.toml tell smaller changes, a larger `floor` asks for less"
             lines += ["", *wrap(f"{what}; {how}", width, 4)]
         for incident in self.incidents():

@@ -86,8 +86,7 @@ class DriftDocument(Document):
         ]
         offsets = offset_texts(self.state, self.environments)
         lines += [line for text in offsets for line in wrap(text, width, 4)]
-        for _, typed in upgrade_texts(state, self.environments):
-            lines += [f"{typed}: which package of the upgrade it is"] if typed else []
+        lines += words.which_package(upgrade_texts(state, self.environments))
         return "\n".join(lines)
 
     def json(self) -> dict[str, object]:

@@ -14,6 +14,7 @@ from celedger.judge.incident import (
     PER_STEP,
     Incident,
     IncidentMetric,
+    MetricStanding,
     Standing,
     State,
     explained,
@@ -189,14 +190,23 @@ def sentence(incident: Incident, commits: Mapping[str, Commit]) -> str:
     return "; ".join([f"{headline(incident)} since {since(incident, commits)}", *also(incident)])
 
 
+def metric_names(standings: Sequence[MetricStanding]) -> str:
+    """Return `mlp val_loss, mlp rmse and 3 more`."""
+    return some([f"{s.task} {s.metric}" for s in standings], _NAMED)
+
+
+def which_package(upgrades: Sequence[tuple[str, str]]) -> list[str]:
+    """Return the commands of upgrades, where there is one, each with what it is for."""
+    return [f"{typed}: which package of the upgrade it is" for _, typed in upgrades if typed]
+
+
 def summary(state: State, commits: Mapping[str, Commit]) -> str:
     """Return in one line what is worse of what the suites declare."""
     declared = [incident for incident in state.in_force if incident.declared]
     if not declared:
         doubts = [s for s in state.standings if s.declared and s.standing is Standing.UNDECIDED]
         if doubts:
-            names = some([f"{s.task} {s.metric}" for s in doubts], _NAMED)
-            return f"suspected, not settled: {names}"
+            return f"suspected, not settled: {metric_names(doubts)}"
         telemetry = [f"{i.title()} {by_how_much(i)}" for i in state.in_force]
         if telemetry:
             return f"nothing declared is worse; telemetry: {some(telemetry, 1)}"

@@ -86,8 +86,7 @@ class StatusDocument(Document):
         if rows := _titled(others):
             parts += ["", table(_COLUMNS, rows, width=width)]
         # Not wrapped: it is there to be pasted.
-        which = [f"{t}: which package of the upgrade it is" for _, t in self.upgrades if t]
-        typed = [*filter(None, [self.next]), *which]
+        typed = [*filter(None, [self.next]), *words.which_package(self.upgrades)]
         return "\n".join([*parts, "", *typed] if typed else parts)
 
     def json(self) -> dict[str, object]:

@@ -307,8 +307,8 @@ def contradicted(probe: FirstSteps) -> Result:
     telling = float((votes == labels).double().mean())
     commonest = float((labels == labels.mode().values).double().mean())
     if telling <= max(TELLING, commonest):  # a rare label has few near ones of its kind
-        known = f"{100 * telling:.0f} %"
-        return NONE, None, f"near rows tell the label of no more than {known} of the rows"
+        percent = f"{100 * telling:.0f} %"
+        return NONE, None, f"near rows tell the label of no more than {percent} of the rows"
     wrong = votes != labels
     united = wrong & ((near == votes[:, None]).sum(1) >= UNITED)
     rows = united.nonzero()[:, 0].tolist()
