@@ -83,8 +83,9 @@ def _reason(text: str) -> str:
         reason = next((line for line in lines if line and not line[0].isspace()), "")
         if plain(reason):
             return plain(reason)
-    said = _ERROR.findall(text)  # as argparse, compilers and pytest end, and more lines may follow
-    return plain(said[0]) if said else last_line(text)
+    # As argparse, compilers and pytest end; more lines may follow.
+    errors = _ERROR.findall(text)
+    return plain(errors[0]) if errors else last_line(text)
 
 
 def last_line(text: str) -> str:
