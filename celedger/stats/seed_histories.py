@@ -7,9 +7,10 @@ The value of seed i at node k of a line is
 with L the level of the code, u what the seed adds, and e what differs between two trials of one
 seed (rounding, where bits repeat). Between two nodes the level makes a step or not, and the seeds
 are kept, moved each on its own, or drawn anew, as a refactor does that changes the order of random
-numbers. A history is such a choice for each pair of neighbours. Given a history all is normal, with
-covariances in proportion to the variance of a trial: so the mean and the covariance of (L, u) are
-those of a Kalman filter in that unit, and the variance itself is integrated out of the evidence.
+numbers. One of them may go its own way, as a training that falls into another optimum. A history is
+such a choice for each pair of neighbours. Given a history all is normal, with covariances in
+proportion to the variance of a trial: so the mean and the covariance of (L, u) are those of a
+Kalman filter in that unit, and the variance itself is integrated out of the evidence.
 The likeliest histories are kept (a beam).
 
 Lives here: the filter, and the levels of one history by least squares. It must not know trials,
@@ -37,6 +38,13 @@ OWN_MOVES = 0.03, 0.3
 AT_A_STEP = 0.2, 0.125, 0.375, 0.3
 """Probabilities that a step keeps the seeds (all move alike), moves each by the smaller or larger
 scale, draws all anew. Few changes of a training act on all seeds alike to a hundredth of a sd."""
+APART = 0.2
+"""Share of larger moves and of draws in which one seed goes its own way."""
+APART_VARIANCE = 1024.0
+"""Of what that seed adds, in the variance of a trial. Without it one seed that trained badly widens
+the noise of all others, and hides a step that they agree on."""
+LEAST_AGREEING = 3
+"""Seeds beside the one apart, at least: two agree too often by chance."""
 HABIT_COUNT, HABIT_COMMITS = 0.1, 1.5
 """Prior counts of what commits without a step do to the seeds: (re-draws + .1) / (commits + 1.5),
 for moves the same."""
@@ -47,9 +55,10 @@ NEGLIGIBLE = 14.0
 FLAT = 1e4
 """Prior variance of the first level, in that of a trial, about the first node's mean."""
 
-_KEPT, DRAWN = 0, 1 + len(OWN_MOVES)
-_KINDS = DRAWN + 1
-OWN_VARIANCES = np.array([0.0, *np.square(OWN_MOVES)])
+_KEPT, _DRAW = 0, len(AT_A_STEP) - 1
+_MOVED_APART, DRAWN, _DRAWN_APART, _KINDS = 3, 4, 5, 6
+_SPLIT = np.array([0, 1, 2, 2, 3, 3])  # of which kind each is a part
+OWN_VARIANCES = np.array([0.0, *np.square(OWN_MOVES), OWN_MOVES[1] ** 2])
 _STEP = np.array([0.0, *np.square(STEP_SCALES)])
 _STEP_LOG_PRIOR = np.log(AT_A_STEP) - math.log(len(STEP_SCALES))
 
@@ -97,7 +106,8 @@ class Beam:
         path: Index in `paths`: the nodes at which the level made a step.
         drawn: The node at which the seeds were drawn last.
         draws, moves, commits: What commits without a step did to the seeds, counted.
-        kinds: What happened to the seeds at each node from `first` on: [H, nodes].
+        kinds: What happened to the seeds at each node from `first` on, and the column of the one
+            apart, `kind + _KINDS * column`: [H, nodes].
         parents: For each node since `resumed` the history before that each one goes on.
         returned: What the nodes since `resumed` left that later ones have the bits of.
     """
@@ -192,17 +202,19 @@ def advanced(
     count += sum(map(len, table.tamed[: beam.stop]))
     for k in range(beam.stop, stop):
         count += len(table.tamed[k])
-        certain = k == 0 or table.returns[k] >= 0
-        if k and certain:
+        if k and table.returns[k] >= 0:
             _return(beam, k, table.returns[k])
-        prior = (
-            _certain(len(beam.base)) if certain else _log_prior(beam, int(table.gaps[k]), hazard)
-        )
-        log_determinant, square = _predicted(beam, table, k)
+            prior = _certain(_KEPT, len(beam.base))
+        elif k:
+            prior = _log_prior(beam, int(table.gaps[k]), hazard)
+        else:
+            prior = _certain(_DRAW, len(beam.base))
+        log_determinant, square, apart = _predicted(beam, table, k)
+        prior = _split(prior, APART if apart.any() else 0.0)
         base = (beam.base + prior - log_determinant / 2).ravel()
         square = (beam.square + square).ravel()
         log_evidence = base + scale.log_evidence(square, count)
-        beam = _survivors(beam, k, base, square, log_evidence, size)
+        beam = _survivors(beam, k, base, square, log_evidence, apart, size)
         _observe(beam, table, k)
         beam.commits += table.quiet[k]
         if k in targets:
@@ -232,10 +244,10 @@ def started(
     )  # fmt: skip
 
 
-def _certain(h: int) -> Floats:
-    """Return the log prior of no step and seeds kept."""
-    prior = np.full((len(_STEP), _KINDS, h), -np.inf)
-    prior[0, _KEPT] = 0
+def _certain(kind: int, h: int) -> Floats:
+    """Return the log prior of no step and one kind of move."""
+    prior = np.full((len(_STEP), len(AT_A_STEP), h), -np.inf)
+    prior[0, kind] = 0
     return prior
 
 
@@ -251,16 +263,27 @@ def _log_prior(beam: Beam, gap: int, hazard: float) -> Floats:
     log_kept = gap * np.log1p(-changed)
     log_changed = np.log(-np.expm1(log_kept)) - np.log(draw + move)
     log_still = gap * math.log1p(-hazard)
-    prior = np.empty((len(_STEP), _KINDS, len(draw)))
+    prior = np.empty((len(_STEP), len(AT_A_STEP), len(draw)))
     prior[0, _KEPT] = log_still + log_kept
-    prior[0, _KEPT + 1 : DRAWN] = log_still + log_changed + np.log(move / len(OWN_MOVES))
-    prior[0, DRAWN] = log_still + log_changed + np.log(draw)
+    prior[0, _KEPT + 1 : _DRAW] = log_still + log_changed + np.log(move / len(OWN_MOVES))
+    prior[0, _DRAW] = log_still + log_changed + np.log(draw)
     prior[1:] = (math.log(-math.expm1(log_still)) + _STEP_LOG_PRIOR)[:, None]
     return prior
 
 
-def _predicted(beam: Beam, table: SeedTable, k: int) -> tuple[Floats, Floats]:
-    """Return log determinant and sum of squares of a node's values for each child.
+def _split(prior: Floats, apart: float) -> Floats:
+    """Return the log prior with a kind of its own for the share of larger moves and of draws in
+    which one seed goes its own way."""
+    split = prior[:, _SPLIT]
+    with np.errstate(divide="ignore"):
+        split[:, [_MOVED_APART, _DRAWN_APART]] += np.log(apart)
+    split[:, [_MOVED_APART - 1, DRAWN]] += math.log1p(-apart)
+    return split
+
+
+def _predicted(beam: Beam, table: SeedTable, k: int) -> tuple[Floats, Floats, Ints]:
+    """Return log determinant and sum of squares of a node's values for each child, and the column
+    of the seed that may be apart for each kind and history, 0 where there is none.
 
     A step adds a constant to their covariance, so that all its scales follow from one elimination,
     of the errors and of a column of ones (the matrix determinant lemma).
@@ -269,17 +292,24 @@ def _predicted(beam: Beam, table: SeedTable, k: int) -> tuple[Floats, Floats]:
     h, s = len(beam.base), len(values)
     residual = (1 - beam.share)[:, None] / table.counts[k]
     error = np.empty((_KINDS, h, s))
-    error[DRAWN] = (values - table.centre) - beam.mean[:, :1]
+    error[DRAWN:] = (values - table.centre) - beam.mean[:, :1]
     error[:DRAWN] = error[DRAWN] - beam.mean[:, at]
     cross = beam.covariance[:, 0, at]
     level = beam.covariance[:, 0, 0, None, None]
     sigma = np.empty((_KINDS, h, s, s))
     sigma[:DRAWN] = level + cross[:, :, None] + cross[:, None, :]
     sigma[:DRAWN] += beam.covariance[:, at[:, None], at]
-    sigma[DRAWN] = level
+    sigma[DRAWN:] = level
     diagonal = sigma[:, :, np.arange(s), np.arange(s)]
     diagonal[:DRAWN] += OWN_VARIANCES[:, None, None] + residual
-    diagonal[DRAWN] += beam.share[:, None] + residual
+    diagonal[DRAWN:] += beam.share[:, None] + residual
+    apart = np.zeros((_KINDS, h), dtype=np.int64)
+    followed = int((at < table.passing).sum())
+    if followed > LEAST_AGREEING:
+        for kind in (_MOVED_APART, _DRAWN_APART):
+            farthest = _farthest(error[kind, :, :followed], diagonal[kind, :, :followed])
+            diagonal[kind, np.arange(h), farthest] += APART_VARIANCE
+            apart[kind] = at[farthest]
     sigma[:, :, np.arange(s), np.arange(s)] = diagonal
     log_determinant, errors, mixed, ones = (np.zeros((_KINDS, h)) for _ in range(4))
     one = np.ones((_KINDS, h, s))
@@ -299,11 +329,23 @@ def _predicted(beam: Beam, table: SeedTable, k: int) -> tuple[Floats, Floats]:
             )
     step = _STEP[:, None, None]
     grown = 1 + step * ones
-    return log_determinant + np.log(grown), errors - step * np.square(mixed) / grown
+    return log_determinant + np.log(grown), errors - step * np.square(mixed) / grown, apart
+
+
+def _farthest(error: Floats, variance: Floats) -> Ints:
+    """Return for each history which seed is farthest from what most of them say: [H, seeds]."""
+    away = np.abs(error - np.median(error, axis=1, keepdims=True))
+    return np.asarray(np.argmax(away / np.sqrt(variance), axis=1), dtype=np.int64)
 
 
 def _survivors(
-    beam: Beam, k: int, base: Floats, square: Floats, log_evidence: Floats, size: int
+    beam: Beam,
+    k: int,
+    base: Floats,
+    square: Floats,
+    log_evidence: Floats,
+    apart: Ints,
+    size: int,
 ) -> Beam:
     """Return the likeliest children before they see the values of node `k`.
 
@@ -314,7 +356,7 @@ def _survivors(
     order = order[log_evidence[order] > log_evidence[order[0]] - NEGLIGIBLE]
     h = len(beam.base)
     scale, kind, parent = order // (h * _KINDS), order // h % _KINDS, order % h
-    drawn = np.where(kind == DRAWN, k, beam.drawn[parent])
+    drawn = np.where(kind >= DRAWN, k, beam.drawn[parent])
     key = (beam.path[parent] * 2 + (scale > 0)) * (k + 1) + drawn
     keys = np.stack([key, beam.share[parent].view(np.int64)]) if np.ptp(beam.share) else key
     _, first, group = np.unique(keys, axis=-1, return_index=True, return_inverse=True)
@@ -322,19 +364,19 @@ def _survivors(
     best = np.argsort(first)[:size]
     gained = np.log(total[best]) + log_evidence[order[0]] - log_evidence[order[first[best]]]
     chosen, scale, kind, parent = (x[first[best]] for x in (order, scale, kind, parent))
-    still = scale == 0
+    still, column = scale == 0, apart[kind, parent]
     return Beam(
         base[chosen] + gained,
         square[chosen],
-        *_moved(beam, scale, kind, parent),
+        *_moved(beam, scale, kind, parent, column),
         beam.share[parent],
         _extended(beam, k, scale, parent),
         drawn[first[best]],
-        beam.draws[parent] + (still & (kind == DRAWN)),
+        beam.draws[parent] + (still & (kind >= DRAWN)) * (k > 0),
         beam.moves[parent] + (still & (kind > _KEPT) & (kind < DRAWN)),
         beam.commits[parent] + still * (k > 0),
         log_evidence[chosen] + gained,
-        np.concatenate([beam.kinds[parent], kind[:, None].astype(np.int8)], axis=1),
+        np.column_stack([beam.kinds[parent], (kind + _KINDS * column).astype(np.int8)]),
         beam.first,
         beam.paths,
         beam.resumed,
@@ -368,16 +410,18 @@ def _return(beam: Beam, k: int, to: int) -> None:
     beam.path = _extended(beam, k, stepped.astype(np.int64), np.arange(len(which)))
 
 
-def _moved(beam: Beam, scale: Ints, kind: Ints, parent: Ints) -> tuple[Floats, Floats]:
+def _moved(beam: Beam, scale: Ints, kind: Ints, parent: Ints, apart: Ints) -> tuple[Floats, Floats]:
     """Return mean and covariance of the children before they see values."""
     mean, covariance = beam.mean[parent], beam.covariance[parent]
-    anew = kind == DRAWN
+    anew = kind >= DRAWN
     mean[anew, 1:] = 0
     covariance[anew, 1:] = 0
     covariance[anew, :, 1:] = 0
     seeds = np.arange(1, mean.shape[1])
     own = np.where(anew, beam.share[parent], OWN_VARIANCES[np.where(anew, _KEPT, kind)])
     covariance[:, seeds, seeds] += own[:, None]
+    alone = np.flatnonzero(apart)
+    covariance[alone, apart[alone], apart[alone]] += APART_VARIANCE
     covariance[:, 0, 0] += _STEP[scale]
     return mean, covariance
 
@@ -438,8 +482,9 @@ def levels(table: SeedTable, beam: Beam, which: int, spread: int = 0) -> Levels:
 @dataclass(frozen=True, slots=True, eq=False)
 class _Structure:
     """What a history says of each node from `first` on, counted from it: which level it has, from
-    which node its seeds come (-1: drawn anew), and the variance of their own moves, and of all
-    moves since they were drawn, in that of a trial."""
+    which node its seeds come (-1: drawn anew), and in the variance of a trial, that of each seed's
+    own move [nodes, columns], and of all moves since they were drawn, of seeds that are not apart.
+    """
 
     first: int
     of_node: Ints
@@ -451,7 +496,7 @@ class _Structure:
 def _structure(table: SeedTable, beam: Beam, which: int) -> _Structure:
     steps = set(beam.paths[beam.path[which]])
     share, first = float(beam.share[which]), beam.first
-    kinds = beam.kinds[which].tolist()
+    apart, kinds = np.divmod(beam.kinds[which].astype(np.int64), _KINDS)
     of_node, source, number = [0], [-1], 1
     for k in range(first + 1, beam.stop):
         to = table.returns[k]
@@ -461,9 +506,11 @@ def _structure(table: SeedTable, beam: Beam, which: int) -> _Structure:
         else:
             level = of_node[before]
         of_node.append(level)
-        source.append(-1 if kinds[k - first] == DRAWN else before)
-    moved = np.where(np.array(source) < 0, share, np.append(OWN_VARIANCES, share)[kinds])
-    spread = moved.copy()
+        source.append(-1 if kinds[k - first] >= DRAWN else before)
+    own = np.array([*OWN_VARIANCES, share, share])[kinds]
+    spread = np.where(np.array(source) < 0, share, own)
+    moved = np.repeat(spread[:, None], table.passing, axis=1)
+    moved[apart > 0, apart[apart > 0]] += APART_VARIANCE
     for k, before in enumerate(source):
         spread[k] += spread[before] if before >= 0 else 0.0
     return _Structure(first, np.array(of_node), source, moved, spread)
@@ -493,7 +540,7 @@ def _gram(table: SeedTable, structure: _Structure, share: float) -> Floats:
     # Nodes whose seeds only stay are one.
     origin = list(range(count))
     for k, before in enumerate(structure.source):
-        if before >= 0 and not structure.moved[k]:
+        if before >= 0 and not structure.moved[k].any():
             origin[k] = origin[before]
     of_origin = np.eye(count)[origin].T  # [origins, nodes]
     weight = of_origin @ weight[:, : table.passing]

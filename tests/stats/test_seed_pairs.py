@@ -271,6 +271,39 @@ def test_a_step_of_one_sd_is_open_after_few_pairs() -> None:
     assert sum(life(random, own=0.3, pairs=6) for _ in range(40)) >= 32
 
 
+WORST = LEVEL * 1.5
+"""Of a seed that fell into another optimum."""
+
+
+@pytest.mark.parametrize(("before", "after"), [(WORST, None), (None, WORST), (WORST, WORST)])
+def test_one_seed_that_trained_badly_hides_no_step_of_the_others(
+    before: float | None, after: float | None
+) -> None:
+    own = [0.2 * y for y in draw(3)]
+    high = [LEVEL * 1.03 + y + z for y, z in zip(A, own, strict=True)]
+    low = [LEVEL + y for y in A]
+    low[2], high[2] = before or low[2], after or high[2]
+    (step,) = steps_of(line(lambda p, s: high[s] if p >= 6 else low[s], 6))
+    assert step.probability > 0.95 and step.first == step.last == 6
+    assert step.size == pytest.approx(LEVEL * 0.03, rel=0.1)
+
+
+@pytest.mark.parametrize("seeds", [3, 5])
+def test_new_draws_of_which_one_trained_badly_are_no_step(seeds: int) -> None:
+    random = np.random.default_rng(4)
+    false = 0
+    for _ in range(60):
+        values = [LEVEL + random.normal(0, SD, seeds)]
+        for _ in range(11):
+            anew = LEVEL + random.normal(0, SD, seeds)
+            anew[random.random(seeds) < 0.1] = WORST
+            values.append(anew if random.random() < 0.3 else values[-1])
+        trials = [(place, seed, y) for place, ys in enumerate(values) for seed, y in enumerate(ys)]
+        steps = paired_steps(*measurements(trials), EXACT, hazard=HAZARD)
+        false += sum(step.probability > 0.95 for step in steps or ())
+    assert not false
+
+
 def growing_line() -> list[Trial]:
     """Return 260 commits that each move the seeds by a little; three make a step."""
     random = np.random.default_rng(5)
