@@ -202,7 +202,7 @@ def _kind(
     if numbers.is_first and any(derivation.place(i.known_good) >= place >= 0 for i in own):
         return Standing.SAME, "good beside what came later"
     if numbers.is_first:
-        return Standing.FIRST, "first measurement in this environment: nothing to compare with"
+        return Standing.FIRST, "first measurement in this environment, nothing to compare with"
     inside = [
         i for i in own
         if i.in_force

@@ -65,10 +65,14 @@ class CheckDocument(Document):
         if not declared and not telemetry:
             return f"{head}\nnothing was measured"
         lines = [head]
-        for title, rows in (("", declared), (_TELEMETRY, telemetry)):
-            if rows:
+        new = [s for s, _ in (*declared, *telemetry) if s.standing is Standing.FIRST]
+        for title, every in (("", declared), (_TELEMETRY, telemetry)):
+            if rows := [row for row in every if row[0] not in new]:
                 text = table(_COLUMNS, [cells for _, cells in rows], width=width)
                 lines += ["", *filter(None, [title]), text]
+        if new:
+            what = words.of_tasks([(s.task, s.metric) for s in new])
+            lines += ["", *wrap(f"{new[0].note}: {what}", width, 4)]
         noisy = [s for s, _ in declared if s.standing is Standing.TOO_NOISY]
         if noisy and not self.incidents():  # else something is to be done before
             what = f"too noisy: {words.metric_names(noisy)}"

@@ -80,7 +80,7 @@ class DriftDocument(Document):
             aside = count(state.aside, "measured commit")
             lines.append(f"{aside} beside this line: `celedger drift --all` takes them too")
         if unknown := words.unknown_noise(state):
-            lines += wrap(unknown, width, 4)
+            lines += wrap(f"noise {unknown}", width, 4)
         lines += [
             line for distance in state.pinned for line in wrap(pinned_text(distance), width, 4)
         ]

@@ -21,7 +21,7 @@ from celedger.judge.incident import (
     explanation,
 )
 from celedger.views.document import pick
-from celedger.views.format import amount, measure, plain, probability, relative, short
+from celedger.views.format import amount, count, measure, plain, probability, relative, short
 
 KINDS = {
     "crash": "fails",
@@ -33,6 +33,7 @@ KINDS = {
 _TOUCHES = 1  # closeness of a hunk: it changes the line or the function of the place
 _HUNK_LINES = 6
 _NAMED = 4  # tasks of which one thing is said
+_LISTED = 6  # metrics that are named one by one
 FINEST = 1e-3
 """Share of a level below which no digit is shown."""
 
@@ -217,17 +218,24 @@ def summary(state: State, commits: Mapping[str, Commit]) -> str:
     return f"{sentence(first, commits)}{message}{more}"
 
 
-def unknown_noise(state: State) -> str:
-    """Return the declared metrics whose noise is unknown as a sentence, "" without any."""
-    unknown = [noise for noise in state.noise if noise.declared and not noise.is_known]
+def of_tasks(pairs: Sequence[tuple[str, str]]) -> str:
+    """Return (task, metric) pairs as `fit loss, step_time; mlp loss`, many as numbers."""
     names: dict[str, list[str]] = {}
-    for noise in unknown:
-        names.setdefault(noise.task, []).append(noise.metric)
-    text = some([f"{task} {', '.join(own)}" for task, own in names.items()], _NAMED, "; ")
+    for task, metric in pairs:
+        names.setdefault(task, []).append(metric)
+    if len(pairs) > _LISTED:
+        return f"{count(len(pairs), 'metric')} of {count(len(names), 'task')}"
+    return "; ".join(f"{task} {', '.join(own)}" for task, own in names.items())
+
+
+def unknown_noise(state: State) -> str:
+    """Return the declared metrics whose noise is unknown, and what tells it; "" without any."""
+    unknown = [noise for noise in state.noise if noise.declared and not noise.is_known]
+    text = of_tasks([(noise.task, noise.metric) for noise in unknown])
     by = "`celedger noise` measures it"
     if all(noise.suite == IMPORTED for noise in unknown):
         by = "more imported runs of one commit tell it"
-    return f"noise unknown: {text} ({by})" if text else ""
+    return f"unknown: {text} ({by})" if text else ""
 
 
 def at_commit(

@@ -80,7 +80,7 @@ class StatusDocument(Document):
             ],
             "upgrade": [text for text, _ in self.upgrades],
             "suspected": [self._doubt(doubt) for doubt in self.state.doubts],
-            "unknown": list(filter(None, [words.unknown_noise(self.state)])),
+            "noise": list(filter(None, [words.unknown_noise(self.state)])),
             "gone": [f"{name}: on commits that are gone" for name in self.state.gone],
         }
         if rows := _titled(others):
