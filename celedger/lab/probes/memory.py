@@ -176,7 +176,7 @@ class MemoryProbe(observe.Probe):
             largest["course"] = {
                 "bytes": list(self._course), "phases": self._phases, "peak": self._peak_at,
             }  # fmt: skip
-        row = (self._peak, self._total, resident())
+        row = (self._peak, self._total, observe.resident())
         for column, value in zip(self._columns.values(), row):  # noqa: B905 (Python 3.8)
             column.append(value)
         self._step += 1
@@ -387,15 +387,6 @@ def storage_of(tensor: Tensor) -> Any:
         return tensor.untyped_storage()
     except (NotImplementedError, RuntimeError):
         return None
-
-
-def resident() -> int:
-    """Return the bytes of RAM in use; 0 if the system does not report them."""
-    try:
-        with open("/proc/self/statm", "rb") as file:  # noqa: PTH123
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, IndexError):
-        return 0
 
 
 def attach(options: dict[str, Any]) -> None:

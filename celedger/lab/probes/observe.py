@@ -375,6 +375,15 @@ class Observer:
             guarded(self.probe.flush)
 
 
+def resident() -> int:
+    """Return the bytes of RAM in use; 0 if the system does not report them."""
+    try:
+        with open("/proc/self/statm", "rb") as file:  # noqa: PTH123
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError):
+        return 0
+
+
 def _is_backward(
     outputs: Any, inputs: Any, grad_outputs: Any = None, retain_graph: bool | None = None,
     create_graph: bool = False, *_: Any, **__: Any,

@@ -13,6 +13,7 @@ from typing import Any
 from torch import cuda, nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from . import observe
 from .names import ModuleNames
 from .phases import STATES, TAIL
 
@@ -21,6 +22,9 @@ _FIGURES = ("calls", "device", "memory", "kernels")
 _NODE = "autograd::engine::evaluate_function: "
 OPTIMISER = "(optimiser)"  # in place of a module, for an optimiser's step
 PYTHON = "(Python)"  # time of a phase outside all operators
+MOST_MEMORY = 100e6
+"""Bytes that the profiler may take while it records: some 60,000 operators. To read them takes ten
+times as much (torch 2.13: 2.7 GB and a minute for 240,000)."""
 _PROBES = ("celedger ", "cudaStreamIsCapturing")  # the second is asked before each look
 
 
@@ -32,6 +36,7 @@ class ProfilerWindow:
         self.problem = ""
         self._names = names
         self._profile: Any = None
+        self._empty = 0
         self._modules: list[tuple[int, Any]] = []
 
     def start(self) -> None:
@@ -40,6 +45,7 @@ class ProfilerWindow:
         try:
             self._profile = profile(activities=kinds, profile_memory=True)
             self._profile.start()
+            self._empty = observe.resident()
         except RuntimeError as error:  # the script uses a profiler itself
             self.problem = str(error).partition("\n")[0]
             return
@@ -64,6 +70,10 @@ class ProfilerWindow:
             opened.__exit__(None, None, None)
             if identity == id(module):
                 break
+
+    def is_full(self) -> bool:
+        """Return True once so many operators were recorded that reading more takes too much."""
+        return observe.resident() - self._empty > MOST_MEMORY
 
     def stop(self) -> None:
         if self.running:

@@ -27,6 +27,7 @@ from .switches import SwitchProbe
 from .waits import DeviceWaits, TensorReads
 
 WINDOW = 10  # steps under torch.profiler: medians of ten, and a trace a browser can open
+FEWEST = 2  # steps of a window that fills early: the first of them is not read
 SETTLE = 2  # steps after it, in which caches fill again
 _LONG_PAUSE = 1e6  # ns; a shorter one of the garbage collector is not listed separately
 
@@ -36,6 +37,7 @@ class ProfileProbe(PhaseProbe):
 
     def starts(self) -> None:
         self._window = ProfilerWindow(self.names)
+        self._watched = WINDOW + 1  # steps in which waits were counted
         self._accumulates = False  # a forward pass has begun after a backward pass of its step
         self._lines = Lines()
         self._sampler = StackSampler(threading.get_ident(), self._lines, lambda: self.clock.edge)
@@ -47,8 +49,10 @@ class ProfileProbe(PhaseProbe):
 
     def entered(self, phase: int) -> None:
         # The first of the window's steps warms it up; another optimiser may end the last one.
-        if phase in (FORWARD, BACKWARD) and self.clock.step == WARM_UP + 1 + WINDOW:
-            self._stop_window()
+        if phase in (FORWARD, BACKWARD) and self._window.running:
+            seen = self.clock.step - WARM_UP - 1
+            if seen >= WINDOW or (seen >= FEWEST and self._window.is_full()):
+                self._stop_window()
         self._window.phase(phase)
 
     def wants(self, step: int) -> bool:
@@ -89,11 +93,13 @@ class ProfileProbe(PhaseProbe):
             untimed=[WARM_UP, WARM_UP + 1 + WINDOW + SETTLE],
             window={"first": WARM_UP + 1, **self._window.read()},
             lines=self._lines.table, samples=self._sampler.columns, pauses=self._pauses,
-            waits=[(*key, n / (WINDOW + 1)) for key, n in self._waits.counts.items()],
+            waits=[(*key, n / self._watched) for key, n in self._waits.counts.items()],
         )  # fmt: skip
 
     def _stop_window(self) -> None:
         if self._window.requested:
+            if self._window.running:
+                self._watched = max(self.clock.step - WARM_UP, 1)
             self._window.stop()
             self._waits.leave()
 
