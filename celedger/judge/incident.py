@@ -76,7 +76,8 @@ class Incident:
         seen_at: The measured commit at which it shows first.
         parent: The first parent of `likeliest`, "" where it has none.
         known_good: The newest measured commit before the set, "" where there is none.
-        closed_at: The commit that mended it, "" while it is not.
+        closed_at: The commit that mended it, "" while it is not: of several the one that says so.
+        mend_seen_at: The measured commit at which that shows first.
         message: What a failing trial said; its `ulid`.
         is_measured: False if its tasks are measured no more.
         why: What a person wrote who accepted or dismissed it.
@@ -108,6 +109,7 @@ class Incident:
     work: tuple[IncidentMetric, ...] = ()
     is_explained: bool = False
     inseparable: bool = False
+    mend_seen_at: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:

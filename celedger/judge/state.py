@@ -386,8 +386,17 @@ def _named(derivation: Derivation, part: _Part, taken: Collection[str]) -> Incid
         any(derivation.is_measured(m.suite, m.task) for m in part.metrics)
         if part.is_measured is None else part.is_measured, part.was_sure,
         part.why or _reason(derivation, (name, *part.also), part), part.also,
-        inseparable=inseparable is not None,
+        inseparable=inseparable is not None, mend_seen_at=_mend_seen_at(derivation, part),
     )  # fmt: skip
+
+
+def _mend_seen_at(derivation: Derivation, part: _Part) -> str:
+    if part.closed is None:
+        return ""
+    histories = (derivation.histories.get(m.key) for m in part.metrics)
+    nodes = (node for history in histories if history is not None for node in history.nodes)
+    seen = (node.first for node in nodes if node.first >= part.closed)
+    return derivation.sha(min(seen, default=part.closed))
 
 
 def _bisect(

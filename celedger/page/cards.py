@@ -145,7 +145,7 @@ class CardWriter:
         return [self._incident(incident) for _, incident in recent]
 
     def _ended(self, incident: Incident) -> int:
-        return self._history.at(incident.closed_at or incident.seen_at)
+        return self._history.at(incident.mend_seen_at or incident.seen_at)
 
     def _incident(self, incident: Incident) -> Card:
         main = incident.main

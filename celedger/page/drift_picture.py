@@ -172,7 +172,7 @@ def _states(drawn: Drawn) -> dict[int, str]:
     for incident in sorted(incidents, key=lambda i: i.in_force):
         if incident.state == "accepted":
             continue
-        at, closed = drawn.at(incident), drawn.position.get(incident.closed_at, end)
+        at, closed = drawn.at(incident), drawn.position.get(incident.mend_seen_at, end)
         among = [p for sha in incident.first_bad if (p := drawn.position.get(sha, -1)) >= 0]
         states |= dict.fromkeys((p for p in among if p < at), "undecided")
         if at >= 0 or not among:
@@ -271,7 +271,7 @@ def _labels(drawn: Drawn) -> Iterator[tuple[float, str, str]]:
             where = several if among > 1 else short(incident.seen_at)
             moved = words.moved(main) or words.KINDS.get(incident.kind, "")
             yield at, f"{where} {moved} ({incident.id})", colour
-        if (closed := drawn.position.get(incident.closed_at, -1)) >= 0:
+        if (closed := drawn.position.get(incident.mend_seen_at, -1)) >= 0:
             partly = "partly " if incident.state == "partly" else ""
             yield closed, f"{partly}mends {incident.id}", GREEN
     for change in drawn.state.changes:

@@ -217,7 +217,7 @@ def _calm(history: Measured) -> str:
     """Say what the state knows, where nothing needs attention."""
     over = history.state.incidents
     if over:
-        newest = max(over, key=lambda i: history.at(i.closed_at or i.seen_at))
+        newest = max(over, key=lambda i: history.at(i.mend_seen_at or i.seen_at))
         return f"Last: {newest.title()} {words.by_how_much(newest)}, {words.state(newest)}."
     state = history.state
     return (

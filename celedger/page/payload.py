@@ -185,7 +185,7 @@ def _incident(history: Measured, incident: Incident, metric: IncidentMetric) -> 
         "levels": words.levels(metric) if math.isfinite(metric.change) else "",
         "state": words.state(incident),
         "accepted": incident.state == "accepted",
-        "closed": history.at(incident.closed_at) if incident.closed_at else -1,
+        "closed": history.at(incident.mend_seen_at) if incident.mend_seen_at else -1,
     }
 
 
@@ -277,7 +277,7 @@ def _news(history: Measured, task: TaskSeries) -> list[list[Any]]:
     state = history.state
     in_force = [i for i in state.incidents
             if any((m.suite, m.task) == (task.suite, task.name) for m in i.metrics)]  # fmt: skip
-    shas = {s for i in in_force for s in (i.likeliest, i.seen_at, i.closed_at)}
+    shas = {s for i in in_force for s in (i.likeliest, i.seen_at, i.mend_seen_at)}
     shas |= {c.seen_at for c in state.changes if (c.suite, c.task) == (task.suite, task.name)}
     rows = []
     for sha in shas & history.position.keys():

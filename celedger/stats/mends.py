@@ -421,10 +421,11 @@ def _read(
         was = rise.was_recovered
         sure_fall = fell
         sets = (rise.first, rise.last), (fall.first, fall.last)
-        names = ratios.undoing(*sets, rise.tasks)
-        if names is not None or _undoes(fall, rise):  # it fell as surely as it rose
+        undone = ratios.undoing(*sets, rise.tasks)
+        names = ratios.naming(*sets) if undone is None else undone
+        if undone is not None or _undoes(fall, rise):  # it fell as surely as it rose
             sure_fall = max(fell, *(s.probability for s in rise.steps.values()))
-        elif (names := ratios.naming(*sets)) is not None:  # one that says so is one more often
+        elif names is not None:  # one that says so is one more often
             odds = fell * max(1.0, ratios.of(*sets)[0])
             sure_fall = odds / (1 - fell + odds)
         is_over = sure_fall >= (KEPT if was else CLOSED) and mend.gone >= (KEPT if was else GONE)

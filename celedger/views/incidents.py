@@ -253,9 +253,10 @@ def at_commit(
             continue
         if sha == incident.shown_at:
             phrases.append(_caused(incident, metrics, named=metric is None))
-        if sha == incident.closed_at:
+        if sha == incident.mend_seen_at:
             verb = "partly mends" if incident.state == "partly" else "mends"
-            phrases.append(f"{verb} {incident.id}")
+            by = f" (by {short(incident.closed_at)})" if sha != incident.closed_at else ""
+            phrases.append(f"{verb} {incident.id}{by}")
     for change in state.changes:
         if (change.suite, change.task, change.seen_at) != (suite, task, sha):
             continue

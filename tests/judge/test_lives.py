@@ -105,6 +105,22 @@ def test_an_exact_revert_and_a_second_regression(live: Live) -> None:
     assert not [c for c in life.json("drift")["changes"] if c["better"]]
 
 
+def test_of_the_commits_of_a_merge_the_one_that_says_it_reverts_is_what_mended(live: Live) -> None:
+    life = live(0.02, exact=True)
+    life.begin()
+    bad = life.commit(1.2)
+    life.check()
+    revert = life.revert(bad)
+    tip = life.commit(1, text="# b\n")
+    life.check()
+    row = life.only("recovered")
+    assert (row["closed_at"], row["first_bad"]) == (revert, [bad])
+    assert f"mended by {revert[:10]}" in life.texts[-1]
+    (entry,) = [c for c in life.json("log")["commits"] if c["commit"] == tip]
+    told = "; ".join(text for task in entry["tasks"] for text in task["told"])
+    assert f"mends {row['id']} (by {revert[:8]})" in told
+
+
 def test_a_comment_changes_nothing(live: Live) -> None:
     life = live(0.02, exact=True)
     for number in range(12):
