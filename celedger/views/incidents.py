@@ -202,7 +202,15 @@ def which_package(upgrades: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def summary(state: State, commits: Mapping[str, Commit]) -> str:
-    """Return in one line what is worse of what the suites declare."""
+    """Return in one line what is worse of what the suites declare, and what the tip mended."""
+    good = [
+        f"{i.id} recovered by {short(i.closed_at)}"
+        for i in state.incidents if i.state == "recovered" and i.mend_seen_at == state.tip
+    ]  # fmt: skip
+    return "; ".join([_worse(state, commits), *good])
+
+
+def _worse(state: State, commits: Mapping[str, Commit]) -> str:
     declared = [incident for incident in state.in_force if incident.declared]
     if not declared:
         doubts = [s for s in state.standings if s.declared and s.standing is Standing.UNDECIDED]

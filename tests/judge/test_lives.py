@@ -116,6 +116,8 @@ def test_of_the_commits_of_a_merge_the_one_that_says_it_reverts_is_what_mended(l
     row = life.only("recovered")
     assert (row["closed_at"], row["first_bad"]) == (revert, [bad])
     assert f"mended by {revert[:10]}" in life.texts[-1]
+    said = life.say("run", f"{bad}~2..{tip}", "--steps", "2").out
+    assert f"{tip[:8]}: nothing is worse; {row['id']} recovered by {revert[:8]}" in said
     (entry,) = [c for c in life.json("log")["commits"] if c["commit"] == tip]
     told = "; ".join(text for task in entry["tasks"] for text in task["told"])
     assert f"mends {row['id']} (by {revert[:8]})" in told
