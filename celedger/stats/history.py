@@ -132,6 +132,7 @@ def _series(key: MetricKey, measured: Measurements, nodes: CommitNodes, kept: Ke
     largest = float(np.abs(values).max())
     level = max(trial_noise.scale_of(values), largest * metric_passes.LEAST_UNIT)
     least = trial_noise.least_sd(nodes, values)
+    scale = 2.0 ** round(math.log2(level))
     if measured.has_sessions:
         amplitude = trial_noise.warm_up(nodes, values)
         sd = math.exp(kept.facts["noise"]["log_sd"]) if "noise" in kept.facts else 0.0
@@ -141,9 +142,17 @@ def _series(key: MetricKey, measured: Measurements, nodes: CommitNodes, kept: Ke
         if abs(amplitude) < LEAST_WARM_UP * level:
             amplitude = 0.0
         kept.facts["warm_up"] = amplitude
-        values = values - trial_noise.warmth(nodes) * amplitude
-    scale = 2.0 ** round(math.log2(level))
+        share = _warm_share(metric_passes.node_medians(values, nodes.offset), scale)
+        values = values - trial_noise.warmth(nodes) * amplitude * share[nodes.node]
     return Series(key, measured.has_sessions, nodes, values, least, level, scale, kept)
+
+
+def _warm_share(medians: Floats, scale: float) -> Floats:
+    """Return the part of the warm-up that is taken from each node, in powers of two: a level far
+    below the typical one warms up by less. Later commits seldom change it."""
+    with np.errstate(divide="ignore"):
+        powers = np.floor(np.log2(np.abs(medians) / scale)) + 1
+    return np.asarray(np.minimum(1.0, np.exp2(powers)), dtype=np.float64)
 
 
 def _table(series: Series) -> Floats:

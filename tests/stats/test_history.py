@@ -3,6 +3,7 @@ model is needed by a test that fails without it."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -140,6 +141,19 @@ def test_a_session_that_differs_is_no_step_and_a_step_beside_it_is_sized() -> No
             assert step.size == pytest.approx(38, abs=2) and step.error < 2
         found += bool(sure(history))
     assert found >= 7
+
+
+def test_what_warms_up_at_a_high_level_leaves_a_low_one_where_it_is() -> None:
+    random = np.random.default_rng(RNG_SEED)
+    rows: list[tuple[Any, ...]] = []
+    for place in range(12):
+        for rank in range(5):
+            cold, high = math.exp(-rank / trial_noise.WARM_UP), 6e6 * random.normal(1, 0.004)
+            value = high * (1 + 0.2 * cold) if place >= 4 else random.normal(110, 20)
+            rows.append((place, 0, place, rank, len(rows), value))
+    (step,) = sure(one(measurements(rows, sessions=True)))
+    assert step.likeliest == 4
+    assert step.before == pytest.approx(0, abs=0.01 * step.after)
 
 
 def test_sessions_that_contradict_each_other_give_a_step_no_direction() -> None:
