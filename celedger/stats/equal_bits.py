@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from math import isfinite
 
 import numpy as np
 
@@ -21,9 +22,9 @@ from celedger.stats.lineage import GOOD, Lineage
 DOUBT = 0.05
 """Prior probability that equal bits so far do not mean one side: the change acts later."""
 NEGLIGIBLE = 1e-5
-"""Values of a seed are the same if they differ by less than this part of what seeds differ between
-the ends, at least: rounding moved cmaes by 2e-6 of that. At .001 noise that seeds share passes for
-it, in one search of twenty."""
+"""Values of a seed are the same if they differ by less than this part of the most that any seed
+differs between the ends: rounding moved cmaes by 2e-6 of that. At .001 noise that seeds share
+passes for it, in one search of twenty."""
 
 
 @dataclass(frozen=True)
@@ -80,10 +81,10 @@ def joined(readings: Sequence[Reading], bad: int) -> tuple[Reading, ...]:
     to nothing: rounding changes bits, and no level."""
     ends: dict[int, dict[int | None, float]] = {GOOD: {}, bad: {}}
     for r in readings:
-        if r.position in ends:
+        if r.position in ends and isfinite(r.value):
             ends[r.position][r.seed] = r.value
     apart = (abs(ends[bad][s] - ends[GOOD][s]) for s in ends[bad].keys() & ends[GOOD].keys())
-    least = NEGLIGIBLE * min(filter(None, apart), default=0.0)
+    least = NEGLIGIBLE * max(apart, default=0.0)
     result, first = list(readings), None
     for i in sorted(range(len(result)), key=lambda i: (result[i].seed or 0, result[i].value)):
         reading = result[i]

@@ -108,3 +108,13 @@ def test_values_that_rounding_parts_are_made_equal() -> None:
         assert place[GOOD, seed] == place[3, seed] != place[5, seed] == place[9, seed]
     slope = [Reading(p, p * 1e-4, 0, p) for p in range(-1, 10)]  # no chain joins its ends
     assert equal_bits.joined(slope, 9) == tuple(slope)
+
+
+def test_what_rounding_is_is_told_by_the_seed_that_moves_most() -> None:
+    """One seed of two moved by 1 between the ends, the other by 5e-13: each rounding of the first
+    was a level of its own, and a search was open after 60 trials."""
+    rows = [(GOOD, 5.17, 0), (GOOD, 4.46, 1), (4, 4.46 + 4e-13, 1)]
+    rows += [(9, 5.17 + 5e-13, 0), (9, 5.46, 1)]
+    rows += [(GOOD, 4.1, 2), (9, np.inf, 2)]  # nothing is small beside what is not finite
+    readings = equal_bits.joined([Reading(*row) for row in rows], 9)
+    assert [r.value for r in readings] == [5.17, 4.46, 4.46, 5.17, 5.46, 4.1, np.inf]
