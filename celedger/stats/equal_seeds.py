@@ -318,7 +318,7 @@ class Bits:
         ends = (self.site == 0) | (self.site == self.site.max())
         return np.isin(np.arange(self.of_seed.shape[1]), self.seed[ends])
 
-    def by_seed(self, rows: Bools) -> dict[int, float]:
+    def by_seed(self, rows: Bools | Ints) -> dict[int, float]:
         return dict(zip(self.seed[rows].tolist(), self.value[rows].tolist(), strict=True))
 
 
@@ -337,6 +337,8 @@ class Steps:
     """The levels before and after each step"""
     held: Ints
     """(G,) which of these a group may hold, -1 for none"""
+    known: Bools
+    """(L, C) which bits each level has, those that are equal before and after it among them"""
 
     @classmethod
     def of(cls, bits: Bits, splits: Bools, order: Bools) -> Steps:
@@ -355,8 +357,9 @@ class Steps:
             if k != j and not ((keys[k] | keys[j]) @ bits.of_seed > 1).any():
                 keys[k] = keys[k] | keys[j]
                 level[level == j] = k
-        level = np.unique(level, return_inverse=True)[1]
-        values = [bits.by_seed(level[bits.site] == k) for k in range(level.max() + 1)]
+        kept, level = np.unique(level, return_inverse=True)
+        known = np.array([keys[k] for k in kept.tolist()])
+        values = [bits.by_seed(bits.first[row]) for row in known]
         numbers: dict[tuple[int, int] | None, int] = {None: -1}
         held = np.full(len(splits), -1)
         for g, bad in enumerate(splits):
@@ -371,7 +374,7 @@ class Steps:
             sizes = [abs(_step(values[k], values[j])[0]) for k, j in pairs]
             pair = pairs[int(np.argmin(sizes))] if pairs else None
             held[g] = numbers.setdefault(pair, len(numbers) - 1)
-        return cls(level, [pair for pair in numbers if pair], held)
+        return cls(level, [pair for pair in numbers if pair], held, known)
 
 
 @dataclass(frozen=True)
@@ -560,8 +563,8 @@ def _largest(bits: Bits, steps: Steps, mass: Floats) -> Floats:
     if not bits.alone:
         error = float(ends.std(ddof=1)) if len(ends) > 1 else 0.5
     of_ends, seeds = bits.asked[bits.seed], int(bits.asked.sum())
-    levels = [steps.level[bits.site] == k for k in range(steps.level.max() + 1)]
-    values = [bits.by_seed(rows & of_ends) or bits.by_seed(rows) for rows in levels]
+    levels = [bits.first[row] for row in steps.known]
+    values = [bits.by_seed(rows[of_ends[rows]]) or bits.by_seed(rows) for rows in levels]
     sizes = [_step(values[k], values[j], error, seeds) for k, j in steps.pairs]
     size, sd = (np.array(column) for column in zip(*sizes, strict=True))
     drawn = size + sd * np.random.default_rng(0).standard_normal((DRAWS, len(size)))

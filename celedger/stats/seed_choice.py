@@ -131,10 +131,7 @@ def _step_bits(belief: Belief, steps: Steps, positions: list[int], columns: list
     assert bits is not None
     result = np.zeros((len(positions), len(columns) + 1))
     row, at = np.nonzero(np.array(positions)[:, None] == belief.table.positions)
-    has = [
-        bits.present[steps.level == k].any(axis=0) @ bits.of_seed > 0
-        for k in range(steps.level.max() + 1)
-    ]
+    has = steps.known @ bits.of_seed > 0
     mass = np.bincount(steps.held + 1, belief.located, len(steps.pairs) + 1)[1:].astype(float)
     for doubt, pair in zip(_binary(mass), steps.pairs, strict=True):
         pairs = 1 + int((has[pair[0]] & has[pair[1]]).sum())
