@@ -361,7 +361,8 @@ def _of_doubt(
     of_change: Floats,
 ) -> Floats:
     """(P, S) bits of the trials that are chosen while "nothing changed" is not unlikely: halving
-    where bits may repeat, for one trial shows it; else seeds at both ends."""
+    while bits may repeat, for one trial shows it; else seeds at both ends, which the answer needs
+    wherever the change is."""
     belief = posterior.belief
     assert belief is not None
     world = belief.world
@@ -369,7 +370,8 @@ def _of_doubt(
     if best is None and not belief.table.alone:
         located = np.zeros_like(located)
     places = np.where([seed == best for seed in seeds], located, 0.0)
-    if world[EXACT] > seed_choice.SUSPECTED and places.max() > seed_choice.WORTH_HALVING:
+    suspected = seed_choice.SUSPECTED < world[EXACT] <= UNSETTLED
+    if suspected and places.max() > seed_choice.WORTH_HALVING:
         return places
     paired = 1 - world[FREE] > world[FREE]
     lacking = seed_choice.lacking_partner(belief) if paired else None

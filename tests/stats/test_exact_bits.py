@@ -287,3 +287,31 @@ def test_that_a_commit_changes_the_bits_of_every_seed_does_not_speak_against_it(
         assert (answer.state, answer.leader) == (Phase.FOUND, 20)
         trials += len(path)
     assert trials <= 50
+
+
+def test_a_seed_that_is_equal_at_both_ends_needs_no_trial_at_the_levels_between() -> None:
+    """Two steps that moved one seed took up to 27 trials: that no other seed moved at them was not
+    taken from the ends."""
+    counts, trials = (17, 15, 28, 13, 21, 19), 0
+    for first, last, size in ((20, 90, 16), (50, 60, 12), (70, 100, 9)):
+        answer, path = search(
+            lambda p, s, at=(first, last), by=size: float(
+                counts[s % 6] + (s % 6 == 2) * (by * (p >= at[0]) + 8 * (p >= at[1]))
+            ),
+            Lineage.line(128), 4,
+        )  # fmt: skip
+        assert (answer.state, answer.leader in (first, last)) == (Phase.FOUND, True)
+        trials += len(path)
+    assert trials <= 34  # they were 47
+
+
+def test_where_bits_repeat_a_doubt_is_settled_at_the_ends_before_the_place() -> None:
+    """liblinear: rounding below the floor was located first, for 8 trials of 16 before "nothing
+    changed"."""
+    random = np.random.default_rng(2)
+    of_seed, moved = random.uniform(5, 8, 40), 5e-3 * random.standard_normal(40)
+    answer, path = search(
+        lambda p, s: float(of_seed[s] + (p >= 77) * moved[s]), Lineage.line(128), 2, floor=0.03
+    )
+    assert answer.state is Phase.NOTHING_CHANGED
+    assert len(path) <= 5  # they were 9
