@@ -367,9 +367,7 @@ def _of_doubt(
     assert belief is not None
     world = belief.world
     best = seed_choice.telling_seed(belief)
-    if best is None and not belief.table.alone:
-        located = np.zeros_like(located)
-    places = np.where([seed == best for seed in seeds], located, 0.0)
+    places = np.where([best is not None and seed == best for seed in seeds], located, 0.0)
     suspected = seed_choice.SUSPECTED < world[EXACT] <= UNSETTLED
     if suspected and places.max() > seed_choice.WORTH_HALVING:
         return places
