@@ -79,11 +79,9 @@ def pick(
 def joined(readings: Sequence[Reading], bad: int) -> tuple[Reading, ...]:
     """Return the readings with the values and bits of a seed made equal where they differ by next
     to nothing: rounding changes bits, and no level."""
-    ends: dict[int, dict[int | None, float]] = {GOOD: {}, bad: {}}
-    for r in readings:
-        if r.position in ends and isfinite(r.value):
-            ends[r.position][r.seed] = r.value
-    apart = (abs(ends[bad][s] - ends[GOOD][s]) for s in ends[bad].keys() & ends[GOOD].keys())
+    value = {(r.position, r.seed): r.value for r in readings if isfinite(r.value)}
+    seeds = [seed for at, seed in value if at == bad and (GOOD, seed) in value]
+    apart = (abs(value[bad, seed] - value[GOOD, seed]) for seed in seeds)
     least = NEGLIGIBLE * max(apart, default=0.0)
     result, first = list(readings), None
     for i in sorted(range(len(result)), key=lambda i: (result[i].seed or 0, result[i].value)):
