@@ -285,7 +285,7 @@ class FirstSteps(observe.Probe):
             self.replay = self.replay.stepped_by(optimiser)
         if step < LOOKS:
             optimised = self.names.parameters(optimiser)
-            for _, parameter in (*self.parameters(), *optimised):
+            for _, parameter in (*self.names.all_parameters(), *optimised):
                 if id(parameter) not in self.with_gradient and _has_gradient(parameter):
                     self.with_gradient.add(id(parameter))
             for _, parameter in optimised:
@@ -306,14 +306,9 @@ class FirstSteps(observe.Probe):
             self.ended = True
             raise SystemExit(0)
 
-    def parameters(self) -> list[tuple[str, nn.Parameter]]:
-        """Name all parameters of the modules that were met."""
-        roots = self.names.roots()
-        return [(p + name, x) for p, root in roots for name, x in root.named_parameters()]
-
     def _fingerprint(self, optimiser: Optimizer) -> str:
         digest = hashlib.sha256()
-        for name, parameter in (*self.parameters(), *self.names.parameters(optimiser)):
+        for name, parameter in (*self.names.all_parameters(), *self.names.parameters(optimiser)):
             digest.update(name.encode() + content(dense(parameter.detach())))
         return digest.hexdigest()[:32]
 

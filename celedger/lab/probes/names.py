@@ -81,6 +81,24 @@ class ModuleNames:
             parts.append(name)
         return self._root(module) + ".".join(reversed(parts))
 
+    def tensors_of(self, root: nn.Module, role: str) -> Iterator[tuple[str, Tensor, nn.Module]]:
+        """Yield each parameter or buffer (`role`) of a root once, with the path and the module that
+        hold it: one name, though the module may stand in several others."""
+        seen: set[int] = set()
+        for module in root.modules():
+            owned: Any = getattr(module, f"named_{role}s")
+            path = self.of(module)
+            path += "." if path and not path.endswith(":") else ""
+            for name, tensor in owned(recurse=False):
+                if id(tensor) not in seen:
+                    seen.add(id(tensor))
+                    yield path + name, tensor, module
+
+    def all_parameters(self) -> list[tuple[str, Tensor]]:
+        """Name the parameters of all roots."""
+        parts = (self.tensors_of(root, "parameter") for _, root in self.roots())
+        return [(name, parameter) for part in parts for name, parameter, _ in part]
+
     def roots(self) -> list[tuple[str, nn.Module]]:
         """Return prefix and module, in the order in which they were met."""
         return [(prefix, root) for root, prefix in self._roots.items()]
@@ -88,11 +106,7 @@ class ModuleNames:
     def parameters(self, optimiser: Optimizer) -> list[tuple[str, Tensor]]:
         """Name what an optimiser trains, what belongs to no module by its variable. Called from
         the step: the script's frames are below."""
-        names = {
-            id(parameter): prefix + name
-            for prefix, root in self.roots()
-            for name, parameter in root.named_parameters()
-        }
+        names = {id(parameter): name for name, parameter in self.all_parameters()}
         trained = [
             (f"param_groups[{group}][{number}]", parameter)
             for group, one in enumerate(optimiser.param_groups)

@@ -407,7 +407,7 @@ def gradients(probe: FirstSteps) -> Result:
         id(p): id(m) for _, root in probe.names.roots() for m in root.modules()
         for p in m._parameters.values()
     }  # fmt: skip
-    trained = [(path, p) for path, p in probe.parameters() if p.requires_grad]
+    trained = [(path, p) for path, p in probe.names.all_parameters() if p.requires_grad]
     wrong: list[str] = []
     idle: list[str] = []
     for path, parameter in trained:

@@ -176,15 +176,16 @@ class TraceProbe(observe.Probe):
         # Names of what has several: tied weights, shared modules, a buffer that shares memory.
         first: dict[tuple[int, ...], str] = {}
         for role in ("parameter", "buffer"):
-            for path, module in root.named_modules(remove_duplicate=False):
-                owned: Any = getattr(module, f"named_{role}s")
-                for parameters, tensor in owned(recurse=False, remove_duplicate=False):
-                    name = prefix + (f"{path}.{parameters}" if path else parameters)
-                    if has_shape(tensor):
-                        memory = (address(tensor), *tensor.shape)
-                        key = memory if memory[0] > 0 else (id(tensor),)
-                        tied = {"tied": first[key]} if first.setdefault(key, name) != name else {}
-                        self._write_initial(name, role, tensor, **tied, **late)
+            named = {name: tensor for name, tensor, _ in self.names.tensors_of(root, role)}
+            every: Any = getattr(root, f"named_{role}s")
+            for name, tensor in every(remove_duplicate=False):
+                named.setdefault(prefix + name, tensor)
+            for name, tensor in named.items():
+                if has_shape(tensor):
+                    memory = (address(tensor), *tensor.shape)
+                    key = memory if memory[0] > 0 else (id(tensor),)
+                    tied = {"tied": first[key]} if first.setdefault(key, name) != name else {}
+                    self._write_initial(name, role, tensor, **tied, **late)
         self.store.forget()
 
     def _meet_bare(self, named: Sequence[tuple[str, Tensor]]) -> None:
@@ -430,9 +431,9 @@ class TraceProbe(observe.Probe):
                 self.write("state", p=name, q=key, x=self._tensors(value), v=plain)
         for name, weight in named:
             self.write("param", p=name, x=self._tensors(weight))
-        for prefix, root in self.names.roots():
-            for name, buffer in root.named_buffers():
-                self.write("buffer", p=prefix + name, x=self._tensors(buffer))
+        for _, root in self.names.roots():
+            for name, buffer, _ in self.names.tensors_of(root, "buffer"):
+                self.write("buffer", p=name, x=self._tensors(buffer))
 
     def _write_settings(self, optimiser: Optimizer, named: Sequence[tuple[str, Tensor]]) -> None:
         """Write the optimiser's settings, where they have changed and in full steps, and which

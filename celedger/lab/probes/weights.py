@@ -50,25 +50,19 @@ class WatchedWeights:
 
     def _name_all(self) -> None:
         """Describe every parameter of every root, by its first name if modules share it."""
-        for prefix, root in self._names.roots():
-            shared: set[int] = set()
-            for path, module in root.named_modules():
-                for name_in_module, parameter in module.named_parameters(recurse=False):
-                    name = prefix + (f"{path}.{name_in_module}" if path else name_in_module)
-                    if id(parameter) not in shared and name not in self.about:
-                        self.kinds[name] = type(module).__name__
-                        self.about[name] = _untrained(parameter, _fan_in(module, parameter))
-                    shared.add(id(parameter))
+        for _, root in self._names.roots():
+            for name, parameter, module in self._names.tensors_of(root, "parameter"):
+                if name not in self.about:
+                    self.kinds[name] = type(module).__name__
+                    self.about[name] = _untrained(parameter, _fan_in(module, parameter))
 
     def orphans(self) -> list[str]:
         """Return the parameters that have a gradient but no optimiser."""
         trained = {id(p) for one in self.met for group in one.param_groups for p in group["params"]}
         return [
-            prefix + name
-            for prefix, root in self._names.roots()
-            for name, parameter in root.named_parameters()
+            name for name, parameter in self._names.all_parameters()
             if parameter.grad is not None and id(parameter) not in trained
-        ]
+        ]  # fmt: skip
 
     def before(self, optimiser: Optimizer) -> list[tuple[str, Tensor]]:
         """Copy the parameters that a step may change, and return them."""
