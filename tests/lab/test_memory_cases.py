@@ -50,8 +50,11 @@ def test_nothing_piles_up_in_a_plain_training(server: TrainingServer) -> None:
     assert leaks(server) == []
 
 
-def test_what_keeps_tensors_is_named_beside_what_makes_them(server: TrainingServer) -> None:
-    (leak,) = leaks(server, "history.append(out.detach() + 1)")
+@pytest.mark.parametrize("kept", ["{}", "(step, {})", '{{"out": {}}}', "[step, ({}, 1)]"])
+def test_what_keeps_tensors_is_named_beside_what_makes_them(
+    server: TrainingServer, kept: str
+) -> None:
+    (leak,) = leaks(server, f"history.append({kept.format('out.detach() + 1')})")
     assert (leak["kind"], leak["keeper"]) == ("tensors", "history")
     assert leak_text(leak).endswith("kept in history")
 

@@ -12,6 +12,7 @@ import bisect
 import gc
 import json
 import os
+import re
 import sys
 import warnings
 import weakref
@@ -368,9 +369,10 @@ def _sizes(groups: Mapping[Maker, Sequence[Storage]]) -> dict[Maker, int]:
 
 
 def _keeper(kept: Any, objects: list[Any]) -> str:
-    """Return the variable of the script whose container holds an object, or the kind of container;
-    empty where none does. `objects`: a list that does not count."""
-    kinds = (list, set, deque), (dict,)  # an object's own dictionary last
+    """Return the variable of the script whose container holds an object, itself or in a tuple or
+    dictionary of its own, or the kind of container; empty where none does. `objects`: a list that
+    does not count."""
+    kinds = (list, set, deque), (tuple,), (dict,)  # an object's own dictionary last
     holders = [
         one for kind in kinds for one in gc.get_referrers(kept)
         if isinstance(one, kind) and one is not objects
@@ -378,7 +380,7 @@ def _keeper(kept: Any, objects: list[Any]) -> str:
     names = expressions(holders)
     named = next((names[id(one)] for one in holders if id(one) in names), "")
     texts = (f"a {type(one).__name__} of {len(one)}" for one in holders)
-    return named or next(texts, "")
+    return re.sub(r"(\[\d+\])+$", "", named) or next(texts, "")
 
 
 def storage_of(tensor: Tensor) -> Any:

@@ -9,7 +9,7 @@ import itertools
 import math
 import sys
 import weakref
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import CodeType, FrameType, ModuleType
 from typing import Any
@@ -167,6 +167,7 @@ def constructing() -> bool:
 
 
 _DEPTH = 3  # attributes, keys and positions behind a variable: `self.layers[2].scale`
+_SEQUENCES = (list, tuple, deque)
 _LONGEST = 1000  # items: a list of samples is no list of parameters
 _MOST = 20_000  # values of one depth
 
@@ -177,18 +178,24 @@ def expressions(tensors: Collection[Any]) -> dict[int, str]:
     `params["w1"]`, `layers[2][0]`."""
     wanted = {id(tensor) for tensor in tensors}
     names: dict[int, tuple[int, str]] = {}  # how many positions, and the expression
+    for count, text, value in reachable():
+        if id(value) in wanted and count < names.get(id(value), (math.inf, ""))[0]:
+            names[id(value)] = count, text
+    return {key: text for key, (_, text) in names.items()}
+
+
+def reachable() -> Iterator[tuple[int, str, Any]]:
+    """Yield what the script's frames can name: how many positions are in the expression, the
+    expression, and the value."""
     level = [(0, name, value) for scope in _scopes() for name, value in list(scope.items())]
     for _ in range(_DEPTH + 1):
-        for count, text, value in level:
-            if id(value) in wanted and count < names.get(id(value), (math.inf, ""))[0]:
-                names[id(value)] = count, text
+        yield from level
         deeper: list[tuple[int, str, Any]] = []
         for count, text, value in level[:_MOST]:
-            more = isinstance(value, (list, tuple))
+            more = isinstance(value, _SEQUENCES)
             parts = [(count + more, text + part, item) for part, item in _parts(value)]
             deeper += parts[: _MOST - len(deeper)]
         level = deeper
-    return {key: text for key, (_, text) in names.items()}
 
 
 def calling_line() -> str:
@@ -249,8 +256,9 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, nn.Module):
         for name, parameter in value.named_parameters():
             yield f".{name}", parameter
-    elif isinstance(value, (list, tuple)):
-        yield from ((f"[{number}]", item) for number, item in enumerate(value[:_LONGEST]))
+    elif isinstance(value, _SEQUENCES):
+        items = enumerate(itertools.islice(value, _LONGEST))
+        yield from ((f"[{number}]", item) for number, item in items)
     elif isinstance(value, dict):
         for key, item in list(value.items()):
             if isinstance(key, (str, int)):
