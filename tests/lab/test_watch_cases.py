@@ -257,3 +257,39 @@ def test_underflow_is_told_in_the_type_of_its_operator(server: TrainingServer) -
     (underflow, *_) = watched(server, HALF.replace("MASKED", "-1"))
     assert underflow.watchpoint.name == "underflow"
     assert underflow.first.note.endswith("in float16")  # autocast uses bfloat16
+
+
+ONE_BATCH = (
+    START
+    + """\
+data = torch.randn(400, 6)
+words = torch.randint(0, 50, (2000,))
+net = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 1))
+optimiser = torch.optim.SGD(net.parameters(), lr=0.01)
+x = BATCH
+for step in range(30):
+    loss = (net(x.float()) - x.float().sum(1, True)).square().mean()
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("batch", "stale"),
+    [
+        ("data[torch.randperm(400)[:32]]", True),
+        ("torch.stack([words[at : at + 6] for at in range(32)])", True),
+        ("data[:32]", True),
+        ("data", False),
+        ("data[torch.randperm(400)[:300]]", False),
+        ("data[:300]", False),
+        ("torch.linspace(0, 1, 60)[:, None].expand(60, 6).clone()", False),
+    ],
+)
+def test_a_batch_drawn_once_is_a_part_of_other_data(
+    server: TrainingServer, batch: str, stale: bool
+) -> None:
+    names = [one.watchpoint.name for one in watched(server, ONE_BATCH.replace("BATCH", batch))]
+    assert ("stale-batch" in names) == stale

@@ -60,6 +60,25 @@ def quantiles(tensor: Tensor) -> list[float]:
     return figures
 
 
+def holds_rows(whole: Tensor, part: Tensor) -> bool:
+    """Return True if the first, middle and last row of a tensor stand in another one, as they do
+    where a batch was indexed, sliced or stacked from it."""
+    if whole.dtype != part.dtype or whole.device != part.device or not readable(whole):
+        return False
+    values, rows = whole.detach().reshape(-1), part.detach().reshape(len(part), -1)
+    if rows.shape[1] < 2:  # one number may stand anywhere
+        rows = rows.reshape(1, -1)
+    for row in (rows[0], rows[len(rows) // 2], rows[-1]):
+        rarest = int(row.abs().argmax())
+        end = len(values) - len(row) + 1
+        starts = (values[rarest : end + rarest] == row[rarest]).nonzero()[:, 0]
+        for at in range(min(len(row), SAMPLE)):
+            starts = starts[values[starts + at] == row[at]]
+        if not len(starts):
+            return False
+    return True
+
+
 def readable(tensor: Tensor) -> bool:
     """Return False for a meta or sparse tensor, and for a type without a minimum in
     torch (complex, eight bits of floating point)."""

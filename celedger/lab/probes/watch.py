@@ -23,10 +23,11 @@ from celedger.child.torch_steps import dense
 
 from . import observe
 from .named_tensor import NamedTensor
+from .names import reachable
 from .observe import Args, Kwargs
 from .precision import OperatorPrecision
 from .samples import SampleLosses
-from .tensor_statistics import SAMPLE, TensorBatch, readable
+from .tensor_statistics import SAMPLE, TensorBatch, holds_rows, readable
 from .tensors import graph_node, sample, tensors, version
 from .weights import WatchedWeights
 
@@ -259,13 +260,25 @@ class WatchProbe(observe.Probe):
                 mark += float(row.sum() + (row * row.roll(1)).sum())
         first = batch[0]
         before = self._last_batch() if self._last_batch is not None else None
-        # The same tensor again is a training on all its data, unless there are other tensors.
-        part = first._base is not None and first._base.numel() > first.numel()
         self._last_batch = weakref.ref(first)
+        # The same tensor again is a training on all its data, unless there are more.
+        same = before is first
         self._fields["batch"] = {
             "module": name, "shape": list(first.shape), "mark": mark,
-            "same_object": before is first, "part": part or self._loader_rows > len(first),
+            "same_object": same, "part": same and self._is_part(first),
         }  # fmt: skip
+
+    def _is_part(self, batch: Tensor) -> bool:
+        """Return True for a batch of a loader's data set, or for less than half of another tensor:
+        one that it is a view of, or a variable of the script that holds its rows."""
+        if batch._base is not None and batch._base.numel() > 2 * batch.numel():
+            return True
+        return self._loader_rows > len(batch) or any(
+            isinstance(other, Tensor)
+            and other.numel() > 2 * batch.numel()
+            and holds_rows(other, batch)
+            for _, _, other in reachable()
+        )
 
     def _loader_iterated(self, loader: Any) -> None:
         try:
