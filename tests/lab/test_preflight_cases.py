@@ -249,6 +249,13 @@ def test_a_leak_shows_in_twenty_steps(server: TrainingServer) -> None:
     assert said.startswith("+1 tensors")
 
 
+def test_a_graph_that_grows_within_short_epochs_is_told(server: TrainingServer) -> None:
+    total = "    total = (total if step % 12 else 0) + loss\n"
+    summed = edited(SHORT, ("    optimiser.step()\n", f"    optimiser.step()\n{total}"))
+    status, said = checked(server, summed)["memory stays flat"]
+    assert (status, said[:18]) == ("warn", "+0 tensors a step;")
+
+
 def test_one_batch_is_overfitted_through_casts_views_and_rows(server: TrainingServer) -> None:
     for text in (AMP, TWO_PARTS):
         status, said = checked(server, text)["overfits one batch"]

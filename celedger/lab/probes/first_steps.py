@@ -7,6 +7,7 @@ of a generator or a teacher does.
 
 from __future__ import annotations
 
+import bisect
 import gc
 import hashlib
 from collections import Counter
@@ -86,8 +87,10 @@ class FirstSteps(observe.Probe):
         self.initial = IdentityMap()  # values of the optimisers' parameters
         self.uncleared: Counter[str] = Counter()
         self.fingerprint = ""
-        self.alive: list[tuple[int, int]] = []  # tensors and graph nodes, every `spacing` steps
+        self.alive: list[int] = []  # tensors, every `spacing` steps
         self.spacing = SPACING
+        self.graph_steps = 0  # at most: of so many steps nodes are alive at the end of one
+        self._nodes: list[int] = []  # autograd's number for the next node, at each step's end
         self.replay: Replay | str = "no step was seen"
         self.last = IdentityMap()  # outermost modules: their last call in training
         self._inputs: list[int] = []  # addresses of the last step's
@@ -301,6 +304,7 @@ class FirstSteps(observe.Probe):
             self.fingerprint = self._fingerprint(optimiser)
         elif self.steps % self.spacing == 0:
             self._count_alive()
+        self._nodes.append(torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]
         most = self.options["steps"]
         if self.steps >= (most if self.evaluated or most <= REPEATED else 2 * most):
             self.ended = True
@@ -313,15 +317,17 @@ class FirstSteps(observe.Probe):
         return digest.hexdigest()[:32]
 
     def _count_alive(self) -> None:
-        """Count the living tensors, and the nodes of autograd's graphs that they keep alive; of
-        those that are new since the first count."""
+        """Count the living tensors, and the steps whose graphs they keep alive; of those that are
+        new since the first count."""
         gc.collect()
         if not self.alive:
             gc.freeze()  # the next counts are quick: they pass over what is there now
         live = [obj for obj in gc.get_objects() if type(obj) is Tensor]
         nodes: set[Any] = set()
         follow_graph(map(graph_node, live), nodes)
-        self.alive.append((len(live), len(nodes)))
+        self.alive.append(len(live))
+        numbers = (bisect.bisect_right(self._nodes, node._sequence_nr()) for node in nodes)
+        self.graph_steps = max(self.graph_steps, len({at for at in numbers if at}))
         if len(self.alive) > MARKS:
             self.alive = self.alive[1::2]
             self.spacing *= 2

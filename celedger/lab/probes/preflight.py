@@ -46,6 +46,7 @@ FOLLOWING = 3.0  # deviations of permuted labels: 1 permutation in 700 agrees so
 # such ones among those that the near rows do not tell.
 JUDGES, UNITED, TELLING, CONTRADICTED, AGREED = 10, 9, 0.8, 0.005, 0.8
 GROWTH = 0.25  # tensors a step: a list that keeps one every step grows by one
+LIVING = 3  # steps whose graphs may be alive at once: with several optimisers, the last of each
 USUAL = 0.4  # of steps: passes without gradients in more of them are part of the training
 
 
@@ -438,17 +439,15 @@ def cleared(probe: FirstSteps) -> Result:
 
 
 def flat(probe: FirstSteps) -> Result:
-    """Judge the growth of tensors and autograd nodes that are alive at the end of steps."""
-    rises = [
-        [(count - before) / probe.spacing for count, before in zip(now, last)]  # noqa: B905
-        for last, now in zip(probe.alive, probe.alive[1:])  # noqa: B905 (Python 3.8)
-    ]
+    """Judge the growth of the tensors, and the number of graphs, that are alive after steps."""
+    pairs = zip(probe.alive, probe.alive[1:])  # noqa: B905 (Python 3.8)
+    rises = [(now - last) / probe.spacing for last, now in pairs]
     if len(rises) < 2:
         return NONE, None, "too few steps"
     # Growth that happens once, or ends with an epoch, is no leak: the smallest rise counts.
-    more, nodes = (min(column) for column in zip(*rises))  # noqa: B905
-    sentence = f"{more:+.2g} tensors and {nodes:+.2g} nodes of graphs a step"
-    return WARN if max(more, nodes) > GROWTH else PASS, max(more, nodes), sentence
+    more, steps = min(rises), probe.graph_steps
+    sentence = f"{more:+.2g} tensors a step; the graphs of at most {steps} steps are alive at once"
+    return WARN if more > GROWTH or steps > LIVING else PASS, max(more, steps - LIVING), sentence
 
 
 def _not_evaluated(probe: FirstSteps) -> str:
