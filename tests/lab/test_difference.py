@@ -13,13 +13,22 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from lab.edited import hunks
 from lab.made_traces import Writer
 from readable import assert_readable
 
 from celedger.base.model import Commit
 from celedger.lab.diagnose.causes import judge
+from celedger.lab.diagnose.changed_values import Verdict, hunk_values
+from celedger.lab.diagnose.code_change import CodeChange
 from celedger.lab.diagnose.difference import Front, Growth, TraceComparison, depth, stored
-from celedger.lab.diagnose.explain import Explanation, Side, _first_process, rounding_ratio
+from celedger.lab.diagnose.explain import (
+    Explanation,
+    Side,
+    _first_process,
+    _values_before_crash,
+    rounding_ratio,
+)
 from celedger.lab.diagnose.finding import ExplainFinding, FindingPhase
 from celedger.lab.diagnose.tensor_distance import distance, same_distribution
 from celedger.lab.diagnose.trace import Tensor, Trace, read
@@ -505,3 +514,22 @@ def test_weights_first_used_later_are_no_initialisation(tmp_path: Path) -> None:
     assert (answer.phase, answer.step) == (FindingPhase.UPDATE, 1)
     assert "lerp_(_, _, 0.1)" in answer.sentence
     assert answer.places[0].frames[0].line == 7
+
+
+def test_a_hunk_that_ran_last_before_a_crash_is_not_held_for_later(tmp_path: Path) -> None:
+    old = "y = f(x)\nz = g(y)\n"
+    change = CodeChange(hunks(old, "y = f(x)\nz = h(y)\n"), ({"fit.py": old}, {"fit.py": old}))
+    sides = []
+    for side in "ab":
+        told = Writer(tmp_path / side)
+        told.module("")
+        told.enter("", X)
+        told.add("value", h=0, q="<y", m=1, v="1", d="1", u=0, s="number")
+        sides.append(told.done())
+    c = TraceComparison(*sides)
+    (pair,) = c.pairs
+    assert hunk_values(c, Front(pair, "enter", ()), change) == {change.hunks[0]: Verdict.LATER}
+    assert _values_before_crash(c, change) == {}
+    before = tuple(event for event in sides[1].events if event.kind != "value")
+    c = TraceComparison(sides[0], replace(sides[1], events=before))
+    assert _values_before_crash(c, change) == {change.hunks[0]: Verdict.LATER}

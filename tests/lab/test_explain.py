@@ -137,6 +137,9 @@ def test_a_commit_that_breaks_is_explained_by_its_error(repo: Path) -> None:
     assert done.status == 1
     assert "fails at step 0" in done.out
     assert "weight @ y" in done.out
+    lines = (repo / "net.py").read_text().splitlines()
+    line = next(at for at, text in enumerate(lines, 1) if "weight @ y" in text)
+    assert f"net.py:{line}  raised" in done.out
 
 
 @pytest.mark.matrix

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -36,17 +37,19 @@ from celedger.lab.diagnose.inexact_trainings import (
     unexplained,
 )
 from celedger.lab.diagnose.probe_records import processes
-from celedger.lab.diagnose.trace import Trace, read, with_printed
+from celedger.lab.diagnose.trace import Frame, Trace, read, with_printed
 from celedger.repo import Repository
 from celedger.repo.hunks import Hunk, hunks
 from celedger.system import environment, gpu
 from celedger.system.gpu import Device
 from celedger.trial import training_variables
 from celedger.trial.diagnostic import EAGER, Diagnostic, diagnose
+from celedger.trial.ending import tail
 from celedger.trial.report_sources import Printed
 from celedger.trial.runner import Bench
 from celedger.trial.venvs import Installation
 
+_FRAME = re.compile(r'^  File "(.+)", line (\d+)(?:, in (.+))?$', re.MULTILINE)
 _FULL = (0, 1, 2)  # steps that are recorded in full, and then each power of two
 _SPARSE = tuple(2**k for k in range(2, 12))
 AUTOCASTS = {"fp32": None, "bf16": "bfloat16", "fp16": "float16"}
@@ -209,7 +212,7 @@ def explain(runner: SideRunner, a: Side, b: Side) -> Explanation:
     if runs.crash:
         tree = runner.bench.station.tree
         values = _values_before_crash(c, change) if c is not None else {}
-        crash, blamed = blame(_crash(right, runs.crash), change, tree, runs.files, values)
+        crash, blamed = blame(_crash(right, runs), change, tree, runs.files, values)
         steps = min((trace.steps for trace in right), default=0)
         return replace(whole, verdict="difference", finding=crash, blamed=blamed, steps=steps)
     if c is None:
@@ -248,6 +251,7 @@ class TracedRuns(NamedTuple):
     full: list[int]  # the steps recorded in full
     comparison: TraceComparison | None  # of the first process that differs
     crash: str
+    raised: tuple[Frame, ...] = ()  # where, the innermost frame first
 
     @property
     def files(self) -> set[str]:
@@ -281,7 +285,9 @@ def _train_both(
         runner.say(f"{task.name}: both again, for a close look at step {max(wanted)}")
         good, left = runner.run(a, sorted(full), **of_a)
         bad, right = runner.run(b, sorted(full), **of_b)
-    return TracedRuns(left, right, sorted(full), c, bad.message if crashed else "")
+    if not crashed:
+        return TracedRuns(left, right, sorted(full), c, "")
+    return TracedRuns(left, right, sorted(full), c, bad.message, _raised(bad.log))
 
 
 def _bit_by_bit(
@@ -404,10 +410,16 @@ def _coarsest(a: Side, b: Side) -> str | None:
     return min(kinds, default=None)  # bfloat16 before float16
 
 
-def _crash(traces: Sequence[Trace], message: str) -> ExplainFinding:
+def _raised(log: Path) -> tuple[Frame, ...]:
+    """Return the frames of the last traceback in a log, the innermost first."""
+    frames = _FRAME.findall(tail(log).rpartition("Traceback (most recent call last):")[2])
+    return tuple(Frame(file, int(line), name or "<module>") for file, line, name in frames[::-1])
+
+
+def _crash(traces: Sequence[Trace], runs: TracedRuns) -> ExplainFinding:
     """Describe where side b crashes, given that side a trains."""
     step, path, kind = 0, None, ""
-    places: list[CodePlace] = []
+    places = [CodePlace("b", "raised", runs.raised)] if runs.raised else []
     if traces:
         last = traces[-1]
         step = last.steps
@@ -416,9 +428,9 @@ def _crash(traces: Sequence[Trace], message: str) -> ExplainFinding:
         module = last.modules.get(path or "")
         kind = module.short if module else ""
         sites = [event.site for event in last.events if event.site >= 0][-1:]
-        places = [CodePlace("b", "last call", last.frames(site)) for site in sites]
+        places += [CodePlace("b", "last call", last.frames(site)) for site in sites]
     return ExplainFinding(
-        FindingPhase.CRASH, step, path, kind, "", "crash", f"it fails at step {step}: {message}",
+        FindingPhase.CRASH, step, path, kind, "", "crash", f"it fails at step {step}: {runs.crash}",
         places=places, sureness=Sureness.SURE,
     )  # fmt: skip
 
@@ -429,7 +441,10 @@ def _values_before_crash(c: TraceComparison, change: CodeChange) -> dict[Hunk, V
     if not both:
         return {}
     last = max(both, key=lambda pair: pair.b.order if pair.b else 0)
-    return hunk_values(c, Front(last, "crash", ()), change)
+    values = hunk_values(c, Front(last, "crash", ()), change)
+    # What ran later ran nearer to the crash.
+    ran = [change.hunks[number] for number in {event.raw["h"] for event in c.b.of("value")}]
+    return {h: v for h, v in values.items() if v is not Verdict.LATER or h not in ran}
 
 
 def rounding_ratio(growth: Growth, amplified: Growth) -> float:
