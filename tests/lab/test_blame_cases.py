@@ -338,3 +338,105 @@ def test_of_two_optimisers_the_one_that_differs_is_named(
     assert finding is not None
     assert sentence in finding.sentence
     assert new in "\n".join(first.hunk.lines)
+
+
+ALIASES = (
+    START
+    + """\
+class Noise(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.raw = nn.Parameter(torch.zeros(2))
+
+class Net(nn.Module):
+    def __init__(self, noise):
+        super().__init__()
+        self.noise, self.first = noise, nn.Linear(4, 2)
+    def forward(self, x):
+        return self.first(x)
+
+class Likelihood(nn.Module):
+    def __init__(self, noise, net):
+        super().__init__()
+        self.noise, self.net = noise, net
+    def forward(self, out, y):
+        return ((out - y).square() / self.noise.raw.exp() + self.noise.raw).mean()
+
+def groups(net):
+    plain, decayed = [], []
+    for name, p in net.named_parameters():
+        (plain if p.dim() == 1 else decayed).append(p)
+    return [{"params": decayed, "weight_decay": 0.1}, {"params": plain}]
+
+def noisy(x):
+    return torch.tanh(x + torch.randn(x.shape))
+
+noise = Noise()
+net = Net(noise)
+loss_of = Likelihood(noise, net)
+optimiser = torch.optim.SGD(groups(net), lr=0.1)
+for step in range(6):
+    x = noisy(torch.ones(8, 4))
+    loss = loss_of(net(x), x[:, :2]) * 2 * 2 * 0.7
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()
+"""
+)
+LATER = (
+    "return torch.tanh(x + torch.randn(x.shape))",
+    "x = x + torch.randn(x.shape)\n    return x.tanh()",
+)
+
+
+def test_one_module_under_two_names_is_told_once(server: TrainingServer) -> None:
+    finding, _, _ = server.explain(ALIASES, edited(ALIASES, ("torch.zeros(2)", "torch.ones(2)")))
+    assert finding is not None
+    assert finding.module == "net.noise"
+    assert finding.sentence == "initialisation of `net.noise.raw` differs: mean 0 → 1"
+
+
+def test_a_hunk_that_draws_after_another_draw_was_given_other_numbers(
+    server: TrainingServer,
+) -> None:
+    made = "        self.noise, self.first = noise, nn.Linear(4, 2)\n"
+    old = edited(ALIASES, (made, f"{made}        nn.init.orthogonal_(self.first.weight)\n"))
+    new = edited(old, ("nn.init.orthogonal_(self", "nn.init.zeros_(self"), LATER)
+    for before, after in ((old, new), (new, old)):
+        _, blamed, _ = server.explain(before, after)
+        assert "nn.init" in blamed[0].hunk.lines[-1]
+
+
+def test_what_a_lone_call_changes_is_compared(server: TrainingServer) -> None:
+    """The function is another expression on either side."""
+    fault = ("(plain if p.dim() == 1 else decayed)", "(plain if p.dim() != 1 else decayed)")
+    harmless = ("net = Net(noise)\nloss_of", "net = Net(noise=noise)\nloss_of")
+    _, blamed, _ = server.explain(ALIASES, edited(ALIASES, fault, harmless))
+    assert "!= 1" in blamed[0].hunk.lines[-1]
+
+
+def test_a_call_that_is_left_out_has_not_become_the_next_one(server: TrainingServer) -> None:
+    finding, _, _ = server.explain(ALIASES, edited(ALIASES, ("* 2 * 2 * 0.7", "* 2 * 0.7")))
+    assert finding is not None
+    assert finding.sentence == "the loss computes something else: `mul(_, 2)` is gone"
+
+
+def test_a_call_that_is_written_otherwise_is_not_named(server: TrainingServer) -> None:
+    """Equal values by `exp(0)` and `exp(-0)`: only the backward pass differs."""
+    harmless = (".mean()\n\ndef groups", ".mean(dim=(0, 1))\n\ndef groups")
+    finding, blamed, _ = server.explain(
+        ALIASES, edited(ALIASES, ("self.noise.raw.exp()", "(-self.noise.raw).exp()"), harmless)
+    )
+    assert finding is not None
+    assert finding.sentence.endswith("`neg(_)` is new")
+    assert "(-self" in blamed[0].hunk.lines[-1]
+
+
+def test_scaled_gradients_of_one_of_two_optimisers_are_named(server: TrainingServer) -> None:
+    scaled = (
+        "    fast.step()\n",
+        "    for p in net.last.parameters(): p.grad *= 3\n    fast.step()\n",
+    )
+    finding, _, _ = server.explain(TWO_OPTIMISERS, edited(TWO_OPTIMISERS, scaled))
+    assert finding is not None
+    assert finding.sentence.startswith("the gradients of `last.weight`, `last.bias` are 3 times")

@@ -163,6 +163,7 @@ CAUSES = (
     Cause("inputs", "loss", SURE, step.other_inputs),
     Cause("argument", "loss", SURE, step.other_argument),
     Cause("loss", "loss", LIKELY, lambda s: s.same_function
+        and s.first_calls[0].call == s.first_calls[1].call
         and f"`{s.first_calls[1].function}` in the loss is given other values"),
     Cause("calls", "loss", SURE, lambda s: s.computed
         and f"the loss computes something else: {s.computed}"),
@@ -189,8 +190,9 @@ CAUSES = (
         s, "gradients are not cleared between steps: those of the step before are added",
         by_loop=True)),
     Cause("scaled", "gradients", SURE, lambda s: (factor := step.gradient_factor(s))
-        and step.optimiser_given(s, f"all gradients are {figure(factor)} times what they were: "
-                                 "clipped or scaled", by_loop=True)),
+        and step.optimiser_given(
+            s, f"{step.all_gradients(s)} {figure(factor)} times what they were: clipped or scaled",
+            by_loop=True)),
     Cause("settings", "gradients", SURE, lambda s: not s.every_gradient and step.owner_settings(s)),
     Cause("gradient", "gradients", LIKELY, lambda s: step.optimiser_given(
         s, f"the gradient of {step.changed_names(s)} differs, though the backward pass agrees",

@@ -18,6 +18,7 @@ _OPAQUE, _GRADIENT = 1, 2  # flags of values
 _MOST_RANGES = 1000  # they travel in one variable of the environment
 _HOLDERS = {"tensor", "array", "items"}  # kinds of values, of which one may hold another's
 _VAGUE = {"", "none", "fields"}  # that say little about what they stand for
+_DRAWN = "random state"  # the name of what a hunk makes of it
 _INPUT = "<"  # begins the name of what a hunk reads
 # Kinds of a first difference that equal values with a gradient do not acquit: `detach` keeps every
 # value.
@@ -66,6 +67,10 @@ def hunk_values(c: TraceComparison, front: Front, change: CodeChange) -> dict[Hu
         ran_later = not any(before) and any(number in after for _, after in sides)
         given = _first_parting(before, inputs=True)
         made = _first_parting(leaving if all(leaving) else before, inputs=False)
+        draws = [values[_DRAWN] for values in before if _DRAWN in values]
+        if len(draws) == 1 and all(before):
+            events = draws[0] if _DRAWN in before[1] else min(before[1].values(), key=_order)
+            made = min(filter(None, [made, (events[0].order, False)]))
         running = all(
             _is_running(trace, at, values.get(number, {}), after.get(number))
             for (trace, at), (values, after) in zip(ends, sides, strict=True)
@@ -88,6 +93,10 @@ def hunk_values(c: TraceComparison, front: Front, change: CodeChange) -> dict[Hu
     if makers:
         verdicts[change.hunks[min(makers)[-1]]] = Verdict.FIRST
     return verdicts
+
+
+def _order(events: Sequence[Event]) -> int:
+    return events[0].order
 
 
 def _is_moved(made: Event, others: Mapping[int, _Values]) -> bool:

@@ -178,6 +178,8 @@ class CodeChange:
         side; where one side has no lines, what the other binds, writes to or may change."""
         heads = {one: self._heads(hunk, one) for one in "ab"}
         one_sided = not all(heads.values())
+        calls = {at: {name for node in heads[at] if (name := _called(node))} for at in "ab"}
+        both = set() if one_sided else calls["a"] & calls["b"]  # what these are given is recorded
         written: set[str] = set()
         for at in "ab" if one_sided else side:
             source = self.source(at, hunk.path(at))
@@ -185,7 +187,8 @@ class CodeChange:
             parts = [part for node in nodes for part in _own(node)]
             own = [part for part in parts if id(part) not in source.comprehended]
             written |= {name for part in own for name in _written_by(part)}
-            written |= {name for node in nodes if one_sided for name in _changed_by(node)}
+            changing = [node for node in nodes if _called(node) not in {"", *both}]
+            written |= {name for node in changing for name in _changed_by(node)}
         return written
 
     def same(self, hunk: Hunk) -> bool:
@@ -252,6 +255,12 @@ def _name(node: ast.AST) -> str:
 
 def _reads(node: ast.AST, name: str) -> bool:
     return isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load)
+
+
+def _called(node: ast.stmt) -> str:
+    """Return what a statement calls that is a call alone, else nothing."""
+    call = node.value if isinstance(node, ast.Expr) else None
+    return ast.unparse(call.func) if isinstance(call, ast.Call) else ""
 
 
 def _changed_by(node: ast.stmt) -> Iterator[str]:

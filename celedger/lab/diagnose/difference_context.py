@@ -367,10 +367,10 @@ class DifferenceContext:
         return [*code_of(self.comparison.b, new), *code_of(self.comparison.a, old)]
 
     def places_of_calls(self, gone: Sequence[Event], fresh: Sequence[Event]) -> list[CodePlace]:
-        places = [p for e in fresh[:4] for p in places_of(self.comparison.b, e, "new call")]
-        return places + [
-            p for e in gone[:4] for p in places_of(self.comparison.a, e, "call that is gone")
-        ]
+        events = [(self.comparison.b, e, "new call") for e in fresh]
+        events += [(self.comparison.a, e, "call that is gone") for e in gone]
+        events.sort(key=lambda row: row[1].name in _VIEWS)
+        return [place for row in events[:8] for place in places_of(*row)]
 
     def stepping(self, trace: Trace, *, by_loop: bool = False) -> list[CodePlace]:
         """Return where the optimiser is made, where it is stepped, and where its step is written,
@@ -424,7 +424,8 @@ def _result(tensor: Tensor) -> tuple[object, ...]:
 
 
 def _only_on_one_side(a: Sequence[Event], b: Sequence[Event]) -> tuple[list[Event], list[Event]]:
-    """Return the calls that only one side makes, by function and arguments: only a, only b."""
+    """Return the calls that only one side makes, by function and arguments: only a, only b. One of
+    the same operands with the same result is the same, however its arguments are written."""
 
     def unmatched(calls: Sequence[Event], other_calls: Sequence[Event]) -> list[Event]:
         spare = Counter(event.call for event in other_calls)
@@ -435,7 +436,17 @@ def _only_on_one_side(a: Sequence[Event], b: Sequence[Event]) -> tuple[list[Even
                 extra.append(event)
         return extra
 
-    return unmatched(a, b), unmatched(b, a)
+    gone, fresh = unmatched(a, b), unmatched(b, a)
+    made = [Counter(map(_computation, side)) for side in (gone, fresh)]
+    left, right = (
+        [e for e in side if not (other[_computation(e)] and all(e.raw["i"]))]
+        for side, other in ((gone, made[1]), (fresh, made[0]))
+    )
+    return left, right
+
+
+def _computation(event: Event) -> tuple[object, ...]:
+    return event.name, *event.raw["i"], *map(_result, event.tensors)
 
 
 def telling(events: Sequence[Event]) -> Event | None:
@@ -455,6 +466,8 @@ def new_or_gone(gone: Sequence[Event], fresh: Sequence[Event]) -> str:
     """Name the call of each side alone that matters most, or both where they have one name; empty
     if there are none."""
     old, new = telling(gone), telling(fresh)
+    if old is not None and new is not None and (old.name in _VIEWS) != (new.name in _VIEWS):
+        old, new = (None, new) if old.name in _VIEWS else (old, None)
     if old is not None and new is not None and old.name == new.name:
         return replaced(old, new)
     return " and ".join(filter(None, [replaced(None, new), replaced(old, None)]))

@@ -79,7 +79,9 @@ def other_argument(s: DifferenceContext, *, number: bool | None = None) -> str |
     x, y = s.first_calls
     if x is None or y is None or x.name != y.name or x.call == y.call:
         return None
-    if x.raw["i"] != y.raw["i"] and not (s.extra[0][x.call] and s.extra[1][y.call]):
+    extra = [side[event.call] > 0 for side, event in zip(s.extra, (x, y), strict=True)]
+    # A call that the other side only leaves out has not become the next one.
+    if extra != [True, True] and (x.raw["i"] != y.raw["i"] or any(extra)):
         return None
     other_number = _NUMBER.findall(x.call) != _NUMBER.findall(y.call)
     if not (x.tensors and y.tensors) or (number is not None and number is not other_number):
@@ -313,12 +315,22 @@ def gradient_factor(s: DifferenceContext) -> float | None:
     return ratios[0]
 
 
+def _has_others(s: DifferenceContext) -> bool:
+    """Return True if the training has several optimisers."""
+    return len({event.path for event in s.comparison.b.of("hyper")}) > 1
+
+
+def all_gradients(s: DifferenceContext) -> str:
+    """Return the subject of a sentence on all gradients of a step's optimiser."""
+    return f"the gradients of {changed_names(s)} are" if _has_others(s) else "all gradients are"
+
+
 def optimiser_settings(s: DifferenceContext) -> dict[str, Any]:
     """Describe the change of the optimiser's settings; its cause is one of four."""
     number, nothing = s.event_b.path, {"class": "", "of": {}}
     old, new = (side[s.step].get(number, nothing) for side in s.comparison.settings)
-    several = len({event.path for event in s.comparison.b.of("hyper")}) > 1
-    the_optimiser = f"the optimiser of {some([*new['of']])}" if several else "the optimiser"
+    others = _has_others(s)
+    the_optimiser = f"the optimiser of {some([*new['of']])}" if others else "the optimiser"
     gone = [name for name in old["of"] if name not in new["of"]]
     fresh = [name for name in new["of"] if name not in old["of"]]
     changes = {
@@ -338,7 +350,7 @@ def optimiser_settings(s: DifferenceContext) -> dict[str, Any]:
         key = first[0][0]
         cause = "schedule" if key == "lr" else "settings"
         same = [name for name, one in changes.items() if became(one) == became(first)]
-        every = len(same) == len(new["of"]) and not several
+        every = len(same) == len(new["of"]) and not others
         whose = "" if every else f" for {_group(s, same)}"
         at = f"at step {s.step}"
         sentence = f"optimiser settings differ {at}: {became(first)}{whose}"

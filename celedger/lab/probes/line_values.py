@@ -4,7 +4,8 @@ in their syntax tree, so all other code runs as fast as ever. Standard library o
 
 Options: `changed`, by path in the working directory, `[hunk, first line, last line, 0]` of each
 range, or the statement after which (1) or before which (-1) the lines of the other side stand;
-`names`, by hunk, the variables to record there. What a hunk reads is recorded, too, with a `<`. A
+`names`, by hunk, the variables to record there. What a hunk reads is recorded, too, with a `<`, and
+where it draws, the state of the random numbers before and after as `<random` and `random state`. A
 value is written as an event `value`: `h` its hunk, `q` what it is, `m` how many of these there
 were up to now, `v` a digest of all of them, `d` one and `s` the kind of the last, `u` whether parts
 of them could not be read (1), or carry a gradient, which equal bits do not prove equal (2); `z` a
@@ -29,9 +30,10 @@ from pathlib import Path
 from types import BuiltinFunctionType, CodeType, ModuleType
 from typing import Any
 
-_INPUT = "<"
+_INPUT, DRAWN = "<", "random state"
 _NAME = "__celedger_values__"
 _ALONE = 32  # values of one place that are written one by one; then all up to the next other event
+_LOOKS = 4 * _ALONE  # of a hunk's at the generators: each takes 0.1 ms
 _MOST_BYTES = 1 << 24  # that one place hashes, an item as many as _ITEM
 _ITEM = 64
 _LARGEST = 1 << 40  # a larger integer may be an address
@@ -54,6 +56,10 @@ class ValueRecorder:
         self.write: Callable[..., None] | None = None
         self.wanted: Callable[[], bool] = lambda: True
         self.describe: Callable[[Any], Any] = lambda value: None
+        self.random: Callable[[], Mapping[str, str]] = dict
+        self._states: dict[
+            int, tuple[int, Mapping[str, str]]
+        ] = {}  # by hunk: how often, and the last state
         self._places: dict[tuple[int, str], _Place] = {}
         self._waiting: dict[tuple[Any, ...], tuple[dict[str, Any], Any]] = {}
         self._read: dict[int, set[int]] = {}  # by hunk, the memory of what it read last
@@ -86,11 +92,17 @@ class ValueRecorder:
         self._places, self._waiting, self._read = {}, {}, {}
 
     def begin(
-        self, write: Callable[..., None], wanted: Callable[[], bool], describe: Callable[[Any], Any]
+        self,
+        write: Callable[..., None],
+        wanted: Callable[[], bool],
+        describe: Callable[[Any], Any],
+        random: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         """Write from now on. `describe` returns the hash of a tensor, whether it requires a
-        gradient, and its value if it has no axes; else None."""
+        gradient, and its value if it has no axes; else None. `random` returns the state of each
+        generator."""
         self.write, self.wanted, self.describe = write, wanted, describe
+        self.random = random
         self._forks = 0  # since then
 
     def value(self, hunk: int, what: str, value: Any) -> Any:
@@ -110,21 +122,35 @@ class ValueRecorder:
     def inputs(self, hunk: int, names: Iterable[str], scope: Mapping[str, Any]) -> None:
         """Record what a hunk is about to read."""
         values = dict(_bound(names, scope, reading=True))
-        self._guarded(hunk, [(_INPUT + name, value) for name, value in values.items()])
+        self._guarded(hunk, [(_INPUT + name, value) for name, value in values.items()], begins=True)
         self._read[hunk] = {_memory(value) for value in values.values()} - {0}
 
-    def _guarded(self, hunk: int, values: Iterable[tuple[str, Any]]) -> None:
+    def _guarded(
+        self, hunk: int, values: Iterable[tuple[str, Any]], *, begins: bool = False
+    ) -> None:
         if self._busy or threading.get_ident() != self._thread:
             return
         self._busy = True
         try:
             if self.wanted():
+                self._note_draws(hunk, begins=begins)
                 for what, value in values:
                     self._note(hunk, what, value)
         except Exception:  # of an object that cannot be asked for anything
             self.stop()
         finally:
             self._busy = False
+
+    def _note_draws(self, hunk: int, *, begins: bool) -> None:
+        times, before = self._states.get(hunk, (0, {}))
+        if times > _LOOKS:
+            return
+        now = self.random()
+        self._states[hunk] = times + 1, now
+        drawn = [name for name, state in now.items() if state != before.get(name)]
+        if times and not begins and drawn:  # an unseeded one differs, and is not drawn from
+            self._note(hunk, "<random", [before.get(name) for name in drawn])
+            self._note(hunk, DRAWN, [now[name] for name in drawn])
 
     def _note(self, hunk: int, what: str, value: Any) -> None:
         if self._is_child:  # where no other event would
@@ -424,7 +450,11 @@ class _Instrument:
 
     def _from_other_side(self, node: ast.stmt, line: Any, beside: int) -> list[ast.stmt]:
         hunks = self._beside.get((line, beside), ())
-        return [self._names(hunk, self._bound_by(hunk), node) for hunk in hunks]
+        return [
+            one for hunk in hunks
+            for one in (self._names(hunk, (), node, "inputs"),
+                        self._names(hunk, self._bound_by(hunk), node))
+        ]  # fmt: skip
 
     def _bound_by(self, hunk: int) -> Sequence[str]:
         return self._variables[str(hunk)]

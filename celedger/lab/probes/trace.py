@@ -80,7 +80,7 @@ class TraceProbe(observe.Probe):
             from .line_values import recorder
 
             self._values = recorder
-            recorder.begin(self.write, self._values_wanted, self._read_tensor)
+            recorder.begin(self.write, self._values_wanted, self._read_tensor, describe.generators)
         if options.get("replay"):
             self._replay = observe.mode(TorchDispatchMode, self._dispatched)
         observe.watch_functions(self._applied)
