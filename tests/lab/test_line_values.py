@@ -18,7 +18,10 @@ from celedger.lab.diagnose.code_change import CodeChange
 from celedger.lab.probes import line_values
 
 
-def values(old: str, new: str, call: str, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+def values(
+    old: str, new: str, call: str, monkeypatch: pytest.MonkeyPatch,
+    describe: Any = lambda value: None,
+) -> list[dict[str, Any]]:  # fmt: skip
     """Return, for both sides of a change, the last event of each value: `1:mean` of hunk 1."""
     change = CodeChange(hunks(old, new), ({"fit.py": old}, {"fit.py": new}))
     sides = []
@@ -27,7 +30,7 @@ def values(old: str, new: str, call: str, monkeypatch: pytest.MonkeyPatch) -> li
         recorder = line_values.ValueRecorder()
         monkeypatch.setattr("builtins.__celedger_values__", recorder, raising=False)
         events: list[dict[str, Any]] = []
-        recorder.begin(_into(events), lambda: True, lambda value: None)
+        recorder.begin(_into(events), lambda: True, describe)
         code = line_values.instrumented(
             text.encode(), "fit.py", options["changed"]["fit.py"], options["names"]
         )
@@ -97,6 +100,18 @@ def test_a_container_is_recorded_as_made_and_as_filled(monkeypatch: pytest.Monke
     assert a["0:rows"]["z"] == b["0:rows"]["z"]
     assert [a["1:<rows"]["m"], "z" in a["1:<rows"], "z" in a["1:n"]] == [1, False, False]
     assert "z" not in a["1:rest"]
+
+
+def test_a_tensor_of_another_shape_is_not_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of equal bits: what reads it may fail, so the hunk is not acquitted."""
+    old = "def f(x):\n    y = x.reshape(2, 3)\n    x += 0\n    n = 1\n    return y, n\n"
+    new = edited(old, ("reshape(2, 3)", "reshape(3, 2)"), ("n = 1", "n = 2"))
+
+    def described(value: Any) -> tuple[str, bool, object] | None:
+        return (value.tobytes().hex(), False, None) if isinstance(value, np.ndarray) else None
+
+    a, b = values(old, new, "f(np.zeros(6))", monkeypatch, described)
+    assert (a["0:y"]["v"], a["0:y"]["s"] == b["0:y"]["s"]) == (b["0:y"]["v"], False)
 
 
 def test_line_numbers_and_results_stay(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -235,7 +235,7 @@ class _Place:
             self.flags |= (_GRADIENT if gradient else 0) | (0 if mark else _OPAQUE)
             if number is not None:
                 return self._number(number)
-            return self._feed("tensor", mark.encode())
+            return self._feed("tensor", mark.encode()) + f" {tuple(value.shape)}"
         if type(value).__module__ == "numpy":
             return self._numpy(value)
         if depth == 0:
