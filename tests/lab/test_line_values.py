@@ -20,7 +20,7 @@ from celedger.lab.probes import line_values
 
 def values(
     old: str, new: str, call: str, monkeypatch: pytest.MonkeyPatch,
-    describe: Any = lambda value: None,
+    describe: Any = lambda value: None, random: Any = dict,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Return, for both sides of a change, the last event of each value: `1:mean` of hunk 1."""
     change = CodeChange(hunks(old, new), ({"fit.py": old}, {"fit.py": new}))
@@ -30,7 +30,7 @@ def values(
         recorder = line_values.ValueRecorder()
         monkeypatch.setattr("builtins.__celedger_values__", recorder, raising=False)
         events: list[dict[str, Any]] = []
-        recorder.begin(_into(events), lambda: True, describe)
+        recorder.begin(_into(events), lambda: True, describe, random)
         code = line_values.instrumented(
             text.encode(), "fit.py", options["changed"]["fit.py"], options["names"]
         )
@@ -112,6 +112,19 @@ def test_a_tensor_of_another_shape_is_not_the_same(monkeypatch: pytest.MonkeyPat
 
     a, b = values(old, new, "f(np.zeros(6))", monkeypatch, described)
     assert (a["0:y"]["v"], a["0:y"]["s"] == b["0:y"]["s"]) == (b["0:y"]["v"], False)
+
+
+def test_a_hunk_has_only_its_own_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = "def f():\n    g = lambda: 1\n    np.random.rand()\n    x = np.random.rand() + 1\n"
+    old += "    return g(), x\n"
+    new = edited(old, ("lambda: 1", "lambda: 2"), ("+ 1", "+ 2"))
+
+    def position() -> dict[str, str]:
+        return {"numpy": str(np.random.get_state()[2])}
+
+    for side in values(old, new, "f()", monkeypatch, random=position):
+        drawn = {name: event["m"] for name, event in side.items() if "random" in name}
+        assert drawn == {"1:<random": 1, "1:random state": 1}
 
 
 def test_line_numbers_and_results_stay(monkeypatch: pytest.MonkeyPatch) -> None:

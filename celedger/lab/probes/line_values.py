@@ -33,7 +33,7 @@ from typing import Any
 _INPUT, DRAWN = "<", "random state"
 _NAME = "__celedger_values__"
 _ALONE = 32  # values of one place that are written one by one; then all up to the next other event
-_LOOKS = 4 * _ALONE  # of a hunk's at the generators: each takes 0.1 ms
+_LOOKS = 4 * _ALONE  # of a hunk's at the generators: each takes up to 0.4 ms
 _MOST_BYTES = 1 << 24  # that one place hashes, an item as many as _ITEM
 _ITEM = 64
 _LARGEST = 1 << 40  # a larger integer may be an address
@@ -57,9 +57,8 @@ class ValueRecorder:
         self.wanted: Callable[[], bool] = lambda: True
         self.describe: Callable[[Any], Any] = lambda value: None
         self.random: Callable[[], Mapping[str, str]] = dict
-        self._states: dict[
-            int, tuple[int, Mapping[str, str]]
-        ] = {}  # by hunk: how often, and the last state
+        # By hunk: how often the generators were looked at, and their last states.
+        self._states: dict[int, tuple[int, Mapping[str, str]]] = {}
         self._places: dict[tuple[int, str], _Place] = {}
         self._waiting: dict[tuple[Any, ...], tuple[dict[str, Any], Any]] = {}
         self._read: dict[int, set[int]] = {}  # by hunk, the memory of what it read last
@@ -107,7 +106,8 @@ class ValueRecorder:
 
     def value(self, hunk: int, what: str, value: Any) -> Any:
         """Record a value, and return it."""
-        self._guarded(hunk, ((what, value),))
+        elsewhere = what in ("lambda", "yield")  # others have drawn since the hunk began
+        self._guarded(hunk, ((what, value),), begins=elsewhere)
         return value
 
     def test(self, hunk: int, value: Any) -> Any:
