@@ -80,7 +80,7 @@ class TraceProbe(observe.Probe):
             from .line_values import recorder
 
             self._values = recorder
-            recorder.begin(self.write, self._values_wanted, self._read_tensor, describe.generators)
+            recorder.begin(self.write, self._values_wanted, self._read_tensor, self._generators)
         if options.get("replay"):
             self._replay = observe.mode(TorchDispatchMode, self._dispatched)
         observe.watch_functions(self._applied)
@@ -115,6 +115,11 @@ class TraceProbe(observe.Probe):
         number = self._evaluations + (not self._evaluating)  # data come before a first forward pass
         without_gradients = self._evaluating or not torch.is_grad_enabled()
         return without_gradients and number <= int(self.options.get("evaluations", 3))
+
+    def _generators(self) -> dict[str, str]:
+        states: dict[str, str] = {}
+        observe.guarded(lambda: states.update(describe.generators()))
+        return states  # none while a CUDA graph is captured, or in a child
 
     def _read_tensor(self, value: Any) -> tuple[str, bool, object] | None:
         """Return the hash of a tensor, empty where it has none, whether it requires a gradient, and
