@@ -35,7 +35,7 @@ def grid(draw: Random, levels: list[float], seeds: int) -> list[Any]:
     return [trials(LOSS, [at + s + draw.gauss(0, 0.01) for s in shared]) for at in levels]
 
 
-@pytest.mark.parametrize(("variants", "seeds"), [(2, 2), (2, 5), (4, 3), (8, 3)])
+@pytest.mark.parametrize(("variants", "seeds"), [(2, 2), (2, 5), (4, 3), (8, 3), (20, 2)])
 def test_equals_are_seldom_told_apart(variants: int, seeds: int) -> None:
     draw = Random(100 * variants + seeds)
     claims = 0
@@ -54,6 +54,35 @@ def test_a_variant_that_is_clearly_better_is_named() -> None:
     two_best = lead(LOSS, grid(draw, [1.0, 0.9, 0.9, 1.1], 5), [None] * 4)
     assert two_best is not None
     assert {two_best.best, *two_best.close} == {1, 2}
+
+
+def test_two_seeds_tell_variants_that_are_many_times_worse() -> None:
+    """Alone, a pair's two differences have one degree of freedom: variants 50 times worse were
+    said to be as good, perhaps."""
+    draw = Random(11)
+    levels = [0.048 * 50 ** (number / 19) for number in range(20)]
+    for _ in range(50):
+        variants = [trials(LOSS, [at * draw.gauss(1, 0.05) for _ in range(2)]) for at in levels]
+        own = lead(LOSS, variants, [None] * 20)
+        assert own is not None and own.best < 5
+        assert all(levels[other] < 5 * levels[own.best] for other in own.close)
+
+
+@pytest.mark.parametrize(("variants", "seeds"), [(3, 2), (5, 2), (20, 2), (4, 3)])
+@pytest.mark.parametrize("noisy", [0.01, 0.1])
+def test_a_variant_as_good_as_any_is_seldom_called_worse(
+    variants: int, seeds: int, noisy: float
+) -> None:
+    """Even where it is much noisier than the others."""
+    draw = Random(100 * variants + seeds)
+    wrong = 0
+    for _ in range(500):
+        sds = [noisy, *[0.003 if noisy > 0.01 else 0.01] * (variants - 1)]
+        every = [trials(LOSS, [draw.gauss(1, sd) for _ in range(seeds)]) for sd in sds]
+        own = lead(LOSS, every, [None] * variants)
+        assert own is not None
+        wrong += own.best != 0 and 0 not in own.close
+    assert wrong <= 500 * (ERROR if noisy == 0.01 else 0.07) + 14
 
 
 def test_one_seed_or_one_variant_tells_nothing() -> None:
