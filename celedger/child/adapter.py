@@ -21,12 +21,13 @@ class Gathered:
         self._epoch = 0
         self._last: dict[str, object] = {}
         self._series: dict[str, list[object]] = {}
+        self._reported: set[str] = set()  # of this epoch
 
     def put(self, epoch: int, values: Mapping[str, object]) -> None:
         """Add the values of a log call. Values that are not numbers are ignored."""
         if epoch != self._epoch:
             self.flush()
-            self._epoch = epoch
+            self._epoch, self._reported = epoch, set()
         for name, value in values.items():
             if isinstance(value, (int, float)) or hasattr(value, "item"):
                 self._last[name] = value
@@ -34,7 +35,8 @@ class Gathered:
                     self._series.setdefault(name, []).append(value)
 
     def flush(self) -> None:
-        report: dict[str, object] = dict(self._last)
+        report = {n: value for n, value in self._last.items() if n not in self._reported}
+        self._reported.update(report)
         steps = {name: series for name, series in self._series.items() if len(series) > 1}
         if steps:
             report["steps"] = steps

@@ -17,10 +17,11 @@ from celedger.child.adapter import Gathered, run_script
 
 class CeledgerCallback(TrainerCallback):
     """Report an epoch, with the evaluation that follows it, when the next one begins and at the end
-    of the training. Epochs count from 0."""
+    of the training. An evaluation after the end belongs to the last epoch. Epochs count from 0."""
 
     def __init__(self) -> None:
         self._gathered = Gathered()
+        self._ended = False
 
     def on_log(
         self,
@@ -40,8 +41,16 @@ class CeledgerCallback(TrainerCallback):
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._gathered.flush()
 
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._ended = False
+
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._gathered.flush()
+        self._ended = True
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self._ended:  # `trainer.evaluate()` after `trainer.train()`: nothing follows
+            self._gathered.flush()
 
 
 if __name__ == "__main__":

@@ -55,6 +55,7 @@ _LIBRARIES = {  # what a script imports -> what it calls to train, and the modul
     "transformers": ("train", "transformers.trainer"),
     "trl": ("train", "transformers.trainer"),
 }
+_ARGUMENT_PARSERS = frozenset({"HfArgumentParser", "TrlParser"})
 _TORCH = ("torch", "torch._dynamo")
 _BENCHMARKS = re.compile(r"(^|/)(test|bench)[^/]*\.py$")
 _MOST_BENCHMARKS = 20
@@ -141,6 +142,8 @@ def propose(root: Path, names: Iterable[str]) -> TaskProposal | None:
     script = script if _PLAIN.fullmatch(best.name) else shlex.quote(script)
     words = ["{python}", *([f"-m {adapter}"] if adapter else []), script]
     words += [f"{best.spelling[name]}{{{name}}}" for name in options] + best.seed()
+    if "output_dir" in best.options:  # else it writes into the checkout
+        words += [f"{best.spelling['output_dir']}{{out}}"]
     logged = [n for s in (sources if adapter else [best]) for n in s.logged]
     printed = {} if logged else best.printed()
     metrics = _judged([*logged, *printed])
@@ -239,6 +242,9 @@ class _Source:
         for called, node in self.calls:
             if called in ("add_argument", "option", "argument"):
                 self._add_option(node)
+            elif called in _ARGUMENT_PARSERS:  # it has an option for each of TrainingArguments
+                self.options |= {"num_train_epochs": None, "seed": None, "output_dir": None}
+                self.spelling |= {name: f"--{name} " for name in self.options}
 
     def _add_option(self, node: ast.Call) -> None:
         flags = [text for word in node.args if isinstance(text := _constant(word), str)]
@@ -344,9 +350,9 @@ class _Source:
                 names += [word.arg for word in node.keywords if word.arg not in (None, "epoch")]
             elif called == "log" and self.library != "transformers.trainer" and node.args:
                 names += [n for n in (_constant(node.args[0]),) if isinstance(n, str)]
-            elif called.endswith("Trainer") and self.library == "transformers.trainer":
-                evaluates = any(word.arg == "eval_dataset" for word in node.keywords)
-                names.append("eval_loss" if evaluates else "loss")
+        if self.library == "transformers.trainer":  # its trainer may have a class of its own
+            words = {word.arg for _, node in self.calls for word in node.keywords}
+            names.append("eval_loss" if "eval_dataset" in words else "loss")
         return names
 
     def printed(self) -> dict[str, str]:

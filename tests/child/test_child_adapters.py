@@ -129,6 +129,19 @@ Trainer(Line(), arguments, train_dataset=data).train()
 
 
 @pytest.mark.matrix
+def test_an_evaluation_after_the_training_is_of_its_last_epoch(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    """`trainer.evaluate()` was reported to nobody; a second one repeats what the first said."""
+    pytest.importorskip("accelerate")
+    made, script = "Trainer(Line(), arguments, train_dataset=data", PLAIN_TRANSFORMERS
+    script = script.replace(f"{made}).train()", f"t = {made}, eval_dataset=data)\nt.train()\n")
+    evaluated = rows(ledger, run_by("huggingface", script + "t.evaluate()\n" * 2, tmp_path))
+    assert [epoch for epoch, _ in evaluated["eval_loss"]] == [2]
+    assert [epoch for epoch, _ in evaluated["loss"]] == [0, 1, 2]
+
+
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("library", "script"),
     [("lightning", PLAIN_LIGHTNING), ("huggingface", PLAIN_TRANSFORMERS)],
@@ -139,6 +152,12 @@ def test_a_script_that_reports_nothing_is_run_as_it_is(
 ) -> None:
     pytest.importorskip("lightning")
     pytest.importorskip("accelerate")
+    journal = run_by(library, script, tmp_path)
+    assert [epoch for epoch, _ in rows(ledger, journal)["loss"]] == [0, 1, 2]
+
+
+def run_by(library: str, script: str, tmp_path: Path) -> Path:
+    """Return the journal of a script that trains three epochs, run by an adapter."""
     (tmp_path / "train.py").write_text(script)
     journal = tmp_path / "journal.jsonl"
     fd = os.open(journal, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
@@ -150,7 +169,7 @@ def test_a_script_that_reports_nothing_is_run_as_it_is(
     )  # fmt: skip
     os.close(fd)
     assert done.returncode == 0, done.stderr
-    assert [epoch for epoch, _ in rows(ledger, journal)["loss"]] == [0, 1, 2]
+    return journal
 
 
 @pytest.mark.skipif(find_spec("tensorboard") is None, reason="needs tensorboard")

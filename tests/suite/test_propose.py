@@ -116,6 +116,14 @@ TRANSFORMERS = """\
 from transformers import Trainer
 Trainer(model, eval_dataset=data).train()
 """
+PARSES = """\
+from transformers import HfArgumentParser, Trainer, TrainingArguments
+class Ours(Trainer):
+    pass
+(arguments,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()
+Ours(model, arguments, eval_dataset=data).train()
+"""
+PARSED = "--num_train_epochs {num_train_epochs} --seed {seed} --output_dir {out}"
 DELEGATES = """\
 import ours
 if __name__ == '__main__':
@@ -129,6 +137,11 @@ if __name__ == '__main__':
         (REPORTS, "{tree}/train.py {seed}", {"val_loss": "lower"}),
         (LIGHTNING, "-m celedger.child.lightning {tree}/train.py", {"valid/accuracy": "higher"}),
         (TRANSFORMERS, "-m celedger.child.huggingface {tree}/train.py", {"eval_loss": "lower"}),
+        (
+            PARSES,
+            f"-m celedger.child.huggingface {{tree}}/train.py {PARSED}",
+            {"eval_loss": "lower"},
+        ),
         (DELEGATES, "{tree}/train.py", {"loss": "lower"}),
     ],
 )
