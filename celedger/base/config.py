@@ -9,6 +9,7 @@ the suites lie; does not open them.
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
@@ -201,7 +202,7 @@ def leads_out(path: Path) -> bool:
     home = next((p for p in path.absolute().parents if (p / ".git").exists()), None)
     if home is None:
         return False
-    target = path.resolve()
+    target = Path(os.path.realpath(path))  # of a loop too
     inside = target.is_relative_to(home.resolve())
     return not inside or target.is_relative_to((home / ".git").resolve())
 
@@ -215,7 +216,7 @@ def read_toml(file: Path, kind: type[UsageError] = ConfigError) -> dict[str, obj
     import tomllib  # many repositories have no such file
 
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        return tomllib.loads(file.read_text(encoding="utf-8-sig"))  # Windows marks a file so
     except OSError as error:
         raise kind(f"{file} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

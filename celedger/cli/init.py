@@ -40,9 +40,10 @@ def init(
     nothing: type it again to check a suite that you edited.
     """
     from celedger.base import config, files
-    from celedger.base.errors import UsageError
+    from celedger.base.errors import UsageError, explained
     from celedger.service import allow
     from celedger.suite import propose, scaffold, suites_in
+    from celedger.suite.loading import NAME
     from celedger.system import environment
     from celedger.trial.permissions import Gate
 
@@ -51,14 +52,15 @@ def init(
     existing = suites_in(settings.suites)
     if suite is None:
         suite = settings.suite or (existing[0] if len(existing) == 1 else "first")
-    if not all(c.isalnum() or c in "_.-" for c in suite) or suite.strip(".") == "":
-        raise UsageError(f"{suite!r} cannot name a suite", "use letters, digits, _ . and -")
+    if not NAME.fullmatch(suite) or suite.strip(".") == "":
+        raise UsageError(f"{suite!r} cannot name a suite", "use ASCII letters, digits, _ . and -")
     root = repository.worktree
+    names = repository.worktree_files() if suite not in existing else []
     written = []
     configured = config.source(root, repository.root)
     if configured is None:
         path = root / "celedger.toml"
-        with files.as_the_user():
+        with explained(f"{path} cannot be written"), files.as_the_user():
             path.write_text(_CONFIGURATION.format(suite=suite))
         written.append(path)
     else:
@@ -66,7 +68,6 @@ def init(
     folder = settings.suites / suite
     proposal = None
     if suite not in existing:
-        names = repository.worktree_files()
         here = options.repository.resolve()  # of many projects, the one that is meant
         inside = [name for name in names if here in (root / name).parents]
         proposal = propose(root, inside) or propose(root, names)

@@ -34,7 +34,8 @@ def run(
         typer.Option(metavar="COMMAND", help="Only this command of a task; may be repeated."),
     ] = None,
     repeat: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Trials of every commit, task and seed.")
+        int,
+        typer.Option(min=1, max=1000, metavar="N", help="Trials of every commit, task and seed."),
     ] = 1,
     seed: Annotated[
         list[int] | None,
@@ -327,12 +328,15 @@ def noise(
     suite: options.Suite = None,
     commit: Annotated[str, typer.Option(metavar="REV", help="The commit to train.")] = "HEAD",
     seeds: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Seeds: the spread of quality.")
+        int, typer.Option(min=1, max=1000, metavar="N", help="Seeds: the spread of quality.")
     ] = 5,
     repeats: Annotated[
         int,
         typer.Option(
-            min=1, metavar="N", help="Trials of the first seed: the spread of speed and memory."
+            min=1,
+            max=1000,
+            metavar="N",
+            help="Trials of the first seed: the spread of speed and memory.",
         ),
     ] = 3,
     device: options.Device = None,

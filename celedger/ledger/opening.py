@@ -136,7 +136,7 @@ def open_for_writing(path: Path, *, create: bool, check: bool = True) -> sqlite3
         _make(path)
     _must_be_a_file(path)
     if not writable(path):
-        raise LedgerError(f"{path} is read-only, and the ledger must be written to")
+        raise _read_only(path)
     connection = _opened(path, "mode=rw", check=check)
     _set_journal(connection, path)
     connection.execute("PRAGMA synchronous = FULL")
@@ -286,7 +286,7 @@ def explain(error: Exception, path: Path) -> LedgerError:
             f"see who with: fuser {path}",
         )
     if kind == "READONLY":
-        return LedgerError(f"{path} is read-only, and the ledger must be written to")
+        return _read_only(path)
     if kind == "NOTADB":
         return _not_sqlite(path)
     if kind == "CORRUPT":
@@ -375,6 +375,14 @@ def refuse_planted(path: Path, *folders: Path, may_be_tracked: bool = False) -> 
 
 def _not_sqlite(path: Path) -> LedgerDamaged:
     return LedgerDamaged(f"{path} is not a ledger: it is not an SQLite file", _ELSEWHERE)
+
+
+def _read_only(path: Path) -> LedgerError:
+    closed = path if os.access(path.parent, os.W_OK) else path.parent
+    return LedgerError(
+        f"{closed} is read-only, and the ledger must be written to",
+        "make it writable; `log`, `status` and `report` work as it is",
+    )
 
 
 def _must_be_a_file(path: Path) -> None:

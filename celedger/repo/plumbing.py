@@ -121,6 +121,6 @@ def tell(
     """Like `ask`, but a failure is a RepositoryError with git's own sentence."""
     answer = ask(where, *words, stdin=stdin, env=env)
     if answer.status != 0:
-        verb = next((word for word in words if not word.startswith("-")), "git")
+        verb = next((w for w in words if not w.startswith("-") and "=" not in w), "git")
         raise RepositoryError(f"git {verb} failed in {where}: {answer.reason}")
     return answer

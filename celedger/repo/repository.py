@@ -289,7 +289,11 @@ class Repository:
         return sorted(self.tell(*words).out.split(b"\0")[:-1])
 
     def worktree_files(self) -> list[str]:
-        """Return the paths of the files of the work tree that git does not ignore."""
+        """Return the paths of the files of the work tree that git does not ignore. Raises
+        RepositoryError in a bare repository, which has none."""
+        if self.worktree == self.common_dir:
+            cause = f"{self.worktree} is a bare repository: it has no files"
+            raise RepositoryError(cause, "type it in a clone")
         words = ("ls-files", "-z", "--cached", "--others", "--exclude-standard", "--full-name")
         return os.fsdecode(self.tell(*words, ":/").out).split("\0")[:-1]
 
@@ -506,6 +510,10 @@ def _not_open(path: Path, error: str, reason: str) -> RepositoryError:
             f"git config --global --add safe.directory {shlex.quote(str(path))}",
         )
     if "not a git repository" in error:
+        for folder in (path, *path.parents):
+            if os.path.lexists(folder / ".git"):
+                cause = f"{folder / '.git'} is damaged, or what it names was moved: {reason}"
+                return RepositoryError(cause, "for a linked work tree: git worktree repair")
         return RepositoryError(f"{path} is not in a git repository", "git init")
     return RepositoryError(f"git cannot open {path}: {reason}")
 

@@ -60,7 +60,7 @@ def digests(folder: Path) -> dict[str, str]:
     by_name = {}
     with explained(f"{folder} cannot be read", kind=SuiteError):
         for name, path in files(folder):
-            with path.open("rb") as stream:
+            with explained(f"{path} cannot be read", kind=SuiteError), path.open("rb") as stream:
                 content = hashlib.file_digest(stream, "sha256").hexdigest()
             by_name[name] = ("x" if path.stat().st_mode & 0o100 else "-") + content
     return by_name

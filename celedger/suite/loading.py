@@ -17,7 +17,7 @@ from typing import Any
 
 from celedger.base import PACKAGE
 from celedger.base.config import Config, closest, read_toml
-from celedger.base.errors import SuiteError
+from celedger.base.errors import SuiteError, explained
 from celedger.base.model import Command, Direction, Kind, Metric, Task, usual_kind, usual_unit
 from celedger.suite import commands, toml_table
 from celedger.suite.content import FILE, check_links, digests, hash_of
@@ -25,7 +25,7 @@ from celedger.suite.toml_table import TomlTable
 
 Reader = Callable[[object], Any]
 MetricTables = Mapping[str, Mapping[str, object]]  # metric name -> what is said of it
-_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+NAME = re.compile(r"[A-Za-z0-9_.-]+")
 METRIC = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]{0,63}")
 
 
@@ -106,10 +106,13 @@ def _declared(folder: Path) -> object:
 
 
 def suites_in(home: Path) -> list[str]:
-    try:
-        return sorted(path.name for path in home.iterdir() if (path / FILE).is_file())
-    except OSError:
-        return []
+    """Return the names of its suites. Raises SuiteError where the folder is closed to us."""
+    with (
+        explained(f"{home} cannot be read", kind=SuiteError),
+        suppress(FileNotFoundError, NotADirectoryError),
+    ):
+        return sorted(path.name for path in home.iterdir() if os.path.lexists(path / FILE))
+    return []
 
 
 # --- loading
@@ -154,8 +157,10 @@ def load(folder: Path) -> Suite:
 
 
 def _parsed(file: Path) -> dict[str, object]:
-    if not file.exists():
+    if not os.path.lexists(file):
         raise SuiteError(f"{file.parent} is no suite: it has no {FILE}", "`celedger init`")
+    if not file.is_file():
+        raise SuiteError(f"{file} is not a file", "remove it, then `celedger init`")
     return read_toml(file, SuiteError)
 
 
@@ -165,8 +170,8 @@ def _label(entry: object, number: int) -> str:
 
 
 def _name(where: TomlTable, value: object) -> str:
-    if not isinstance(value, str) or not _NAME.fullmatch(value):
-        where.fail(f"has no good name: {value!r}", "letters, digits, and any of _ . -")
+    if not isinstance(value, str) or not NAME.fullmatch(value):
+        where.fail(f"has no good name: {value!r}", "ASCII letters, digits, and any of _ . -")
     return value
 
 
@@ -255,7 +260,7 @@ def _metric_tables(where: str, value: object) -> MetricTables:
     for name, entry in value.items():
         body = TomlTable(f"{where} metric {name!r}", entry, _OF_METRIC)
         if not METRIC.fullmatch(name):
-            body.fail("has no good name", "up to 64 letters, digits, and any of _ . / -")
+            body.fail("has no good name", "up to 64 ASCII letters, digits, and any of _ . / -")
         by_name[name] = body.values
     return by_name
 
@@ -290,8 +295,8 @@ def _commands(
     lines = []
     for name, value in named.items():
         where = "command" if "command" in body else f"commands.{name!r}"
-        if not _NAME.fullmatch(name):
-            body.fail(f"{where}: the name has other characters than letters, digits, _ . -")
+        if not NAME.fullmatch(name):
+            body.fail(f"{where}: the name has other characters than ASCII letters, digits, _ . -")
         try:
             words = commands.split(value)
             used |= commands.check(words, placeholders)
@@ -402,7 +407,7 @@ def _params(body: TomlTable, where: str, values: object) -> Mapping[str, object]
         if name in commands.PLACEHOLDERS:
             body.fail(f"{where} has {name!r}, which celedger fills in itself")
         if not _PARAM.fullmatch(name):
-            body.fail(f"{where} has {name!r}: a name is made of letters, digits and _")
+            body.fail(f"{where} has {name!r}: a name is made of ASCII letters, digits and _")
     return values
 
 

@@ -189,7 +189,7 @@ def patterns(value: object) -> tuple[str, ...]:
         names += groups
     unfit = next((name for name in names if not _METRIC.fullmatch(name)), None)
     if unfit is not None:
-        raise ValueError(f"names {unfit!r}; a metric is up to 64 letters, digits and _")
+        raise ValueError(f"names {unfit!r}; a metric is up to 64 ASCII letters, digits and _")
     if set(names) == {"epoch"}:
         raise ValueError("names no metric, only the epoch")
     return expressions

@@ -136,6 +136,7 @@ def test_a_shallow_clone(tell: Tell, trained: Project, tmp_path: Path) -> None:
         (["run", "--task", "nope"], "has no task 'nope'"),
         (["run", "--device", "gpu"], "auto, cpu or cuda:N"),
         (["run", "--repeat", "0"], "'--repeat'"),
+        (["run", "--repeat", "99999999999"], "'--repeat'"),
         (["run", "--seed", "-1"], "'--seed'"),
         (["run", "--seed", "99999999999999999999"], "'--seed'"),
         (["run", "fit"], "'fit' is a task, not a commit (type `celedger run --task fit`)"),
@@ -193,6 +194,27 @@ def test_a_suite_that_makes_no_sense(
     project.history([1.0])
     (project.root / "suites" / "tiny" / "suite.toml").write_text(SUITE.replace(old, new))
     assert_one_line(tell(project.root, "run"), status, says)
+
+
+@pytest.mark.parametrize("what", ["folder", "loop", "pipe"])
+def test_a_suite_file_that_is_no_file(tell: Tell, project: Project, what: str) -> None:
+    """ "no suite is named: … has no suite" was said of a suite that is there."""
+    project.history([1.0])
+    file = project.root / "suites" / "tiny" / "suite.toml"
+    file.unlink()
+    {"folder": file.mkdir, "loop": lambda: file.symlink_to(file), "pipe": lambda: os.mkfifo(file)}[
+        what
+    ]()
+    assert_one_line(tell(project.root, "run"), 129, "tiny/suite.toml is not a file")
+
+
+def test_files_of_windows_are_read(tell: Tell, project: Project) -> None:
+    """A byte-order mark, and lines that end in carriage return and newline."""
+    project.history([1.0])
+    suite = project.root / "suites" / "tiny" / "suite.toml"
+    for file, text in ((suite, SUITE), (project.root / "celedger.toml", 'suite = "tiny"\n')):
+        file.write_bytes(text.replace("\n", "\r\n").encode("utf-8-sig"))
+    assert tell(project.root, "run", "--dry-run").status == 0
 
 
 @pytest.mark.parametrize(
@@ -343,7 +365,7 @@ def test_a_read_only_ledger_is_read_and_not_written(
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
         words = ("--ledger", str(disk / "ledger.db"))
         assert tell(trained.root, *words, "log").status == 0
-        assert_one_line(tell(trained.root, *words, "run"), 128, "read-only")
+        assert_one_line(tell(trained.root, *words, "run"), 128, "read-only", "make it writable")
         assert_one_line(tell(trained.root, "--ledger", str(disk / "new.db"), "run"), 128, str(disk))
 
 
@@ -356,6 +378,7 @@ def test_a_read_only_disk_ends_no_command_in_an_internal_error(
         shutil.copytree(trained.root, root, symlinks=True)
         (root / ".git" / "celedger" / "checkouts" / "7").mkdir(parents=True)
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        assert_one_line(tell(root, "init"), 128, "celedger.toml cannot be written")
         seen = tell(root, "doctor")
         assert (seen.status, "checkouts: " in seen.out) == (0, True), seen.out + seen.err
         pruned = tell(root, "doctor", "--prune")
@@ -436,6 +459,26 @@ def test_a_detached_head_a_linked_worktree_and_a_bare_repository(
     assert done.status == 0, done.err
     assert (bare / "ledger.db").exists()
     assert_one_line(tell(bare, "run"), 129, "suite")
+    assert_one_line(tell(bare, "init", "--suite", "new"), 128, "is a bare repository", "clone")
+    assert not (bare / "celedger.toml").exists()
+
+
+def test_a_repository_that_is_damaged_or_gone(tell: Tell, tmp_path: Path) -> None:
+    """ "is not in a git repository (git init)" would have made a second one inside."""
+    project = make_project(tmp_path / "project")
+    project.history([1.0])
+    linked, folder = tmp_path / "linked", project.root / "suites"
+    git(project.root, "worktree", "add", "--quiet", "--detach", str(linked))
+    head = project.root / ".git" / "HEAD"
+    content = head.read_text()
+    head.write_text("garbage")
+    for at in (project.root, folder):
+        assert_one_line(tell(at, "log"), 128, f"{project.root / '.git'} is damaged")
+    head.write_text(content)
+    (project.root / ".git" / "index").write_text("garbage")
+    assert_one_line(tell(project.root, "run", "."), 128, "git status failed", "index")
+    project.root.rename(tmp_path / "moved")
+    assert_one_line(tell(linked, "log"), 128, f"{linked / '.git'} is damaged", "worktree repair")
 
 
 # --- streams
