@@ -42,6 +42,9 @@ def _completer(names: Callable[[Ledger], Iterable[str]]) -> Completer:
 
 _suites = _completer(lambda ledger: (task.suite for task in ledger.tasks()))
 _tasks = _completer(lambda ledger: (task.name for task in ledger.tasks()))
+_tasks_and_grids = _completer(
+    lambda ledger: (n for task in ledger.tasks() for n in (task.name.partition("[")[0], task.name))
+)
 _metrics = _completer(lambda ledger: (metric.name for metric in ledger.metrics()))
 incidents = _completer(lambda ledger: (row.incident for row in ledger.said_last()))
 
@@ -59,7 +62,7 @@ Tasks = Annotated[
         "--task",
         metavar="NAME",
         help="Only this task, or all of this grid; may be repeated.",
-        autocompletion=_tasks,
+        autocompletion=_tasks_and_grids,
     ),
 ]
 TaskName = Annotated[

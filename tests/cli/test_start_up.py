@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import SUITE
 from scripted import scripted, typed
 
 PROGRAM = """
@@ -38,7 +39,8 @@ def test_a_shell_gets_its_completion() -> None:
 
 
 def test_a_shell_gets_names_of_the_ledger(tmp_path: Path) -> None:
-    project = scripted(tmp_path / "project")
+    grid = "[[task]]\nname = 'net'\ncommand = 'fit {width}'\ngrid = { width = [1, 2] }\nseeds = 1\n"
+    project = scripted(tmp_path / "project", SUITE + grid)
     project.history([1.0, 1.0, 1.0, 2.0])
     project.run("run", "HEAD~3..HEAD~1")
     assert project.run("check", "HEAD").status == 1
@@ -55,7 +57,9 @@ def test_a_shell_gets_names_of_the_ledger(tmp_path: Path) -> None:
         assert "Error" not in done.stderr
         return done.stdout.split()
 
-    assert completed("celedger run --task ") == ["fit"]
+    variants = ["net[width=1]", "net[width=2]"]
+    assert completed("celedger run --task ") == ["fit", "net", *variants]
+    assert completed("celedger drift --task net") == variants  # takes one task
     assert completed("celedger drift --metric val") == ["val_loss"]
     assert completed("celedger drift --suite ") == ["tiny"]
     assert completed("celedger status ") == [incident["id"]]
