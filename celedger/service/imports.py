@@ -94,7 +94,7 @@ def _time(value: Any) -> float:
 
 
 def _document(path: Path) -> dict[str, Any]:
-    document = json.loads(path.read_text(encoding="utf-8"))
+    document = json.loads(path.read_text(encoding="utf-8-sig"))
     if not isinstance(document, dict):
         raise ValueError("it is no JSON object")
     return document
@@ -119,7 +119,7 @@ def _table(
     """Yield the runs of a table: rows of equal commit, task and seed are the epochs of one run, in
     the order of the file where no column has their number."""
     runs: dict[tuple[str, str, str], tuple[int, float, dict[int, dict[str, float]]]] = {}
-    with path.open(encoding="utf-8", newline="") as file:
+    with path.open(encoding="utf-8-sig", newline="") as file:
         for number, row in rows_of(file):
             told = {what: row.pop(column, None) for what, column in columns.items()}
             commit, task, seed, epoch, time = (told[what] for what in COLUMNS)

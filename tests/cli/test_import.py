@@ -52,7 +52,7 @@ def test_rows_of_a_table_are_epochs_of_runs_and_count_once(
         for sha in shas for seed in (0, 1) for step in range(3)
     ]  # fmt: skip
     path = tmp_path / "runs.jsonl"
-    path.write_text("\n".join(map(json.dumps, lines)) + "\n")
+    path.write_text("\n".join(map(json.dumps, lines)) + "\n", encoding="utf-8-sig")  # Windows'
     words = ("import", "jsonl", str(path), "--column", "commit=git", "--column", "task=name",
              "--column", "epoch=step", "--column", "time=when", "--lower", "loss")  # fmt: skip
     assert project.run(*words, "--dry-run").status == 0 and not trials(project)
