@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from celedger.repo import Repository
     from celedger.views.status import QueueDocument
 
-_LIKELY = 0.5  # probability of a rise that is not settled, from which a search is proposed
 _POLL = 0.2  # seconds between readings of a trial that is followed
 _SEEN = "status-seen"  # incidents that a person has seen here, each with its state
 
@@ -204,16 +203,13 @@ def _next(session: Session, state: State) -> str:
     """Return what to type next of a ledger, and why: first what has no first bad commit yet, then
     what is probably worse."""
     from celedger.judge.incident import DRIFT
+    from celedger.views import incidents as words
 
     # The worst first; what a suite declares before telemetry, which decides nothing.
     in_force = sorted(state.in_force, key=lambda i: i.is_settled or not i.declared)
-    doubts = (doubt for doubt in state.doubts if doubt.declared)
-    doubt = max(doubts, key=lambda d: d.probability, default=None)
-    likely = doubt is not None and doubt.probability >= _LIKELY
-    if doubt is not None and likely and all(i.is_settled or not i.declared for i in in_force):
-        names = {"suite": doubt.suite, "task": doubt.task, "metric": doubt.metric}
-        searched = f"{doubt.among[0][:12]}~1..{doubt.among[-1][:12]}"
-        return f"{command('bisect', searched, **names)} settles whether {doubt.metric} got worse"
+    searches = words.searches(state)
+    if searches and not any(i.is_searchable and i.declared for i in in_force):
+        return searches[0]
     for incident in in_force:
         if typed := incident.next():
             accept = command("baseline", "accept", incident.id, why="TEXT")

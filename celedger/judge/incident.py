@@ -377,6 +377,7 @@ class MetricStanding:
         smallest: The smallest change for the worse that would have been seen.
         trials: Of this commit.
         note: Why it is not clear.
+        searched: GOOD and BAD of the bisect that settles it, where equal seeds seem worse.
     """
 
     suite: str
@@ -394,6 +395,7 @@ class MetricStanding:
     trials: int = 0
     unit: str = ""
     note: str = ""
+    searched: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

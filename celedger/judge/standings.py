@@ -15,11 +15,13 @@ from celedger.judge.incident import IN_FORCE, Incident, MetricStanding, Standing
 from celedger.stats.arrays import Floats
 from celedger.stats.course import Measurements, MetricHistory, MetricKey, Node, Step
 from celedger.stats.line_steps import DOUBT
+from celedger.stats.tails import t_quantile
 from celedger.trial.protocol import OF_LONG_TRAININGS, TELEMETRY
 
 ONE_SIDED_95 = 1.644854
 """Standard errors: where the level may be higher by the floor with 5 %, noise hides the floor."""
 NO_REPEATS = "noise unknown: too few repeats of one commit"
+WORSE = "seems worse, not settled"
 HIDDEN = "noise hides changes as small as the floor"
 PAIRED = 0.1
 """Share of the floor below which the differences of equal seeds show that nothing was drawn anew:
@@ -92,11 +94,14 @@ def _of_metric(
             *key, kind, declared, worse, unit=metric.unit, note="not measured here"
         )
     kind, note = _kind(derivation, key, place, own, numbers)
+    searched: tuple[str, ...] = ()
     if worse:
         kind, note = Standing.WORSE, ""
+    elif kind is Standing.UNDECIDED and numbers.seems_worse:
+        searched = derivation.sha(numbers.since), derivation.sha(place)
     return MetricStanding(
         *key, kind, declared, worse, numbers.level, numbers.value, numbers.low, numbers.high,
-        numbers.smallest, numbers.floor, numbers.trials, metric.unit, note,
+        numbers.smallest, numbers.floor, numbers.trials, metric.unit, note, searched,
     )  # fmt: skip
 
 
@@ -127,6 +132,13 @@ class _Numbers:
         agree = pairs.size > 0 and float(np.abs(pairs).max()) <= PAIRED * self.floor
         self.hides_floor = not agree and size + ONE_SIDED_95 * error > self.floor
         self.knows_noise = history.knows_noise or agree or repeats
+        self.seems_worse = pairs.size > 1 and _least(pairs) > 0 and pairs.mean() > self.metric_floor
+
+
+def _least(pairs: Floats) -> float:
+    """Return the lower end of the interval of their mean at 95 %."""
+    reach = t_quantile(0.975, pairs.size - 1)
+    return float(pairs.mean() - reach * pairs.std(ddof=1) / math.sqrt(pairs.size))
 
 
 def _numbers(
@@ -215,7 +227,7 @@ def _kind(
         if k == key and step.first <= place and step.size > 0
     ]  # fmt: skip
     if doubts:
-        return Standing.UNDECIDED, "seems worse, not settled"
+        return Standing.UNDECIDED, WORSE
     if any(k == key and s.last == place and s.first == place and s.size < 0
            for k, s in derivation.derived.changes):  # fmt: skip
         return Standing.BETTER, ""
@@ -232,6 +244,8 @@ def _kind(
         return Standing.UNDECIDED, "seems worse, too; not settled"
     if not numbers.knows_noise:
         return Standing.TOO_NOISY, NO_REPEATS
+    if numbers.seems_worse:  # too little for an incident, of which at most so many may be false
+        return Standing.UNDECIDED, WORSE
     if numbers.hides_floor:
         seen = numbers.smallest <= numbers.floor
         note = "may be worse by more than the floor" if seen else HIDDEN

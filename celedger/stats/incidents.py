@@ -320,12 +320,14 @@ class _Assembly:
         )
 
     def is_known(self, key: MetricKey, step: Step) -> bool:
-        """Return True if an incident of other metrics already tells of a rise's commits."""
+        """Return True if an incident of other metrics probably tells of a rise's commit. What came
+        slowly has none."""
         own = self.line.commit_set(key, step)
         return any(
-            c.commits is not None and c.commits.meets(own) and key not in c.members
+            c.commits is not None and key not in c.members and c.kind() is StepKind.STEP
+            and own.within(c.commits) >= KEPT
             for c in self.causes
-        )
+        )  # fmt: skip
 
     def rises(self, incidents: Sequence[StepIncident]) -> Iterator[tuple[MetricKey, Step]]:
         """Yield the rises for which a control runs if HEAD is lower."""

@@ -60,6 +60,11 @@ class CommitSet:
     def meets(self, other: CommitSet) -> bool:
         return self.first <= other.last and other.first <= self.last
 
+    def within(self, other: CommitSet) -> float:
+        """Return the probability that its first bad commit lies in another set."""
+        first, last = other.first - self.start, other.last + 1 - self.start
+        return float(self.weights[max(first, 0) : max(last, 0)].sum() / self.weights.sum())
+
     def both(self, other: CommitSet) -> CommitSet:
         """Return the joint posterior of two sets that meet, with its own 95 % set."""
         start, weights = self._product(other)

@@ -38,6 +38,7 @@ _COLUMNS = (
 )  # fmt: skip
 _TELEMETRY = "telemetry, which the suite does not declare: never decides the exit status"
 _ORDER = list(Standing)
+_SEARCHES = 3  # that are proposed
 TINY = 1e-4
 """Share of the level below which a change is none for a person: 0.01 %."""
 StandingRows = Sequence[tuple[MetricStanding, tuple[str, ...]]]
@@ -84,6 +85,9 @@ class CheckDocument(Document):
             if incident.is_failing and incident.is_named and incident.parent:
                 before = command("check", incident.parent[:TYPED], suite=incident.main.suite)
                 lines.append(f"  what got worse before it: {before}")
+        if not any(i.is_searchable and i.declared for i in self.incidents()):
+            searches = words.searches(self.state)[:_SEARCHES]
+            lines += ["", *searches] if searches else []
         for text, typed in self.upgrades:
             lines += ["", text, *([f"  {typed}"] if typed else [])]
         return "\n".join(lines)

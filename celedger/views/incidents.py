@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from celedger.base.errors import TYPED, command
 from celedger.base.model import IMPORTED, BisectRecord, Commit, FindingRecord
 from celedger.base.text import some
 from celedger.judge.incident import (
@@ -32,6 +33,7 @@ KINDS = {
 }
 _TOUCHES = 1  # closeness of a hunk: it changes the line or the function of the place
 _HUNK_LINES = 6
+_LIKELY = 0.3  # probability of a rise that is not settled, from which a search is proposed
 _NAMED = 4  # tasks of which one thing is said
 _LISTED = 6  # metrics that are named one by one
 FINEST = 1e-3
@@ -189,6 +191,25 @@ def headline(incident: Incident) -> str:
 def sentence(incident: Incident, commits: Mapping[str, Commit]) -> str:
     """Return one line on an incident: what is worse, by how much, since which commit."""
     return "; ".join([f"{headline(incident)} since {since(incident, commits)}", *also(incident)])
+
+
+def searches(state: State) -> list[str]:
+    """Return what settles whether a declared metric got worse that seems so, the likeliest first:
+    a line each, with the command."""
+    by_metric: dict[tuple[str, str, str], str] = {}
+    for doubt in sorted(state.doubts, key=lambda d: -d.probability):
+        if doubt.declared and doubt.probability >= _LIKELY:
+            ends = f"{doubt.among[0][:TYPED]}~1..{doubt.among[-1][:TYPED]}"
+            by_metric.setdefault((doubt.suite, doubt.task, doubt.metric), ends)
+    for s in state.standings:
+        if s.declared and s.searched:
+            ends = "..".join(sha[:TYPED] for sha in s.searched)
+            by_metric.setdefault((s.suite, s.task, s.metric), ends)
+    return [
+        command("bisect", ends, suite=suite, task=task, metric=metric)
+        + f" settles whether {metric} got worse"
+        for (suite, task, metric), ends in by_metric.items()
+    ]
 
 
 def metric_names(standings: Sequence[MetricStanding]) -> str:

@@ -119,6 +119,33 @@ def test_check_does_not_pass_what_it_could_not_see_and_says_what_would(tmp_path:
     assert "too noisy:" not in done.out
 
 
+# A small ViT on digits: its loss at learning rate 2e-3, and how much more it is at 1.75e-3.
+BY_SEED = [(1.049, 0.126), (1.009, 0.018), (0.895, 0.134), (0.82, 0.054), (0.927, 0.105)]
+
+
+def by_seed(model: Mapping[str, Any], seed: int) -> Iterator[Report]:
+    """Report a loss that a seed repeats, and that another level moves for each seed otherwise."""
+    loss, rise = BY_SEED[seed % 5]
+    yield {"epoch": 0, "val_loss": (loss + seed // 5 / 100) * (1 + rise * (model["LEVEL"] > 1))}
+
+
+def test_what_equal_seeds_say_and_too_few_settle_names_the_search_that_does(tmp_path: Path) -> None:
+    """The verdict was "too noisy", and no command helped."""
+    project = scripted(tmp_path / "project", SUITE.replace("[0, 1, 2]", "5"), by_seed)
+    shas = project.history([1.0, 1.0, 1.0, 2.0, 2.0, 2.0])
+    assert project.run("run", shas[0]).status == 0
+    project.run("run", shas[-1])
+    done = project.run("check", "--budget", "0")
+    assert done.status == 125, done.out
+    assert "seems worse, not settled" in done.out
+    (line,) = [line for line in done.out.splitlines() if "settles whether val_loss" in line]
+    assert line.startswith(f"`celedger bisect {shas[0][:12]}..{shas[-1][:12]} ")
+    status, out = typed(project, line.split("`")[1])
+    assert status == 0, out
+    assert f"first bad commit of fit val_loss: {shas[3]}" in out
+    assert "settles" not in project.run("check").out
+
+
 def test_a_commit_that_repeats_another_bit_by_bit_is_the_same(project: Project) -> None:
     shas = project.history([1.0, 1.0, 1.0])
     project.run("run", shas[0])

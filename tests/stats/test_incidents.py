@@ -122,6 +122,18 @@ def test_a_doubt_about_the_commits_of_an_incident_is_no_line_of_its_own() -> Non
     assert [(k, s.first) for k, s in derived.suspected] == [(TIME, 30)]
 
 
+def test_a_doubt_that_hardly_concerns_an_incidents_commit_is_told() -> None:
+    """One commit of its sixteen leaked; and a metric that rises slowly has no commit at all. The
+    doubt was hidden by each of them, and nothing said what would settle it."""
+    doubted = history(step(13, 28, size=8, probability=0.8))
+    leak, slow = history(step(14, size=8)), history(step(1, 35, size=8, kind=StepKind.DRIFT))
+    derived = of((LOSS, leak), (TIME, doubted))
+    assert [(k, s.first) for k, s in derived.suspected] == [(TIME, 13)]
+    derived = of((LOSS, slow), (TIME, doubted))
+    assert len(derived.incidents) == 1
+    assert [(k, s.first) for k, s in derived.suspected] == [(TIME, 13)]
+
+
 # One cause
 
 
