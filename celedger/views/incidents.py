@@ -197,8 +197,9 @@ def searches(state: State) -> list[str]:
     """Return what settles whether a declared metric got worse that seems so, the likeliest first:
     a line each, with the command."""
     by_metric: dict[tuple[str, str, str], str] = {}
+    named = {incident.likeliest for incident in state.in_force if incident.is_named}
     for doubt in sorted(state.doubts, key=lambda d: -d.probability):
-        if doubt.declared and doubt.probability >= _LIKELY:
+        if doubt.declared and doubt.probability >= _LIKELY and doubt.seen_at not in named:
             ends = f"{doubt.among[0][:TYPED]}~1..{doubt.among[-1][:TYPED]}"
             by_metric.setdefault((doubt.suite, doubt.task, doubt.metric), ends)
     for s in state.standings:

@@ -7,6 +7,7 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,8 +21,9 @@ from celedger.base.model import (
     OutcomeKind,
     QueuedJob,
 )
-from celedger.judge.incident import State
+from celedger.judge.incident import Doubt, State
 from celedger.judge.state import state_of
+from celedger.views import incidents as words
 from celedger.views import samples
 from celedger.views.diff import Diff
 from celedger.views.document import Document, document, dumps
@@ -306,3 +308,20 @@ def test_a_job_between_two_trials_is_no_idle_machine() -> None:
         queue = QueueDocument([job], 0, alive, "")
         document = StatusDocument(0.0, (), queue, State(""), {}, {}, "")
         assert line in document.text().splitlines()[0]
+
+
+def test_a_search_is_proposed_of_what_is_likely_and_not_already_named() -> None:
+    def doubt(metric: str, seen_at: str, probability: float) -> Doubt:
+        return Doubt("s", "t", metric, ("a" * 40, seen_at), seen_at, probability, 1, "s", 1)
+
+    named: Any = SimpleNamespace(likeliest="b" * 40, is_named=True)
+    doubts = (
+        doubt("loss", "d" * 40, 0.4), doubt("time", "c" * 40, 0.5), doubt("time", "d" * 40, 0.3),
+        doubt("size", "b" * 40, 0.9), doubt("rss", "c" * 40, 0.2),
+    )  # fmt: skip
+    state: Any = SimpleNamespace(doubts=doubts, standings=(), in_force=[named])
+    assert words.searches(state) == [
+        f"`celedger bisect 'aaaaaaaaaaaa~1..{bad * 12}' --suite s --task t --metric {metric}` "
+        f"settles whether {metric} got worse"
+        for bad, metric in (("c", "time"), ("d", "loss"))
+    ]
