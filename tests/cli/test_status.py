@@ -187,7 +187,7 @@ def test_what_is_probably_worse_is_searched_next() -> None:
         repository=SimpleNamespace(resolve=lambda _: SimpleNamespace(sha="c" * 40)),
         ledger=SimpleNamespace(trials=lambda **_: [1]),
     )
-    state: Any = SimpleNamespace(in_force=(), doubts=(doubt,))
+    state: Any = SimpleNamespace(in_force=(), doubts=(doubt,), standings=())
     said = status._next(session, state)
     search = f"'{'a' * 12}~1..{'b' * 12}' --suite s --task fit --metric loss"
     assert said == f"`celedger bisect {search}` settles whether loss got worse"
