@@ -97,7 +97,7 @@ def _of_metric(
     searched: tuple[str, ...] = ()
     if worse:
         kind, note = Standing.WORSE, ""
-    elif kind is Standing.UNDECIDED and numbers.seems_worse:
+    elif kind in (Standing.UNDECIDED, Standing.TOO_NOISY) and numbers.seems_worse:
         searched = derivation.sha(numbers.since), derivation.sha(place)
     return MetricStanding(
         *key, kind, declared, worse, numbers.level, numbers.value, numbers.low, numbers.high,
@@ -245,7 +245,7 @@ def _kind(
     if not numbers.knows_noise:
         return Standing.TOO_NOISY, NO_REPEATS
     if numbers.seems_worse:  # too little for an incident, of which at most so many may be false
-        return Standing.UNDECIDED, WORSE
+        return Standing.TOO_NOISY, WORSE
     if numbers.hides_floor:
         seen = numbers.smallest <= numbers.floor
         note = "may be worse by more than the floor" if seen else HIDDEN

@@ -89,13 +89,13 @@ def build(derivation: Derivation) -> ListedIncidents:
         if each.state is not IncidentState.WITHDRAWN or each.id not in elsewhere - dismissed
     ]
     age = {each.id: (each.steps.since, each.id) for each in derivation.told}
+    rises = derivation.signed.rises(derivation.ledger.metrics)
     taken: set[str] = set()
     for failure in derivation.failures:
         told = [each for each in matching(derivation.told, failure) if each.id not in taken]
         taken |= {each.id for each in told}
-        parts = _joined(parts, _of_failure(derivation, failure, told), age)
+        parts = _joined(parts, _of_failure(derivation, failure, told), age, rises)
     parts += [_as_recorded(derivation, each) for each in derivation.rebased()]
-    rises = derivation.signed.rises(derivation.ledger.metrics)
     parts += [_of_rises(derivation, each) for each in _by_cause(rises)]
     incidents, sizes = [], {}
     names = {part.id for part in parts} - {""}
@@ -308,17 +308,22 @@ def _of_failure(derivation: Derivation, failure: Failure, told: Sequence[Told]) 
 
 
 def _joined(
-    parts: Sequence[_Part], new: _Part, age: Mapping[str, tuple[float, str]]
+    parts: Sequence[_Part],
+    new: _Part,
+    age: Mapping[str, tuple[float, str]],
+    rises: Sequence[WorkRise],
 ) -> list[_Part]:
     """Return the parts with one more, joined to one with which it shares a commit. A task that
-    fails has no numbers: what is worse once it runs again is another cause, the mend's perhaps. Of
-    two names the older one stays; `age` sorts them."""
+    fails has no numbers: what is worse once it runs again is another cause, the mend's perhaps. So
+    is what a rise of work at another of its commits slowed. Of two names the older one stays; `age`
+    sorts them."""
     mates = [
         part for part in parts
         if part.first <= new.last and new.first <= part.last
         and part.state is not IncidentState.WITHDRAWN
         and new.state is not IncidentState.WITHDRAWN
         and not (part.last > new.last and any(_is_hidden(m, new) for m in part.metrics))
+        and not any(_is_slowed(part, rise) and not _meet(rise, new) for rise in rises)
     ]  # fmt: skip
     if not mates:
         return [*parts, new]
@@ -345,6 +350,17 @@ def _joined(
         closed=closed, failures=failures, was_sure=True,
     )  # fmt: skip
     return [joined if part is mate else part for part in parts]
+
+
+def _is_slowed(part: _Part, rise: WorkRise) -> bool:
+    """Return True if a rise of a task's work may be why it became slow, or took memory."""
+    return _meet(rise, part) and all(
+        Kind(m.kind) in CLOCKED and m.key[:2] == rise.key[:2] for m in part.metrics if m.name
+    ) and not part.failures  # fmt: skip
+
+
+def _meet(a: WorkRise | _Part, b: WorkRise | _Part) -> bool:
+    return a.first <= b.last and b.first <= a.last
 
 
 def _is_hidden(metric: IncidentMetric, failure: _Part) -> bool:

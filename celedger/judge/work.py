@@ -109,17 +109,31 @@ class SignedLine:
             for sequence in reversed(sequences):
                 key = _key(sequence)
                 is_current = all(key.get(name) == now.get(name) for name in _CURRENT)
-                alike = [s for s in sequences if {**_key(s), "scheme": ""} == {**key, "scheme": ""}]
                 for rise in _rises(sequence, declared, is_current=is_current):
                     if not any(_is_same(rise, other) for other in rises):
-                        own = [sequence] if rise.count.startswith(_GROWTH) else alike
-                        rises.append(replace(rise, closed=_back(rise, own)))
+                        alike = [s for s in sequences if _is_alike(rise.count, sequence, s)]
+                        rises.append(replace(rise, closed=_back(rise, alike)))
         return sorted(rises, key=lambda rise: (rise.last, rise.key))
 
 
 def _key(sequence: _Sequence) -> dict[str, object]:
     key: dict[str, object] = json.loads(sequence[-1][1].key)
     return key
+
+
+def _is_alike(count: str, a: _Sequence, b: _Sequence) -> bool:
+    """Return True if a count of one sequence means the same in another: by another scheme, except
+    of how much it grows, or by another version of the probes that counted one commit alike."""
+    if a is b:
+        return True
+    keys = [_key(sequence) for sequence in (a, b)]
+    scheme = "scheme" if not count.startswith(_GROWTH) else ""
+    one, other = ({k: v for k, v in key.items() if k not in (scheme, "probe")} for key in keys)
+    counted = {(place, _counts(row).get(count)) for place, row in a}
+    by_one_probe = keys[0].get("probe") == keys[1].get("probe")
+    return one == other and (
+        by_one_probe or any((place, _counts(row).get(count)) in counted for place, row in b)
+    )
 
 
 def _back(rise: WorkRise, sequences: Iterable[_Sequence]) -> int | None:

@@ -5,11 +5,16 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from random import Random
+from typing import Any
 
 import pytest
+import scripted
 from conftest import git, matrix_after
 
+from celedger.base.model import SIGNATURE, FindingRecord
 from celedger.judge import told as tellings
 from celedger.judge.line import Line
 from celedger.ledger import Ledger
@@ -672,3 +677,59 @@ def test_the_worker_names_the_commit_inside_a_bad_merge_in_one_alert(
     assert f"since {bad[:8]} number" in drain(life)
     assert life.trials() - ran <= 3
     assert life.alerts == {row["id"]: ["opened"]}
+
+
+TWO = (
+    SUITE.replace("val_loss", "step_ms").replace("quality", "speed")
+    + """
+[[task]]
+name = "other"
+command = "{python} {suite}/fit.py --seed {seed}"
+seeds = [10, 11]
+"""
+)
+
+
+def step(model: Mapping[str, Any], seed: int) -> Iterator[scripted.Report]:
+    """Report the time of a step; the other task fails where the model says so."""
+    if seed >= 10 and model["OTHERS"]["fails"]:
+        raise RuntimeError("shapes do not match")
+    for epoch in range(2):
+        noise = Random(f"{seed} {epoch} {model['NUMBER']}").gauss(0, 0.002)
+        yield {"epoch": epoch, "step_ms": model["LEVEL"] * (1 + noise)}
+
+
+def sign(life: Life, sha: str, operators: float) -> None:
+    """Store what a signature counts in a step of the task."""
+    with Ledger.open(life.project.root / "ledger.db") as ledger:
+        ledger.record_commits([Repository.open(life.project.root).commit(sha)])
+        document = {
+            "key": {"environment": "e", "recipe": "r"}, "numerics": "a", "seconds": 0.1,
+            "work": {"operators": operators}, "growth": {},
+        }  # fmt: skip
+        ulid = f"01{life.number:08d}{int(operators):016d}"
+        ledger.record_finding(
+            FindingRecord(ulid, SIGNATURE, "tiny", "fit", sha, "", "", 1.0, "", document)
+        )
+
+
+def test_what_more_work_slowed_is_another_cause_than_a_crash_of_the_same_merge(
+    tmp_path: Path,
+) -> None:
+    life = Life(scripted.scripted(tmp_path / "project", TWO, step), [])
+    well, fails = "OTHERS = {'fails': 0}\n", "OTHERS = {'fails': 1}\n"
+    for _ in range(4):
+        good = life.commit(10, text=well)
+        life.say("check")
+    sign(life, good, 400)
+    slow = life.commit(15, text=well)
+    sign(life, slow, 900)
+    broken = life.commit(15, text=fails)
+    sign(life, broken, 900)
+    life.say("check")
+    life.say("run", slow, "--task", "other")
+    life.say("check", "--budget", "0")
+    rows = {row["kind"]: row for row in life.listed()}
+    assert rows["crash"]["first_bad"] == [broken]
+    assert rows["metric"]["first_bad"] == [slow, broken]
+    assert [metric["name"] for metric in rows["metric"]["work"]] == ["operators"]

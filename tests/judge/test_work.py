@@ -24,9 +24,12 @@ def row(
     seed: int = 0,
     recipe: str = "r",
     scheme: str = "short",
+    probe: str = "p",
     **work: float,
 ) -> SignatureRow:
-    names = {"environment": "e", "recipe": recipe, "scheme": scheme, "seed": seed}
+    names = {
+        "environment": "e", "probe": probe, "recipe": recipe, "scheme": scheme, "seed": seed,
+    }  # fmt: skip
     key = json.dumps(names, sort_keys=True)
     commit = COMMITS[place]
     growth = {"lines": work.pop("growth")} if "growth" in work else {}
@@ -96,6 +99,15 @@ def test_a_rise_that_made_signatures_shorter_is_over_by_a_short_one() -> None:
     assert [(r.first, r.last, r.closed) for r in rises(rows)] == [(1, 1, 4)]
     growing = [row(0), row(1, growth=2.0), row(2, scheme="steps")]  # too few steps to see it
     assert [(r.count, r.closed) for r in rises(growing)] == [("growth of lines", None)]
+
+
+def test_a_rise_is_over_by_another_version_of_the_probes_that_counts_alike() -> None:
+    """After an upgrade of celedger a rise stayed open for ever."""
+    slow = {"operators": 900.0}
+    rows = [row(0), row(1, **slow), row(1, probe="new", **slow), row(3, probe="new")]
+    assert [(r.last, r.closed) for r in rises(rows)] == [(1, 3)]
+    otherwise = [*rows[:2], row(1, probe="new", operators=300.0), row(3, probe="new")]
+    assert [(r.last, r.closed) for r in rises(otherwise)] == [(1, None), (3, None)]
 
 
 def test_a_second_rise_on_an_open_one_is_another() -> None:
