@@ -104,8 +104,8 @@ def _pair(
     noises: Sequence[MetricNoise | None],
 ) -> _Pair:
     """Compare two variants. Values above 0 are compared by their logarithms, since noise grows with
-    the level. What a clock or a meter of memory shows, is not: it shares a session's noise, which
-    is known in the metric's unit."""
+    the level; but not values that differ alike at all seeds, of which only rounding is known, and
+    not what a clock or a meter of memory shows: its session's noise is known in its own unit."""
     import numpy as np
 
     from celedger.stats.trial_noise import written_resolution
@@ -120,7 +120,7 @@ def _pair(
     if metric.kind in CLOCKED:
         known = [noise.error(count, count) for noise in noises if noise is not None]
         session = max(known) if len(known) == len(noises) else math.inf
-    elif values.min() > 0:
+    elif values.min() > 0 and np.ptp(values[:, 1] - values[:, 0]) > rounding:
         rounding /= float(values.min())
         values = np.log(values)
     differences = metric.direction.sign * (values[:, 1] - values[:, 0])
