@@ -71,16 +71,32 @@ def test_an_evaluation_that_records_a_graph_is_no_step(server: TrainingServer) -
     assert document["evaluation"]["times"] == 6
 
 
+def with_operators(line: str) -> str:
+    """Return a line of a script that changes the module which runs torch.profiler."""
+    return f"""import sys
+for name, module in list(sys.modules.items()):
+    if name.endswith("probes.operators"):
+        {line}
+net = Net()
+"""
+
+
 def test_a_window_of_many_operators_is_short(server: TrainingServer) -> None:
     """Ten steps of a loop over samples took 22 GB when their events were read."""
     line = "[row.mean() for row in torch.zeros(300, 4)]"
-    small = """import sys
-for name, module in list(sys.modules.items()):
-    if name.endswith("probes.operators"):
-        module.MOST_MEMORY = 4e6
-net = Net()
-"""
+    small = with_operators("module.MOST_MEMORY = 4e6")
     document = profiled(server, edited(TWO_OPTIMISERS, ("# here", line), ("net = Net()\n", small)))
     operators = document["operators"]
     assert 1 <= 1 + operators["last_step"] - operators["first_step"] < 9
     assert max(row["calls"] for row in operators["rows"] if row["name"] == "aten::mean") == 300
+
+
+def test_waits_are_counted_for_as_many_steps_where_the_profiler_is_in_use(
+    server: TrainingServer,
+) -> None:
+    taken = "def taken(**_):\n    raise RuntimeError('in use')\n"
+    taken += with_operators("module.profile = taken")
+    script = edited(TWO_OPTIMISERS, ("net = Net()\n", taken), ("# here", "loss.item()"))
+    document = profiled(server, script)
+    assert document["operators"]["problem"] == "in use"
+    assert [row["times"] for row in document["waits"]] == [pytest.approx(1, abs=0.1)]

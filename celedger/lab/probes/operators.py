@@ -73,7 +73,7 @@ class ProfilerWindow:
 
     def is_full(self) -> bool:
         """Return True once so many operators were recorded that reading more takes too much."""
-        return observe.resident() - self._empty > MOST_MEMORY
+        return self.running and observe.resident() - self._empty > MOST_MEMORY
 
     def stop(self) -> None:
         if self.running:

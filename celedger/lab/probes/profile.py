@@ -37,7 +37,7 @@ class ProfileProbe(PhaseProbe):
 
     def starts(self) -> None:
         self._window = ProfilerWindow(self.names)
-        self._watched = WINDOW + 1  # steps in which waits were counted
+        self._watched = 0  # steps in which waits were counted, once the window has ended
         self._accumulates = False  # a forward pass has begun after a backward pass of its step
         self._lines = Lines()
         self._sampler = StackSampler(threading.get_ident(), self._lines, lambda: self.clock.edge)
@@ -49,7 +49,7 @@ class ProfileProbe(PhaseProbe):
 
     def entered(self, phase: int) -> None:
         # The first of the window's steps warms it up; another optimiser may end the last one.
-        if phase in (FORWARD, BACKWARD) and self._window.running:
+        if phase in (FORWARD, BACKWARD) and self._window.requested and not self._watched:
             seen = self.clock.step - WARM_UP - 1
             if seen >= WINDOW or (seen >= FEWEST and self._window.is_full()):
                 self._stop_window()
@@ -97,9 +97,8 @@ class ProfileProbe(PhaseProbe):
         )  # fmt: skip
 
     def _stop_window(self) -> None:
-        if self._window.requested:
-            if self._window.running:
-                self._watched = max(self.clock.step - WARM_UP, 1)
+        if self._window.requested and not self._watched:
+            self._watched = max(self.clock.step - WARM_UP, 1)
             self._window.stop()
             self._waits.leave()
 
