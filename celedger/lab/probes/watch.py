@@ -71,6 +71,7 @@ class WatchProbe(observe.Probe):
         self._scale: Tensor | None = None
         self._weights = WatchedWeights(self.names)
         self._last_batch: Any = None
+        self._is_excerpt: bool | None = None  # of the last batch, once it came again
         self._loader_rows = 0  # of the data loaders that the script uses
         self._samples = SampleLosses() if options.get("samples") else None
         if self._samples is not None:
@@ -263,22 +264,15 @@ class WatchProbe(observe.Probe):
         self._last_batch = weakref.ref(first)
         # The same tensor again is a training on all its data, unless there are more.
         same = before is first
+        if not same:
+            self._is_excerpt = None
+        elif self._is_excerpt is None:  # once: all variables are looked at
+            self._is_excerpt = _is_excerpt(first)
+        part = same and (self._loader_rows > len(first) or bool(self._is_excerpt))
         self._fields["batch"] = {
-            "module": name, "shape": list(first.shape), "mark": mark,
-            "same_object": same, "part": same and self._is_part(first),
+            "module": name, "shape": list(first.shape), "mark": mark, "same_object": same,
+            "part": part,
         }  # fmt: skip
-
-    def _is_part(self, batch: Tensor) -> bool:
-        """Return True for a batch of a loader's data set, or for less than half of another tensor:
-        one that it is a view of, or a variable of the script that holds its rows."""
-        if batch._base is not None and batch._base.numel() > 2 * batch.numel():
-            return True
-        return self._loader_rows > len(batch) or any(
-            isinstance(other, Tensor)
-            and other.numel() > 2 * batch.numel()
-            and holds_rows(other, batch)
-            for _, _, other in reachable()
-        )
 
     def _loader_iterated(self, loader: Any) -> None:
         try:
@@ -363,6 +357,17 @@ def _sequence() -> int:
     """Return autograd's number for the next operator: nodes between two numbers were made in
     between."""
     return int(torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]
+
+
+def _is_excerpt(batch: Tensor) -> bool:
+    """Return True for less than half of another tensor: one that a batch is a view of, or a
+    variable of the script that holds its rows."""
+    if batch._base is not None and batch._base.numel() > 2 * batch.numel():
+        return True
+    return any(
+        isinstance(other, Tensor) and other.numel() > 2 * batch.numel() and holds_rows(other, batch)
+        for _, _, other in reachable()
+    )
 
 
 def attach(options: dict[str, Any]) -> None:
