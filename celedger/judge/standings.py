@@ -14,7 +14,7 @@ from celedger.judge.derivation import Derivation
 from celedger.judge.incident import IN_FORCE, Incident, MetricStanding, Standing, interval
 from celedger.stats.arrays import Floats
 from celedger.stats.course import Measurements, MetricHistory, MetricKey, Node, Step
-from celedger.stats.line_steps import DOUBT
+from celedger.stats.line_steps import DOUBT, overlap
 from celedger.stats.tails import t_quantile
 from celedger.trial.protocol import OF_LONG_TRAININGS, TELEMETRY
 
@@ -189,10 +189,7 @@ def _repeats(node: Node, values: Measurements, place: int) -> bool:
 
 def _may_share(derivation: Derivation, step: Step) -> bool:
     """Return True if an incident in force may have the cause of a step."""
-    return any(
-        i.state in IN_FORCE and i.first <= step.last and step.first <= i.last
-        for i in derivation.derived.incidents
-    )
+    return any(i.state in IN_FORCE and overlap(i, step) for i in derivation.derived.incidents)
 
 
 def _settled_at(derivation: Derivation, incident: Incident) -> int:

@@ -41,6 +41,7 @@ from celedger.judge.incident import (
 from celedger.judge.told import Told, Whereabouts, identity
 from celedger.judge.work import ORDER, WorkRise
 from celedger.stats.course import Acts, MetricHistory, MetricKey, Node, StepIncident, StepKind
+from celedger.stats.line_steps import overlap
 from celedger.stats.slow_drift import level_at
 from celedger.trial.protocol import TELEMETRY
 
@@ -319,11 +320,11 @@ def _joined(
     sorts them."""
     mates = [
         part for part in parts
-        if part.first <= new.last and new.first <= part.last
+        if overlap(part, new)
         and part.state is not IncidentState.WITHDRAWN
         and new.state is not IncidentState.WITHDRAWN
         and not (part.last > new.last and any(_is_hidden(m, new) for m in part.metrics))
-        and not any(_is_slowed(part, rise) and not _meet(rise, new) for rise in rises)
+        and not any(_is_slowed(part, rise) and not overlap(rise, new) for rise in rises)
     ]  # fmt: skip
     if not mates:
         return [*parts, new]
@@ -354,13 +355,8 @@ def _joined(
 
 def _is_slowed(part: _Part, rise: WorkRise) -> bool:
     """Return True if a rise of a task's work may be why it became slow, or took memory."""
-    return _meet(rise, part) and all(
-        Kind(m.kind) in CLOCKED and m.key[:2] == rise.key[:2] for m in part.metrics if m.name
-    ) and not part.failures  # fmt: skip
-
-
-def _meet(a: WorkRise | _Part, b: WorkRise | _Part) -> bool:
-    return a.first <= b.last and b.first <= a.last
+    own = (Kind(m.kind) in CLOCKED and m.key[:2] == rise.key[:2] for m in part.metrics if m.name)
+    return not part.failures and overlap(rise, part) and all(own)
 
 
 def _is_hidden(metric: IncidentMetric, failure: _Part) -> bool:

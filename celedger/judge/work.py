@@ -127,13 +127,12 @@ def _is_alike(count: str, a: _Sequence, b: _Sequence) -> bool:
     if a is b:
         return True
     keys = [_key(sequence) for sequence in (a, b)]
-    scheme = "scheme" if not count.startswith(_GROWTH) else ""
-    one, other = ({k: v for k, v in key.items() if k not in (scheme, "probe")} for key in keys)
+    free = {"probe"} if count.startswith(_GROWTH) else {"probe", "scheme"}
+    one, other = ({k: v for k, v in key.items() if k not in free} for key in keys)
+    if one != other or keys[0].get("probe") == keys[1].get("probe"):
+        return one == other
     counted = {(place, _counts(row).get(count)) for place, row in a}
-    by_one_probe = keys[0].get("probe") == keys[1].get("probe")
-    return one == other and (
-        by_one_probe or any((place, _counts(row).get(count)) in counted for place, row in b)
-    )
+    return any((place, _counts(row).get(count)) in counted for place, row in b)
 
 
 def _back(rise: WorkRise, sequences: Iterable[_Sequence]) -> int | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -138,7 +139,16 @@ def distinct_steps(steps: Sequence[Step]) -> list[Step]:
     return sorted(distinct, key=lambda s: (s.last, s.first))
 
 
-def overlap(a: Step | ToldIncident, b: Step) -> bool:
+class Places(Protocol):
+    """What lies at the places from `first` to `last`."""
+
+    @property
+    def first(self) -> int: ...
+    @property
+    def last(self) -> int: ...
+
+
+def overlap(a: Places, b: Places) -> bool:
     return a.first <= b.last and b.first <= a.last
 
 

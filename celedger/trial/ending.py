@@ -23,7 +23,8 @@ _OUT_OF_MEMORY = ("MemoryError", "OutOfMemoryError", "CUDA out of memory", "std:
 _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w+)'")
 _NO_FILE = re.compile(r"FileNotFoundError: \[Errno 2\] .+: '([^']+)'")
 _REFUSAL = re.compile("celedger's journal did not take this report: (.+)")  # of `child.log`
-_FRAME = re.compile(r'^  File "(.+)", line \d+, in (.+)$', re.MULTILINE)
+_TRACEBACK = "Traceback (most recent call last):"
+_FRAME = re.compile(r'^  File "(.+)", line (\d+)(?:, in (.+))?$', re.MULTILINE)
 _STEP = re.compile(r"^in (step \d+ of epoch \d+)$", re.MULTILINE)  # a note of `child.torch`
 _HEAD = re.compile(r"^==> [A-Za-z0-9_.-]+ <==$\n?", re.MULTILINE)  # of `begin_log`
 _ERROR = re.compile(r"^\S+: error: .+", re.MULTILINE)
@@ -66,18 +67,26 @@ def explain(end: process.Exit, log: Path) -> str:
 def _crash_site(text: str) -> str:
     """Return the innermost frame and the step of the last exception, if the training notes its
     step; else empty."""
-    _, traceback, after = text.rpartition("Traceback (most recent call last):")
-    frames, steps = _FRAME.findall(after), _STEP.findall(after)
+    _, traceback, after = text.rpartition(_TRACEBACK)
+    frames = [(file, function) for file, _, function in _FRAME.findall(after) if function]
+    steps = _STEP.findall(after)
     if not (traceback and frames and steps):
         return ""
     file, function = frames[-1]
     return f" (in {function} of {Path(file).name}, {steps[-1]})"
 
 
+def traceback_frames(log: Path) -> list[tuple[str, int, str]]:
+    """Return file, line and function of each frame of the last traceback in a log, the outermost
+    first; a syntax error has no function."""
+    after = tail(log).rpartition(_TRACEBACK)[2]
+    return [(file, int(line), function) for file, line, function in _FRAME.findall(after)]
+
+
 def _reason(text: str) -> str:
     """Return the exception of the last traceback, which libraries may write after; else the last
     line."""
-    _, traceback, after = text.rpartition("Traceback (most recent call last):")
+    _, traceback, after = text.rpartition(_TRACEBACK)
     if traceback:
         lines = after.splitlines()
         reason = next((line for line in lines if line and not line[0].isspace()), "")

@@ -68,7 +68,7 @@ class CheckDocument(Document):
         lines = [head]
         new = [s for s, _ in (*declared, *telemetry) if s.standing is Standing.FIRST]
         for title, every in (("", declared), (_TELEMETRY, telemetry)):
-            if rows := [row for row in every if row[0] not in new]:
+            if rows := [row for row in every if row[0].standing is not Standing.FIRST]:
                 text = table(_COLUMNS, [cells for _, cells in rows], width=width)
                 lines += ["", *filter(None, [title]), text]
         if new:

@@ -225,11 +225,14 @@ def which_package(upgrades: Sequence[tuple[str, str]]) -> list[str]:
 
 def summary(state: State, commits: Mapping[str, Commit]) -> str:
     """Return in one line what is worse of what the suites declare, and what the tip mended."""
-    good = [
-        f"{i.id} recovered by {short(i.closed_at)}"
-        for i in state.incidents if i.state == "recovered" and i.mend_seen_at == state.tip
+    return "; ".join([_worse(state, commits), *_mended_at_tip(state)])
+
+
+def _mended_at_tip(known: State) -> list[str]:
+    return [
+        f"{i.id} {state(i)}"
+        for i in known.incidents if i.state == "recovered" and i.mend_seen_at == known.tip
     ]  # fmt: skip
-    return "; ".join([_worse(state, commits), *good])
 
 
 def _worse(state: State, commits: Mapping[str, Commit]) -> str:

@@ -257,16 +257,21 @@ def _reads(node: ast.AST, name: str) -> bool:
     return isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load)
 
 
+def _lone_call(node: ast.stmt) -> ast.Call | None:
+    """Return the call of a statement that is one alone."""
+    call = node.value if isinstance(node, ast.Expr) else None
+    return call if isinstance(call, ast.Call) else None
+
+
 def _called(node: ast.stmt) -> str:
     """Return what a statement calls that is a call alone, else nothing."""
-    call = node.value if isinstance(node, ast.Expr) else None
-    return ast.unparse(call.func) if isinstance(call, ast.Call) else ""
+    call = _lone_call(node)
+    return ast.unparse(call.func) if call is not None else ""
 
 
 def _changed_by(node: ast.stmt) -> Iterator[str]:
     """Yield the variables that a call which stands alone may change."""
-    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-        call = node.value
+    if (call := _lone_call(node)) is not None:
         holders = ast.walk(call.func.value) if isinstance(call.func, ast.Attribute) else ()
         yield from (one.id for one in (*holders, *call.args) if isinstance(one, ast.Name))
 

@@ -437,10 +437,10 @@ def _only_on_one_side(a: Sequence[Event], b: Sequence[Event]) -> tuple[list[Even
         return extra
 
     gone, fresh = unmatched(a, b), unmatched(b, a)
-    made = [Counter(map(_computation, side)) for side in (gone, fresh)]
+    computations = [Counter(map(_computation, side)) for side in (gone, fresh)]
     left, right = (
         [e for e in side if not (other[_computation(e)] and all(e.raw["i"]))]
-        for side, other in ((gone, made[1]), (fresh, made[0]))
+        for side, other in ((gone, computations[1]), (fresh, computations[0]))
     )
     return left, right
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -44,12 +43,11 @@ from celedger.system import environment, gpu
 from celedger.system.gpu import Device
 from celedger.trial import training_variables
 from celedger.trial.diagnostic import EAGER, Diagnostic, diagnose
-from celedger.trial.ending import tail
+from celedger.trial.ending import traceback_frames
 from celedger.trial.report_sources import Printed
 from celedger.trial.runner import Bench
 from celedger.trial.venvs import Installation
 
-_FRAME = re.compile(r'^  File "(.+)", line (\d+)(?:, in (.+))?$', re.MULTILINE)
 _FULL = (0, 1, 2)  # steps that are recorded in full, and then each power of two
 _SPARSE = tuple(2**k for k in range(2, 12))
 AUTOCASTS = {"fp32": None, "bf16": "bfloat16", "fp16": "float16"}
@@ -412,8 +410,8 @@ def _coarsest(a: Side, b: Side) -> str | None:
 
 def _raised(log: Path) -> tuple[Frame, ...]:
     """Return the frames of the last traceback in a log, the innermost first."""
-    frames = _FRAME.findall(tail(log).rpartition("Traceback (most recent call last):")[2])
-    return tuple(Frame(file, int(line), name or "<module>") for file, line, name in frames[::-1])
+    frames = reversed(traceback_frames(log))
+    return tuple(Frame(file, line, name or "<module>") for file, line, name in frames)
 
 
 def _crash(traces: Sequence[Trace], runs: TracedRuns) -> ExplainFinding:
