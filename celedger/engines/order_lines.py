@@ -140,7 +140,7 @@ class Intake:
         commit, (task,) = self.order.commit, self.order.tasks
         assert commit is not None
         self._ledger.record_commits([commit])
-        self._ledger.record_task(task)
+        self._ledger.record_task(task, is_whole=True)
         # The journal stays empty: its lock shows that the trial has somebody who follows it.
         journal.remove(self._ledger, journal.path(self._ledger, trial.ulid))  # of a dead head
         path, channel, journal_lock = journal.create(self._ledger, trial)

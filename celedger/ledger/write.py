@@ -34,6 +34,7 @@ from celedger.base.model import (
     SaidRecord,
     Task,
     Trial,
+    usual_unit,
 )
 from celedger.ledger import checksums
 from celedger.ledger.checksums import Union
@@ -154,8 +155,9 @@ class Ledger(Reader):
                 if new or parents.rowcount > 0:
                     self._seal("commits", key)
 
-    def record_task(self, task: Task) -> None:
-        """Record the task by its recipe, and how each of its metrics is judged from now on."""
+    def record_task(self, task: Task, *, is_whole: bool = False) -> None:
+        """Record the task by its recipe, and how each of its metrics is judged from now on.
+        `is_whole`: it is judged by these alone; a metric that was declared before is so no more."""
         with self.transaction():
             definition = encoded(task.definition())
             self._record(
@@ -163,7 +165,8 @@ class Ledger(Reader):
                 definition=definition,
             )  # fmt: skip
             key = self._id("tasks", "recipe", task.recipe)
-            for metric in task.metrics:
+            dropped = self._judged(key) - {m.name for m in task.metrics} if is_whole else ()
+            for metric in (*task.metrics, *(Metric(n, usual_unit(n)) for n in sorted(dropped))):
                 self._define(key, metric)
 
     def record_environment(self, environment: Environment) -> None:
@@ -446,6 +449,15 @@ class Ledger(Reader):
         if key is not None:
             self._seal(table, key)
         return key
+
+    def _judged(self, task: int) -> set[str]:
+        """Return the names of the metrics that a task is judged by."""
+        sql = (
+            "SELECT m.name FROM definitions d JOIN metrics m ON m.id = d.metric "
+            "WHERE d.direction != 'info' AND d.id IN "
+            "(SELECT max(id) FROM definitions WHERE task = ? GROUP BY metric)"
+        )
+        return {name for (name,) in self._rows(sql, (task,))}
 
     def _define(self, task: int, metric: Metric) -> None:
         """Record how a metric is judged in a task, unless it was judged so last."""

@@ -165,7 +165,7 @@ class Bench:
             device=self.station.device.key,
         )
         self.ledger.record_commits([commit])
-        self.ledger.record_task(task)
+        self.ledger.record_task(task, is_whole=True)
         self.ledger.record_environment(environment)
         return trial
 

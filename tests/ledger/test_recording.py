@@ -178,6 +178,20 @@ def test_the_latest_definition_of_a_metric_counts_even_when_it_returns_to_an_old
     assert ledger._rows("SELECT count(*) FROM definitions") == [(3,)]
 
 
+def test_a_metric_that_its_suite_drops_is_judged_no_more(ledger: Ledger, facts: Facts) -> None:
+    loss, seconds = (Metric(n, direction=Direction.LOWER) for n in ("loss", "seconds"))
+    task = facts.task("mlp", loss, seconds)
+    ledger.record_task(task, is_whole=True)
+    ledger.record_task(facts.task("mlp", loss))  # as of a file that was imported: not all
+    assert {m.name for m in ledger.metrics(task.recipe) if m.direction.sign} == {"loss", "seconds"}
+    for _ in range(2):
+        ledger.record_task(facts.task("mlp", loss), is_whole=True)
+        assert ledger.metrics(task.recipe) == [loss, Metric("seconds")]
+    assert ledger._rows("SELECT count(*) FROM definitions") == [(3,)]
+    ledger.record_task(task, is_whole=True)
+    assert ledger.metrics(task.recipe) == [loss, seconds]
+
+
 def test_a_summary_remembers_the_rule_that_made_it(ledger: Ledger, facts: Facts) -> None:
     for rule in ("last", "best"):
         facts.finished(ledger, 1.0, task=facts.task("mlp", Metric("loss", summary=rule)))
