@@ -10,7 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -113,11 +113,12 @@ def guarded(call: Callable[..., object], *args: Any, **kwargs: Any) -> None:
         call(*args, **kwargs)
     elif not (_observer.off or _capturing()):
         outer, _observer.busy = _observer.busy, True
-        # Inside vmap or a functional gradient, torch would wrap what the probe computes.
-        inside = torch._C._functorch.peek_interpreter_stack() is not None
         try:
-            with torch._C._DisableFuncTorch() if inside else nullcontext():
+            if torch._C._functorch.peek_interpreter_stack() is None:
                 call(*args, **kwargs)
+            else:  # inside vmap or a functional gradient torch would wrap what the probe computes
+                with torch._C._DisableFuncTorch():
+                    call(*args, **kwargs)
         except Exception as error:
             _observer.failed(error)
         finally:

@@ -13,7 +13,7 @@ import hashlib
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -31,7 +31,7 @@ from .names import IdentityMap
 from .observe import Args, Kwargs
 from .own_code import OwnCode
 from .stack import Lines, is_library_file
-from .tensors import content, follow_graph, graph_node, sample, tensors
+from .tensors import content, follow_graph, graph_node, sample, tensors, unwrapped
 from .waits import TensorReads
 
 WHOLE = 1 << 20  # elements; of a larger tensor a sample is hashed, and its sum
@@ -47,7 +47,7 @@ class SignatureProbe(observe.Probe):
     def __init__(self, options: Mapping[str, Any]) -> None:
         super().__init__(options)
         self.number = 0  # of the step that runs
-        self._has_optimiser = self._ended = False
+        self._has_optimiser = self._started = self._ended = False
         self._met = IdentityMap()  # roots
         self._buffers = IdentityMap()  # their first digests
         self._leaves: list[Tensor] = []  # of a training without an optimiser
@@ -66,6 +66,8 @@ class SignatureProbe(observe.Probe):
 
     def starts(self) -> None:
         observe.choose_repeatable()
+        self._started = True
+        self._counted = (0, 0, sum(self._reads.counts.values()), 0)
         self._own.start()
 
     def _begin(self) -> None:
@@ -73,7 +75,7 @@ class SignatureProbe(observe.Probe):
         self._sizes = {"loss": 0.0, "grad": 0.0, "param": 0.0, "bufs": 0.0}
         self._modules: list[list[Any]] = []
         self._stack: list[nn.Module] = []
-        self._operators: Counter[str] = Counter()
+        self._operators: Counter[Any] = Counter()
         self._allocated = 0
         self._settings: list[Any] = []
         self._dtypes: set[str] = set()
@@ -194,14 +196,13 @@ class SignatureProbe(observe.Probe):
     # --- what it costs
 
     def _ran(self, function: Any, args: Any, kwargs: Any, result: Any) -> None:
-        if self._is_loading:
-            return
-        self._operators[str(function)] += 1
-        given = {id(storage_of(tensor)) for _, tensor in tensors([args, kwargs])}
-        for _, tensor in tensors(result):
-            storage = storage_of(tensor)
-            if storage is not None and id(storage) not in given:
-                self._allocated += storage.nbytes()
+        if self._is_loading or not self._started:
+            return  # what a script sets up is no step's, and may be most of what it computes
+        self._operators[function] += 1
+        results = [s for s in map(storage_of, _direct((result,))) if s is not None]
+        if results:
+            given = {*map(id, map(storage_of, _direct((*args, *kwargs.values()))))}
+            self._allocated += sum(s.nbytes() for s in results if id(s) not in given)
 
     def _cut_loaders(self, batches: int) -> None:
         """Count what loaders yield, end their epochs after `batches`, and count nothing while one
@@ -240,11 +241,17 @@ class SignatureProbe(observe.Probe):
         if self._own.is_counted:
             work.update(lines=lines, calls=calls)
         self.write(
-            "step", t=self.number, z=self._sizes, work=work, ops=dict(self._operators),
+            "step", t=self.number, z=self._sizes, work=work, ops=self._named_operators(),
             d={part: hashlib.sha1(b"".join(p)).hexdigest()[:16] for part, p in self._parts.items()},
             modules=self._modules, settings=self._settings, dtypes=sorted(self._dtypes),
         )  # fmt: skip
         self._counted = counted
+
+    def _named_operators(self) -> dict[str, int]:
+        counts: Counter[str] = Counter()
+        for function, times in self._operators.items():
+            counts[str(function)] += times
+        return dict(counts)
 
     # --- the end
 
@@ -273,6 +280,16 @@ def digest(tensor: Tensor) -> bytes:
         total = values.double().sum() if not values.is_complex() else values.sum()
         return hashlib.sha1(text + content(sample(values, _SAMPLED)) + content(total)).digest()
     return hashlib.sha1(text + content(values)).digest()
+
+
+def _direct(values: Iterable[Any]) -> Iterator[Tensor]:
+    """Yield the tensors among the arguments or results of an operator: each is one, or a list of
+    them. A training calls a million operators in its first steps."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield unwrapped(value)
+        elif isinstance(value, (list, tuple)):
+            yield from _direct(value)
 
 
 def _sorted(values: Iterable[Tensor]) -> list[bytes]:
