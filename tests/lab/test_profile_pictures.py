@@ -34,8 +34,8 @@ def slower() -> Document:
     operators = [row(f"aten::op{i}", (-1) ** i * 3e-3 / (i + 1)) for i in range(150)]
     phases = [row("forward", 2e-3, where=""), row("backward", 1e-5, where="")]
     return {
-        "runs": 4, "verdict": "slower", "whole": row("step", 2.5e-3), "added": row("added", 0.0),
-        "new_stalls": [], "new_waits": [],
+        "runs": 4, "verdict": "slower", "decisive": "step",
+        "whole": row("step", 2.5e-3), "added": row("added", 0.0), "new_stalls": [], "new_waits": [],
         **{part: [*rows, row("remainder", 0.4, where="")]
            for part, rows in (("phases", phases), ("operators", operators), ("functions", []))},
     }  # fmt: skip

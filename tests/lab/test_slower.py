@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,17 +23,15 @@ def run(
     waits: bool = False,
     calls: float = 2.0,
     device: str = "cuda",
+    phases: Mapping[str, float] = MappingProxyType({}),
 ) -> Document:
-    """A run of 50 steps of 10 ms, times `scale`; `extra` ms of an operator that others lack."""
-    forward = (4 * scale + extra) * MS
-    forward = (4 * scale + extra) * MS
-    phases = {
-        "data": scale * MS,
-        "forward": forward,
-        "backward": 4 * scale * MS,
-        "tail": scale * MS,
-    }
-    step = sum(phases.values())
+    """A run of 50 steps of 10 ms, times `scale`; `extra` ms of an operator that others lack;
+    `phases` that take other ms."""
+    usual = {
+        "data": scale, "forward": 4 * scale + extra, "backward": 4 * scale, "tail": scale, **phases,
+    }  # fmt: skip
+    seconds = {name: ms * MS for name, ms in usual.items()}
+    step = sum(seconds.values())
     operators = [
         ("aten::mm", phase, "body", 2.0, 4 * scale * MS) for phase in ("forward", "backward")
     ]
@@ -42,7 +43,7 @@ def run(
     return {
         "environment": {"device": device},
         "steps": {"count": 60, "timed": 50, "seconds": [step] * 50},
-        "phases": [{"name": n, "median": s} for n, s in {"step": step, **phases}.items()],
+        "phases": [{"name": n, "median": s} for n, s in {"step": step, **seconds}.items()],
         "evaluation": {"seconds": 0.01},
         "operators": {"rows": [dict(zip(names, row, strict=True)) for row in operators]},
         "lines": [{**line, "phase": "forward", "share": 1.0}],
@@ -80,6 +81,20 @@ def test_a_noisy_whole_does_not_hide_what_was_added() -> None:
     found = compare([run(s) for s in wild], [run(s, extra=1.0) for s in wild])
     assert not found["whole"]["beyond_noise"]
     assert found["verdict"] == "slower"
+
+
+def test_one_phase_beyond_noise_decides_where_the_whole_is_within_it() -> None:
+    """A quiet forward pass of 2 ms more, beside loading that others slow."""
+    sides = [
+        [run(phases={"data": data, "forward": forward}) for data in (1.0, 9.0, 2.0, 8.0)]
+        for forward in (4.0, 8.0)
+    ]
+    found = compare(*sides)
+    assert not found["whole"]["beyond_noise"]
+    assert (found["verdict"], found["decisive"]) == ("slower", "forward")
+    assert verdict(found).startswith("slower: one phase, forward pass, makes +")
+    assert compare(sides[1], sides[0])["verdict"] == "faster"
+    assert compare(sides[0], sides[0])["decisive"] is None
 
 
 def test_two_runs_a_side_tell_what_is_plain_and_nothing_else() -> None:

@@ -39,8 +39,9 @@ def compare(before: Sequence[Document], after: Sequence[Document]) -> Document:
         `whole`: the row of the step. `phases`, `operators`, `functions`: rows that add up to it.
         `added`: the rows of operators that one side runs alone or more often, together.
         `new_stalls`, `new_waits`: those of the second side with a cause that the first lacks.
-        `verdict` rests on the whole, or on `added` if the whole is within noise; "undecided" if
-        neither counts, and the whole differs by more than `UNDECIDED`.
+        `decisive`: the row that the verdict rests on: the whole, or `added` if the whole is within
+        noise, or else, where the whole differs by more than `UNDECIDED`, the phase that differs
+        most. None if none of them counts: `verdict` is "undecided" above that difference.
     """
     runs = len(before)
     wholes = [[_whole(run) for run in side] for side in (before, after)]
@@ -64,12 +65,16 @@ def compare(before: Sequence[Document], after: Sequence[Document]) -> Document:
             for side in ("before", "after")
         )
         rows.append(_cells("remainder", "", before_rest, after_rest, whole["noise"]))
-    decisive = whole if whole["beyond_noise"] else added
-    word = "slower" if decisive["difference"] > 0 else "faster"
     hidden = abs(ratio) > math.log1p(UNDECIDED)
+    phases = [p for p in tables["phases"] if abs(p["difference"]) > FLOOR * step] if hidden else []
+    decisive = next((row for row in (whole, added, *phases) if row["beyond_noise"]), None)
+    word = "undecided" if hidden else "same"
+    if decisive is not None:
+        word = "slower" if decisive["difference"] > 0 else "faster"
     return {
         "runs": runs,
-        "verdict": word if decisive["beyond_noise"] else "undecided" if hidden else "same",
+        "verdict": word,
+        "decisive": None if decisive is None else decisive["name"],
         "whole": whole,
         "added": added,
         **tables,

@@ -208,11 +208,13 @@ def verdict(document: Document) -> str:
         )
     if whole["beyond_noise"]:
         return f"{word}: a step takes {part}"
-    added = relative(document["added"]["difference"], whole["before"])
-    return (
-        f"{word}: operators added or removed make {added} of a step "
-        f"(the whole step's {part} is within its noise)"
-    )
+    name, rows = document["decisive"], (document["added"], *document["phases"])
+    row = next(row for row in rows if row["name"] == name)
+    made = relative(row["difference"], whole["before"])
+    what = f"one phase, {MEANING.get(name, name)}, makes"
+    if row is document["added"]:
+        what = "operators added or removed make"
+    return f"{word}: {what} {made} of a step (the whole step's {part} is within its noise)"
 
 
 _MOST_OF_IT = 0.3  # share of a difference from which a function is named for it
