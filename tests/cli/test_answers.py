@@ -207,6 +207,20 @@ def test_git_bisect_run_skips_what_is_too_noisy_and_blames_no_innocent(
         assert set(re.findall(r"^[0-9a-f]{40}$", said, re.MULTILINE)) == set(shas[1:5])
 
 
+def test_a_count_of_work_that_is_always_zero_is_not_too_noisy(tmp_path: Path) -> None:
+    """A share of nothing is no floor, and no noise hides what never varied."""
+    work = '[metrics.skipped]\ndirection = "lower"\nkind = "work"\nfloor = "5%"\n[[task]]'
+    project = scripted(
+        tmp_path / "project", SUITE.replace("[[task]]", work),
+        lambda model, seed: iter([{"epoch": 0, "val_loss": model["LEVEL"] + seed, "skipped": 0}]),
+    )  # fmt: skip
+    shas = project.history([1.3, 1.3])
+    for sha in shas:
+        project.run("run", sha)
+    done = project.run("check")
+    assert done.status == 0, done.out
+
+
 def test_what_is_too_noisy_changes_nothing_of_what_the_worker_concludes(tmp_path: Path) -> None:
     project = noisy(tmp_path / "project", SUITE.replace("2%", "0.1%"))
     shas = project.history([1.3, 1.3])
