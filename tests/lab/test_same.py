@@ -16,6 +16,8 @@ import pytest
 from conftest import UNCOMPILED, Done, Project, git, make_project, matrix_after
 from lab.conftest import Answered
 
+from celedger.base.model import Commit
+from celedger.lab.diagnose.same import quick_or_last
 from celedger.lab.diagnose.signature import Signature, first_difference
 from celedger.system.warm import LAUNCHERS, end_kept, kept
 
@@ -372,6 +374,14 @@ def test_an_answer_in_seconds_imports_no_numpy() -> None:
     code = "import sys, celedger.lab.diagnose.same, celedger.lab.views.same; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not set(done.stdout.split()) & {"numpy", "sqlite_utils", "torch"}
+
+
+def test_of_many_merged_commits_a_slow_task_is_signed_at_the_ends() -> None:
+    """The first signature of a job tells that it is slow, as after an edit of the probe."""
+    made = [Commit(f"{i:040x}", f"{i:040x}", (), "Ada", i, i, "") for i in range(5)]
+    quick = iter([True, False, False])
+    assert [*quick_or_last(made, lambda: next(quick))] == [made[0], made[1], made[4]]
+    assert [*quick_or_last(made[:1], lambda: False)] == [made[0]]
 
 
 def test_a_range_is_logged_a_line_for_each_commit(tmp_path: Path, answered: Answered) -> None:

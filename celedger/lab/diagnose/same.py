@@ -7,7 +7,7 @@ import hashlib
 import json
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -101,7 +101,11 @@ class Signatures:
             return SHORT
         used = json.loads(signatures[-1].key).get("scheme")
         known = (scheme for scheme in SCHEMES if str(scheme) == used)
-        return STEPS if signatures[-1].seconds > QUICK else next(known, SHORT)
+        return next(known, SHORT) if self.is_quick() else STEPS
+
+    def is_quick(self) -> bool:
+        signatures = self.ledger.signatures(suite=self.task.suite, task=self.task.name)
+        return not signatures or signatures[-1].seconds <= QUICK
 
     def compare(self, a: Commit, b: Commit, scheme: Scheme) -> TaskSameness:
         """Compare two commits, the second of which is not kept. Where they differ, the first is
@@ -282,6 +286,14 @@ def log(
         changes = {k: v for k, v in changes.items() if v}
         yield LoggedCommit(commit, difference, now, changes, "", signature.numerics())
         before = signature
+
+
+def quick_or_last(commits: Sequence[Commit], is_quick: Callable[[], bool]) -> Iterator[Commit]:
+    """Yield the first and the last of some commits, and the others while a signature is quick: what
+    takes a minute for each of twenty merged commits delays what a job is for."""
+    for number, commit in enumerate(commits):
+        if number in (0, len(commits) - 1) or is_quick():
+            yield commit
 
 
 class StepSigner:

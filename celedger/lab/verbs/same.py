@@ -124,7 +124,7 @@ def _log(
     json: bool,
 ) -> int:
     """Print the signatures of the main line's commits of a range, the oldest first."""
-    from celedger.lab.diagnose.same import log
+    from celedger.lab.diagnose.same import log, quick_or_last
     from celedger.lab.views.same import log_json, log_line
     from celedger.views import document
 
@@ -139,9 +139,11 @@ def _log(
             own = rows.setdefault(each.task.name, [])
             if not json and len(session.tasks) > 1:
                 print(f"{each.task.name}:", flush=True)
+            every = [first, *history.commits]
+            commits = every if typed else quick_or_last(every, each.is_quick)
             # Nobody waits for an answer that was not asked for: it disturbs no measurement.
             with nullcontext() if typed else session.bench.station.device_held():
-                for row in log(each, [first, *history.commits], scheme or each.scheme()):
+                for row in log(each, commits, scheme or each.scheme()):
                     own.append(row)
                     if not json:
                         print(log_line(row), flush=True)
