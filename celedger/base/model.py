@@ -639,12 +639,16 @@ _MEMORY_NAME = re.compile(r"(.*_)?(memory|bytes|rss|vram)|.*_[kmg]i?b")
 _MEMORY_UNIT = re.compile(r"[kKMGT]?i?B")
 
 
+def is_time(unit: str) -> bool:
+    return _CLOCKED_UNIT.fullmatch(unit) is not None
+
+
 def usual_kind(metric: str, unit: str) -> Kind:
     """Return the kind of a metric of this name and unit where nobody declared one. What a clock or
     the memory tells must not be taken for computed: equal bits do not make it equal."""
     if metric in ("cpu_time", "step_cpu_time"):
         return Kind.WORK
-    if _CLOCKED_UNIT.fullmatch(unit) or _CLOCKED_NAME.fullmatch(metric):
+    if is_time(unit) or _CLOCKED_NAME.fullmatch(metric):
         return Kind.SPEED
     if _MEMORY_UNIT.fullmatch(unit) or _MEMORY_NAME.fullmatch(metric):
         return Kind.MEMORY

@@ -11,7 +11,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from celedger.base.model import CLOCKED, SPOILT, Direction, Kind, Mark, Metric, TaskRecord
+from celedger.base.model import (
+    CLOCKED,
+    SPOILT,
+    Direction,
+    Kind,
+    Mark,
+    Metric,
+    TaskRecord,
+    is_time,
+)
 from celedger.judge.line import Line
 from celedger.ledger.read import Reader
 from celedger.ledger.trial_arrays import TaskColumns
@@ -20,6 +29,9 @@ from celedger.stats.course import Measurements, MetricKey
 
 _LARGEST = 1e100
 """A value beyond it is taken for infinite: its square is not, and no training means it."""
+_REPEATS = 3
+"""Repeats of a seed at a commit that agree to the last digit, from which memory or work counts as
+exact: bytes that torch allocated, calls of a function. One that differs makes it noisy again."""
 _SHORT = "%.6g"
 """A value that this writes in full may be equal by chance: an accuracy of 0.875, a count."""
 
@@ -179,7 +191,7 @@ def _of_metric(
                 [
                     columns.ids[rows], part.place[rows], chain, columns.session[rows],
                     columns.rank[rows], part.seed[rows], part.own[rows], bits[rows],
-                    columns.risen[rows], values,
+                    columns.risen[rows], values, part.bits[rows],
                 ],
                 dtype=np.float64,
             )
@@ -196,15 +208,34 @@ def _of_metric(
     )
     if not finite.any():
         return None, broken, frozenset()
-    _, place, chain, session, rank, seed, own, bits, risen, value = joined[:, finite]
+    _, place, chain, session, rank, seed, own, bits, risen, value, same = joined[:, finite]
+    has_sessions = metric.kind in CLOCKED
+    if (
+        has_sessions
+        and not is_time(metric.unit)
+        and _is_exact(joined[:, finite & (joined[6] == 1)])
+    ):
+        has_sessions = False
+        _, pairs = np.unique([same, value], axis=1, return_inverse=True)
+        bits = np.where(same < 0, -1, pairs)
     whole = [column.astype(np.int64) for column in (place, chain, session, rank, seed)]
     sessions = _in_order_of_time(whole[2])
     measurements_of = Measurements(
         whole[0], whole[1], sessions, whole[3], whole[4], value * metric.direction.sign,
-        own == 1, bits.astype(np.int64), metric.kind in CLOCKED,
+        own == 1, bits.astype(np.int64), has_sessions,
     )  # fmt: skip
     asked = zip(whole[0][risen == 1].tolist(), sessions[risen == 1].tolist(), strict=True)
     return measurements_of, broken, frozenset(asked)
+
+
+def _is_exact(own: Floats) -> bool:
+    """Return True if a metric repeats to the last digit where a seed was trained at a commit again,
+    and is no constant."""
+    where, group = np.unique(own[[1, 2, 5]], axis=1, return_inverse=True)
+    value, repeats = own[9], own.shape[1] - where.shape[1]
+    first = np.zeros(where.shape[1])
+    first[group] = value  # the last of each
+    return repeats >= _REPEATS and bool((first[group] == value).all()) and np.ptp(value) > 0
 
 
 def _is_repeated(joined: Floats, row: int) -> bool:
