@@ -281,8 +281,12 @@ def _blocks(jobs: Sequence[_Job]) -> Iterator[tuple[int, Sequence[_Job]]]:
     waiting: dict[tuple[int, ...], list[_Job]] = {}
     for job in jobs:
         first = job.stretch.first if job.stretch is not None else 0
-        waiting.setdefault((first, *metric_passes.alike(job.metric)), []).append(job)
-    for (first, _, rows, points), group in waiting.items():
+        waiting.setdefault((first, id(job.metric.nodes)), []).append(job)
+    for (first, _), group in waiting.items():
+        rows, points = (
+            max(map(len, each))
+            for each in zip(*((j.metric.rows.sd, j.metric.grid.points) for j in group), strict=True)
+        )
         each = rows * points * (len(group[0].metric.nodes) - first)
         size = max(1, min(BLOCK, _FLOATS // each))
         for at in range(0, len(group), size):

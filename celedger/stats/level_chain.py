@@ -78,6 +78,7 @@ SEES_SAME_SESSION = True  # a test switches it off
 CLIP = 2.0
 """Trials further than two deviations from their session's middle count as at that distance."""
 _CHUNK = 60_000  # floats at once: they stay in the processor's cache
+_LEAST_PRODUCT = 1e-290  # of densities; a smaller one may have underflowed
 TABLE_REACH, TABLE_STEP = 64.0, 0.01  # of `density_table`, in deviations
 
 
@@ -126,8 +127,9 @@ class SessionMeans:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeLikelihood:
-    """`fresh` and `same` of `level_chain.passes`, [rows, nodes, points], each node's scaled so that
-    the largest is 1; `scale` has the logarithm of what was divided by."""
+    """Of the values of each node: `fresh` given its level, `same` given also that it is the level
+    of the node before; `fresh` itself where nothing was measured side by side. [rows, nodes,
+    points], scaled so that the largest is 1; `scale` has the logarithm of what was divided by."""
 
     fresh: Floats
     same: Floats
@@ -160,10 +162,29 @@ def of_draws(values: Floats, offset: Ints, rows: NoiseRows, points: Floats) -> N
         density = plain * trial_noise.core(z) + rows.outliers * trial_noise.outlier(z)
         if rows.modes is not None:
             density += rows.modes[trial_noise.table_index(z)]
-        logs = np.add.reduceat(np.log(density), offset[begin:end] - offset[begin], axis=1)
-        scale[:, begin:end] = logs.max(2)
-        fresh[:, begin:end] = np.exp(logs - logs.max(2, keepdims=True))
+        at = offset[begin:end] - offset[begin]
+        fresh[:, begin:end], scale[:, begin:end] = _joint(density, at)
     return NodeLikelihood(fresh, fresh, scale)
+
+
+def _joint(density: Floats, begins: Ints) -> tuple[Floats, Floats]:
+    """Return the product of each node's densities over its largest, and the logarithm of that.
+
+    Args:
+        density: [rows, draws or cells, points].
+        begins: Index of each node's first one.
+    """
+    sizes = np.diff(np.append(begins, density.shape[1]))
+    product = density[:, begins]
+    for more in range(1, int(sizes.max())):
+        own = np.flatnonzero(sizes > more)
+        product[:, own] *= density[:, begins[own] + more]
+    if product.min() < _LEAST_PRODUCT:
+        logs = np.add.reduceat(np.log(density), begins, axis=1)
+        top = logs.max(2)
+        return np.exp(logs - top[..., None]), top
+    top = product.max(2)
+    return product / top[..., None], np.log(top)
 
 
 def session_means(values: Floats, nodes: CommitNodes, rows: NoiseRows) -> SessionMeans:
@@ -200,16 +221,15 @@ def contrast_terms(cells: SessionMeans, i: Ints, j: Ints) -> tuple[Floats, Float
     return kappa, cells.variance[:, j] + kappa * cells.variance[:, i]
 
 
-def mean_density(z: Floats, sd: Floats, outliers: float, trials: Ints) -> Floats:
-    """Return the log density of a session's mean, or of a contrast, at z deviations.
+def mean_density(z: Floats, outliers: float, trials: Ints) -> Floats:
+    """Return the density of a session's mean, or of a contrast, at z deviations.
 
     Args:
         trials: As many as a mean of trials rests on, of each cell, to be broadcast against `z`; 1
             where a session's effect is part of it, which no number of its trials averages out.
     """
     far = trial_noise.mean_outliers(outliers, trials)
-    core = np.exp(trial_noise.log_mean_core(z, trials))
-    result: Floats = np.log((1 - far) * core + far * trial_noise.outlier(z)) - np.log(sd)
+    result: Floats = (1 - far) * trial_noise.mean_core(z, trials) + far * trial_noise.outlier(z)
     return result
 
 
@@ -218,10 +238,7 @@ def density_table(outliers: float, trials: tuple[int, ...]) -> Floats:
     """Return the log density of a mean of so many trials at each distance, in deviations."""
     z = np.arange(0.0, TABLE_REACH + TABLE_STEP, TABLE_STEP)
     numbers = np.array(trials)[:, None]
-    return mean_density(z, np.ones(1), outliers, numbers)
-
-
-ONE = np.ones(1, dtype=np.int64)
+    return np.log(mean_density(z, outliers, numbers))
 
 
 def of_sessions(
@@ -236,7 +253,8 @@ def of_sessions(
     for begin, end in _chunks(offset, _CHUNK // (len(rows.sd) * len(points))):
         j = window[offset[begin] : offset[end]]
         sd = np.sqrt(cells.variance[:, j] + cells.effect[:, None])[..., None]
-        alone = mean_density((points - cells.mean[:, j, None]) / sd, sd, rows.outliers, ONE)
+        z = (points - cells.mean[:, j, None]) / sd
+        alone = mean_density(z, rows.outliers, trial_noise.ONE) / sd
         beside = alone.copy()
         i = cells.beside[j]
         linked = np.flatnonzero(i >= 0)
@@ -245,13 +263,12 @@ def of_sessions(
         level = cells.mean[:, j[linked]] - kappa * cells.mean[:, i[linked]]
         z = (level[..., None] - (1 - kappa)[..., None] * points) / sd
         trials = np.minimum(cells.trials[i[linked]], cells.trials[j[linked]])
-        beside[:, linked] = mean_density(z, sd, rows.outliers, trials[:, None])
+        beside[:, linked] = mean_density(z, rows.outliers, trials[:, None]) / sd
         at = offset[begin:end] - offset[begin]
-        one, two = (np.add.reduceat(x, at, axis=1) for x in (alone, beside))
-        top = np.maximum(one.max(2), two.max(2))
-        scale[:, begin:end] = top
-        fresh[:, begin:end] = np.exp(one - top[..., None])
-        same[:, begin:end] = np.exp(two - top[..., None])
+        (one, of_one), (two, of_two) = (_joint(density, at) for density in (alone, beside))
+        scale[:, begin:end] = top = np.maximum(of_one, of_two)
+        fresh[:, begin:end] = one * np.exp(of_one - top)[..., None]
+        same[:, begin:end] = two * np.exp(of_two - top)[..., None]
     return NodeLikelihood(fresh, same, scale)
 
 
@@ -292,47 +309,36 @@ class Messages:
     step: Floats
 
 
-def passes(
-    fresh: Floats,
-    same: Floats,
-    prior: Floats,
-    hazard: Floats,
-    earlier: Floats | None,
-) -> Messages:
+def passes(anew: Floats, stays: Floats, earlier: Floats | None) -> Messages:
     """Run both passes.
 
     Args:
-        fresh: Likelihood of each node's values given its level.
-        same: The same, given also that the level is that of the node before. `fresh` itself where
-            nothing was measured side by side.
-        prior: Of a level after a step: [rows, points].
-        hazard: Prior probability of a step before the node.
+        anew: Probability of a step before each node and of the level after it, times the likelihood
+            of the node's values.
+        stays: Probability of no step before the node, times the likelihood of its values given that
+            the level is that of the node before.
         earlier: The forward message of the node before the first one. None: a chain starts anew,
             without a step.
     """
-    count = len(fresh)
-    forward, evidence = np.empty_like(fresh), np.empty(fresh.shape[:2])
-    before = earlier
-    for k in range(count):
-        if before is None:
-            x = prior * fresh[k]
-        else:
-            h = hazard[k]
-            x = before * (1 - h) * same[k] + prior * h * fresh[k]
-        evidence[k] = x.sum(1) + _TINY
-        before = np.divide(x, evidence[k][:, None], out=forward[k])
-    backward, step = np.empty_like(fresh), np.zeros(fresh.shape[:2])
-    after = np.ones_like(prior)
-    for k in range(count - 1, -1, -1):
-        backward[k] = after
-        scaled = after / evidence[k][:, None]
-        anew = (fresh[k] * scaled * prior).sum(1)
-        if k == 0 and earlier is None:
-            break
-        step[k] = hazard[k] * anew
-        if k == 0:
-            break
-        after = same[k] * scaled * (1 - hazard[k]) + step[k][:, None]
+    forward, evidence = np.empty_like(anew), np.empty(anew.shape[:2])
+    before = np.zeros_like(anew[0]) if earlier is None else earlier
+    for x, new, same, sums in zip(forward, anew, stays, evidence, strict=True):
+        np.multiply(before, same, out=x)
+        x += new
+        np.add.reduce(x, 1, out=sums)
+        sums += _TINY
+        x /= sums[:, None]
+        before = x
+    backward, step = np.empty_like(anew), np.empty(anew.shape[:2])
+    backward[-1] = 1.0
+    for k in range(len(anew) - 1, -1, -1):
+        scaled = backward[k] / evidence[k][:, None]
+        np.add.reduce(anew[k] * scaled, 1, out=step[k])
+        if k:
+            np.multiply(stays[k], scaled, out=backward[k - 1])
+            backward[k - 1] += step[k][:, None]
+    if earlier is None:
+        step[0] = 0.0
     return Messages(forward, backward, evidence, step)
 
 

@@ -274,11 +274,6 @@ def node_medians(values: Floats, offset: Ints) -> Floats:
     return result
 
 
-def alike(metric: Prepared) -> tuple[int, int, int]:
-    """Return what metrics of one pass must have in common, beside their first node."""
-    return id(metric.nodes), len(metric.rows.sd), len(metric.grid.points)
-
-
 def _likelihood(metric: Prepared, first: int) -> NodeLikelihood:
     nodes = metric.nodes
     if metric.cells is not None:
@@ -289,42 +284,40 @@ def _likelihood(metric: Prepared, first: int) -> NodeLikelihood:
     return level_chain.of_draws(draws, offset - offset[0], metric.rows, metric.grid.points)
 
 
-def _by_node(arrays: Sequence[Floats]) -> Floats:
-    """Return arrays of [rows, nodes, points] as one of [nodes, rows of all, points]."""
-    return np.ascontiguousarray(np.concatenate(arrays).transpose(1, 0, 2))
-
-
 def run(block: Sequence[Prepared], first: int, earlier: Sequence[Floats] | None) -> list[Passed]:
-    """Pass over the nodes from `first` on.
+    """Pass over the nodes from `first` on, of all metrics at once: the rows of one have as many
+    points as those of the widest, of probability 0.
 
     Args:
-        block: Metrics that are `alike`.
+        block: Metrics of the same nodes.
         earlier: The forward message before `first` of each metric, None if `first` is 0.
     """
-    size = len(block[0].rows.sd)
     likelihoods = [_likelihood(metric, first) for metric in block]
-    fresh = _by_node([x.fresh for x in likelihoods])
-    same = fresh
-    if block[0].cells is not None:
-        same = _by_node([x.same for x in likelihoods])
-    messages = level_chain.passes(
-        fresh,
-        same,
-        np.repeat([m.grid.prior for m in block], size, axis=0),
-        block[0].hazard[first:],
-        None if earlier is None else np.concatenate(earlier),
-    )
+    ends = np.cumsum([len(metric.rows.sd) for metric in block]).tolist()
+    rows = list(map(slice, [0, *ends[:-1]], ends))
+    widths = [len(metric.grid.points) for metric in block]
+    hazard = block[0].hazard[first:, None, None]
+    anew, stays = np.zeros((2, len(hazard), ends[-1], max(widths)))
+    before = None if earlier is None else np.zeros_like(anew[0])
+    for i, (metric, likelihood) in enumerate(zip(block, likelihoods, strict=True)):
+        place = slice(None), rows[i], slice(widths[i])
+        np.multiply(likelihood.fresh.transpose(1, 0, 2), metric.grid.prior, out=anew[place])
+        np.multiply(likelihood.same.transpose(1, 0, 2), 1 - hazard, out=stays[place])
+        if before is not None and earlier is not None:
+            before[rows[i], : widths[i]] = earlier[i]
+    anew *= hazard if before is not None else np.append(1.0, hazard[1:])[:, None, None]
+    messages = level_chain.passes(anew, stays, before)
     result = []
     for i, metric in enumerate(block):
-        rows = slice(i * size, (i + 1) * size)
+        place = slice(None), rows[i], slice(widths[i])
         own = Messages(
-            messages.forward[:, rows],
-            messages.backward[:, rows],
-            messages.evidence[:, rows],
-            messages.step[:, rows],
+            messages.forward[place],
+            messages.backward[place],
+            messages.evidence[:, rows[i]],
+            messages.step[:, rows[i]],
         )
-        before = None if earlier is None else earlier[i]
-        result.append(_passed(metric, first, likelihoods[i], own, before))
+        own_before = None if earlier is None else earlier[i]
+        result.append(_passed(metric, first, likelihoods[i], own, own_before))
     return result
 
 

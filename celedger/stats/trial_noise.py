@@ -25,6 +25,7 @@ CORE_FREEDOM = 8.0
 """Of the core: noise of trainings has heavier tails than a normal distribution."""
 SESSION_FREEDOM = 5.0
 """Of means of a session, which hold outliers of several trials."""
+ONE = np.ones(1, dtype=np.int64)  # trial
 OUTLIER_SCALE = 6.0
 """Of the Cauchy distribution of outliers. A density that is uniform in standard deviations would
 grow without bound as the deviation falls to 0, and everything would be an outlier."""
@@ -65,24 +66,23 @@ def core(z: Floats) -> Floats:
     return result
 
 
-def session_core(z: Floats) -> Floats:
-    """Return the density of Student's t with `SESSION_FREEDOM`."""
-    constant = math.gamma(3.0) / math.gamma(2.5) / math.sqrt(5.0 * math.pi)
-    w = 1 + z * z / SESSION_FREEDOM
-    result: Floats = constant / (w * w * w)
-    return result
-
-
-def log_mean_core(z: Floats, trials: Ints) -> Floats:
-    """Return the log density of a mean of so many trials, or of the difference of two: Student's t
+def mean_core(z: Floats, trials: Ints) -> Floats:
+    """Return the density of a mean of so many trials, or of the difference of two: Student's t
     whose excess kurtosis, 6 / (freedom - 4), is a trial's divided by their number.
 
     Args:
         trials: One dimension less than `z` has, or a dimension of 1: broadcast against it.
     """
     freedom = SESSION_FREEDOM - 1.0 + trials
-    constant = log_gamma((freedom + 1) / 2) - log_gamma(freedom / 2) - np.log(freedom * math.pi) / 2
-    result: Floats = constant - (freedom + 1) / 2 * np.log(1 + z * z / freedom)
+    log_gammas = log_gamma((freedom + 1) / 2) - log_gamma(freedom / 2)
+    constant = np.exp(log_gammas - np.log(freedom * math.pi) / 2)
+    w = 1 + z * z / freedom
+    cube = w * w * w
+    more = (freedom + 1) / 2 - 3  # none for one trial
+    if more.any():
+        first = float(more.flat[0])
+        cube *= w ** (first if (more == first).all() else more)
+    result: Floats = constant / cube
     return result
 
 
@@ -425,7 +425,7 @@ def _posterior_of_ratio(
     log = np.tile(-0.5 * (LOG_RATIOS / LOG_RATIO_PRIOR) ** 2, (len(sd), 1))
     for m, (difference, inverse) in enumerate(differences):
         scale = sd[m] * np.sqrt(inverse[:, None] + 2 * np.exp(2 * LOG_RATIOS))
-        log[m] += np.log(session_core(difference[:, None] / scale) / scale).sum(0)
+        log[m] += np.log(mean_core(difference[:, None] / scale, ONE) / scale).sum(0)
     own = np.exp(log - log.max(1, keepdims=True))
     own /= own.sum(1, keepdims=True)
     if len(sd) > 1:
