@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 
 REVERTS, NAMED = 0.6, 0.7
 """Share of reverts among mends, and of reverts that name the commit they revert."""
@@ -66,8 +67,11 @@ class MendRatios:
         if (culprits, menders) not in self._cache:
             whole = part = 0.0
             for mender in range(menders[0], menders[1] + 1):
+                named = self._evidence.names.get(mender)
                 for culprit in range(culprits[0], culprits[1] + 1):
-                    w, p = _ratios(self._evidence, mender, culprit)
+                    names = None if named is None else named == culprit
+                    touches = self._evidence.touches(mender, culprit)
+                    w, p = _ratios(self._evidence.foreign, touches, names)
                     whole, part = whole + w, part + p
             self._cache[culprits, menders] = whole / pairs, part / pairs
         return self._cache[culprits, menders]
@@ -97,19 +101,20 @@ class MendRatios:
         return None
 
 
-def _ratios(evidence: CommitEvidence, mender: int, culprit: int) -> tuple[float, float]:
-    touches = evidence.touches(mender, culprit)
+@cache
+def _ratios(foreign: float, touches: bool, names: bool | None) -> tuple[float, float]:
+    """Return the ratios of one pair of commits. `names`: that a revert names the culprit; None of
+    a commit that is no revert."""
 
     def chance(share: float) -> float:
         return share if touches else 1 - share
 
-    unrelated = chance(min(max(evidence.foreign, 0.01), 0.9))
+    unrelated = chance(min(max(foreign, 0.01), 0.9))
     falsely = FUTILE / REMEMBERED
-    named = evidence.names.get(mender)
-    if named == culprit:
+    if names:
         reverts = chance(REVERT_TOUCHES) / (falsely * unrelated)
         return NAMES_IT * reverts, PART_NAMES_IT * reverts
-    if named is not None:
+    if names is not None:
         other = NAMES_OTHER * chance(FIX_TOUCHES) / (OTHER_REVERT * unrelated)
         return other, other
     none = (1 - OTHER_REVERT - falsely) * unrelated

@@ -526,33 +526,36 @@ def _log_densities(
     Args:
         taken: [hypotheses, rises].
     """
-    total, still, improved = np.zeros((3, len(taken)))
-    nothing, is_beside = LOG_IMPROVED, np.zeros(len(taken), dtype=bool)
-    for key in sorted(set(fall.steps) | {key for rise in rises for key in rise.steps}):
-        unit, fell = max(levels[key].unit, 1e-300), fall.steps.get(key)
+    keys = sorted(set(fall.steps) | {key for rise in rises for key in rise.steps})
+    log_improved = np.empty((len(keys), 1))
+    mean = np.empty((len(keys), len(rises) + 1))
+    covariance = np.empty((len(keys), len(rises) + 1, len(rises) + 1))
+    for k, key in enumerate(keys):
+        fell = fall.steps.get(key)
         steps = [rise.steps.get(key, rise.minor.get(key)) for rise in rises]
-        own = [i for i, step in enumerate(steps) if step is not None]
-        mean, covariance = levels[key].sizes([*(steps[i] for i in own), fell])
-        shares = np.hstack([taken[:, own], np.ones((len(taken), 1))])
+        mean[k], covariance[k] = levels[key].sizes([*steps, fell])
+        unit = max(levels[key].unit, 1e-300)
         if fell is None:  # it fell by nothing, give or take a trial's noise
-            covariance[-1, -1] += unit**2
-            log_improved = math.log(0.4 / unit)  # the mode of a normal density
+            covariance[k, -1, -1] += unit**2
+            log_improved[k] = math.log(0.4 / unit)  # the mode of a normal density
         else:
-            log_improved = -math.log(2 * max(-fell.size, 1.5 * unit))
-        size = taken[:, own] @ mean[:-1]
-        variance = np.maximum(((shares @ covariance) * shares).sum(1), 0.0)
-        square, variance = (shares @ mean) ** 2, variance + 1e-24
-        exact, about = (
-            -0.5 * (square / v + np.log(2 * math.pi * v))
-            for v in (variance, variance + (ALIKE * size) ** 2)
-        )
-        logs = np.logaddexp(exact, about) + LOG_EXACT
-        is_minor = not any(key in rise.steps for rise in rises)
-        beside = ((size == 0) | is_minor) & (fell is not None)
-        total += np.where(beside, 0.0, logs)
-        still += np.where(beside, logs, 0.0)
-        improved += np.where(beside, log_improved, 0.0)
-        is_beside |= beside
-        nothing += log_improved
+            log_improved[k] = -math.log(2 * max(-fell.size, 1.5 * unit))
+    shares = np.hstack([taken, np.ones((len(taken), 1))])
+    size = mean[:, :-1] @ taken.T  # [metrics, hypotheses]
+    variance = np.maximum(((shares @ covariance) * shares).sum(2), 0.0) + 1e-24
+    square = (mean @ shares.T) ** 2
+    exact, about = (
+        -0.5 * (square / v + np.log(2 * math.pi * v))
+        for v in (variance, variance + (ALIKE * size) ** 2)
+    )
+    logs = np.logaddexp(exact, about) + LOG_EXACT
+    is_minor = [not any(key in rise.steps for rise in rises) for key in keys]
+    beside = (size == 0) | np.array(is_minor)[:, None]
+    beside &= np.array([key in fall.steps for key in keys])[:, None]
+    total, still, improved = (
+        np.where(where, each, 0.0).sum(0)
+        for where, each in ((~beside, logs), (beside, logs), (beside, log_improved))
+    )
     more = np.logaddexp(still, LOG_IMPROVED + improved)
-    return total + np.where(is_beside, more, 0.0), nothing
+    nothing = LOG_IMPROVED + float(log_improved.sum())
+    return total + np.where(beside.any(0), more, 0.0), nothing
