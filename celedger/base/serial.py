@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, is_dataclass
+from dataclasses import is_dataclass
 from enum import StrEnum
 from functools import cache
 from types import UnionType
@@ -24,7 +24,7 @@ def written(noun: Any, *, compact: bool = False) -> str:
 
 def _plain(noun: Any) -> object:
     if is_dataclass(noun) and not isinstance(noun, type):
-        return asdict(noun)
+        return {name: getattr(noun, name) for name in noun.__dataclass_fields__}
     if isinstance(noun, bytes):
         return os.fsdecode(noun)
     return dict(noun) if isinstance(noun, Mapping) else str(noun)

@@ -19,7 +19,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from random import SystemRandom
 
@@ -253,14 +253,14 @@ def _kept(path: Path) -> tuple[State, bool] | None:
 
 
 def _keep(path: Path, state: State, *, is_said: bool) -> None:
-    _write(path, {"said": is_said, "state": asdict(state)})
+    _write(path, {"said": is_said, "state": state})
 
 
 def _write(path: Path, content: Mapping[str, object]) -> None:
     """Write a file of the cache, where that can be written, and remove the oldest."""
     with suppress(OSError, CeledgerError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        files.replace(path, json.dumps(content).encode())
+        files.replace(path, serial.written(content).encode())
         kept = sorted(path.parent.glob("*.json"), key=lambda p: p.stat().st_mtime)
         for old in kept[:-_MOST]:
             old.unlink(missing_ok=True)

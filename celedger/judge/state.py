@@ -405,10 +405,21 @@ def _named(derivation: Derivation, part: _Part, taken: Collection[str]) -> Incid
 def _mend_seen_at(derivation: Derivation, part: _Part) -> str:
     if part.closed is None:
         return ""
-    histories = (derivation.histories.get(m.key) for m in part.metrics)
-    nodes = (node for history in histories if history is not None for node in history.nodes)
-    seen = (node.first for node in nodes if node.first >= part.closed)
+    seen = []
+    for key in {m.key for m in part.metrics} & derivation.histories.keys():
+        nodes = derivation.histories[key].nodes
+        for chain in _chains(nodes):
+            at = bisect_left(nodes, part.closed, chain.start, chain.stop, key=lambda n: n.first)
+            seen += [node.first for node in nodes[at : chain.stop][:1]]
     return derivation.sha(min(seen, default=part.closed))
+
+
+def _chains(nodes: Sequence[Node]) -> list[range]:
+    """Return the indices of the nodes of each chain."""
+    ends = [0]
+    while ends[-1] < len(nodes):
+        ends.append(bisect_right(nodes, nodes[ends[-1]].chain, key=lambda n: n.chain))
+    return list(map(range, ends, ends[1:]))
 
 
 def _bisect(
@@ -483,18 +494,14 @@ def _offsets(
     derivation: Derivation, key: MetricKey, history: MetricHistory
 ) -> Iterable[LevelChange]:
     task, metric = derivation.tasks[key[:2]], derivation.metric(key)
-    by_chain: dict[int, list[int]] = {}
-    for index, node in enumerate(history.nodes):
-        by_chain.setdefault(node.chain, []).append(index)
-    numbers = sorted(by_chain)
-    for old, new in pairwise(numbers):
-        shared = _newest_of_both(history.nodes, by_chain[old], by_chain[new])
+    for old, new in pairwise(_chains(history.nodes)):
+        shared = _newest_of_both(history.nodes, old, new)
         if shared is None:
             continue
         place, one, other = shared
         sign = metric.direction.sign
         size, error = sign * (other.level - one.level), (one.error**2 + other.error**2) ** 0.5
-        chains = task.chains[old], task.chains[new]
+        chains = task.chains[one.chain], task.chains[other.chain]
         same = chains[0].environment == chains[1].environment
         yield LevelChange(
             "definition" if same else "environment", *key, sign * one.level,
@@ -553,13 +560,12 @@ def _pinned(derivation: Derivation) -> Iterable[PinnedDistance]:
         )
 
 
-def _newest_of_both(
-    nodes: Sequence[Node], old: Sequence[int], new: Sequence[int]
-) -> tuple[int, Node, Node] | None:
+def _newest_of_both(nodes: Sequence[Node], old: range, new: range) -> tuple[int, Node, Node] | None:
     """Return the newest place that nodes of two chains share, and these nodes."""
-    firsts, lasts = [nodes[a].first for a in old], [nodes[a].last for a in old]
-    for b in reversed(new):
-        at = bisect_left(lasts, nodes[b].first)
-        if at < bisect_right(firsts, nodes[b].last):
-            return nodes[b].last, nodes[old[at]], nodes[b]
+    newest = nodes[old[-1]].last
+    stop = bisect_right(nodes, newest, new.start, new.stop, key=lambda n: n.first)
+    for node in reversed(nodes[new.start : stop]):
+        at = bisect_left(nodes, node.first, old.start, old.stop, key=lambda n: n.last)
+        if nodes[at].first <= node.last:
+            return node.last, nodes[at], node
     return None
