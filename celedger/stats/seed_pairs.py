@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -25,7 +26,7 @@ from celedger.stats.seed_histories import (
     levels,
     started,
 )
-from celedger.stats.settled import EVERY, Checkpoint, Checkpoints
+from celedger.stats.settled import EVERY, Checkpoint, Checkpoints, Kept
 from celedger.stats.trial_noise import resolution
 
 EXACT_SHARE = 1 - 1e-6
@@ -130,16 +131,25 @@ def _followed(
     spread, count = sum(freedom for freedom, _ in others), len(table.nodes)
     places = [nodes[at] for at in table.nodes]
     content = (shares, hazard, tuple(others))
-    at = None if checkpoints is None else checkpoints.get(table, places, content)
+    checkpoints = checkpoints or Checkpoints(Kept())
+    at = checkpoints.get(table, places, content)
     if at is None:
         at = Checkpoint(started(table, shares, others), [], 0)
-    for stop in range((at.beam.stop // EVERY + 1) * EVERY, count - EVERY + 1, EVERY):
+    stops = range((at.beam.stop // EVERY + 1) * EVERY, count - EVERY + 1, EVERY)
+    for stop in stops:
         beam = advanced(at.beam, table, stop, hazard, others)
         at = Checkpoint(beam, at.steps, at.settled)
         if stop % LAG == 0 and stop - at.settled >= 2 * LAG:
             at = _settled(at, table, nodes, spread)
-    if checkpoints is not None:
+    later = None
+    if stops:
         checkpoints.put(table, places, content, at)
+    else:
+        later = checkpoints.newest.get(table, places, content)
+    at = later or at
+    if at.beam.stop < count - 1:
+        at = replace(at, beam=advanced(at.beam, table, count - 1, hazard, others))
+        checkpoints.newest.put(table, places, content, at)
     beam = advanced(at.beam, table, count, hazard, others)
     steps = [*at.steps, *_steps(table, beam, nodes, spread, at.settled, count)]
     newest = max((step.node for step in steps), default=-1)

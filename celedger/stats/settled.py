@@ -33,7 +33,7 @@ from celedger.stats.metric_passes import ChainResult
 from celedger.stats.seed_histories import Beam, SeedTable
 from celedger.stats.trial_noise import NoisePoint
 
-VERSION = 12
+VERSION = 13
 """Of the model and the format: an item of another one is not read."""
 LAG = 120
 """The newest nodes that every job passes again: as many as the longest drift has commits."""
@@ -312,7 +312,8 @@ def stretch(kept: Kept, chain: int, content: Callable[[int], str]) -> Stretch | 
 # --- the histories of chains whose seeds repeat
 
 EVERY = 10
-"""Nodes from checkpoint to checkpoint, and the newest ones that none is behind."""
+"""Nodes from checkpoint to checkpoint, and the newest ones that only the newest is among: trials
+that are run again there leave the one before them."""
 _ARRAYS = (
     "base", "square", "mean", "covariance", "share", "path", "drawn", "draws", "moves", "commits",
     "log_evidence", "kinds",
@@ -333,6 +334,12 @@ class Checkpoints:
     """Those of one metric, in its kept item."""
 
     kept: Kept
+    label: str = "seeds"
+
+    @property
+    def newest(self) -> Checkpoints:
+        """Return those of the node before the newest."""
+        return Checkpoints(self.kept, "newest seeds")
 
     def get(
         self, table: SeedTable, places: Sequence[Node], content: tuple[object, ...]
@@ -344,7 +351,7 @@ class Checkpoints:
             places: The table's nodes.
             content: What it rests on beside the table.
         """
-        name = _name(places)
+        name = self._name(places)
         facts = self.kept.facts.get(name)
         if facts is None or facts["stop"] > len(table.nodes):
             return None
@@ -365,7 +372,7 @@ class Checkpoints:
         checkpoint: Checkpoint,
     ) -> None:
         """Keep a checkpoint of a chain."""
-        beam, name = checkpoint.beam, _name(places)
+        beam, name = checkpoint.beam, self._name(places)
         if beam.stop < EVERY:
             return
         live, path = np.unique(beam.path, return_inverse=True)
@@ -380,9 +387,8 @@ class Checkpoints:
         named = replace(beam, path=path.ravel())
         self.kept.arrays |= {f"{name} {each}": getattr(named, each) for each in _ARRAYS}
 
-
-def _name(places: Sequence[Node]) -> str:
-    return f"seeds {places[0].chain}"
+    def _name(self, places: Sequence[Node]) -> str:
+        return f"{self.label} {places[0].chain}"
 
 
 def _content(
