@@ -368,11 +368,14 @@ def _spread_within(group: Ints, values: Floats) -> tuple[Floats, int, float]:
 
 
 def _rounded(table: SeedTable, shares: tuple[float, ...]) -> tuple[float, ...]:
-    """Return the seed's shares where rounding adds its own variance to the values."""
+    """Return the seed's shares where rounding adds its own variance to the values. Whole stretches
+    of nodes tell how much these differ: with each new one, a share on the edge of two steps went to
+    and fro, and all nodes were passed again."""
     if not table.rounding:
         return shares
-    squares = sum(_squares(ys.tolist()) for ys in table.tamed)
-    freedom = sum(len(ys) - 1 for ys in table.tamed if len(ys))
+    tamed = table.tamed[: len(table.tamed) // LAG * LAG or None]
+    squares = sum(_squares(ys.tolist()) for ys in tamed)
+    freedom = sum(len(ys) - 1 for ys in tamed if len(ys))
     seen = math.sqrt(squares / freedom) if freedom else RELATIVE_SD[0] * table.level
     ratio = _steady((table.rounding / max(seen, table.rounding)) ** 2)
     return tuple(share / (1 + ratio) for share in shares)

@@ -316,25 +316,44 @@ def growing_line() -> list[Trial]:
     return trials
 
 
-def test_a_chain_goes_on_from_what_was_kept_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    trials, kept = growing_line(), Kept()
-    nodes_read = 0
+@pytest.fixture
+def nodes_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return how many nodes each pass reads."""
+    counts: list[int] = []
 
     def counting(*args: Any) -> Any:
-        nonlocal nodes_read
-        nodes_read += args[2] - args[0].stop
+        counts.append(args[2] - args[0].stop)
         return advanced(*args)
 
     monkeypatch.setattr(seed_pairs, "advanced", counting)
-    for end in (60, 131, 200, 259, 260):
+    return counts
+
+
+def test_a_chain_goes_on_from_what_was_kept_of_it(nodes_read: list[int]) -> None:
+    trials, kept = growing_line(), Kept()
+    for end, most in ((60, 60), (131, 131), (200, 80), (258, 68), (259, 2), (260, 20)):
         measured, nodes = measurements(trials[: 2 * end])
         whole = paired_steps(measured, nodes, EXACT, hazard=HAZARD)
         kept = decode(encode(kept))
-        nodes_read = 0
+        nodes_read.clear()
         grown = paired_steps(measured, nodes, EXACT, hazard=HAZARD, checkpoints=Checkpoints(kept))
         assert grown == whole
-    assert nodes_read <= 20
+        assert sum(nodes_read) <= most
     assert [s.likeliest for s in whole or () if s.probability > 0.95] == [40, 150, 225]
+
+
+def test_a_chain_of_coarse_values_seldom_begins_anew(nodes_read: list[int]) -> None:
+    random, kept, began = np.random.default_rng(7), Checkpoints(Kept()), 0
+
+    def shares_of_800(_: int, seed: int) -> float:
+        return round((LEVEL + 4 * A[seed] + random.normal() * SD) * 800) / 800
+
+    trials = line(shares_of_800, 3, range(135))
+    for end in range(121, 136):
+        nodes_read.clear()
+        paired_steps(*measurements(trials[: 3 * end]), EXACT, hazard=HAZARD, checkpoints=kept)
+        began += sum(nodes_read) > 20
+    assert began == 1
 
 
 def test_what_was_kept_of_a_chain_is_not_used_when_an_old_value_changed() -> None:
