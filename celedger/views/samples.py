@@ -56,9 +56,9 @@ class Sample:
         finite."""
         if self.n < 2 or not all(map(math.isfinite, self.values)):
             return math.nan
-        import statistics  # takes longer to import than many answers need
-
-        return statistics.stdev(self.values)
+        first = self.values[0]  # the mean of equal values is exactly that
+        mean = first + math.fsum(value - first for value in self.values) / self.n
+        return math.dist(self.values, [mean] * self.n) / math.sqrt(self.n - 1)
 
     def text(self) -> str:
         """Return `0.4132 ± 0.0021`."""
