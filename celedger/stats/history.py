@@ -283,11 +283,12 @@ def _blocks(jobs: Sequence[_Job]) -> Iterator[tuple[int, Sequence[_Job]]]:
         first = job.stretch.first if job.stretch is not None else 0
         waiting.setdefault((first, id(job.metric.nodes)), []).append(job)
     for (first, _), group in waiting.items():
+        metrics = [job.metric for job in group]
         rows, points = (
-            max(map(len, each))
-            for each in zip(*((j.metric.rows.sd, j.metric.grid.points) for j in group), strict=True)
+            max(len(m.rows.sd) for m in metrics),
+            max(len(m.grid.points) for m in metrics),
         )
-        each = rows * points * (len(group[0].metric.nodes) - first)
+        each = rows * points * (len(metrics[0].nodes) - first)
         size = max(1, min(BLOCK, _FLOATS // each))
         for at in range(0, len(group), size):
             yield first, group[at : at + size]

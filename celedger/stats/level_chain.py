@@ -309,19 +309,18 @@ class Messages:
     step: Floats
 
 
-def passes(anew: Floats, stays: Floats, earlier: Floats | None) -> Messages:
+def passes(anew: Floats, stays: Floats, earlier: Floats) -> Messages:
     """Run both passes.
 
     Args:
         anew: Probability of a step before each node and of the level after it, times the likelihood
-            of the node's values.
+            of the node's values. Of a chain's first node: of its level.
         stays: Probability of no step before the node, times the likelihood of its values given that
             the level is that of the node before.
-        earlier: The forward message of the node before the first one. None: a chain starts anew,
-            without a step.
+        earlier: The forward message of the node before the first one; 0 where there is none.
     """
     forward, evidence = np.empty_like(anew), np.empty(anew.shape[:2])
-    before = np.zeros_like(anew[0]) if earlier is None else earlier
+    before = earlier
     for x, new, same, sums in zip(forward, anew, stays, evidence, strict=True):
         np.multiply(before, same, out=x)
         x += new
@@ -337,7 +336,7 @@ def passes(anew: Floats, stays: Floats, earlier: Floats | None) -> Messages:
         if k:
             np.multiply(stays[k], scaled, out=backward[k - 1])
             backward[k - 1] += step[k][:, None]
-    if earlier is None:
+    if not earlier.any():
         step[0] = 0.0
     return Messages(forward, backward, evidence, step)
 

@@ -298,26 +298,24 @@ def run(block: Sequence[Prepared], first: int, earlier: Sequence[Floats] | None)
     widths = [len(metric.grid.points) for metric in block]
     hazard = block[0].hazard[first:, None, None]
     anew, stays = np.zeros((2, len(hazard), ends[-1], max(widths)))
-    before = None if earlier is None else np.zeros_like(anew[0])
+    before = np.zeros_like(anew[0])
     for i, (metric, likelihood) in enumerate(zip(block, likelihoods, strict=True)):
         place = slice(None), rows[i], slice(widths[i])
         np.multiply(likelihood.fresh.transpose(1, 0, 2), metric.grid.prior, out=anew[place])
         np.multiply(likelihood.same.transpose(1, 0, 2), 1 - hazard, out=stays[place])
-        if before is not None and earlier is not None:
-            before[rows[i], : widths[i]] = earlier[i]
-    anew *= hazard if before is not None else np.append(1.0, hazard[1:])[:, None, None]
+        if earlier is not None:
+            before[place[1:]] = earlier[i]
+    anew[first == 0 :] *= hazard[first == 0 :]  # a chain's first level is no step
     messages = level_chain.passes(anew, stays, before)
     result = []
     for i, metric in enumerate(block):
         place = slice(None), rows[i], slice(widths[i])
-        own = Messages(
-            messages.forward[place],
-            messages.backward[place],
-            messages.evidence[:, rows[i]],
-            messages.step[:, rows[i]],
-        )
+        of_levels = messages.forward[place], messages.backward[place]
+        sums = messages.evidence[:, rows[i]], messages.step[:, rows[i]]
         own_before = None if earlier is None else earlier[i]
-        result.append(_passed(metric, first, likelihoods[i], own, own_before))
+        result.append(
+            _passed(metric, first, likelihoods[i], Messages(*of_levels, *sums), own_before)
+        )
     return result
 
 
