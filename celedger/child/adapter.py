@@ -5,6 +5,7 @@ those. Standard library only."""
 from __future__ import annotations
 
 import functools
+import math
 import runpy
 import sys
 from collections.abc import Callable, Mapping
@@ -45,17 +46,28 @@ class Gathered:
             log(epoch=self._epoch, **report)
 
 
-def run_script(trainer: Any, adapt: Callable[[Any], object]) -> None:
+def run_script(trainer: Any, adapt: Callable[[Any, float], object]) -> None:
     """Run the script that stands on the command line after the module, and call `adapt` with every
-    trainer of this class that it makes."""
+    trainer of this class that it makes and the most epochs: `--epochs N` before the script."""
+    epochs = math.inf
+    if sys.argv[1] == "--epochs":
+        epochs = int(sys.argv[2])
+        del sys.argv[1:3]
     init = trainer.__init__
 
     @functools.wraps(init)
     def made(self: Any, *values: Any, **options: Any) -> None:
         init(self, *values, **options)
-        adapt(self)
+        adapt(self, epochs)
 
     trainer.__init__ = made
     del sys.argv[0]
     sys.path[0] = str(Path(sys.argv[0]).absolute().parent)
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    try:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    except Exception as error:
+        trace = error.__traceback__  # begins here and in `runpy`; show the script's part
+        while trace and trace.tb_next and trace.tb_frame.f_code.co_filename != sys.argv[0]:
+            trace = trace.tb_next
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        raise SystemExit(1) from None

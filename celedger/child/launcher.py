@@ -272,6 +272,10 @@ def _run(order: dict[str, Any], finder: Any) -> None:
     except SystemExit as end:
         if end.code not in (None, 0):
             raise
+    except Exception as error:  # as Python shows it, without the frame of this function
+        trace = error.__traceback__ and error.__traceback__.tb_next
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        raise SystemExit(1) from None
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     vars(main).clear()  # closes files that the script left open

@@ -1,10 +1,12 @@
 """For Lightning: `Trainer(logger=CeledgerLogger())`, or beside other loggers in a list. Reports the
 values of `self.log`, an epoch at a time; does nothing outside celedger.
 
-`python -m celedger.child.lightning SCRIPT …` runs a script with this logger in every trainer."""
+`python -m celedger.child.lightning SCRIPT …` runs a script with this logger in every trainer;
+`--epochs N` before the script ends each of them after N epochs at the latest."""
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 from celedger.child.adapter import Gathered, run_script
 
 # The two names of the library are two sets of classes: use the one that the script imports.
-if __name__ == "__main__" and b"pytorch_lightning" in Path(sys.argv[1]).read_bytes():
+if __name__ == "__main__" and (
+    b"pytorch_lightning" in Path(sys.argv[3 if sys.argv[1] == "--epochs" else 1]).read_bytes()
+):
     import pytorch_lightning as _  # noqa: F401
 if TYPE_CHECKING or "pytorch_lightning" not in sys.modules:
     from lightning.pytorch import Trainer
@@ -56,10 +60,13 @@ class CeledgerLogger(Logger):
         self._gathered.flush()
 
 
-def _add_logger(trainer: Trainer) -> None:
+def _adapt(trainer: Trainer, epochs: float) -> None:
+    asked = trainer.fit_loop.max_epochs  # None or -1 where the script sets no end
+    if epochs < (asked if asked is not None and asked >= 0 else math.inf):
+        trainer.fit_loop.max_epochs = int(epochs)
     if not any(isinstance(logger, CeledgerLogger) for logger in trainer.loggers):
         trainer.loggers = [*trainer.loggers, CeledgerLogger()]
 
 
 if __name__ == "__main__":
-    run_script(Trainer, _add_logger)
+    run_script(Trainer, _adapt)

@@ -30,9 +30,11 @@ _HIGHER = frozenset({
 _VALIDATION = frozenset({"val", "valid", "validation", "test", "eval", "dev"})
 _LATE = _VALIDATION | {"final", "best", "top"}
 _MOST_METRICS = 3
-_STEPS = 300
+_STEPS, _EPOCHS = 300, 5
 _SMALL = {  # options that say how long to train, and what a small training takes
-    **dict.fromkeys(("epochs", "num_epochs", "n_epochs", "max_epochs", "num_train_epochs"), 5),
+    **dict.fromkeys(
+        ("epochs", "num_epochs", "n_epochs", "max_epochs", "num_train_epochs"), _EPOCHS
+    ),
     **dict.fromkeys(
         ("steps", "max_steps", "num_steps", "iters", "max_iters", "iterations"), _STEPS
     ),
@@ -140,8 +142,10 @@ def propose(root: Path, names: Iterable[str]) -> TaskProposal | None:
     adapter = _ADAPTERS.get(best.library)
     script = f"{{tree}}/{best.name}"
     script = script if _PLAIN.fullmatch(best.name) else shlex.quote(script)
-    words = ["{python}", *([f"-m {adapter}"] if adapter else []), script]
-    words += [f"{best.spelling[name]}{{{name}}}" for name in options] + best.seed()
+    words = [f"{best.spelling[name]}{{{name}}}" for name in options]
+    if adapter and not options:  # the adapter ends the training
+        options, script = {"epochs": _EPOCHS}, f"--epochs {{epochs}} {script}"
+    words = ["{python}", *([f"-m {adapter}"] if adapter else []), script, *words, *best.seed()]
     if "output_dir" in best.options:  # else it writes into the checkout
         words += [f"{best.spelling['output_dir']}{{out}}"]
     logged = [n for s in (sources if adapter else [best]) for n in s.logged]

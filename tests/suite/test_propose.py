@@ -123,6 +123,7 @@ class Ours(Trainer):
 (arguments,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()
 Ours(model, arguments, eval_dataset=data).train()
 """
+SMALL = "--epochs {epochs} {tree}/train.py"  # no option makes it short
 PARSED = "--num_train_epochs {num_train_epochs} --seed {seed} --output_dir {out}"
 DELEGATES = """\
 import ours
@@ -135,8 +136,8 @@ if __name__ == '__main__':
     ("text", "words", "metrics"),
     [
         (REPORTS, "{tree}/train.py {seed}", {"val_loss": "lower"}),
-        (LIGHTNING, "-m celedger.child.lightning {tree}/train.py", {"valid/accuracy": "higher"}),
-        (TRANSFORMERS, "-m celedger.child.huggingface {tree}/train.py", {"eval_loss": "lower"}),
+        (LIGHTNING, f"-m celedger.child.lightning {SMALL}", {"valid/accuracy": "higher"}),
+        (TRANSFORMERS, f"-m celedger.child.huggingface {SMALL}", {"eval_loss": "lower"}),
         (
             PARSES,
             f"-m celedger.child.huggingface {{tree}}/train.py {PARSED}",

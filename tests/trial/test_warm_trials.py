@@ -58,4 +58,8 @@ def test_a_failing_warm_trial_says_why(tmp_path: Path) -> None:
     for record in trials(project.root):
         assert record.outcome is not None and record.outcome.kind is OutcomeKind.FAILED
         assert record.outcome.message == "exit status 1: RuntimeError: no model today"
+        # As Python shows it: the frames of the launcher came first.
+        text = (project.root / record.outcome.log).read_text()
+        frames = [line for line in text.splitlines() if line.startswith("  File")]
+        assert "fit.py" in frames[0] and "launcher" not in text
         assert record.rules["duration"] == "warm"
