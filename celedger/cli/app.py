@@ -22,6 +22,7 @@ from celedger.cli import unix, verbs
 from celedger.cli.session import Options
 from celedger.cli.unix import complain
 
+_TOO_MUCH = re.compile(r"Got unexpected extra argument\S* \((.*)\)")
 _COMPLETE = "_CELEDGER_COMPLETE"  # set by the completion of a shell
 
 
@@ -132,6 +133,7 @@ def _guarded(arguments: Sequence[str]) -> int:
             else:
                 words = re.sub(r"a valid int(eger)?( range)?\b", "a whole number", message())
                 words = re.sub(r"a valid float( range)?\b", "a number", words)
+                words = _TOO_MUCH.sub(r"\1 is too much here; a range is one word, A..B", words)
                 complain(f"{words} (see `{path} --help`)")
             return Status.USAGE
         return _crashed(error)

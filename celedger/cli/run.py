@@ -154,7 +154,8 @@ def run(
                     f"celedger: warning: {name} {', '.join(silent)}: no trial had a value; a "
                     "training of very few or short steps has none (docs/suites.md)"
                 )
-        if standings and all(each.standing is Standing.FIRST for each in standings):
+        measured = any(record.ok for record in records)
+        if measured and all(each.standing is Standing.FIRST for each in standings):
             note("celedger: first measurement: there is nothing to compare with yet")
         for incident in state.incidents:
             if not is_range and incident.seen_at == newest.sha and incident.is_searchable:

@@ -5,6 +5,7 @@ streams that may be closed, full or unreadable. Must not know what the program d
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import time
@@ -13,6 +14,7 @@ from contextlib import suppress
 from celedger.base import files
 from celedger.base.errors import Status
 
+_LONG = re.compile(r"(\S{200})\S{100,}")  # a word that no screen needs; a long path passes
 _ECHO = 1.0  # seconds in which a wrapper (make, uv run) passes on the Ctrl-C that we have had
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _interrupted: float | None = None
@@ -61,9 +63,10 @@ def deaf() -> None:
 
 
 def complain(text: str) -> None:
-    """One line on stderr, whatever the text contains, if anybody still reads there."""
+    """Print one line on stderr, whatever the text contains, if anybody still reads there."""
+    text = _LONG.sub(lambda word: f"{word[1]}…", " ".join(text.splitlines()))
     try:
-        print(f"celedger: {' '.join(text.splitlines())}", file=sys.stderr, flush=True)
+        print(f"celedger: {text}", file=sys.stderr, flush=True)
     except OSError:
         _silence(2)
 

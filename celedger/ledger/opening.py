@@ -381,7 +381,7 @@ def _read_only(path: Path) -> LedgerError:
     closed = path if os.access(path.parent, os.W_OK) else path.parent
     return LedgerError(
         f"{closed} is read-only, and the ledger must be written to",
-        "make it writable; `log`, `status` and `report` work as it is",
+        "make it writable; `log`, `status` and `report -o FILE` work as it is",
     )
 
 

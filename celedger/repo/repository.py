@@ -434,6 +434,9 @@ class Repository:
             )
         if ".." in revision and not revision.startswith(":"):
             return UnknownRevision(f"{revision!r} is a range: one commit is wanted here")
+        if os.path.isfile(self.worktree / revision):  # noqa: PTH113 (of any text, never raises)
+            hint = f"git log --oneline -- {shlex.quote(revision)}"
+            return UnknownRevision(f"{revision!r} is a file, not a commit", hint)
         close = difflib.get_close_matches(re.split(r"[~^@:]", revision)[0], self._refs(), n=3)
         hint = f"did you mean {' or '.join(close)}?" if close else "git log --oneline --all"
         if not close and self.shallow_boundary():

@@ -84,7 +84,8 @@ def find(name: str | None, config: Config, repo_root: Path) -> Path:
         raise SuiteError(cause, "--suite NAME" if suites else "`celedger init`, or --suite NAME")
     if "\0" not in name:
         if os.sep in name or name in (".", ".."):
-            for folder in (Path(name).expanduser(), repo_root / name):
+            for path in (Path(name).expanduser(), repo_root / name):
+                folder = path.parent if path.name == FILE else path
                 if (folder / FILE).is_file():
                     return folder.resolve()
             raise SuiteError(f"{name} is no suite: it has no {FILE}")
@@ -305,8 +306,9 @@ def _commands(
         for word in words:
             script = word.removeprefix("{suite}/")
             if script != word and "{" not in script and not (folder / script).exists():
-                names = sorted(path.name for path in folder.iterdir())
-                body.fail(f"{where} names {word!r}, which is not there", closest(script, names))
+                names = sorted(path.name for path in folder.iterdir() if path.name != FILE)
+                hint = closest(script, names) if names else f"{folder} has no script"
+                body.fail(f"{where} names {word!r}, which is not there", hint)
         lines.append(Command(name, words))
     return used, tuple(lines)
 

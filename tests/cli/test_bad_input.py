@@ -128,8 +128,10 @@ def test_a_shallow_clone(tell: Tell, trained: Project, tmp_path: Path) -> None:
         (["run", "--", "-x"], "unknown revision '-x'"),
         (["run", ""], "unknown revision ''"),
         (["run", "a\nb"], "unknown revision"),
+        (["run", "a" * 5000], "aaa… ("),
         (["run", "\udcff"], "unknown revision"),
         (["run", "HEAD:model.py"], "HEAD:model.py"),
+        (["run", "model.py"], "'model.py' is a file, not a commit (git log --oneline -- model.py)"),
         (["run", "main..main~2"], "did you mean main~2..main?"),
         (["run", "main..main"], "the same commit"),
         (["run", "--suite", "nope"], "there is no suite 'nope'"),
@@ -142,12 +144,14 @@ def test_a_shallow_clone(tell: Tell, trained: Project, tmp_path: Path) -> None:
         (["run", "fit"], "'fit' is a task, not a commit (type `celedger run --task fit`)"),
         (["run", "--nope"], "No such option"),
         (["nope"], "No such command"),
+        (["run", "main~1", "main"], "main is too much here; a range is one word, A..B"),
         (["bisect", "main"], "write GOOD..BAD"),
         (["bisect", "side..main"], "side is not an ancestor of main"),
         (["bisect", "main~2...main"], "write GOOD..BAD"),
         (["bisect", "main..main"], "the same commit"),
         (["bisect", "main..main~2"], "did you mean main~2..main?"),
         (["bisect", "main~2..main", "--metric", "nope"], "'nope'"),
+        (["bisect", "main~2..main", "--metric", "val_los"], "did you mean 'val_loss'?"),
         (["bisect", "main~2..main", "--metric", "rss"], "has no direction"),
         (["bisect", "main~2..main", "--task", "nope"], "has no task 'nope'"),
         (["diff", "main"], "write A..B"),
@@ -206,6 +210,27 @@ def test_a_suite_file_that_is_no_file(tell: Tell, project: Project, what: str) -
         what
     ]()
     assert_one_line(tell(project.root, "run"), 129, "tiny/suite.toml is not a file")
+
+
+def test_the_file_of_a_suite_stands_for_its_folder(tell: Tell, project: Project) -> None:
+    """ "suite.toml is no suite: it has no suite.toml"."""
+    project.history([1.0])
+    assert tell(project.root, "run", "--suite", "suites/tiny/suite.toml").status == 0
+
+
+def test_what_could_not_be_built_is_no_first_measurement(tell: Tell, project: Project) -> None:
+    project.history([1.0])
+    suite = SUITE.replace('name = "tiny"', 'name = "tiny"\nbuild = ["false"]', 1)
+    (project.root / "suites" / "tiny" / "suite.toml").write_text(suite)
+    done = tell(project.root, "run")
+    assert done.status == 125 and "first measurement" not in done.err
+
+
+def test_a_suite_without_scripts_names_none(tell: Tell, project: Project) -> None:
+    """ "which is not there (known: suite.toml)"."""
+    project.history([1.0])
+    (project.root / "suites" / "tiny" / "fit.py").unlink()
+    assert_one_line(tell(project.root, "run"), 129, "which is not there", "tiny has no script")
 
 
 def test_files_of_windows_are_read(tell: Tell, project: Project) -> None:

@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from celedger.base.config import closest
 from celedger.base.errors import CannotJudge, UsageError, command
 from celedger.base.model import (
     CLOCKED,
@@ -158,8 +159,8 @@ def must_be_judged(tasks: Sequence[Task], metric: str | None) -> None:
         return
     named = [each for task in tasks if (each := task.metric(metric)) is not None]
     if not named:
-        have = ", ".join(m.name for m in tasks[0].metrics if m.direction is not Direction.INFO)
-        raise UsageError(f"no task has a judged metric {metric!r}", f"there are {have}")
+        judged = [m.name for m in tasks[0].metrics if m.direction is not Direction.INFO]
+        raise UsageError(f"no task has a judged metric {metric!r}", closest(metric, judged))
     if all(each.direction is Direction.INFO for each in named):
         raise UsageError(
             f"{metric!r} has no direction, so nothing is worse",
