@@ -77,6 +77,8 @@ def _of_pairs(belief: Belief, pairs: Pairs, share: Floats, columns: list[int]) -
     mean, sd = (part[:, heavy] for part in pairs.predict(belief.group, columns))
     low, high, finest = (mean - 4 * sd).min(), (mean + 4 * sd).max(), sd.min()
     x = np.linspace(low, high, int(np.clip(2 * (high - low) / finest, *NODES)))
+    # Between levels 1,000 sd apart the nodes miss the peaks: blurred ones still tell the sides.
+    sd = np.maximum(sd, x[1] - x[0])
     own = np.log(sd) + 0.5 * np.log(2 * np.pi * np.e)  # entropies, in nats
     on = (1 - share) * weight, share * weight
     told = np.zeros((len(share), len(columns) + 1))

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from celedger.base.errors import RepositoryError
-from celedger.base.model import Commit, TrialRecord
+from celedger.base.model import Commit, Task, TrialRecord
 from celedger.judge.bisection.bisect_loop import Aim, Proposal, drive
 from celedger.judge.bisection.bisect_report import Report, conclude
 from celedger.judge.bisection.equal_commits import classify
@@ -245,7 +245,7 @@ class _Search:
 
     def _cost(self) -> choice.Cost:
         tried = frozenset(map(self._classes.position, self.records))
-        return choice.Cost(self._seconds, build_seconds(self.records), tried)
+        return choice.Cost(self._seconds, build_seconds(self._task, self.records), tried)
 
     def _beside(self, under_way: Sequence[Proposal]) -> UnderWay:
         positions = (self._classes.at(self._position(each)) for each in under_way)
@@ -335,9 +335,12 @@ class _Search:
         return until
 
 
-def build_seconds(records: Sequence[TrialRecord]) -> float:
-    """Return the usual time that a commit's first trial takes beyond its commands: checkout and
-    build, which are kept for the later ones. Of trials that ended well; 0 where there is none."""
+def build_seconds(task: Task, records: Sequence[TrialRecord]) -> float:
+    """Return the usual time that a commit's first trial takes beyond its commands: the build, which
+    is kept for the later ones. Of trials that ended well; 0 where there is none, or no build: what
+    the first trial waits for then is the import of `preload`, which no commit makes cheaper."""
+    if not task.build and not task.venv:
+        return 0.0
     first: dict[str, TrialRecord] = {}
     for record in sorted(records, key=lambda r: r.trial.started):
         first.setdefault(record.trial.commit, record)
