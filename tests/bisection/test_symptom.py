@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -88,13 +87,13 @@ def test_crashes_at_one_step_in_one_frame_are_at_one_place() -> None:
     assert not at_one_place([unknown] * 3)
 
 
-def test_what_is_computed_is_searched_before_what_a_clock_tells_as_well() -> None:
-    """A step time that was 90 % longer took 42 trials where a loss of its incident took 13."""
+@pytest.mark.parametrize("kind", [Kind.QUALITY, Kind.WORK])
+def test_what_is_computed_is_searched_before_what_a_clock_tells_as_well(kind: Kind) -> None:
+    """A step time that was 90 % longer took 42 trials where a loss of its incident took 13. On a
+    busy machine the time between steps went from 35 to 65 ms, processor time was the same."""
     lower = Direction.LOWER
-    clock, loss = Metric("step_time", "s", lower, Kind.SPEED), Metric("loss", "", lower)
-    task = Task(
-        "s", "t", (Command("run", ("true",)),), metrics=(clock, replace(loss, kind=Kind.QUALITY))
-    )
+    metrics = Metric("step_time", "s", lower, Kind.SPEED), Metric("other", "", lower, kind)
+    task = Task("s", "t", (Command("run", ("true",)),), metrics=metrics)
     ledger = SimpleNamespace(usual_seconds=lambda _: 2.0, summaries=lambda *_, **__: [])
     bench: Any = SimpleNamespace(
         ledger=ledger, environments={"t": SimpleNamespace(fingerprint="e")}
@@ -103,7 +102,7 @@ def test_what_is_computed_is_searched_before_what_a_clock_tells_as_well() -> Non
         IncidentMetric("s", "t", m.name, 1.0, 2.0, 1.0, 0.9, 1.1, "", m.kind.value, "open", True)
         for m in task.metrics
     ]
-    assert [name for _, name in most_telling(bench, moved, [task])] == ["loss"]
+    assert [name for _, name in most_telling(bench, moved, [task])] == ["other"]
 
 
 def test_telemetry_that_only_seems_worse_is_searched_where_it_is_named() -> None:
