@@ -127,13 +127,15 @@ def _guarded(arguments: Sequence[str]) -> int:
             return Status.FAILED
         message = getattr(error, "format_message", None)
         if message is not None:  # what typer (or its click) says of a wrong command line
-            path = getattr(getattr(error, "ctx", None), "command_path", "celedger")
+            verb = getattr(error, "ctx", None)
+            path = getattr(verb, "command_path", "celedger")
             if type(error).__name__ == "NoArgsIsHelpError":
                 print(message(), file=sys.stderr)
             else:
                 words = re.sub(r"a valid int(eger)?( range)?\b", "a whole number", message())
                 words = re.sub(r"a valid float( range)?\b", "a number", words)
-                words = _TOO_MUCH.sub(r"\1 is too much here; a range is one word, A..B", words)
+                if verb is not None and re.search(r"\w\.\.\w", verb.get_usage()):
+                    words = _TOO_MUCH.sub(r"\1 is too much here; a range is one word, A..B", words)
                 complain(f"{words} (see `{path} --help`)")
             return Status.USAGE
         return _crashed(error)
