@@ -340,7 +340,7 @@ def describe(cell: Cell, answers: list[Answer]) -> dict[str, object]:
         row["seconds"] = round(float(seconds.mean()))
     row["ms"] = round(1e3 * float(np.mean([a.seconds for a in answers])), 1)
     row["size"] = round(float(np.mean([a.size for a in answers])), 2)
-    for state in ("nothing changed", "searching"):
+    for state in ("nothing-changed", "searching"):
         row[state] = sum(a.state == state for a in answers)
     row["sure"] = round(float(np.mean([a.sure for a in answers])), 3)
     return row

@@ -114,8 +114,5 @@ def parted(lineage: Lineage, groups: Iterable[Collection[int]]) -> Bools:
     apart = np.zeros(len(lineage), dtype=bool)
     for places in groups:
         split = lineage.split(sorted(places))
-        all_bad: Bools = np.all(split.bad, axis=1)
-        any_bad: Bools = np.any(split.bad, axis=1)
-        both: Bools = any_bad & ~all_bad
-        apart |= both[split.group]
+        apart |= np.any(split.bad[:, 1:] != split.bad[:, :1], axis=1)[split.group]
     return apart

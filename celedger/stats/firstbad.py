@@ -284,7 +284,7 @@ class Phase(Enum):
     FOUND = "found"
     SET = "set"
     """Only commits that cannot be tested separate what is left."""
-    NOTHING_CHANGED = "nothing changed"
+    NOTHING_CHANGED = "nothing-changed"
     GRADUAL = "gradual"
     """Several commits in a row each moved the level a little."""
 
@@ -332,15 +332,7 @@ class Posterior:
     def effect(self) -> float:
         """Bad level - good level, in the values' unit (a rate of failures where binary), nan
         while every reading is the same."""
-        return self._effect[0]
-
-    @property
-    def effect_low(self) -> float:
-        return self._effect[1]
-
-    @property
-    def effect_high(self) -> float:
-        return self._effect[2]
+        return self.effect_range[0]
 
     @property
     def by_seed(self) -> bool:
@@ -360,7 +352,8 @@ class Posterior:
         return self.belief.fit.spread(self.belief.group)
 
     @cached_property
-    def _effect(self) -> tuple[float, float, float]:
+    def effect_range(self) -> tuple[float, float, float]:
+        """The effect and the ends of its interval."""
         if self.belief is None:
             return float(np.nan), float(np.nan), float(np.nan)
         return self.belief.fit.effect(self.belief.group, self.confidence)
@@ -473,27 +466,19 @@ def _posterior(
 
 
 def _fit(
-    question: Question,
-    table: Table,
-    sites: Sites,
-    bad: Bools,
-    log_prior: Floats,
+    question: Question, table: Table, sites: Sites, bad: Bools, log_prior: Floats,
     sure: float | None,
-) -> Fit:
+) -> Fit:  # fmt: skip
     if sure is not None:
         return fit_rates(sites, bad, question.asked, sure)
     noise, unit = question.noise or NoisePrior(0.0, 0.0), table.unit
     if noise.sd > 0:
         noise = NoisePrior(min(max(noise.sd / unit, 1 / MOST_RANGES), MOST_RANGES), noise.dof)
+    floor = min(question.floor / unit, MOST_RANGES)
     fitted = fit(
-        sites,
-        bad,
-        log_prior,
-        noise=noise,
-        resolution=table.resolution,
-        floor=min(question.floor / unit, MOST_RANGES),
+        sites, bad, log_prior, noise=noise, resolution=table.resolution, floor=floor,
         selected=question.selected,
-    )
+    )  # fmt: skip
     return replace(fitted, unit=unit)
 
 
@@ -510,12 +495,9 @@ def _table(question: Question, evidence: Evidence) -> tuple[Table | None, bool]:
 
 
 def _answer(
-    question: Question,
-    evidence: Evidence,
-    probability: Floats,
-    no_change: float,
+    question: Question, evidence: Evidence, probability: Floats, no_change: float,
     belief: Belief | None,
-) -> Posterior:
+) -> Posterior:  # fmt: skip
     """Name the leader, the credible set and the state."""
     tested, hidden = question.tested(evidence), question.hidden(evidence)
     classes = inseparable(question.lineage, hidden)
@@ -527,7 +509,9 @@ def _answer(
     first = np.flatnonzero(classes == order[0])
     leader = int(first[::-1][np.argmax(probability[first][::-1])])
 
-    enough = _enough(evidence, question.lineage.bad)
+    places = [reading.position for reading in evidence.readings]
+    enough = places.count(GOOD) >= FEWEST_GOOD
+    enough = enough and places.count(question.lineage.bad) >= FEWEST_BAD
     state = Phase.SEARCHING
     noise = question.noise
     alone = noise is not None and noise.sd == 0 and noise.dof >= MOST_SPARED
@@ -548,11 +532,6 @@ def _answer(
         state = Phase.FOUND if alone else Phase.SET
         candidates = (leader,) if alone else tuple(int(i) for i in first if probability[i] > 0)
     return Posterior(probability, no_change, leader, candidates, question.confidence, state, belief)
-
-
-def _enough(evidence: Evidence, bad: int) -> bool:
-    places = [reading.position for reading in evidence.readings]
-    return places.count(GOOD) >= FEWEST_GOOD and places.count(bad) >= FEWEST_BAD
 
 
 def equal_pairs(evidence: Evidence, bad: int) -> int:

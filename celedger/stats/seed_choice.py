@@ -121,7 +121,7 @@ def place_bits(belief: Belief, positions: list[int], share: Floats, columns: lis
     for k, (before, after) in enumerate(sides):
         members = held == k
         if (mass := belief.located[members].sum()) > 0.01:
-            part = _binary(share[:, members] @ belief.located[members] / mass) * mass
+            part = binary(share[:, members] @ belief.located[members] / mass) * mass
             result += part[:, None] * differing(bits, before, after)[[*columns, -1]]
     return result
 
@@ -135,7 +135,7 @@ def _step_bits(belief: Belief, steps: Steps, positions: list[int], columns: list
     row, at = np.nonzero(np.array(positions)[:, None] == belief.table.positions)
     has = steps.known @ bits.of_seed > 0
     mass = np.bincount(steps.held + 1, belief.located, len(steps.pairs) + 1)[1:].astype(float)
-    for doubt, pair in zip(_binary(mass), steps.pairs, strict=True):
+    for doubt, pair in zip(binary(mass), steps.pairs, strict=True):
         pairs = 1 + int((has[pair[0]] & has[pair[1]]).sum())
         for here, other in (pair, pair[::-1]):
             lacks = bits.asked & ~has[here]
@@ -181,6 +181,7 @@ def lacking_partner(belief: Belief) -> tuple[int, int] | None:
     return min(lacking)[::-1] if lacking else None
 
 
-def _binary(chance: Floats) -> Floats:
+def binary(chance: Floats) -> Floats:
+    """Return the entropy of a coin, in bits."""
     p = np.clip(chance, 1e-12, 1 - 1e-12)
     return np.asarray(-(p * np.log2(p) + (1 - p) * np.log2(1 - p)))

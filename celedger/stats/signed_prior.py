@@ -14,7 +14,7 @@ import numpy as np
 from celedger.stats.arrays import Bools, Floats, Ints
 from celedger.stats.equal_bits import parted
 from celedger.stats.lineage import GOOD, Lineage, unpack
-from celedger.stats.seed_choice import entropy
+from celedger.stats.seed_choice import binary, entropy
 
 SHOWN, HIDDEN = 6.5, 3.5
 """Beta prior of the chance that a first bad commit shows in its signature. 78 of 94 planted faults
@@ -146,7 +146,7 @@ class SignedRange:
         share = visible / np.maximum(visible + hidden, 1e-300)
         changes = np.clip(self._changes[:, group] * size, 1.0, size)
         after = (
-            _binary(share) + share * np.log2(changes)
+            binary(share) + share * np.log2(changes)
             + (1 - share) * np.log2(np.maximum(size - changes, 1.0))
         )  # fmt: skip
         gain = mass * np.maximum(np.log2(size) - after, 0.0)
@@ -175,9 +175,3 @@ class SignedRange:
         made_bad[[p for p in {*self.digests, *self.closed} if p != GOOD]] = np.inf
         at = int(np.argmin(np.abs(made_bad - mass.sum() / 2)))
         return at if 0 < made_bad[at] < mass.sum() * (1 - 1e-9) else None
-
-
-def _binary(p: Floats) -> Floats:
-    """Return the entropy of a coin, in bits."""
-    p = np.clip(p, 1e-12, 1 - 1e-12)
-    return np.asarray(-p * np.log2(p) - (1 - p) * np.log2(1 - p))

@@ -107,7 +107,8 @@ def test_what_is_named_made_it_worse_in_all_of_its_interval() -> None:
     good, bad = (0.0, 1.0, 0.4, 3.0, 0.1), (1.2, 4.1, 0.9)
     rows = [firstbad.Reading(p, v) for p, own in ((GOOD, good), (0, bad)) for v in own]
     answer = firstbad.posterior(firstbad.Question(Lineage.line(1)), firstbad.Evidence(tuple(rows)))
-    assert 0 < answer.effect_low < answer.effect < answer.effect_high
+    _, low, high = answer.effect_range
+    assert 0 < low < answer.effect < high
 
 
 def test_the_level_before_the_named_commit_is_its_neighbours() -> None:

@@ -373,7 +373,8 @@ def test_a_clear_effect_and_its_interval_are_told() -> None:
     source = random.Random(2)
     some = tuple(Reading(p, 5.0 * (p >= 8) + source.gauss(0, 1)) for p in range(-1, 16))
     answer = posterior(Question(LINE), Evidence(some))
-    assert answer.effect_low < 5 < answer.effect_high
+    _, low, high = answer.effect_range
+    assert low < 5 < high
     assert 4 < answer.effect < 6 and 0.6 < answer.noise < 1.6
 
 

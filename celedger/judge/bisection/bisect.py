@@ -18,12 +18,7 @@ from celedger.judge.bisection.equal_commits import classify
 from celedger.judge.bisection.one_metric import Track
 from celedger.judge.bisection.other_steps import NO_STEP_PRIOR, part, worse_between
 from celedger.judge.bisection.planner import Limits, SearchStep, search
-from celedger.judge.bisection.rehearsal import (
-    GuiltyHunks,
-    explained_places,
-    guilty_hunks,
-    rehearse,
-)
+from celedger.judge.bisection.rehearsal import GuiltyHunks, explained_places, guilty_hunks, rehearse
 from celedger.judge.bisection.signing import Signing, signer_of
 from celedger.judge.bisection.symptom import (
     CHOOSING,

@@ -181,15 +181,6 @@ class Report:
         return f"{what}: undecided among {len(self.culprits)} commits"
 
 
-_STATUS = {
-    firstbad.Phase.FOUND: "found",
-    firstbad.Phase.SET: "set",
-    firstbad.Phase.NOTHING_CHANGED: "nothing-changed",
-    firstbad.Phase.GRADUAL: "gradual",
-    firstbad.Phase.SEARCHING: "undecided",
-}
-
-
 # Probability that nothing changed from which a commit that is worse than both ends is the answer.
 _ALIKE = 0.5
 
@@ -233,8 +224,8 @@ def _as_rehearsed(ledger: Ledger, report: Report) -> Report:
     ]  # fmt: skip
     if not earlier or earlier[-1].culprits[0] != report.culprits[0].sha:
         return report
-    done = _rehearsal(earlier[-1].report["rehearsal"])
-    return _told_by(report, done)
+    done: Any = earlier[-1].report["rehearsal"]
+    return _told_by(report, Rehearsal(**done))
 
 
 def _told_by(report: Report, done: Rehearsal) -> Report:
@@ -266,7 +257,8 @@ def _report(
     symptom, evidence, posterior = track.symptom, track.evidence, track.posterior
     metric, commits = symptom.metric, history.commits
     sign = metric.direction.sign if metric is not None else 1
-    status = _STATUS[posterior.state]
+    is_open = posterior.state is firstbad.Phase.SEARCHING
+    status = "undecided" if is_open else posterior.state.value
     nothing = status == "nothing-changed"
     order = list(posterior.candidates)
     if status != "gradual":
@@ -331,7 +323,7 @@ def _effect(track: Track, sign: int, steps: Sequence[Rest]) -> tuple[float, floa
     Where noise is the seed's, equal seeds tell it side by side; with further steps only the named
     commit's neighbours tell of it, and of a slope what lies beyond it."""
     posterior, question = track.posterior, track.question
-    effect = posterior.effect, posterior.effect_low, posterior.effect_high
+    effect = posterior.effect_range
     sides = neighbours(question, track.evidence, posterior.leader, steps)
     if posterior.gradual:
         first, last = posterior.candidates[0], posterior.candidates[-1]
@@ -390,16 +382,12 @@ def restored(stored: BisectRecord, commits: Mapping[str, Commit]) -> Report:
         "between": between and Between(**{**between, "commit": commits[between["commit"]]}),
         "readings": tuple((int(at), float(value)) for at, value in _rows(fields, "readings")),
     }
-    if (done := fields.get("rehearsal")) is not None:
-        fields["rehearsal"] = _rehearsal(done)
+    done: Any = fields.get("rehearsal")
+    fields["rehearsal"] = done and Rehearsal(**done)
     fields["agreements"] = tuple(Agreement(**row) for row in _rows(fields, "agreements"))
     for name in ("posterior", "untestable", "steps", "compared"):
         fields[name] = tuple(_rows(fields, name))
     return Report(**{"stopped": 0, "ran": "", **fields})  # type: ignore[arg-type]
-
-
-def _rehearsal(fields: Any) -> Rehearsal:
-    return Rehearsal(**fields)
 
 
 def _rows(fields: Mapping[str, Any], name: str) -> list[Any]:

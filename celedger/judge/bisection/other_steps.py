@@ -109,10 +109,7 @@ def _among(
 
 
 def _step(
-    question: firstbad.Question,
-    evidence: firstbad.Evidence,
-    start: int,
-    inside: Sequence[int],
+    question: firstbad.Question, evidence: firstbad.Evidence, start: int, inside: Sequence[int]
 ) -> Rest | None:
     """Return the likeliest step of either sign among the positions `inside`, of which `start` is
     the good end; its share left open."""
@@ -130,7 +127,7 @@ def _step(
     before = question.lineage.parents[inside[min(answer.candidates)]]
     after = max((p for p in before if p in inside), default=start)
     by = inside[max(answer.candidates)]
-    low, high = sorted((sign * answer.effect_low, sign * answer.effect_high))
+    low, high = sorted(sign * end for end in answer.effect_range[1:])
     return Rest(after, by, probability, sign * answer.effect, low, high, 0.0)
 
 
@@ -191,10 +188,7 @@ t is 4.3 then, and 12.7 with two."""
 
 
 def neighbours(
-    question: firstbad.Question,
-    evidence: firstbad.Evidence,
-    leader: int,
-    steps: Sequence[Rest],
+    question: firstbad.Question, evidence: firstbad.Evidence, leader: int, steps: Sequence[Rest]
 ) -> tuple[Readings, Readings]:
     """Return the readings just before and just after the leader: those that no further step parts
     from it."""
@@ -257,4 +251,4 @@ def effect_between(
         for r in group
     ]
     local = firstbad.posterior(alone, firstbad.Evidence(tuple(readings)))
-    return local.effect, local.effect_low, local.effect_high
+    return local.effect_range

@@ -252,11 +252,7 @@ class _Search:
         return UnderWay(tuple(positions), self._workers)
 
     def _proposal(
-        self,
-        pick: choice.Choice,
-        aim: Aim,
-        wanting: Sequence[Track],
-        under_way: Sequence[Proposal],
+        self, pick: choice.Choice, aim: Aim, wanting: Sequence[Track], under_way: Sequence[Proposal]
     ) -> Proposal:
         """Return the chosen trial, or one of the commit that stands for its own; with the chosen
         seed, unless that runs there now."""
