@@ -119,6 +119,8 @@ class World:
     """Trials from the first step on end with NaN."""
     untestable: float = 0.0
     """Share of commits whose build fails, the ends left out."""
+    stretch: int = 0
+    """So many commits in a row have a build that fails, the first step in their middle."""
     jitter: float = 0.0
     """sd of each commit's own effect, which the next commit does not inherit."""
     wander: float = 0.0
@@ -179,6 +181,8 @@ WORLDS = {
     "collapse-rate": World(steps=(0.0,), collapse=(0.05, 0.6)),
     "untestable-10": World(untestable=0.1),
     "untestable-30": World(untestable=0.3),
+    "stretch-20": World(steps=(4.0,), stretch=20),
+    "stretch-20-merges": World(steps=(4.0,), stretch=20, shape="merges"),
     "jitter": World(jitter=0.14),
     "ramp": World(ramp=0.2),
     "merges": World(shape="merges"),
@@ -332,6 +336,9 @@ class Case:
         effects[list(self.steps)] += self.sizes
         self.levels = self.range.reach @ effects + world.jitter * random.standard_normal(n)
         self._untestable = random.random(n) < world.untestable
+        if world.stretch:
+            middle = self.steps[0] + 1 - world.stretch // 2
+            self._untestable[max(middle, 0) : max(middle, 0) + world.stretch] = True
         self._untestable[-1] = False
         self._draws: dict[tuple[object, ...], np.ndarray] = {}
         redraws = random.random(n) < (world.redraw or 0.0)

@@ -547,16 +547,13 @@ def _gains(
 
 
 def _testable(positions: list[int], tested: set[int], hidden: frozenset[int]) -> Floats:
-    """(P,) chance that a commit can be tested: neighbours of broken commits are often broken,
-    so that each failure moves the next attempt further away."""
+    """(P,) chance that a commit can be tested: neighbours of broken commits are often broken, and
+    more so the more of them are broken with none between that runs."""
     if not hidden:
         return np.ones(len(positions))
-    broken = np.array(sorted(hidden))
-    chance = np.ones(len(positions))
-    for row, position in enumerate(positions):
-        if position in tested:
-            continue
-        distance = np.abs(broken - position)
-        near = int((distance <= 8 * distance.min()).sum())
-        chance[row] = distance.min() / (distance.min() + 0.5 * near)
-    return chance
+    broken, places = np.array(sorted(hidden)), np.array(positions)
+    distance = np.abs(broken - places[:, None])
+    stretch = np.searchsorted(sorted(tested), broken)
+    nearest = np.bincount(stretch)[stretch[distance.argmin(axis=1)]]
+    chance = distance.min(axis=1) / (distance.min(axis=1) + 0.5 * nearest)
+    return np.where(np.isin(places, list(tested)), 1.0, chance)

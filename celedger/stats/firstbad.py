@@ -17,7 +17,7 @@ they are the same in all stories, so their units cancel.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
@@ -30,7 +30,7 @@ from celedger.stats.arrays import Bools, Floats, Ints
 from celedger.stats.failure_rates import SURE, fit_rates
 from celedger.stats.levels import Fit, fit
 from celedger.stats.likelihood import FAR, Sites
-from celedger.stats.lineage import GOOD, Lineage, Split
+from celedger.stats.lineage import GOOD, Lineage, Split, unpack
 from celedger.stats.noise import NoisePrior as NoisePrior
 from celedger.stats.tails import t_test
 from celedger.stats.worlds import EXACT, PAIRED, Table, Worlds, failures, tabulate, weigh
@@ -221,6 +221,9 @@ MOST_SPARED = 6
 """Seeds that are tried at both ends before nothing is said to have changed because none differs,
 unless so many repeats of other commits did not depend on theirs. That is .9 sure: a change may
 spare them all (equal_seeds.UNTOUCHED), and .95 would take 13."""
+HALVED = 2
+"""So many trials beyond those that halve a stretch presume that none of its commits can be tested.
+Of scattered ones, three in ten, the five for a stretch of eight all fail one time in 400."""
 FEWEST_GOOD, FEWEST_BAD = 2, 1
 """Readings at the ends before anything else is asked."""
 
@@ -581,12 +584,31 @@ def inseparable(lineage: Lineage, untestable: frozenset[int]) -> Ints:
         key = frozenset({-1 - position})  # a class of its own
         if position in untestable and children[position]:
             first, *others = children[position]
-            if all(lineage.descends(other, first) for other in others):
+            key = frozenset(int(classes[child]) for child in children[position])
+            if len(key) == 1 or all(lineage.descends(other, first) for other in others):
                 classes[position] = classes[first]
                 continue
-            key = frozenset(int(classes[child]) for child in children[position])
         classes[position] = numbers.setdefault(key, len(numbers))
     return classes
+
+
+def presumed(
+    lineage: Lineage, endings: Mapping[int, str], tested: Collection[int]
+) -> frozenset[int]:
+    """Return the positions between commits that cannot be tested and all ended alike, if those are
+    so many that halving the stretch would have met one that runs. `endings`: how they did."""
+    failed, runs = sorted(endings), np.zeros(len(lineage), dtype=bool)
+    runs[[p for p in tested if p != GOOD]] = True
+    below, closed = unpack(lineage.reach(failed), len(failed)), np.zeros_like(runs)
+    for last in failed:
+        above = lineage.ancestors(last)
+        for i in range(failed.index(last) + 1):
+            inside = above & below[:, i]
+            tries = [ending for p, ending in endings.items() if inside[p]]
+            enough = len(tries) >= HALVED + np.log2(max(inside.sum(), 1))
+            if enough and len({*tries}) == 1 and not (inside & runs).any():
+                closed |= inside
+    return frozenset(np.flatnonzero(closed).tolist()) - endings.keys()
 
 
 def unconfirmed(

@@ -128,6 +128,9 @@ class BisectAnswer(Document):
         untestable = [report.commits[i].sha for i in report.untestable[:_LISTED] if i >= 0]
         if untestable:
             lines.append(f"  untestable  {', '.join(map(short, untestable))}")
+            if report.untried:
+                between = f"{count(report.untried, 'commit')} between them"
+                lines.append(f"              {between} not tried: those around end alike")
         lines += shares_of(report)
         if report.between is not None:
             return [*lines, "", "search up to it with", f"  {self.typed.between(report)}"]

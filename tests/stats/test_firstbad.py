@@ -22,6 +22,7 @@ from celedger.stats.firstbad import (
     Question,
     Reading,
     posterior,
+    presumed,
 )
 from celedger.stats.lineage import GOOD, Lineage
 
@@ -483,3 +484,26 @@ def test_ends_that_surely_differ_are_never_said_to_be_alike() -> None:
     best = choose(question, evidence, answer)
     assert best is not None
     assert best.position in (GOOD, 19)
+
+
+def test_untestable_branches_of_one_merge_are_a_set_with_the_commit_before_them() -> None:
+    """It was no answer at all: every trial failed, and none was left."""
+    #     / 2 \\
+    # 0 - 1    4 - 5      1 to 4 cannot be tested
+    #     \\ 3 /
+    lineage = Lineage(((), (0,), (1,), (1,), (2, 3), (4,)))
+    answer, _ = bisect(
+        Question(lineage, binary=True), lambda p: float(p >= 1), broken=frozenset({1, 2, 3, 4})
+    )
+    assert answer.state is Phase.SET and answer.candidates == (1, 2, 3, 4, 5)
+
+
+def test_a_stretch_is_presumed_from_trials_that_end_alike() -> None:
+    line, tried = Lineage.line(64), [30, 32, 34, 36, 42]
+    endings = dict.fromkeys(tried, "make: exit status 2")
+    assert presumed(line, endings, {GOOD, 20, 50, 63}) == frozenset()  # too few of 13
+    endings |= {39: "make: exit status 2"}
+    assert presumed(line, endings, {GOOD, 20, 50, 63}) == set(range(30, 43)) - endings.keys()
+    assert not presumed(line, endings | {36: "make: exit status 1"}, {GOOD, 63})
+    assert not presumed(line, endings, {GOOD, 35, 63})  # that one runs
+    assert presumed(line, {}, {GOOD, 63}) == frozenset()

@@ -150,6 +150,7 @@ class Report:
     agreements: tuple[Agreement, ...] = ()  # of the other tasks of an incident with the named one
     rehearsal: Rehearsal | None = None  # of the revert of the named commit
     signed: int = 0  # commits whose first steps were looked at, to choose the trials
+    untried: int = 0  # commits between untestable ones that all ended alike
 
     @property
     def named(self) -> bool:
@@ -307,7 +308,7 @@ def _report(
             for position, reading in zip(track.sites, evidence.readings, strict=True)
             if position is not None
         ),
-        untestable=tuple(sorted(evidence.untestable)),
+        untestable=tuple(sorted(evidence.untestable - track.presumed)),
         steps=tuple(track.steps),
         narrowing=tuple(track.narrowing),
         others=_others(track, sign, steps),
@@ -315,6 +316,7 @@ def _report(
         between=between,
         ran=speakers[-1][1] if speakers else "",
         agreements=others.agreements(posterior.leader) if status == "found" else (),
+        untried=len(track.presumed),
     )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from celedger.base.model import SPOILT, Commit, OutcomeKind, TrialRecord
 from celedger.judge.bisection.equal_commits import Classes
 from celedger.judge.bisection.identical_trials import Traces
-from celedger.judge.bisection.symptom import Symptom, noise_of
+from celedger.judge.bisection.symptom import Symptom, ending, noise_of
 from celedger.repo import History
 from celedger.stats import choice, equal_bits, firstbad, levels
 from celedger.stats.arrays import Floats
@@ -58,6 +58,7 @@ class Track:
         self.question: firstbad.Question
         self.evidence: firstbad.Evidence
         self.view: equal_bits.View
+        self.presumed = frozenset[int]()  # positions that cannot be tested either
         self.records: Sequence[TrialRecord]
         self.classes: Classes
         self.others: Floats = np.ones(len(history.commits))  # likelihoods by other tasks' trials
@@ -241,6 +242,7 @@ class Track:
         readings: list[firstbad.Reading] = []
         self.sites = []
         failed: Counter[int] = Counter()
+        endings: dict[int, str] = {}
         for position, record in placed:
             outcome = record.outcome
             if outcome is None or outcome.kind is OutcomeKind.INTERRUPTED or record.early_stopped:
@@ -258,10 +260,13 @@ class Track:
                 # that ended without a value will not give one the next time either.
                 again = outcome.kind is OutcomeKind.KILLED or SPOILT.intersection(outcome.marks)
                 failed[position] += 1 if again else MAX_KILLED
+                endings |= {} if again else {position: ending(record)}
         tested = {reading.position for reading in readings}
         silent = {position for position, n in failed.items() if n >= MAX_KILLED}
-        untestable = frozenset((silent | set(unreachable)) - tested)
-        return firstbad.Evidence(tuple(readings), untestable)
+        untestable = (silent | set(unreachable)) - tested
+        alike = {position: endings[position] for position in endings.keys() & untestable - {GOOD}}
+        self.presumed = firstbad.presumed(self._lineage, alike, tested)
+        return firstbad.Evidence(tuple(readings), frozenset(untestable | self.presumed))
 
     def _selected(self, placed: Sequence[tuple[int, TrialRecord]]) -> tuple[int, int]:
         """Return how many readings of GOOD and BAD made somebody ask, as the question wants it."""

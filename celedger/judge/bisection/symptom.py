@@ -261,7 +261,7 @@ def _crash(
 ) -> Symptom | None:
     """Return the symptom where every trial of BAD crashes and GOOD's do not."""
     broken_good, broken_bad = _broken(at_good), _broken(at_bad)
-    if broken_good and broken_bad and _alike(broken_good, broken_bad):
+    if broken_good and broken_bad and ending(broken_good) == ending(broken_bad):
         raise CannotJudge(
             f"{task.name} fails in the same way at both ends: {_why(broken_bad)}",
             "no commit between them can be the cause: see "
@@ -295,11 +295,9 @@ def _broken(records: Sequence[TrialRecord]) -> TrialRecord | None:
     return records[-1] if records and not any(r.ok for r in records) else None
 
 
-def _alike(one: TrialRecord, other: TrialRecord) -> bool:
-    """Return True if two trials failed for the same reason; addresses and other numbers do not
-    count."""
-    first, second = (_NUMBER.sub("", _why(record)) for record in (one, other))
-    return signature(one) == signature(other) and first == second
+def ending(record: TrialRecord) -> str:
+    """Return why a trial failed; addresses and other numbers do not count."""
+    return f"{signature(record)} {_NUMBER.sub('', _why(record))}"
 
 
 def _why(record: TrialRecord) -> str:
