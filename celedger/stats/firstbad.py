@@ -330,6 +330,8 @@ class Posterior:
     """Probability that the candidates moved the level together, where that is the answer."""
     telling: int | None = None
     """Where a trial tells most whether they did, if nothing else is in doubt."""
+    within: float = 0.0
+    """Of `no_change`, the probability of a change within the floor."""
 
     @property
     def effect(self) -> float:
@@ -391,6 +393,13 @@ def posterior(question: Question, evidence: Evidence, like: Posterior | None = N
     return answer
 
 
+def only_floor_doubted(question: Question, answer: Posterior) -> bool:
+    """Return True if something changed for sure, and only its size keeps a search from its end."""
+    doubt = 1 - question.confidence
+    sure = answer.no_change - answer.within <= doubt < answer.within
+    return sure and question.floor > 0 and answer.state is Phase.SEARCHING
+
+
 def _slope(question: Question, evidence: Evidence, answer: Posterior) -> Slope | None:
     """Return where a line of commits rises gradually. Where seeds share noise, equal ones tell it;
     where bits repeat, the largest step is asked for instead."""
@@ -440,16 +449,17 @@ def _posterior(
         fitted = _fit(question, table, table.sites, read, log_prior, sure if binary else None)
         order = split.bad[split.group[table.positions]] | (table.positions == GOOD)[:, None]
         explained = weigh(table, split.bad, fitted, log_prior, floor, question.selected, order)
-    changes, nones = explained.evidence(question.none_prior)
+    changes, smalls, nones = explained.evidence(question.none_prior)
     of_world = np.logaddexp.reduce(log_prior + changes, axis=1)
     log_change = np.logaddexp.reduce(log_prior + changes, axis=0)
     change = np.logaddexp.reduce(log_change)
-    none = np.logaddexp.reduce((log_prior + nones).ravel())
+    small = np.logaddexp.reduce((log_prior + smalls).ravel())
+    none = np.logaddexp(np.logaddexp.reduce((log_prior + nones).ravel()), small)
     if table.sites.falls:  # the opposite of what was asked is no change for the worse
         other = replace(table, sites=table.sites.swapped())
         turned = _fit(question, table, other.sites, ~read, log_prior, sure if binary else None)
         reverse = weigh(other, ~split.bad, turned, log_prior, 0.0, question.selected, None)
-        falls, _ = reverse.evidence(question.none_prior)
+        falls, *_ = reverse.evidence(question.none_prior)
         better = np.logaddexp.reduce((log_prior + falls[:EXACT]).ravel())
         none = np.logaddexp(none, better + np.log(BETTER_PRIOR))
     no_change = float(np.exp(none - np.logaddexp(change, none)))
@@ -459,13 +469,15 @@ def _posterior(
         share = np.where(group_prior > 0, group / group_prior, 0.0)
     probability = prior * share[split.group]
     probability /= probability.sum()
-    every = np.logaddexp(of_world, np.logaddexp.reduce(log_prior + nones, axis=1))
+    unchanged = np.logaddexp(smalls, nones)
+    every = np.logaddexp(of_world, np.logaddexp.reduce(log_prior + unchanged, axis=1))
     world = np.exp(every - np.logaddexp.reduce(every))
     belief = Belief(
         split, group, table, explained, world,
         np.asarray(np.exp(log_prior + changes[EXACT] - max(of_world[EXACT], -1e300))),
     )  # fmt: skip
-    return _answer(question, evidence, probability, no_change, belief)
+    within = float(np.exp(small - np.logaddexp(change, none)))
+    return replace(_answer(question, evidence, probability, no_change, belief), within=within)
 
 
 def _fit(

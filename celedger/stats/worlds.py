@@ -194,9 +194,9 @@ class Worlds:
     prior: Floats
     """(3,) logs"""
 
-    def evidence(self, none_prior: float) -> tuple[Floats, Floats]:
-        """(3, G) log evidence of a change beyond the floor, (3, G) that there is none; with their
-        priors."""
+    def evidence(self, none_prior: float) -> tuple[Floats, Floats, Floats]:
+        """(3, G) log evidence of a change beyond the floor, of one within it, and of none; with
+        their priors."""
         fit = self.fit
         change, small, none = np.full((3, 3, len(fit.log_evidence)), -np.inf)
         change[FREE], small[FREE], none[FREE] = fit.log_evidence, fit.log_small, fit.log_none
@@ -213,7 +213,7 @@ class Worlds:
             priors[EXACT] = odds / (1 + odds)
         no, yes = np.log(priors)[:, None], np.log1p(-priors)[:, None]
         prior = self.prior[:, None]
-        return change + prior + yes, np.logaddexp(none + no, small + yes) + prior
+        return change + prior + yes, small + prior + yes, none + prior + no
 
 
 def weigh(

@@ -157,6 +157,10 @@ class BisectAnswer(Document):
         if not report.metric:
             effect = f"  crash       {report.crash}"
         effects = [effect] if effect else []
+        floor = measure(report.floor, unit=self._unit(report))
+        if report.floor:
+            effects.append(f"  floor       {floor}: too small to matter, or just not; to count it")
+            effects.append(f"              give [metrics.{report.metric}] a smaller floor")
         if report.status == "found":
             culprit = report.culprits[0]
             asked = whole_percent(report.confidence)
@@ -196,7 +200,8 @@ class BisectAnswer(Document):
         if report.status == "nothing-changed":
             ends = f"{short(report.good.sha)} and {short(report.bad.sha)}"
             certainty = f"({sure(report.probability)} sure)"
-            return [f"nothing changed in {subject} between {ends} {certainty}"]
+            by = f"by more than its floor of {floor} " if report.floor else ""
+            return [f"nothing changed {by}in {subject} between {ends} {certainty}"]
         more = "the two ends cannot be told apart so far"
         if math.isfinite(report.still):
             more = f"about {count(math.ceil(report.still), 'trial')} more, with a larger --budget"

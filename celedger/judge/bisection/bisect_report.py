@@ -151,6 +151,7 @@ class Report:
     rehearsal: Rehearsal | None = None  # of the revert of the named commit
     signed: int = 0  # commits whose first steps were looked at, to choose the trials
     untried: int = 0  # commits between untestable ones that all ended alike
+    floor: float = 0.0  # the metric's, where what changed is about as large, or surely within it
 
     @property
     def named(self) -> bool:
@@ -168,6 +169,7 @@ class Report:
             culprit = self.culprits[0]
             proof = f"; {self.rehearsal.sentence(self.metric)}" if self.rehearsal else ""
             first = f"first {self.kind} commit {culprit.sha[:10]} {culprit.subject}"
+            first += " (by about the metric's floor)" * (self.floor > 0)
             return f"{what}: {first}{proof}"
         if self.status == "refuted" and self.rehearsal is not None:
             return f"{what}: not sure: {self.rehearsal.sentence(self.metric)}"
@@ -178,7 +180,8 @@ class Report:
         if self.between is not None:
             return f"{what}: {self.between.commit.sha[:10]}, between the ends, is worse than both"
         if self.status == "nothing-changed":
-            return f"{what}: nothing changed in the range"
+            by = " by more than its floor" * (self.floor > 0)
+            return f"{what}: nothing changed in the range{by}"
         return f"{what}: undecided among {len(self.culprits)} commits"
 
 
@@ -316,6 +319,7 @@ def _report(
         between=between,
         ran=speakers[-1][1] if speakers else "",
         agreements=others.agreements(posterior.leader) if status == "found" else (),
+        floor=track.floor,
         untried=len(track.presumed),
     )
 

@@ -31,6 +31,9 @@ _LOOKS = 3  # trials of a commit that seems worse than two alike ends
 _SURELY = 3.0
 """Standard errors by which the ends are apart by more than the floor: a t test of two times three
 trials is 2 % there."""
+ENOUGH_AT_ENDS = 10
+"""Trials of each end after which a change that is sure, and neither surely above the floor nor
+surely within it, is searched like any other: halving its error takes thirty more of each."""
 MAX_KILLED = 2  # a commit whose trial is killed from outside this often is stepped around
 
 
@@ -59,6 +62,7 @@ class Track:
         self.evidence: firstbad.Evidence
         self.view: equal_bits.View
         self.presumed = frozenset[int]()  # positions that cannot be tested either
+        self.floor = 0.0  # that the change is about as large as, or within; 0 if neither
         self.records: Sequence[TrialRecord]
         self.classes: Classes
         self.others: Floats = np.ones(len(history.commits))  # likelihoods by other tasks' trials
@@ -108,7 +112,19 @@ class Track:
         )
         self._alike = self._traces.alike(placed) if self.symptom.bits_decide else ()
         self.view = equal_bits.view(self.question, evidence, self._alike)
+        self.floor = self.question.floor if self.posterior.within > 0.5 else 0.0
+        if firstbad.only_floor_doubted(self.question, self.posterior):
+            self._pass_over_floor()
         self.narrowing.append(_likely(self.posterior))
+
+    def _pass_over_floor(self) -> None:
+        """Search a change of any size, if that names its commit or the ends were tried enough."""
+        question = replace(self.question, floor=0.0)
+        view = equal_bits.view(question, self.evidence, self._alike)
+        places = Counter(reading.position for reading in self.evidence.readings)
+        tried = min(places[GOOD], places[self._lineage.bad]) >= ENOUGH_AT_ENDS
+        if tried or view.posterior.state is not firstbad.Phase.SEARCHING:
+            self.floor, self.question, self.view = self.question.floor, question, view
 
     def _floor(self) -> float:
         """Return the smallest change that counts: any change at all where the ends are surely

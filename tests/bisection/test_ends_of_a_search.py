@@ -1,0 +1,94 @@
+"""Searches that went on for ever, or tried every commit: a change about as large as the metric's
+floor, and a stretch of commits that cannot be tested."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from conftest import load_script, matrix_after
+
+from celedger.base.model import Metric
+from celedger.judge.bisection import Answer, Limits
+from celedger.judge.bisection.bisect_report import Report
+from celedger.views.bisect import BisectAnswer, Typed
+from celedger.views.format import measure
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "hard_worlds.py"
+COMMITS = 64
+
+
+@pytest.fixture(scope="module")
+def battery() -> ModuleType:
+    return load_script(SCRIPT)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, battery: ModuleType) -> Path:
+    folder: Path = tmp_path_factory.mktemp("ranges")
+    for shape in ("line", "merges"):
+        battery.create(folder / shape, battery.commits(shape, COMMITS), checkout=False)
+    return folder
+
+
+def searched(
+    battery: ModuleType, monkeypatch: pytest.MonkeyPatch, folder: Path, world: Any, number: int
+) -> tuple[Report, set[str]]:
+    """Return the report of a case of the battery, and the hashes of its steps."""
+    monkeypatch.setattr(battery, "judge", lambda case, answer, *_: (case, answer))
+    case, answer = battery.run_case(world, folder / world.shape, Limits(budget=100), 1, number)
+    return answer.reports[0], {case.range.history.commits[step].sha for step in case.steps}
+
+
+def text(report: Report) -> str:
+    metrics = {report.metric: Metric(report.metric, unit="nats")}
+    return BisectAnswer(Answer((report,)), metrics, Typed("celedger", "git", ()), {}).text()
+
+
+@pytest.mark.parametrize("number", [13, 12, 14])
+@pytest.mark.parametrize(
+    "world", matrix_after(2, ["floor-same", "floor-same-bits", "floor-same-pairs"])
+)
+def test_a_change_as_large_as_the_floor_ends_the_search(
+    battery: ModuleType, monkeypatch: pytest.MonkeyPatch, folder: Path, world: str, number: int
+) -> None:
+    """It ran to any budget: no trial settles on which side of the floor the change is."""
+    report, steps = searched(battery, monkeypatch, folder, battery.WORLDS[world], number)
+    assert report.trials <= 40
+    floor = battery.WORLDS[world].floor
+    if report.named:
+        assert {report.culprits[0].sha} == steps
+        assert report.low < floor < report.high or not report.floor
+    else:
+        assert report.status == "nothing-changed"
+    if report.floor and report.named:
+        assert report.floor == floor
+        assert f"floor       {measure(floor, unit='nats')}: too small to matter" in text(report)
+        assert "give [metrics.val_loss] a smaller floor" in text(report)
+        assert "(by about the metric's floor)" in report.sentence()
+
+
+def test_a_change_that_is_surely_within_the_floor_is_told_as_that(
+    battery: ModuleType, monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    world = battery.World(steps=(3.0,), floor=8.0)
+    report, _ = searched(battery, monkeypatch, folder, world, 11)
+    assert report.status == "nothing-changed" and report.floor == 8.0
+    assert f"by more than its floor of {measure(8.0, unit='nats')} in fit val_loss" in text(report)
+    assert report.sentence() == "fit val_loss: nothing changed in the range by more than its floor"
+
+
+@pytest.mark.parametrize("number", [11, 12])
+@pytest.mark.parametrize("world", ["stretch-20", "stretch-20-merges"])
+def test_a_stretch_that_ends_alike_is_not_tried_commit_by_commit(
+    battery: ModuleType, monkeypatch: pytest.MonkeyPatch, folder: Path, world: str, number: int
+) -> None:
+    """It trained all twenty; in a merged history it had no answer then."""
+    report, steps = searched(battery, monkeypatch, folder, battery.WORLDS[world], number)
+    assert report.status == "set"
+    assert steps <= {commit.sha for commit in report.culprits}
+    assert len(report.untestable) + report.untried == 20
+    assert len(report.untestable) <= 14
+    assert f"{report.untried} commits between them not tried" in text(report)
