@@ -553,7 +553,8 @@ def _testable(positions: list[int], tested: set[int], hidden: frozenset[int]) ->
         return np.ones(len(positions))
     broken, places = np.array(sorted(hidden)), np.array(positions)
     distance = np.abs(broken - places[:, None])
+    nearest = distance.min(axis=1)
     stretch = np.searchsorted(sorted(tested), broken)
-    nearest = np.bincount(stretch)[stretch[distance.argmin(axis=1)]]
-    chance = distance.min(axis=1) / (distance.min(axis=1) + 0.5 * nearest)
-    return np.where(np.isin(places, list(tested)), 1.0, chance)
+    near = np.bincount(stretch)[stretch[distance.argmin(axis=1)]]
+    near = np.maximum(near, (distance <= 8 * nearest[:, None]).sum(axis=1))
+    return np.where(np.isin(places, list(tested)), 1.0, nearest / (nearest + 0.5 * near))

@@ -524,13 +524,12 @@ def _answer(
     first = np.flatnonzero(classes == order[0])
     leader = int(first[::-1][np.argmax(probability[first][::-1])])
 
-    places = [reading.position for reading in evidence.readings]
-    enough = places.count(GOOD) >= FEWEST_GOOD
-    enough = enough and places.count(question.lineage.bad) >= FEWEST_BAD
+    places, bad = [reading.position for reading in evidence.readings], question.lineage.bad
+    enough = places.count(GOOD) >= FEWEST_GOOD and places.count(bad) >= FEWEST_BAD
     state = Phase.SEARCHING
     noise = question.noise
     alone = noise is not None and noise.sd == 0 and noise.dof >= MOST_SPARED
-    pairs = equal_pairs(evidence, question.lineage.bad)
+    pairs = equal_pairs(evidence, bad)
     doubted = _ends_differ(question, evidence) or (
         not (question.binary or alone) and 0 < pairs < MOST_SPARED
     )
