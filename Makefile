@@ -7,6 +7,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
 CORE   := .venv-core
 BIOME  := @biomejs/biome@2.6.8
+unexport PYTHONDONTWRITEBYTECODE  # else each start of pytest compiles hypothesis anew: two seconds
 NPX    := npm_config_fetch_retries=0 npm_config_fetch_timeout=20000 npx --yes $(BIOME)
 
 .DEFAULT_GOAL := help

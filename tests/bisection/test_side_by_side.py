@@ -85,7 +85,7 @@ def bisected(battery: ModuleType, bench: Any, workers: int, **limits: Any) -> tu
 
 @pytest.mark.parametrize(
     "world",
-    matrix_after(3, ["n4", "merges-4", "crash-always", "exact", "bits", "docs", "untestable-30"]),
+    matrix_after(1, ["n4", "merges-4", "crash-always", "exact", "bits", "docs", "untestable-30"]),
 )
 def test_workers_find_the_commit_in_less_time(
     battery: ModuleType, folder: Path, world: str
@@ -130,6 +130,7 @@ def test_the_budget_bounds_the_trials_that_are_started(battery: ModuleType, fold
         assert answer.reports[0].trials == len(engine.submitted) == 6
 
 
+@pytest.mark.matrix
 def test_the_same_search_with_one_worker_asks_for_the_same_trials(
     battery: ModuleType, folder: Path
 ) -> None:
@@ -196,6 +197,7 @@ def test_the_middle_of_alike_ends_is_compared_by_equal_seeds(
             assert (answer.reports[0].status, len(engine.submitted)) == ("nothing-changed", 1)
 
 
+@pytest.mark.matrix
 def test_rounding_at_every_commit_costs_no_trial(battery: ModuleType, folder: Path) -> None:
     """cmaes, micrograd: each commit's bits were a level of its own, and 4 searches took 31."""
     battery.WORLDS["rounding"] = battery.World(redraw=0.0, wander=1e-8, stored=2)

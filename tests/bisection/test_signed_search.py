@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import git
+from conftest import git, matrix_after
 from scripted import ScriptedProject, scripted
 
 from celedger.base.errors import CannotJudge
@@ -91,6 +91,7 @@ def test_signatures_take_the_place_of_trainings(project: ScriptedProject) -> Non
     assert whole(report) <= 3  # of the commit and of its parent, mostly
 
 
+@pytest.mark.matrix
 def test_stored_signatures_count(project: ScriptedProject) -> None:
     shas = history(project)
     (before,) = bisected(project, shas, Signer(digests(shas)), "--dry-run")["plans"]
@@ -107,7 +108,9 @@ def test_stored_signatures_count(project: ScriptedProject) -> None:
     assert (report["signed"], whole(report) <= 3) == (0, True)
 
 
-@pytest.mark.parametrize(("words", "seconds"), [(["--no-signature"], HOUR), ([], 0.1)])
+@pytest.mark.parametrize(
+    ("words", "seconds"), matrix_after(1, [(["--no-signature"], HOUR), ([], 0.1)])
+)
 def test_without_them_as_ever(project: ScriptedProject, words: list[str], seconds: float) -> None:
     shas = history(project, seconds)
     report = searched(project, shas, signer := Signer(digests(shas)), *words)

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import UNCOMPILED, make_project, matrix_after
+from conftest import UNCOMPILED, make_project
 
 from celedger.base.model import TrialRecord
 from celedger.child import step_meter
@@ -61,7 +61,8 @@ def newest(root: Path) -> TrialRecord:
 COLD, WARM = "", 'preload = ["torch"]\n'
 
 
-@pytest.mark.parametrize("preload", matrix_after(1, [WARM, COLD]), ids=["warm", "cold"])
+@pytest.mark.matrix
+@pytest.mark.parametrize("preload", [WARM, COLD], ids=["warm", "cold"])
 def test_a_leak_shows_and_the_bits_are_those_without_celedger(tmp_path: Path, preload: str) -> None:
     suite = SUITE.replace("@preload@\n", preload)
     project = make_project(tmp_path / "project", suite, {"fit.py": TRAINING})
@@ -93,7 +94,8 @@ def test_a_leak_shows_and_the_bits_are_those_without_celedger(tmp_path: Path, pr
     assert f'"loss": {clean["loss"]!r}}}' in alone.stdout.splitlines()[-1]
 
 
-@pytest.mark.parametrize("preload", matrix_after(1, [COLD, WARM]), ids=["cold", "warm"])
+@pytest.mark.matrix
+@pytest.mark.parametrize("preload", [COLD, WARM], ids=["cold", "warm"])
 def test_a_training_ends_well_after_the_steps_that_it_is_given(
     tmp_path: Path, preload: str
 ) -> None:

@@ -129,6 +129,7 @@ def by_seed(model: Mapping[str, Any], seed: int) -> Iterator[Report]:
     yield {"epoch": 0, "val_loss": (loss + seed // 5 / 100) * (1 + rise * (model["LEVEL"] > 1))}
 
 
+@pytest.mark.matrix
 def test_what_equal_seeds_say_and_too_few_settle_names_the_search_that_does(tmp_path: Path) -> None:
     """The verdict was "too noisy", and no command helped."""
     project = scripted(tmp_path / "project", SUITE.replace("[0, 1, 2]", "5"), by_seed)
@@ -221,6 +222,7 @@ def test_a_count_of_work_that_is_always_zero_is_not_too_noisy(tmp_path: Path) ->
     assert done.status == 0, done.out
 
 
+@pytest.mark.matrix
 def test_what_is_too_noisy_changes_nothing_of_what_the_worker_concludes(tmp_path: Path) -> None:
     project = noisy(tmp_path / "project", SUITE.replace("2%", "0.1%"))
     shas = project.history([1.3, 1.3])

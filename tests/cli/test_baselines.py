@@ -61,6 +61,7 @@ def test_an_improvement_is_what_later_commits_are_held_to(project: Project) -> N
     assert standing(project, shas[3])["standing"] == "worse"
 
 
+@pytest.mark.matrix
 def test_the_distance_from_a_pinned_commit_is_shown_however_slow_the_drift(
     tmp_path: Path,
 ) -> None:

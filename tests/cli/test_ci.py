@@ -70,6 +70,7 @@ esac
 ACTION = Path(__file__).parents[2] / "action.yml"
 
 
+@pytest.mark.matrix
 def test_the_action_is_green_on_the_first_day_and_red_after_a_regression(tmp_path: Path) -> None:
     """The shell of its step that checks, in a checkout without a ledger and then with it."""
     script, comment = re.findall(r"run: \|\n((?: {8}.*\n)+)", ACTION.read_text())

@@ -87,6 +87,7 @@ def test_bisect_names_the_first_bad_commit_and_a_second_one_trains_nothing(
     assert rows(quick, "SELECT count(*) FROM trials") == trials
 
 
+@pytest.mark.matrix
 def test_a_bisect_names_the_change_of_environment_that_makes_stored_trials_useless(
     quick: ScriptedProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,6 +105,7 @@ def test_a_bisect_names_the_change_of_environment_that_makes_stored_trials_usele
         assert (said in done.err) == lacking
 
 
+@pytest.mark.matrix
 def test_a_step_that_moves_a_part_back_is_told_beside_the_named_commit(
     quick: ScriptedProject,
 ) -> None:

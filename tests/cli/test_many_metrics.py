@@ -96,6 +96,7 @@ def test_each_metric_gets_its_own_commit_from_the_same_trials(tmp_path: Path) ->
     assert "its trials are shared" in planned.out
 
 
+@pytest.mark.matrix
 def test_a_metric_that_did_not_get_worse_is_said_and_is_no_success(tmp_path: Path) -> None:
     project, shas = project_of_two_steps(tmp_path / "project")
     asked = ("bisect", f"{shas[0]}..{shas[5]}", "--metric", "val_loss", "--metric", "steps")

@@ -177,6 +177,7 @@ def test_what_a_hint_says_to_type_can_be_typed(tmp_path: Path) -> None:
         assert any(hint in line for line in answers), done
 
 
+@pytest.mark.matrix
 def test_a_bad_end_that_is_good_again_names_the_commit_between_that_is_not(
     tmp_path: Path,
 ) -> None:

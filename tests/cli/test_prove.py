@@ -60,6 +60,7 @@ def test_a_revert_that_mends_it_proves_the_commit_and_is_printed(project: Script
     assert git(project.root, "status", "--porcelain") == ""
 
 
+@pytest.mark.matrix
 def test_a_name_that_the_revert_does_not_mend_is_taken_back(project: ScriptedProject) -> None:
     shas = history(project, LEVELS["either"])
     project.run("run", "HEAD", "--seed", "0", "--seed", "1", "--seed", "2")

@@ -46,6 +46,7 @@ def built(tmp_path: Path) -> Project:
     return project
 
 
+@pytest.mark.matrix
 def test_a_build_runs_once_a_commit_and_its_product_is_never_stale(tmp_path: Path) -> None:
     project = built(tmp_path)
     shas = [git(project.root, "rev-parse", "HEAD")]

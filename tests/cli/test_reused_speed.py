@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from conftest import Project, git, make_project
+
+pytestmark = pytest.mark.matrix
 
 SUITE = """\
 [suite]

@@ -164,6 +164,7 @@ def test_a_commit_reverted_is_measured(quick: ScriptedProject) -> None:
     assert "2.3" in done.out
 
 
+@pytest.mark.matrix
 def test_the_suite_of_each_side_has_that_sides_files(tmp_path: Path) -> None:
     """An edit of the training script is an edit. The trainings are real."""
     made = make_project(tmp_path / "own", SUITE.replace("[0, 1]", "[0]"))
@@ -230,6 +231,7 @@ def test_an_edit_is_judged_beside_head_by_equal_seeds(known: ScriptedProject) ->
     assert "first measurement" in known.run("check", "HEAD").out
 
 
+@pytest.mark.matrix
 def test_the_tries_are_counted_since_head_moved(known: ScriptedProject) -> None:
     numbers = [check(known, f"LEVEL = 1.0  # {text}\n")[1]["try"] for text in ("a", "b", "a", "c")]
     assert numbers == [1, 2, 1, 3]
@@ -254,6 +256,7 @@ def test_a_seed_of_head_that_went_wrong_makes_no_edit_better(tmp_path: Path) -> 
     assert check(project, "DRAW, GAIN = 2, 0.1\n")[2] == "better"
 
 
+@pytest.mark.matrix
 def test_a_redraw_that_looks_better_is_not_said_to_be(tmp_path: Path) -> None:
     """Chains of edits that draw all seeds anew and change nothing else. The bound itself is
     simulated in tests/stats/test_tries.py."""

@@ -299,6 +299,7 @@ def test_a_bisect_runs_on_the_nodes(project: Project, cluster: Loopback) -> None
     assert f"first bad commit of fit val_loss: {shas[3]}" in done.out
 
 
+@pytest.mark.matrix
 def test_a_trial_that_has_told_enough_ends_early(
     project: Project, cluster: Loopback, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -341,6 +342,7 @@ def test_lines_that_the_ledger_refused_are_taken_in_by_what_comes_after(
     bench.ledger.close()
 
 
+@pytest.mark.matrix
 def test_the_end_of_a_trial_is_not_held_back_for_what_else_may_come(
     project: Project, cluster: Loopback, monkeypatch: pytest.MonkeyPatch
 ) -> None:

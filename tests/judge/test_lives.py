@@ -74,6 +74,7 @@ def test_an_upgrade_mends_nothing(live: Live, monkeypatch: pytest.MonkeyPatch) -
     assert life.only("recovered")["closed_at"] == life.head()
 
 
+@pytest.mark.matrix
 def test_each_of_a_stack_has_its_own_share(live: Live) -> None:
     life = live(0.01)
     life.commit(1)
@@ -91,6 +92,7 @@ def test_each_of_a_stack_has_its_own_share(live: Live) -> None:
     assert [sorted(events) for events in life.alerts.values()] == [["opened"]] * 3
 
 
+@pytest.mark.matrix
 def test_an_exact_revert_and_a_second_regression(live: Live) -> None:
     life = live(0.01)
     for _ in range(2):
@@ -110,6 +112,7 @@ def test_an_exact_revert_and_a_second_regression(live: Live) -> None:
     assert not [c for c in life.json("drift")["changes"] if c["better"]]
 
 
+@pytest.mark.matrix
 def test_of_the_commits_of_a_merge_the_one_that_says_it_reverts_is_what_mended(live: Live) -> None:
     life = live(0.02, exact=True)
     life.begin()
@@ -128,6 +131,7 @@ def test_of_the_commits_of_a_merge_the_one_that_says_it_reverts_is_what_mended(l
     assert f"mends {row['id']} (by {revert[:8]})" in told
 
 
+@pytest.mark.matrix
 def test_a_comment_changes_nothing(live: Live) -> None:
     life = live(0.02, exact=True)
     for number in range(12):
@@ -145,6 +149,7 @@ def test_a_comment_changes_nothing(live: Live) -> None:
     assert life.json("drift")["changes"] == []
 
 
+@pytest.mark.matrix
 def test_the_bad_commit_was_measured_first(live: Live) -> None:
     life = live(0.01)
     shas = life.project.history([1, 1, 1, 1.4, 1.4])
@@ -158,6 +163,7 @@ def test_the_bad_commit_was_measured_first(live: Live) -> None:
     assert life.only("recovered")["closed_at"] == life.head()
 
 
+@pytest.mark.matrix
 def test_a_long_regression_and_its_end(live: Live) -> None:
     life = live(0.01)
     for _ in range(4):
@@ -181,6 +187,7 @@ def test_a_long_regression_and_its_end(live: Live) -> None:
     assert "no change seen" not in text
 
 
+@pytest.mark.matrix
 def test_a_better_commit_is_better_everywhere(live: Live) -> None:
     life = live(0.01)
     for _ in range(3):
@@ -210,7 +217,7 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("kind", ENDS)
+@pytest.mark.parametrize("kind", matrix_after(1, ENDS))
 def test_a_failure_and_its_end(live: Live, kind: str) -> None:
     life = live()
     life.commit(1)
@@ -230,6 +237,7 @@ def test_a_failure_and_its_end(live: Live, kind: str) -> None:
     assert sorted(life.alerts[row["id"]]) == ["opened", "recovered"]
 
 
+@pytest.mark.matrix
 def test_a_crash_beside_an_open_one(live: Live) -> None:
     life = live(0.01)
     for _ in range(2):
@@ -247,6 +255,7 @@ def test_a_crash_beside_an_open_one(live: Live) -> None:
     assert life.only()["first_bad"] == [slow]
 
 
+@pytest.mark.matrix
 def test_what_is_worse_after_a_crash_is_no_part_of_it(live: Live) -> None:
     life = live()
     life.begin()
@@ -261,6 +270,7 @@ def test_what_is_worse_after_a_crash_is_no_part_of_it(live: Live) -> None:
     assert "fails" not in life.say("status").out + life.say("check").out
 
 
+@pytest.mark.matrix
 def test_a_commit_that_fails_is_not_run_again_to_know_its_level(live: Live) -> None:
     life = live()
     life.commit(1)
@@ -271,6 +281,7 @@ def test_a_commit_that_fails_is_not_run_again_to_know_its_level(live: Live) -> N
     assert life.trials() == before + 2  # one a seed
 
 
+@pytest.mark.matrix
 def test_diff_is_sure_of_what_the_state_knows_alone(live: Live) -> None:
     life = live()
     life.begin()
@@ -294,6 +305,7 @@ def test_diff_is_sure_of_what_the_state_knows_alone(live: Live) -> None:
     assert said("HEAD~1..HEAD") == "seems worse"
 
 
+@pytest.mark.matrix
 def test_of_a_cause_that_is_mended_in_part_the_rest_is_told(live: Live) -> None:
     life = live(suite=SUITE.replace("[[task]]", MANY.split("[[task]]")[0] + "[[task]]", 1))
     for _ in range(3):
@@ -329,6 +341,7 @@ def test_an_incident_is_accepted_by_its_id(live: Live) -> None:
     assert "recovered" not in life.alerts[name]
 
 
+@pytest.mark.matrix
 def test_what_was_dismissed_opens_again_on_newer_trials_alone(live: Live) -> None:
     life = live()
     for level in (1, 1, 1.3):
@@ -345,6 +358,7 @@ def test_what_was_dismissed_opens_again_on_newer_trials_alone(live: Live) -> Non
     assert life.only()["id"] == name
 
 
+@pytest.mark.matrix
 def test_void_trials_count_no_more_until_they_are_taken_back(live: Live) -> None:
     life = live()
     for level in (1, 1):
@@ -396,6 +410,7 @@ def test_a_rebase_keeps_the_incident(live: Live) -> None:
     assert "recovered" not in life.alerts[name]
 
 
+@pytest.mark.matrix
 def test_a_shallow_clone_knows_what_it_has(live: Live) -> None:
     life = live()
     for level in (1, 1, 1, 1.4, 1.4):
@@ -410,7 +425,7 @@ def test_a_shallow_clone_knows_what_it_has(live: Live) -> None:
 ORDERS = [(order,) for order in itertools.permutations(range(4))]
 
 
-@pytest.mark.parametrize(("order",), matrix_after(2, ORDERS[::-4]))
+@pytest.mark.parametrize(("order",), matrix_after(1, ORDERS[::-4]))
 def test_the_order_of_measuring_decides_nothing(live: Live, order: tuple[int, ...]) -> None:
     life = live(0.01, exact=True)
     shas = life.project.history([1, 1, 1.4, 1.4])
@@ -420,6 +435,7 @@ def test_the_order_of_measuring_decides_nothing(live: Live, order: tuple[int, ..
     assert life.only()["first_bad"] == [shas[2]]
 
 
+@pytest.mark.matrix
 def test_one_seed_a_commit(live: Live) -> None:
     life = live(0.01, suite=SUITE.replace("[0, 1]", "[0]"))
     for _ in range(5):
@@ -436,6 +452,7 @@ def test_one_seed_a_commit(live: Live) -> None:
     assert life.only("recovered")["first_bad"] == [bad]
 
 
+@pytest.mark.matrix
 def test_a_training_that_is_too_short_for_a_figure_misses_nothing(live: Live) -> None:
     """After one that was slow, and so had a growth of memory, every check ended with 125."""
     growth = '[metrics.memory_growth]\ndirection = "lower"\nkind = "memory"\nfloor = 1024\n'
@@ -459,6 +476,7 @@ seeds = [0, 1]
 """
 
 
+@pytest.mark.matrix
 def test_one_cause_is_one_incident(live: Live) -> None:
     suite = SUITE.replace("[[task]]", MANY.split("[[task]]")[0] + "[[task]]", 1)
     suite += "[[task]]" + MANY.split("[[task]]")[1]
@@ -474,6 +492,7 @@ def test_one_cause_is_one_incident(live: Live) -> None:
     assert len(life.alerts) == 1
 
 
+@pytest.mark.matrix
 def test_an_edited_suite_mends_nothing(live: Live) -> None:
     life = live()
     life.begin()
@@ -489,6 +508,7 @@ def test_an_edited_suite_mends_nothing(live: Live) -> None:
     assert life.only("recovered")["first_bad"] == [bad]
 
 
+@pytest.mark.matrix
 def test_what_is_worse_on_another_branch_is_not_listed(live: Live) -> None:
     life = live()
     life.begin()
@@ -500,6 +520,7 @@ def test_what_is_worse_on_another_branch_is_not_listed(live: Live) -> None:
     assert life.json("status")["gone"] == []
 
 
+@pytest.mark.matrix
 def test_a_rebase_onto_other_work_keeps_the_incident_open(live: Live) -> None:
     life = live()
     life.begin()
@@ -521,6 +542,7 @@ def test_a_rebase_onto_other_work_keeps_the_incident_open(live: Live) -> None:
     assert life.only()["first_bad"][-1] == life.head()  # the commit before was not measured
 
 
+@pytest.mark.matrix
 def test_a_rebase_that_flattens_a_merge_keeps_the_incident_though_its_branch_stays(
     live: Live,
 ) -> None:
@@ -545,6 +567,7 @@ def test_a_rebase_that_flattens_a_merge_keeps_the_incident_though_its_branch_sta
     assert life.alerts.keys() == {name}
 
 
+@pytest.mark.matrix
 def test_a_bisect_searches_inside_a_merge_and_diff_tells_what_it_found(live: Live) -> None:
     life = live(exact=True)
     life.begin()
@@ -572,6 +595,7 @@ def test_a_bisect_searches_inside_a_merge_and_diff_tells_what_it_found(live: Liv
     assert life.only()["id"] == row["id"]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("named", [False, True], ids=["one of the merge", "named by a bisect"])
 def test_what_a_merge_brought_keeps_its_name_when_it_is_over(live: Live, named: bool) -> None:
     """Once it was recovered, the state had another name for it, which nobody had been told."""
@@ -614,6 +638,7 @@ def drain(live: Live) -> Callable[[Life], str]:
     return work
 
 
+@pytest.mark.matrix
 def test_a_task_that_was_removed_is_no_doubt_of_the_worker(
     live: Live, drain: Callable[[Life], str]
 ) -> None:
@@ -628,6 +653,7 @@ def test_a_task_that_was_removed_is_no_doubt_of_the_worker(
     assert "not judged" not in drain(life)
 
 
+@pytest.mark.matrix
 def test_an_incident_of_a_renamed_task_is_listed_as_no_longer_measured(live: Live) -> None:
     life = live(0.01)
     life.begin()
@@ -647,6 +673,7 @@ def test_an_incident_of_a_renamed_task_is_listed_as_no_longer_measured(live: Liv
     assert life.only()["id"] == row["id"]
 
 
+@pytest.mark.matrix
 def test_the_worker_names_the_commit_inside_a_bad_merge_in_one_alert(
     live: Live, drain: Callable[[Life], str]
 ) -> None:
@@ -713,6 +740,7 @@ def sign(life: Life, sha: str, operators: float) -> None:
         )
 
 
+@pytest.mark.matrix
 def test_what_more_work_slowed_is_another_cause_than_a_crash_of_the_same_merge(
     tmp_path: Path,
 ) -> None:

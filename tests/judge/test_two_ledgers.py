@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from conftest import git
+from conftest import git, matrix_after
 from scripted import ScriptedProject
 
 from celedger.ledger import Ledger
@@ -69,6 +69,7 @@ def test_the_older_name_stays_and_both_answer(clones: tuple[Life, Life]) -> None
     assert first.only()["id"] == second.only()["id"] == old["id"]
 
 
+@pytest.mark.matrix
 def test_a_dry_run_and_a_second_merge_say_nothing_new(clones: tuple[Life, Life]) -> None:
     first, second = clones
     with Ledger.open(first.project.root / "ledger.db", readonly=True) as ledger:
@@ -87,6 +88,7 @@ def test_a_dry_run_and_a_second_merge_say_nothing_new(clones: tuple[Life, Life])
         assert ledger.damage() == []
 
 
+@pytest.mark.matrix
 def test_an_act_under_either_name_counts(clones: tuple[Life, Life]) -> None:
     first, second = clones
     new = second.only()["id"]
@@ -96,7 +98,7 @@ def test_an_act_under_either_name_counts(clones: tuple[Life, Life]) -> None:
     assert first.only("withdrawn")["id"] != new
 
 
-@pytest.mark.parametrize("way", [0, 1])
+@pytest.mark.parametrize("way", matrix_after(1, [0, 1]))
 def test_a_failure_has_one_name_too(live: Live, way: int) -> None:
     life = live()
     crash = "raise ValueError('no')"

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from conftest import matrix_after
 
 from celedger.base.model import Direction, Kind, Metric
 from celedger.judge.incident import MetricNoise
@@ -35,7 +36,9 @@ def grid(draw: Random, levels: list[float], seeds: int) -> list[Any]:
     return [trials(LOSS, [at + s + draw.gauss(0, 0.01) for s in shared]) for at in levels]
 
 
-@pytest.mark.parametrize(("variants", "seeds"), [(2, 2), (2, 5), (4, 3), (8, 3), (20, 2)])
+@pytest.mark.parametrize(
+    ("variants", "seeds"), matrix_after(2, [(2, 2), (4, 3), (2, 5), (8, 3), (20, 2)])
+)
 def test_equals_are_seldom_told_apart(variants: int, seeds: int) -> None:
     draw = Random(100 * variants + seeds)
     claims = 0
@@ -68,7 +71,7 @@ def test_two_seeds_tell_variants_that_are_many_times_worse() -> None:
         assert all(levels[other] < 5 * levels[own.best] for other in own.close)
 
 
-@pytest.mark.parametrize(("variants", "seeds"), [(3, 2), (5, 2), (20, 2), (4, 3)])
+@pytest.mark.parametrize(("variants", "seeds"), matrix_after(1, [(3, 2), (5, 2), (20, 2), (4, 3)]))
 @pytest.mark.parametrize("noisy", [0.01, 0.1])
 def test_a_variant_as_good_as_any_is_seldom_called_worse(
     variants: int, seeds: int, noisy: float
@@ -121,7 +124,9 @@ def ablation(draw: Random, seeds: int, effects: dict[str, float], sizes: dict[st
     return variants
 
 
-@pytest.mark.parametrize(("seeds", "sizes"), [(1, (3, 4)), (3, (2, 2)), (2, (2, 3, 2))])
+@pytest.mark.parametrize(
+    ("seeds", "sizes"), matrix_after(1, [(3, (2, 2)), (1, (3, 4)), (2, (2, 3, 2))])
+)
 def test_parameters_that_move_nothing_are_seldom_named(seeds: int, sizes: tuple[int, ...]) -> None:
     draw = Random(10 * seeds + len(sizes))
     grids = [

@@ -230,6 +230,7 @@ def test_a_metric_that_is_computed_outside_of_modules_is_a_difference(tmp_path: 
     assert "The training agrees and the reported score" in done.out
 
 
+@pytest.mark.matrix
 def test_what_differs_between_two_interpreters_is_said(repo: Path, tmp_path: Path) -> None:
     venv.create(tmp_path, symlinks=True)
     (packages,) = tmp_path.glob("lib/python*/site-packages")
@@ -244,6 +245,7 @@ def test_what_differs_between_two_interpreters_is_said(repo: Path, tmp_path: Pat
     assert "note        the environments differ: extra none → 1.0\n" in done.out + "\n", done
 
 
+@pytest.mark.matrix
 def test_an_operator_is_replayed_from_its_inputs_in_another_type(
     tmp_path: Path, answered: Answered
 ) -> None:
@@ -270,6 +272,7 @@ def test_an_operator_is_replayed_from_its_inputs_in_another_type(
     assert done.out.endswith("\nwithout such a form: _linalg_svd\n"), done.out + done.err
 
 
+@pytest.mark.matrix
 def test_what_does_not_repeat_hides_only_what_comes_after_it(tmp_path: Path) -> None:
     """Every training is moved by its own clock in step 1."""
     moved = "        optimiser.step()\n"

@@ -135,6 +135,7 @@ def test_a_plain_script_is_seen_in_full_and_trains_as_without_a_probe(
     ]
 
 
+@pytest.mark.matrix
 def test_a_checkout_of_celedger_itself_has_the_probes_too(home: Path, tmp_path: Path) -> None:
     shutil.copytree(Path(celedger.__file__).parent, tmp_path / "celedger", symlinks=True)
     run(home, tmp_path, PLAIN, {"kind": "recorder"})

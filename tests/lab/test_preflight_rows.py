@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from conftest import matrix_after
 from lab.edited import START, TrainingServer, edited
 
 from celedger.lab.diagnose.probe_records import processes, records
@@ -75,20 +76,22 @@ def checks(server: TrainingServer, text: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(
     ("text", "statuses"),
-    [
+    matrix_after(1, [
         (CLASSES, "pass pass pass"),
         (NUMBERS, "pass n/a pass"),
         (WORDS, "pass pass n/a"),
         (PADDED, "pass pass pass"),
-    ],
+    ]),
     ids=["classes", "numbers", "words", "padded"],
-)
+)  # fmt: skip
 def test_healthy_rows_pass(text: str, statuses: str, server: TrainingServer) -> None:
     found = checks(server, text)
     assert [one["status"] for one in found] == statuses.split(), found
 
 
-@pytest.mark.parametrize("text", [CLASSES, NUMBERS, WORDS], ids=["classes", "numbers", "words"])
+@pytest.mark.parametrize(
+    "text", matrix_after(1, [CLASSES, NUMBERS, WORDS]), ids=["classes", "numbers", "words"]
+)
 def test_labels_of_other_rows_tell_nothing(text: str, server: TrainingServer) -> None:
     mixed = edited(text, ("optimiser = torch", "y = y[torch.randperm(400)]\noptimiser = torch"))
     follow, agree, _ = checks(server, mixed)

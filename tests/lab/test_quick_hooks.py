@@ -62,6 +62,7 @@ def tip(project: Project) -> str:
     return git(project.root, "ls-remote", "origin", "main").split()[0]
 
 
+@pytest.mark.matrix
 def test_a_push_is_compared_with_what_the_remote_has_and_goes_on(project: Project) -> None:
     assert project.run("hook", "install", "--pre-push").status == 0
     sha = project.commit("two", {"fit.py": OTHER})
@@ -81,6 +82,7 @@ def test_a_push_is_compared_with_what_the_remote_has_and_goes_on(project: Projec
     assert (gone.returncode, "celedger" in gone.stderr) == (0, False)
 
 
+@pytest.mark.matrix
 def test_it_blocks_where_it_was_asked_to_and_the_users_hook_decides_first(
     project: Project, tmp_path: Path
 ) -> None:

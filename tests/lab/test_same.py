@@ -143,7 +143,7 @@ def test_an_edit_that_keeps_the_arithmetic_is_the_same(
 
 @pytest.mark.parametrize(
     ("edit", "sentence"),
-    matrix_after(2, [
+    matrix_after(1, [
         ({"lr=0.1": "lr=0.05"}, "different from step 1: the optimiser's lr: 0.1 → 0.05"),
         ({"F.relu": "F.gelu"}, "different from step 1: what the model returns (loss"),
         ({"net.eval()": ""}, "different from step 3: the buffers of the model"),
@@ -164,6 +164,7 @@ def test_an_edit_of_the_numbers_is_named(
     assert f"fit: {sentence}" in done.out
 
 
+@pytest.mark.matrix
 def test_another_order_of_additions_is_called_a_rounding(project: Project) -> None:
     turned = "self.last(F.relu(self.norm(self.first(x))).flip(1).contiguous().flip(1))"
     edit = {"self.last(F.relu(self.norm(self.first(x))))": turned}
@@ -178,6 +179,7 @@ def test_another_order_of_additions_is_called_a_rounding(project: Project) -> No
     )
 
 
+@pytest.mark.matrix
 def test_the_module_that_differs_first_is_named_with_its_line(
     project: Project, answered: Answered
 ) -> None:
@@ -209,6 +211,7 @@ def test_what_does_not_repeat_tells_nothing(tmp_path: Path) -> None:
     assert "fit: does not repeat its own bits (step 1, the first weights): nothing can" in done.out
 
 
+@pytest.mark.matrix
 def test_other_work_is_told_and_counts_where_it_is_asked_for(
     project: Project, answered: Answered
 ) -> None:
@@ -226,6 +229,7 @@ def test_other_work_is_told_and_counts_where_it_is_asked_for(
     assert task["work"]
 
 
+@pytest.mark.matrix
 def test_a_training_without_torch_and_one_that_fails_cannot_be_told(project: Project) -> None:
     try:
         (project.root / "plain.py").write_text("print('edited')\n")
@@ -256,6 +260,7 @@ def test_nothing_runs_where_the_files_are_the_same_or_not_read(
     assert task["message"] == "nothing that it reads has changed"
 
 
+@pytest.mark.matrix
 def test_a_fork_server_stays_for_the_next_answer_until_it_is_stopped(project: Project) -> None:
     asked(project, {"lr=0.1": "lr=0.2"})
     assert kept(launchers(project)) == 1
@@ -269,6 +274,7 @@ def test_a_fork_server_stays_for_the_next_answer_until_it_is_stopped(project: Pr
     assert project.run("stop").out == "neither a worker nor a fork server runs\n"
 
 
+@pytest.mark.matrix
 def test_the_signature_of_a_commit_is_kept_and_that_of_an_edit_is_not(
     tmp_path: Path, answered: Answered
 ) -> None:
@@ -384,6 +390,7 @@ def test_of_many_merged_commits_a_slow_task_is_signed_at_the_ends() -> None:
     assert [*quick_or_last(made[:1], lambda: False)] == [made[0]]
 
 
+@pytest.mark.matrix
 def test_a_range_is_logged_a_line_for_each_commit(tmp_path: Path, answered: Answered) -> None:
     own = make_project(tmp_path / "project", SUITE, {"none.py": ""})
     shas = [own.commit("one", SCRIPTS)]

@@ -34,7 +34,10 @@ command = "{python} fit.py {seed}"
 """
 COMMITS, BAD = 12, 8
 
-pytestmark = pytest.mark.xdist_group("signed-bisect")  # the ends are trained once
+pytestmark = [
+    pytest.mark.matrix,
+    pytest.mark.xdist_group("signed-bisect"),  # the ends are trained once
+]
 
 
 def history(project: Project, fit: str = FIT) -> list[str]:
@@ -101,7 +104,6 @@ def test_signatures_take_the_place_of_trainings(
     assert (again["signed"], again["trials"]) == (0, 0)
 
 
-@pytest.mark.matrix
 def test_nothing_is_signed_twice_where_its_bits_are_known_to_repeat(
     project: Project, shas: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,7 +116,6 @@ def test_nothing_is_signed_twice_where_its_bits_are_known_to_repeat(
     assert 0 < report["signed"] == len(signed) == len(set(signed))
 
 
-@pytest.mark.matrix
 def test_a_training_that_does_not_repeat_its_bits_is_searched_as_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

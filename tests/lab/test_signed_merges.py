@@ -17,6 +17,8 @@ from lab.classifier import FIT
 
 from celedger.system.warm import LAUNCHERS, end_kept
 
+pytestmark = pytest.mark.matrix
+
 SUITE = """\
 [suite]
 name = "tiny"
@@ -115,7 +117,6 @@ def test_merges_are_signed_and_a_rise_of_work_is_told_until_it_is_back(project: 
     assert f"{last[:10]} bits: new at {other[:10]}\n" in said
 
 
-@pytest.mark.matrix
 def test_a_declared_count_is_a_regression_and_can_be_accepted(project: Project) -> None:
     suite = project.root / "suites" / "tiny" / "suite.toml"
     declared = '[metrics.operators]\nkind = "work"\ndirection = "lower"\nfloor = "10%"\n[[task]]\n'
@@ -133,7 +134,6 @@ def test_a_declared_count_is_a_regression_and_can_be_accepted(project: Project) 
     assert project.run("check", "HEAD").status != 1
 
 
-@pytest.mark.matrix
 def test_a_training_without_torch_runs_once_to_say_so(project: Project) -> None:
     project.commit("two", {"other.py": "1\n"})
     first = project.run("same", "HEAD~1..HEAD", "plain")

@@ -15,7 +15,10 @@ from celedger.lab.diagnose.trace import Trace, read
 from celedger.trial import diagnostic
 from celedger.trial.training_variables import child_copy
 
-pytestmark = pytest.mark.xdist_group("trace")  # what they share is trained once
+pytestmark = [
+    pytest.mark.matrix,
+    pytest.mark.xdist_group("trace"),  # what they share is trained once
+]
 
 SCRIPT = (
     UNCOMPILED
@@ -81,7 +84,6 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Trace:
     return read(folder / "out" / "0")
 
 
-@pytest.mark.matrix
 def test_every_step_has_a_pulse_and_the_wanted_ones_all_their_modules(traced: Trace) -> None:
     assert [pulse.step for pulse in traced.pulses] == [0, 1, 2, 3]
     assert traced.ended
@@ -177,7 +179,6 @@ with torch.no_grad():
 """
 
 
-@pytest.mark.matrix
 def test_a_model_as_people_write_it_is_followed_from_its_start(tmp_path: Path) -> None:
     (tmp_path / "fit.py").write_text(PEOPLE)
     (tmp_path / "out").mkdir()

@@ -124,6 +124,7 @@ def test_a_log_loss_that_underflows_is_named(project: Project, answered: Answere
     assert record_of(project.root / "ledger.db") == before
 
 
+@pytest.mark.matrix
 def test_the_loss_scale_is_followed_with_the_steps_that_it_skips(project: Project) -> None:
     """A scale of 1e12 makes the half-precision gradients infinite until it was halved often."""
     done = project.run("watch", "scaled", "--json")
@@ -143,6 +144,7 @@ def test_the_loss_scale_is_followed_with_the_steps_that_it_skips(project: Projec
     assert "loss scale" in (project.root / "scale.svg").read_text()
 
 
+@pytest.mark.matrix
 def test_gradients_below_the_smallest_normal_number_are_told_by_layer_and_step(
     project: Project,
 ) -> None:
@@ -157,6 +159,7 @@ def test_gradients_below_the_smallest_normal_number_are_told_by_layer_and_step(
     assert max(least.values()) < 0.2
 
 
+@pytest.mark.matrix
 def test_any_tensor_is_printed_by_slice_and_written(project: Project, tmp_path: Path) -> None:
     words = ("watch", "rows[workers=0]", "--tensor")
     picture, folder = tmp_path / "weight.svg", tmp_path / "dumped"

@@ -10,6 +10,7 @@ from random import Random
 from types import SimpleNamespace
 
 import pytest
+from conftest import matrix_after
 from lab.record_watched import RECORDED, train
 from readable import assert_readable
 
@@ -85,7 +86,9 @@ def report(out: Path, name: str) -> WatchReport:
     return WatchReport(Task("core", name, ()), commit, 0, (judge(training, {}),))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", ["healthy", "vanishing", "rate_large", "overflow", "bert"])
+@pytest.mark.parametrize(
+    "name", matrix_after(1, ["overflow", "healthy", "vanishing", "rate_large", "bert"])
+)
 def test_the_panels_share_their_steps_and_the_bars_show_the_thresholds(
     out: Path, name: str
 ) -> None:

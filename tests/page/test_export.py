@@ -156,6 +156,7 @@ def test_csv_and_json_lines_hold_every_value(project: ScriptedProject) -> None:
     assert {(o["value"], o["not_finite"]) for o in lost} == {(None, "nan")}
 
 
+@pytest.mark.matrix
 def test_memory_does_not_grow_with_the_ledger(tmp_path: Path) -> None:
     project = scripted(
         tmp_path / "project",

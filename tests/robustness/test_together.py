@@ -12,6 +12,8 @@ from conftest import SCRIPT, Project, make_project, rows
 
 from celedger.system import device_lock
 
+pytestmark = pytest.mark.matrix
+
 HEAD = """\
 [metrics.val_loss]
 direction = "lower"
@@ -32,7 +34,6 @@ def start(project: Project, *words: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-@pytest.mark.matrix
 def test_eight_first_runs_at_once_lose_nothing_and_say_for_whom_they_wait(tmp_path: Path) -> None:
     names = [f"task{i}" for i in range(8)]
     suite = HEAD + "".join(TASK.format(name=name) for name in names)
@@ -57,7 +58,6 @@ def test_eight_first_runs_at_once_lose_nothing_and_say_for_whom_they_wait(tmp_pa
     assert "/.celedger/" in (project.root / ".git" / "info" / "exclude").read_text()
 
 
-@pytest.mark.matrix
 def test_run_bisect_and_worker_at_once_all_end_well(tmp_path: Path) -> None:
     project = make_project(tmp_path / "project")
     shas = project.history([1.0] * 3 + [1.5] * 3)
@@ -83,7 +83,6 @@ def test_run_bisect_and_worker_at_once_all_end_well(tmp_path: Path) -> None:
     assert rows(project, twice) == [], "what one celedger measured, another measured again"
 
 
-@pytest.mark.matrix
 def test_two_that_wait_with_one_question_in_mind_measure_it_once(tmp_path: Path) -> None:
     project = make_project(tmp_path / "project")
     shas = project.history([1.0, 1.5])
@@ -106,7 +105,6 @@ def test_two_that_wait_with_one_question_in_mind_measure_it_once(tmp_path: Path)
     assert (0, 1) in rows(project, first + " AND metric = 'val_loss' GROUP BY seed")
 
 
-@pytest.mark.matrix
 def test_who_waits_for_a_holder_without_a_name_is_told_of_no_process(tmp_path: Path) -> None:
     project = make_project(tmp_path / "project")
     project.history([1.0])

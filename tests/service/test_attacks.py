@@ -203,7 +203,7 @@ WAITING: dict[str, Callable[[World], dict[str, str]]] = {
 }  # fmt: skip
 
 
-QUICK = ("a build", "requirements")  # one of what is made, installed
+QUICK = ("a build",)
 
 
 @pytest.mark.parametrize(
@@ -239,6 +239,7 @@ def test_what_a_merge_brought_waits_until_a_person_allows_it(
     assert world.clean()
 
 
+@pytest.mark.matrix
 def test_the_code_under_test_and_what_an_allowed_build_reads_of_it_may_change(
     world: World,
 ) -> None:

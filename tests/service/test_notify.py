@@ -118,6 +118,7 @@ def configure(*addresses: str) -> None:
     file.write_text(f"notify = {json.dumps(addresses)}\n")
 
 
+@pytest.mark.matrix
 def test_what_another_cause_keeps_worse_is_not_good_again(tmp_path: Path, inbox: Inbox) -> None:
     project = scripted(tmp_path / "project")
     shas = project.history([1.0, 1.0, 1.5, 1.5, 2.2, 2.2, 1.5])
@@ -163,6 +164,7 @@ def test_each_piece_of_news_is_sent_once(tmp_path: Path, inbox: Inbox) -> None:
     assert inbox.take() == []
 
 
+@pytest.mark.matrix
 def test_two_commands_at_once_send_one_alert(tmp_path: Path, inbox: Inbox) -> None:
     project = scripted(tmp_path / "project")
     shas = project.history([1.0, 1.0, 1.0, 1.5])

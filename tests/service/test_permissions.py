@@ -437,6 +437,7 @@ def hooked(tmp_path: Path, interpreter: str) -> Iterator[Project]:
     yield project
 
 
+@pytest.mark.matrix
 def test_an_edit_that_was_run_by_hand_waits_for_nobody(hooked: Project, bell: Bell) -> None:
     text = (hooked.root / "suites" / "tiny" / "fit.py").read_text() + "# mine\n"
     git(hooked.root, "checkout", "-q", "-b", "next")
@@ -468,6 +469,7 @@ def test_a_pull_waits_for_a_person_and_goes_on_by_itself(hooked: Project, bell: 
     assert "without reporting" in _jobs(hooked)[0].message
 
 
+@pytest.mark.matrix
 def test_a_metric_declared_as_celedger_has_it_by_itself_is_allowed_once(
     hooked: Project, bell: Bell
 ) -> None:
@@ -481,6 +483,7 @@ def test_a_metric_declared_as_celedger_has_it_by_itself_is_allowed_once(
     until(lambda: _jobs(hooked)[0].state is JobState.DONE)
 
 
+@pytest.mark.matrix
 def test_the_next_merge_says_nothing_of_what_a_typed_worker_ended(
     hooked: Project, bell: Bell
 ) -> None:

@@ -393,6 +393,7 @@ def test_two_repositories_that_share_a_ledger_train_their_own(crew: Crew, tmp_pa
     assert [s for s, _ in crew.states()] == [JobState.DONE] * 2
 
 
+@pytest.mark.matrix
 @with_verbs("report")
 def test_the_page_is_written_anew_after_each_job_and_never_in_its_way(
     crew: Crew, tmp_path: Path
@@ -441,6 +442,7 @@ def test_the_queue_before_the_first_worker_shows_the_note(crew: Crew) -> None:
     assert "1 merge noted, not yet in the queue; its worker starts" in done.out
 
 
+@pytest.mark.matrix
 def test_another_hook_manager_does_what_the_installed_hook_does(
     project: Project, bell: Bell
 ) -> None:

@@ -202,6 +202,7 @@ def test_a_commit_that_was_read_with_a_spared_seed_is_read_with_another() -> Non
     assert choice is not None and (choice.position, choice.seed) == (37, 2)
 
 
+@pytest.mark.matrix
 def test_a_new_draw_of_all_bits_is_located_and_then_settled_by_further_seeds() -> None:
     """Of twelve draws of no shift two are named: bits that change once mostly move the level."""
     drawn = np.random.default_rng(0).standard_normal((2, 400))
@@ -274,6 +275,7 @@ def test_seeds_that_rounding_moved_by_far_less_than_the_floor_say_that_nothing_c
     assert posterior(Question(Lineage.line(11)), evidence).no_change < 0.95
 
 
+@pytest.mark.matrix
 def test_that_a_commit_changes_the_bits_of_every_seed_does_not_speak_against_it() -> None:
     """Six searches took 56 trials: a change that touches all counted as an unlikely one, and new
     draws of all bits did not."""
@@ -289,6 +291,7 @@ def test_that_a_commit_changes_the_bits_of_every_seed_does_not_speak_against_it(
     assert trials <= 50
 
 
+@pytest.mark.matrix
 def test_a_seed_that_is_equal_at_both_ends_needs_no_trial_at_the_levels_between() -> None:
     """Two steps that moved one seed took up to 27 trials: that no other seed moved at them was not
     taken from the ends."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import matrix_after
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
@@ -177,7 +178,7 @@ LIVES: dict[str, tuple[Any, str, float]] = {
 }
 
 
-@pytest.mark.parametrize("part", LIVES)
+@pytest.mark.parametrize("part", matrix_after(1, reversed(LIVES)))
 def test_each_part_of_the_model_is_needed(part: str) -> None:
     from lives.pure import PureJudge
     from lives.score import play, total

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy import integrate, stats
 
 from celedger.stats import tries
 
@@ -12,19 +11,18 @@ from celedger.stats import tries
 @pytest.mark.parametrize("freedom", [4, 12])
 @pytest.mark.parametrize("x", [-2.0, 3.0])
 def test_the_evidence_is_the_ratio_of_the_marginal_densities(x: float, freedom: int) -> None:
-    """By numerical integration over effect and noise, with the prior 1/sd."""
+    """By numerical integration over effect and noise, with the prior 1/sd. Constants cancel."""
     v = 2 / 3
+    sd, effect = np.geomspace(0.02, 12, 1001), np.linspace(0, 24, 2401)[:, None]
+    spread = sd ** -(freedom + 2.0) * np.exp(-freedom / (2 * sd**2))  # of a measured sd of 1
 
-    def density(sd: float, effect: float) -> float:
-        spread = stats.chi2.pdf(freedom / sd**2, freedom) * 2 * freedom / sd**2  # of a s = 1
-        return float(stats.norm.pdf(x, effect * sd, sd * v**0.5) * spread / sd)
+    def marginal(effect: float | np.ndarray) -> np.ndarray:
+        normal = np.exp(-((x - effect * sd) ** 2) / (2 * v * sd**2))
+        return np.asarray(np.trapezoid(normal * spread, sd, axis=-1))
 
-    half = stats.halfnorm(scale=tries.SPREAD)
-    over, _ = integrate.dblquad(
-        lambda sd, g: density(sd, g) * half.pdf(g), 0, 24, 0.02, 12, epsrel=1e-6
-    )
-    none, _ = integrate.quad(lambda sd: density(sd, 0.0), 0.02, 12, epsrel=1e-9)
-    assert tries.evidence(x, v, 1.0, freedom) == pytest.approx(over / none, rel=1e-3)
+    half_normal = (2 / np.pi) ** 0.5 / tries.SPREAD * np.exp(-((effect / tries.SPREAD) ** 2) / 2)
+    over = np.trapezoid(marginal(effect) * half_normal[:, 0], effect[:, 0])
+    assert tries.evidence(x, v, 1.0, freedom) == pytest.approx(over / marginal(0.0), rel=1e-3)
 
 
 def test_no_evidence_without_noise_that_is_known() -> None:

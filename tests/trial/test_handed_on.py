@@ -12,6 +12,8 @@ import pytest
 from celedger.ledger import Ledger
 from tests.conftest import SUITE, Project, make_project
 
+pytestmark = pytest.mark.matrix
+
 ONE_SEED = SUITE.replace("seeds = [0, 1]", "seeds = [0]")
 LOG = "from celedger.child import log\n"
 
@@ -28,7 +30,6 @@ def values(project: Project) -> list[tuple[float, bool]]:
     ]
 
 
-@pytest.mark.matrix
 @pytest.mark.parametrize("how", ["beside", "instead"])
 def test_what_a_training_writes_beside_its_script_is_gone_at_the_next(
     tmp_path: Path, how: str
@@ -50,7 +51,6 @@ def test_what_a_training_writes_beside_its_script_is_gone_at_the_next(
     assert values(project) == [(3.0, False)]
 
 
-@pytest.mark.matrix
 def test_what_a_build_writes_beside_the_script_is_its_commits(tmp_path: Path) -> None:
     suite = SUITE.replace(
         'name = "tiny"\n', 'name = "tiny"\nbuild = ["cp model.py {suite}/made.py"]\n'
@@ -62,7 +62,6 @@ def test_what_a_build_writes_beside_the_script_is_its_commits(tmp_path: Path) ->
     assert values(project) == [(2.0, False)] * 2
 
 
-@pytest.mark.matrix
 @linux
 def test_a_training_gets_listed_variables_and_those_alone_count(tmp_path: Path) -> None:
     script = LOG + (
@@ -92,7 +91,6 @@ def test_a_training_gets_listed_variables_and_those_alone_count(tmp_path: Path) 
     assert not {"SECRET", "MY_SECRET", "HF_TOKEN", "TERM"} & details["variables"].keys()
 
 
-@pytest.mark.matrix
 @linux
 def test_a_training_that_goes_on_from_the_last_stands_for_no_other(tmp_path: Path) -> None:
     script = LOG + (
