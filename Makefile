@@ -37,7 +37,7 @@ $(CORE)/installed: pyproject.toml constraints.txt
 test-core: $(CORE)/installed  ## Run the tests that start no program (a minute; no torch, Ray or Lightning)
 	$(CORE)/bin/python -m pytest -q -n 2 --dist loadgroup -m core
 
-test: $(STAMP)  ## Run the quick tests (no GPU needed)
+test: $(STAMP)  ## Run the quick tests: two minutes on two cores (no GPU needed)
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not matrix and not gpu and not slurm'
 
 test-all: $(STAMP)  ## Run them and the slow ones: every kill, suite, adapter

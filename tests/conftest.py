@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib.util
+import itertools
 import os
 import re
 import shutil
@@ -28,7 +29,7 @@ from celedger.base import plugins
 
 # The same examples in every run: a test that fails, fails again. `make test-all` takes the profile
 # "long"; `--hypothesis-profile=search` looks further.
-settings.register_profile("quick", deadline=None, derandomize=True, max_examples=20)
+settings.register_profile("quick", deadline=None, derandomize=True, max_examples=10)
 settings.register_profile("long", deadline=None, derandomize=True, max_examples=60)
 settings.register_profile("search", deadline=None)
 settings.load_profile("quick")
@@ -148,9 +149,19 @@ PEOPLE = {
 }
 
 
+# pytest itself numbers a folder by listing all before it: at the end, 20 ms of each test.
+_folders = itertools.count()
+
+
+@pytest.fixture
+def tmp_path(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    name = re.sub(r"\W", "_", request.node.name)[:26]  # a socket's path has 107 bytes
+    return tmp_path_factory.mktemp(f"{name}{next(_folders)}", numbered=False)
+
+
 @pytest.fixture(autouse=True)
 def alone(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    home = tmp_path_factory.mktemp("home")
+    home = tmp_path_factory.mktemp(f"home{next(_folders)}", numbered=False)
     for name in list(os.environ):
         if name.startswith(("GIT_", "GITHUB_", "CELEDGER_", "VIRTUAL_ENV", "CONDA_")):
             monkeypatch.delenv(name)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import packages
 import pytest
-from conftest import Project, git
+from conftest import Project, git, matrix_after
 
 from celedger.base import plugins
 from celedger.base.errors import MachineError
@@ -110,9 +110,9 @@ def connect(bench, config, tasks):
 """
 
 
-@pytest.mark.parametrize(("place", "said"), [
+@pytest.mark.parametrize(("place", "said"), matrix_after(1, [
     ("project/lib", "the engine mine lies in this repository"), ("site", "it was loaded"),
-])  # fmt: skip
+]))  # fmt: skip
 def test_the_worker_of_a_hook_loads_no_engine_from_the_repository(
     place: str, said: str, project: Project, tmp_path: Path
 ) -> None:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import matrix_after
 
 # In a process of its own: it imports conftest as the tests do, and starts a child as they do.
 PROBE = """\
@@ -17,7 +18,9 @@ sys.exit(subprocess.run(["sh", "-c", "kill -{name} $$; exit 7"]).returncode != -
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP], ids=lambda n: n.name)
+@pytest.mark.parametrize(
+    "number", matrix_after(1, [signal.SIGINT, signal.SIGHUP]), ids=lambda n: n.name
+)
 def test_children_of_tests_can_be_interrupted_whatever_was_inherited(
     number: signal.Signals,
 ) -> None:

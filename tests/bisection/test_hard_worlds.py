@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from conftest import load_script
+from conftest import load_script, matrix_after
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "hard_worlds.py"
 
@@ -51,7 +51,7 @@ def test_a_bisect_of_the_battery_names_the_step_and_repeats(tmp_path: Path) -> N
         assert started == trials and 0.5 < float(time) / float(trials) < 2
 
 
-@pytest.mark.parametrize("number", [12, 16, 22])
+@pytest.mark.parametrize("number", matrix_after(1, [12, 16, 22]))
 def test_a_search_from_an_empty_ledger_ends_where_a_change_spares_seeds(
     tmp_path: Path, battery: ModuleType, number: int
 ) -> None:

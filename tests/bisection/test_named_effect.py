@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import matrix_after
 
 from celedger.judge.bisection.bisect_report import _effect
 from celedger.judge.bisection.other_steps import (
@@ -39,7 +38,8 @@ def two_steps(first: float, second: float) -> Levels:
     return {p: first * (p >= FIRST) + second * (p >= SECOND) for p in at}
 
 
-@pytest.mark.parametrize(("second", "told"), matrix_after(1, [(-2.5, 16), (3.0, 16), (0.0, 0)]))
+@pytest.mark.matrix
+@pytest.mark.parametrize(("second", "told"), [(-2.5, 16), (3.0, 16), (0.0, 0)])
 def test_a_step_of_either_sign_is_told_and_the_named_commits_effect_leaves_it_out(
     second: float, told: int
 ) -> None:

@@ -509,7 +509,7 @@ def test_a_repository_that_is_damaged_or_gone(tell: Tell, tmp_path: Path) -> Non
 # --- streams
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("unbuffered", matrix_after(1, ["", "1"]))
 @pytest.mark.parametrize(
     ("line", "status", "says"),
     [

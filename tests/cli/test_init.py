@@ -61,6 +61,7 @@ for epoch in range(5):
 }
 
 
+@pytest.mark.matrix
 def test_a_folder_of_a_monorepo_has_its_own_training_packages_and_environment(
     project: Project,
 ) -> None:

@@ -54,6 +54,7 @@ def test_run_fills_the_ledger_and_a_second_run_trains_nothing(project: Project) 
     assert rows(project, "SELECT count(*) FROM trials") == trials
 
 
+@pytest.mark.matrix
 def test_nothing_of_the_users_is_touched(project: Project) -> None:
     first, *_, last = project.history([1.0, 1.0, 1.5])
     (project.root / "model.py").write_text("LEVEL = 'work in progress'\n")

@@ -38,6 +38,7 @@ def test_a_shell_gets_its_completion() -> None:
     assert "--bisects" in completed("celedger log --")
 
 
+@pytest.mark.matrix
 def test_a_shell_gets_names_of_the_ledger(tmp_path: Path) -> None:
     grid = "[[task]]\nname = 'net'\ncommand = 'fit {width}'\ngrid = { width = [1, 2] }\nseeds = 1\n"
     project = scripted(tmp_path / "project", SUITE + grid)

@@ -44,9 +44,9 @@ def test_colours_are_for_a_terminal_that_wants_them(project: ScriptedProject) ->
         both = project.run(verb, env={"FORCE_COLOR": "1", "NO_COLOR": "1"})
         assert both.out == plain.out
         assert "\x1b" not in project.run(verb, "--json", env={"FORCE_COLOR": "1"}).out
-        assert "\x1b[31m" in on_terminal(project, verb)
-        assert "\x1b" not in on_terminal(project, verb, NO_COLOR="1")
-        assert "\x1b" not in on_terminal(project, verb, TERM="dumb")
+    assert "\x1b[31m" in on_terminal(project, "status")
+    assert "\x1b" not in on_terminal(project, "status", NO_COLOR="1")
+    assert "\x1b" not in on_terminal(project, "status", TERM="dumb")
 
 
 def on_terminal(project: ScriptedProject, verb: str, **variables: str) -> str:

@@ -316,6 +316,7 @@ def test_a_trial_that_has_told_enough_ends_early(
         bench.ledger.close()
 
 
+@pytest.mark.matrix
 def test_lines_that_the_ledger_refused_are_taken_in_by_what_comes_after(
     project: Project, cluster: Loopback, monkeypatch: pytest.MonkeyPatch
 ) -> None:

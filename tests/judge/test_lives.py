@@ -391,6 +391,7 @@ def test_a_merged_branch_is_one_place(live: Live) -> None:
     assert life.only()["first_bad"][-2:] == [tip, life.head()]
 
 
+@pytest.mark.matrix
 def test_a_rebase_keeps_the_incident(live: Live) -> None:
     life = live()
     life.begin()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from conftest import SUITE, UNCOMPILED, celedger, make_project
+from conftest import SUITE, UNCOMPILED, celedger, make_project, matrix_after
 from lab.conftest import Answered
 from lab.edited import START, TrainingServer
 
@@ -79,7 +79,8 @@ def plain(server: TrainingServer) -> Any:
 
 
 @pytest.mark.parametrize(
-    "name", ["workers", "amp", "channels_last", "fused", "inplace", "checkpointing"]
+    "name",
+    matrix_after(2, ["amp", "fused", "workers", "channels_last", "inplace", "checkpointing"]),
 )
 def test_a_switch_gives_the_bits_of_the_same_switch_by_hand(
     name: str, server: TrainingServer, plain: Any

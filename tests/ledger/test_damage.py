@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import matrix_after
 
 from celedger.base.errors import LedgerDamaged, LedgerError
 from celedger.ledger import Ledger, opening
@@ -56,7 +57,7 @@ def cut_short(data: bytearray, chance: random.Random) -> None:
 
 
 @pytest.mark.parametrize("stamped", [True, False], ids=["with its stamp", "copied without it"])
-@pytest.mark.parametrize("damage", [flip, flip_in_head, garbage, zeros, cut_short])
+@pytest.mark.parametrize("damage", matrix_after(2, [flip, cut_short, flip_in_head, garbage, zeros]))
 def test_a_damaged_ledger_is_refused_or_answers_as_before(
     filled: Ledger, facts: Any, damage: Callable[[bytearray, random.Random], None], stamped: bool
 ) -> None:

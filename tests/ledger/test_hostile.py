@@ -66,7 +66,7 @@ def content(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "name", [*ATTACKS, *(pytest.param(n, marks=pytest.mark.matrix) for n in SLOW)]
+    "name", [*matrix_after(15, ATTACKS), *(pytest.param(n, marks=pytest.mark.matrix) for n in SLOW)]
 )
 def test_nothing_of_a_hostile_ledger_enters(name: str, ledger: Ledger, theirs: Path) -> None:
     poison(theirs, name)
@@ -97,7 +97,9 @@ def test_a_merge_costs_no_more_than_its_rows(name: str, ledger: Ledger, theirs: 
     assert merge(ledger.path, theirs)["trials"] == 3038
 
 
-@pytest.mark.parametrize("name", [name for name in ROWS if name not in FOUND_BY_SQLITE])
+@pytest.mark.parametrize(
+    "name", matrix_after(12, [name for name in ROWS if name not in FOUND_BY_SQLITE])
+)
 def test_a_poisoned_ledger_is_refused_with_its_row(name: str, theirs: Path) -> None:
     poison(theirs, name)
     for how in ({"readonly": True}, {}):

@@ -137,8 +137,10 @@ def test_the_axis_is_that_of_history_and_unmeasured_commits_are_gaps(
 
 @pytest.mark.parametrize(
     ("levels", "worse", "better"),
-    [([0.4, 0.5, 0.4], range(8, 16), ()), ([0.5, 0.4, 0.4], (), range(8, 24)),
-     ([0.4, 0.5, 0.5], range(8, 24), ())],
+    matrix_after(1, [
+        ([0.4, 0.5, 0.4], range(8, 16), ()), ([0.5, 0.4, 0.4], (), range(8, 24)),
+        ([0.4, 0.5, 0.5], range(8, 24), ()),
+    ]),
 )  # fmt: skip
 def test_the_colour_says_what_the_state_says(
     history: Any, make_commits: Commits, levels: list[float], worse: range, better: range

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -13,14 +12,11 @@ Git = Callable[..., str]
 
 
 @pytest.fixture(autouse=True)
-def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    home = tmp_path_factory.mktemp("home")
+def configured_home(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = Path.home()
     (home / ".gitconfig").write_text(
         '[user]\nname = T\nemail = t@example.com\n[protocol "file"]\nallow = always\n'
     )
-    monkeypatch.setenv("HOME", str(home))
-    for name in [name for name in os.environ if name.startswith("GIT_")]:
-        monkeypatch.delenv(name)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(home.parent))
 
 

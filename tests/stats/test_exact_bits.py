@@ -7,6 +7,7 @@ from itertools import count
 
 import numpy as np
 import pytest
+from conftest import matrix_after
 
 from celedger.stats import equal_bits
 from celedger.stats.choice import choose
@@ -117,7 +118,7 @@ def merged(n: int, number: int) -> Lineage:
     return Lineage(tuple(parents))
 
 
-@pytest.mark.parametrize("number", range(10))
+@pytest.mark.parametrize("number", matrix_after(2, range(10)))
 @pytest.mark.parametrize("spread", [0.0, 1.0])
 def test_of_two_exact_levels_in_a_merged_history_the_larger_step_is_named(
     number: int, spread: float

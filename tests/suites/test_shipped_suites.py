@@ -11,7 +11,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from conftest import matrix_after
 from suites.conftest import ROOT, SUITES, Trials, task_of
 
 from celedger.base.model import Direction, Kind
@@ -49,7 +48,8 @@ SHORT = {
 }
 
 
-@pytest.mark.parametrize("name", matrix_after(1, SHORT))
+@pytest.mark.matrix
+@pytest.mark.parametrize("name", SHORT)
 def test_a_task_learns_reports_and_repeats_itself(name: str, tmp_path: Path, trial: Trials) -> None:
     options, metric, baseline = SHORT[name]
     first, second = (trial(name, options, tmp_path / run) for run in ("a", "b"))

@@ -65,6 +65,7 @@ def test_the_text_generator_repeats_itself_and_keeps_words_inside() -> None:
         assert np.allclose(iou, np.eye(len(found)))
 
 
+@pytest.mark.matrix
 def test_thresholding_finds_some_words_and_takes_bars_for_words() -> None:
     text, rectangles = import_module("scene_text"), import_module("rectangles")
     images, boxes = text.images(16, seed=2)

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from conftest import Project, make_project
+from conftest import Project, make_project, matrix_after
 from scripted import Report, scripted
 
 from celedger import suite as suites
@@ -91,7 +91,7 @@ def workplace(tmp_path: Path, levels: list[float]) -> Iterator[tuple[Repository,
         yield repository, bench
 
 
-@pytest.mark.parametrize("first_bad", [4, 8])
+@pytest.mark.parametrize("first_bad", matrix_after(1, [4, 8]))
 def test_a_bisect_stops_what_repeats_an_end_and_runs_both_neighbours_whole(
     tmp_path: Path, first_bad: int
 ) -> None:

@@ -51,6 +51,7 @@ def environments(project: Project) -> list[str]:
         return [record.trial.environment for record in ledger.trials()]
 
 
+@pytest.mark.matrix
 def test_only_what_a_training_imports_is_its_environment_and_what_changed_is_named(
     tmp_path: Path, packages: Path
 ) -> None:

@@ -374,6 +374,7 @@ def test_a_commit_that_touches_nothing_read_reuses_a_result_and_says_so(project:
     assert trained(project) == 4
 
 
+@pytest.mark.matrix
 @linux
 def test_a_time_budget_is_for_commits_that_change_what_a_task_reads(tmp_path: Path) -> None:
     parts = SUITE.partition("[[task]]")
@@ -398,6 +399,7 @@ def test_a_time_budget_is_for_commits_that_change_what_a_task_reads(tmp_path: Pa
     assert sorted(rows[:4]) == sorted((sha[:8], task) for sha in (three, one) for task in "ab")
 
 
+@pytest.mark.matrix
 @linux
 def test_a_suite_without_a_trace_reuses_results_for_equal_trees_only(tmp_path: Path) -> None:
     """Nothing is set that the training could see: no filter, no `sitecustomize`."""

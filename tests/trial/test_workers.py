@@ -80,6 +80,7 @@ def test_trials_at_once_have_cores_of_their_own_and_the_values_of_trials_alone(
     assert "hindered" in together.run("show").out, "their speed is not judged"
 
 
+@pytest.mark.matrix
 @TWO_CORES
 def test_an_interrupt_ends_all_trials_and_records_them(tmp_path: Path, meeting: Path) -> None:
     project = make_project(tmp_path / "project", MET, {"fit.py": MEETING})
