@@ -13,7 +13,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from conftest import matrix_after
 
 if find_spec("torch") is None or find_spec("scipy") is None:
     pytest.skip("needs celedger[torch]", allow_module_level=True)
@@ -21,6 +20,7 @@ if find_spec("torch") is None or find_spec("scipy") is None:
 import numpy as np
 import torch
 from suites.conftest import ROOT, Trials, task_of
+from suites.test_determinism import raising_operators
 
 WIDE = ROOT / "suites" / "wide"
 
@@ -235,13 +235,15 @@ SHORT = {  # options that cut a task to seconds, and to what share its loss must
 EVERY = " --batch 4 --lr 1e-2"
 
 
-@pytest.mark.parametrize("task", matrix_after(0, SHORT))
+@pytest.mark.matrix
+@pytest.mark.parametrize("task", SHORT)
 def test_a_task_learns_and_reports_what_is_declared(
     task: str, tmp_path: Path, trial: Trials
 ) -> None:
     """That it repeats itself bit by bit was measured once, for all tasks."""
     options, share = SHORT[task]
-    reports = trial(task, options + EVERY, tmp_path / "trial")
+    reports = trial(task, options + EVERY, tmp_path / "trial", operators=True)
+    assert raising_operators(tmp_path / "trial") == []
     declared = {metric.name for metric in task_of(task)[1].metrics}
     for report in reports:
         assert "fingerprint" in report
