@@ -35,6 +35,7 @@ def standing(project: Project, revision: str) -> dict[str, object]:
     return {"status": done.status, **found["val_loss"]}
 
 
+@pytest.mark.matrix
 def test_a_regression_stays_one_until_it_is_accepted(project: Project) -> None:
     shas = project.history([1.0, 1.0, 1.3, 1.3, 1.3])
     for sha in shas[:2]:

@@ -179,6 +179,7 @@ log(epoch=0, val_loss=2.0 if seen else 1.0)
     assert "2.0" not in shown.out.partition("val_loss")[2].partition("\n")[0]
 
 
+@pytest.mark.matrix
 def test_with_all_what_the_named_commit_leaves_is_searched_too(quick: ScriptedProject) -> None:
     shas = quick.history([1.0] * 5 + [1.8] * 5 + [2.6] * 5)
     done = quick.run("bisect", f"{shas[0]}..{shas[-1]}", "--metric", "val_loss", "--all", "--json")

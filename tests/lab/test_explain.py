@@ -11,6 +11,8 @@ import pytest
 from conftest import UNCOMPILED, celedger, git, make_project, record_of
 from lab.conftest import Answered
 
+pytestmark = pytest.mark.matrix
+
 NET = """\
 import torch
 from torch import nn
@@ -122,7 +124,6 @@ def test_the_wrong_axis_is_named_with_its_line_and_only_the_answer_is_kept(
     assert (kept["command"], "dim=0" in kept["headline"]) == (command, True)
 
 
-@pytest.mark.matrix
 def test_a_refactor_is_no_difference(repo: Path, answered: Answered) -> None:
     words = ("explain", "HEAD~3..HEAD~2", "fit", "--suite", "tiny", "--json")
     done = celedger(repo, *words, timeout=300)
@@ -131,7 +132,6 @@ def test_a_refactor_is_no_difference(repo: Path, answered: Answered) -> None:
     assert (found["verdict"], found["steps"], found["finding"]) == ("equal", 8, None)
 
 
-@pytest.mark.matrix
 def test_a_commit_that_breaks_is_explained_by_its_error(repo: Path) -> None:
     done = celedger(repo, "explain", "HEAD~1..HEAD", "fit", "--suite", "tiny", timeout=300)
     assert done.status == 1
@@ -142,7 +142,6 @@ def test_a_commit_that_breaks_is_explained_by_its_error(repo: Path) -> None:
     assert f"net.py:{line}  raised" in done.out
 
 
-@pytest.mark.matrix
 def test_a_side_on_a_device_that_is_not_there_is_refused(repo: Path) -> None:
     """It compared the CPU with the CPU, and found no difference."""
     words = ("HEAD", "fit", "--suite", "tiny", "--b", "device=cuda:0", "--device", "cpu")
@@ -151,7 +150,6 @@ def test_a_side_on_a_device_that_is_not_there_is_refused(repo: Path) -> None:
     assert "there is no device cuda:0: this machine shows no GPU" in done.err
 
 
-@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -176,7 +174,6 @@ def test_what_cannot_be_meant_is_said_in_a_line(repo: Path, words: list[str], sa
     assert len(done.err.strip().splitlines()) == 1
 
 
-@pytest.mark.matrix
 def test_a_bisect_explains_the_commit_that_it_names(repo: Path) -> None:
     """By the verb `explain`, whose answer the ledger keeps as if a person had typed it."""
     words = ("bisect", "HEAD~3..HEAD", "--suite", "tiny", "--task", "fit", "--device", "cpu")
@@ -193,7 +190,6 @@ def test_a_bisect_explains_the_commit_that_it_names(repo: Path) -> None:
     assert command in [finding["command"] for finding in findings]
 
 
-@pytest.mark.matrix
 def test_its_text_comes_after_the_answer(repo: Path) -> None:
     words = ("bisect", "HEAD~3..HEAD", "--suite", "tiny", "--task", "fit", "--device", "cpu")
     done = celedger(repo, *words, "--explain", timeout=300)
@@ -215,7 +211,6 @@ pattern = 'score=(?P<score>\\S+)'
 """
 
 
-@pytest.mark.matrix
 def test_a_metric_that_is_computed_outside_of_modules_is_a_difference(tmp_path: Path) -> None:
     project = make_project(tmp_path / "project", PRINTED, {"none.py": ""})
     printed = FIT.replace(
@@ -230,7 +225,6 @@ def test_a_metric_that_is_computed_outside_of_modules_is_a_difference(tmp_path: 
     assert "The training agrees and the reported score" in done.out
 
 
-@pytest.mark.matrix
 def test_what_differs_between_two_interpreters_is_said(repo: Path, tmp_path: Path) -> None:
     venv.create(tmp_path, symlinks=True)
     (packages,) = tmp_path.glob("lib/python*/site-packages")
@@ -245,7 +239,6 @@ def test_what_differs_between_two_interpreters_is_said(repo: Path, tmp_path: Pat
     assert "note        the environments differ: extra none → 1.0\n" in done.out + "\n", done
 
 
-@pytest.mark.matrix
 def test_an_operator_is_replayed_from_its_inputs_in_another_type(
     tmp_path: Path, answered: Answered
 ) -> None:
@@ -272,7 +265,6 @@ def test_an_operator_is_replayed_from_its_inputs_in_another_type(
     assert done.out.endswith("\nwithout such a form: _linalg_svd\n"), done.out + done.err
 
 
-@pytest.mark.matrix
 def test_what_does_not_repeat_hides_only_what_comes_after_it(tmp_path: Path) -> None:
     """Every training is moved by its own clock in step 1."""
     moved = "        optimiser.step()\n"

@@ -80,6 +80,7 @@ def run(project: Project, *words: str) -> Done:
     return celedger(project.root, "profile", *words, timeout=900)
 
 
+@pytest.mark.matrix
 def test_a_profile_names_phases_waits_and_a_stall_outside_the_record(
     trained: Project, tmp_path: Path, answered: Answered
 ) -> None:

@@ -71,6 +71,7 @@ def open_and_close(path: Path, gate: Any) -> None:
             ledger.jobs()
 
 
+@pytest.mark.matrix
 def test_opening_and_closing_all_at_once_is_never_locked(tmp_path: Path) -> None:
     path, gate = tmp_path / "ledger.db", FORK.Barrier(8)
     all_end_well([FORK.Process(target=open_and_close, args=(path, gate)) for _ in range(8)])

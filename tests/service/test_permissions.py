@@ -449,6 +449,7 @@ def test_an_edit_that_was_run_by_hand_waits_for_nobody(hooked: Project, bell: Be
     assert [job.state for job in _jobs(hooked)] == [JobState.DONE]
 
 
+@pytest.mark.matrix
 def test_a_pull_waits_for_a_person_and_goes_on_by_itself(hooked: Project, bell: Bell) -> None:
     sha = branch_ahead(hooked, {"suites/tiny/fit.py": "print('evil')\n"})
     git(hooked.root, "merge", "-q", "next")

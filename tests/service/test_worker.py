@@ -382,6 +382,7 @@ def test_a_merge_whose_configuration_is_broken_is_a_job_that_says_so(crew: Crew)
     assert "did you mean 'suite'" in message
 
 
+@pytest.mark.matrix
 def test_two_repositories_that_share_a_ledger_train_their_own(crew: Crew, tmp_path: Path) -> None:
     other = make_project(tmp_path / "other", scripts={"fit.py": SCRIPT})
     other.history([1.0, 2.0])
@@ -472,6 +473,7 @@ def test_a_worker_that_cannot_start_is_told_by_the_next_merge(project: Project) 
     assert line.count("\n") == 1
 
 
+@pytest.mark.matrix
 def test_an_act_on_what_is_worse_takes_back_the_line_that_told_it(project: Project) -> None:
     project.history([1.0])
     project.run("run", "HEAD")

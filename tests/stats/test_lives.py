@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import matrix_after
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
@@ -178,7 +177,8 @@ LIVES: dict[str, tuple[Any, str, float]] = {
 }
 
 
-@pytest.mark.parametrize("part", matrix_after(1, reversed(LIVES)))
+@pytest.mark.matrix
+@pytest.mark.parametrize("part", LIVES)
 def test_each_part_of_the_model_is_needed(part: str) -> None:
     from lives.pure import PureJudge
     from lives.score import play, total

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from conftest import matrix_after
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -123,7 +122,8 @@ def test_signing_ends_on_any_history(moved: list[bool], closed: set[int], seed: 
         raise AssertionError("it signs without end")
 
 
-@pytest.mark.parametrize(("shown", "most"), matrix_after(1, [(True, 4.5), (False, 12.0)]))
+@pytest.mark.matrix
+@pytest.mark.parametrize(("shown", "most"), [(True, 4.5), (False, 12.0)])
 def test_a_search_trains_less_where_it_shows_and_is_right_where_it_does_not(
     shown: bool, most: float
 ) -> None:

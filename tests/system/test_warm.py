@@ -491,6 +491,7 @@ def test_another_environment_gets_another_launcher(place: Place) -> None:
     assert place.log.read_text() == "3\n"
 
 
+@pytest.mark.matrix
 def test_a_first_launcher_after_an_installation_has_the_heap_of_later_ones(
     place: Place, tmp_path: Path
 ) -> None:

@@ -59,6 +59,7 @@ def commit(project: Project, number: int, *, at_once: int, sleep: float = 0) -> 
 VALUES = "SELECT seed, epoch, value FROM epoch_metrics WHERE metric = 'val_loss' ORDER BY 1, 2"
 
 
+@pytest.mark.matrix
 @TWO_CORES
 def test_trials_at_once_have_cores_of_their_own_and_the_values_of_trials_alone(
     tmp_path: Path, meeting: Path
