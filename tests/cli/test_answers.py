@@ -62,6 +62,7 @@ def typed(project: Project, line: str) -> tuple[int, str]:
     return done.status, done.out + done.err
 
 
+@pytest.mark.matrix
 def test_drift_over_gaps_names_the_range_and_its_command_finds_the_commit(
     project: Project,
 ) -> None:

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from conftest import SUITE, matrix_after
+from conftest import SUITE
 from scripted import Report, ScriptedProject, scripted
 
 from celedger.judge.bisection.bisect_report import restored
@@ -38,9 +38,8 @@ def two_tasks(root: Path, first_bad_of_wide: int) -> ScriptedProject:
     return scripted(root, TASKS, training)
 
 
-@pytest.mark.parametrize(
-    ("first_bad_of_wide", "word"), matrix_after(1, [(FIRST_BAD, "agrees"), (7, "disagrees")])
-)
+@pytest.mark.matrix
+@pytest.mark.parametrize(("first_bad_of_wide", "word"), [(FIRST_BAD, "agrees"), (7, "disagrees")])
 def test_an_incident_is_searched_with_the_task_that_tells_most_and_the_others_are_asked(
     tmp_path: Path, first_bad_of_wide: int, word: str
 ) -> None:

@@ -25,6 +25,7 @@ from .conftest import SUITE, Life, training
 Live = Callable[..., Life]
 
 
+@pytest.mark.matrix
 def test_three_stacked_steps_are_three_incidents(live: Live) -> None:
     life = live()
     shas = life.project.history([1, 1, 1.04, 1.04, 1.08, 1.08, 1.155, 1.155])
@@ -375,6 +376,7 @@ def test_void_trials_count_no_more_until_they_are_taken_back(live: Live) -> None
     life.compare()
 
 
+@pytest.mark.matrix
 def test_a_merged_branch_is_one_place(live: Live) -> None:
     life = live()
     life.begin()

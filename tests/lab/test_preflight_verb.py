@@ -8,6 +8,8 @@ import pytest
 from conftest import UNCOMPILED, make_project
 from lab.conftest import Answered
 
+pytestmark = pytest.mark.matrix
+
 SUITE = """\
 [suite]
 name = "tiny"
@@ -50,10 +52,8 @@ for epoch in range(3):
 
 @pytest.mark.parametrize(
     ("task", "status"),
-    [("sound", 0), *(pytest.param(*row, marks=pytest.mark.matrix) for row in (
-        ("unseeded", 1), ("plain", 125), ("broken", 125),
-    ))],
-)  # fmt: skip
+    [("sound", 0), ("unseeded", 1), ("plain", 125), ("broken", 125)],
+)
 def test_any_training_is_checked_and_run_twice(
     task: str, status: int, tmp_path: Path, answered: Answered
 ) -> None:
@@ -88,7 +88,6 @@ def has_no_bias(seen):
 """
 
 
-@pytest.mark.matrix
 def test_a_team_adds_checks_and_waives_some_with_a_reason(
     tmp_path: Path, answered: Answered
 ) -> None:

@@ -260,6 +260,7 @@ def test_a_range_bounds_the_page(repository: Path) -> None:
     assert "char_lm · val_loss ▲" not in page.text
 
 
+@pytest.mark.matrix
 def test_nothing_wrong_and_nothing_measured_say_so(tmp_path: Path) -> None:
     page_repository.make(tmp_path / "calm", bad=False)
     page = write(tmp_path / "calm")
@@ -296,6 +297,7 @@ def test_where_incidents_are_over_the_page_never_says_that_nothing_was(tmp_path:
     assert "val_accuracy 10 %" in page.text
 
 
+@pytest.mark.matrix
 def test_an_accepted_change_needs_no_attention(repository: Path, tmp_path: Path) -> None:
     copy = tmp_path / "accepted"
     shutil.copytree(repository, copy, symlinks=True)

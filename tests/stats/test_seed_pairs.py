@@ -265,6 +265,7 @@ def life(random: np.random.Generator, own: float, pairs: int, draws: float = 0.0
     return False
 
 
+@pytest.mark.matrix
 def test_a_step_of_one_sd_is_open_after_few_pairs() -> None:
     random = np.random.default_rng(8)
     assert sum(life(random, own=0.0, pairs=3) for _ in range(20)) >= 18
@@ -329,6 +330,7 @@ def nodes_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
+@pytest.mark.matrix
 def test_a_chain_goes_on_from_what_was_kept_of_it(nodes_read: list[int]) -> None:
     trials, kept = growing_line(), Kept()
     for end, most in ((60, 60), (131, 131), (200, 80), (258, 68), (259, 2), (260, 20)):
@@ -342,6 +344,7 @@ def test_a_chain_goes_on_from_what_was_kept_of_it(nodes_read: list[int]) -> None
     assert [s.likeliest for s in whole or () if s.probability > 0.95] == [40, 150, 225]
 
 
+@pytest.mark.matrix
 def test_a_chain_of_coarse_values_seldom_begins_anew(nodes_read: list[int]) -> None:
     random, kept, began = np.random.default_rng(7), Checkpoints(Kept()), 0
 
