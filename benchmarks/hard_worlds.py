@@ -278,7 +278,6 @@ class Range:
 
     repository: Repository
     history: History
-    good: Commit
     older: tuple[Commit, ...]
 
     @classmethod
@@ -287,12 +286,12 @@ class Range:
         repository = Repository.open(folder)
         good = repository.resolve(f":/older {OLDER}$")
         older = repository.log(f"{good.sha}~", OLDER)
-        return cls(repository, repository.history(good.sha, "main"), good, tuple(older))
+        return cls(repository, repository.history(good.sha, "main"), tuple(older))
 
     @cached_property
     def positions(self) -> dict[str, int]:
         inside = {commit.sha: i for i, commit in enumerate(self.history.commits)}
-        return inside | {commit.sha: GOOD for commit in (self.good, *self.older)}
+        return inside | {commit.sha: GOOD for commit in (self.history.good, *self.older)}
 
     @cached_property
     def reach(self) -> np.ndarray:
@@ -494,7 +493,7 @@ class ScriptedBench(Bench):
 def store_ends(bench: ScriptedBench) -> None:
     """Record what made somebody ask, and what was measured before."""
     case, world = bench.case, bench.case.world
-    good, bad = case.range.good, case.range.history.commits[-1]
+    good, bad = case.range.history.good, case.range.history.bad
     last = len(case.range.history.commits) - 1
     crashes = world.crash is not None
     for commit in case.range.older:
@@ -538,7 +537,7 @@ def run_case(world: World, folder: Path, limits: Limits, workers: int, number: i
     """Bisect one case in the repository at `folder`, beside which the ledger is made. Equal
     arguments give equal results."""
     case = Case(world, Range.open(folder), np.random.default_rng([number, 15]))
-    history, good = case.range.history, case.range.good
+    history = case.range.history
     with (
         tempfile.TemporaryDirectory(dir=folder.parent) as place,
         closing(Ledger.open(Path(place) / "ledger.db", create=True)) as ledger,
@@ -552,7 +551,7 @@ def run_case(world: World, folder: Path, limits: Limits, workers: int, number: i
         began = time.process_time()
         try:
             answer = bisect_many(
-                bench, history, good, [world.task], metrics,
+                bench, history, [world.task], metrics,
                 replace(limits, every_cause=world.every_cause),
             )  # fmt: skip
         except CannotJudge:

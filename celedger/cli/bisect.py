@@ -30,7 +30,7 @@ from celedger.cli.session import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from celedger.base.model import Commit, Environment, Task
+    from celedger.base.model import Environment, Task
     from celedger.cli.progress import Progress
     from celedger.judge.bisection import Answer, Limits, SearchStep, Symptom
     from celedger.judge.incident import Incident
@@ -151,7 +151,7 @@ def bisect(
         if incident is not None:
             task = task or list(dict.fromkeys(m.task for m in incident.metrics))
             commits = f"{incident.known_good}..{incident.first_bad[-1]}"
-        history, good = _ends(session.repository, commits, first_parent)
+        history = _range(session.repository, commits, first_parent)
         with open_bench(session, "bisect", task, why=Purpose.BISECT, together=True) as (
             bench,
             tasks,
@@ -165,13 +165,13 @@ def bisect(
             if dry_run:
                 plans = [
                     bisection.plan(
-                        bench, history, good, tasks, name, limits, improved=improved, seconds=usual
+                        bench, history, tasks, name, limits, improved=improved, seconds=usual
                     )
                     for name in dict.fromkeys(metric or (None,))
                 ]
                 options.answer(BisectPlans(plans), json)
                 return Status.GOOD
-            shas, station = [good.sha, *(c.sha for c in history.commits)], bench.station
+            shas, station = [c.sha for c in (history.good, *history.commits)], bench.station
             if station.requirements_differ(shas[0], shas[-1], tasks):
                 note(
                     "celedger: the requirements change in this range; every commit runs with "
@@ -182,7 +182,7 @@ def bisect(
                 station.hold_environment(shas[-1], tasks)
                 _note_other_environments(bench, shas, tasks)
                 answer = bisection.bisect_many(
-                    bench, history, good, tasks, metric or (), limits,
+                    bench, history, tasks, metric or (), limits,
                     improved=improved, others=others, seconds=usual,
                     chosen=lambda symptoms: _introduce(symptoms, number, progress),
                     expected=lambda trials: _warn(trials, limits.budget, progress),
@@ -197,7 +197,7 @@ def bisect(
                     progress.say("training parts of the named commit")
                     noise = memory.read(session.repository, session.ledger)
                     guilty = bisection.inside(bench, session.config, answer, noise)
-        tip = memory.tip_of(session.repository, history.commits[-1])
+        tip = memory.tip_of(session.repository, history.bad)
         state = record_state(session, "bisect", tip)
         log = session.repository.log(state.tip, limit=memory.RECENT)
         draw = verbs.drawer(context.obj)
@@ -264,13 +264,12 @@ def _incident(session: Session, name: str) -> Incident | None:
     return incident
 
 
-def _ends(repository: Repository, commits: str, first_parent: bool) -> tuple[History, Commit]:
-    """Return the commits of GOOD..BAD and GOOD."""
+def _range(repository: Repository, commits: str, first_parent: bool) -> History:
+    """Return the range that GOOD..BAD names."""
     old, dots, new = commits.partition("..")
     if not dots or not old or new.startswith("."):
         raise UsageError(f"{commits!r} is not a range", "write GOOD..BAD")
-    good = repository.resolve(old)
-    return repository.history(old, new or "HEAD", first_parent=first_parent), good
+    return repository.history(old, new or "HEAD", first_parent=first_parent)
 
 
 def _note_other_environments(bench: Bench, commits: Sequence[str], tasks: Sequence[Task]) -> None:
@@ -369,11 +368,10 @@ def _search_packages(
         ) as (bench, own_tasks, commits),
         Progress(bench) as progress,
     ):  # fmt: skip
-        good, bad = commits[0], commits[-1]
         progress.say(f"searching {len(commits) - 1} upgrades")
-        history = bench.repository.history(good.sha, bad.sha)
+        history = bench.repository.history(commits[0].sha, commits[-1].sha)
         answer = bisection.bisect_many(
-            bench, history, good, own_tasks, metrics, limits, improved=improved
+            bench, history, own_tasks, metrics, limits, improved=improved
         )
         known = {metric.name: metric for metric in bench.ledger.metrics()}
     again = shlex.join(["bisect", revision, "--packages", files, "--suite", suite.folder.name])

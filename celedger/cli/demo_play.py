@@ -89,7 +89,7 @@ def _search(
     def search(good: Commit, bad: Commit) -> bisection.Report:
         history = stage.repository.history(good.sha, bad.sha)
         metrics = (metric,) if metric else ()
-        (report,) = bisection.bisect_many(bench, history, good, tasks, metrics).reports
+        (report,) = bisection.bisect_many(bench, history, tasks, metrics).reports
         say(report.sentence())
         return report
 

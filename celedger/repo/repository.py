@@ -203,15 +203,21 @@ class Repository:
         return self.resolve(start or "HEAD"), self.resolve(right or "HEAD")
 
     def history(self, good: str, bad: str, first_parent: bool = False) -> History:
-        """Return the candidates for the first bad commit. Raises UsageError where the ends are
-        equal or the good one is not an ancestor of the bad one, RepositoryError where a shallow
-        clone ends before the good one is reached."""
+        """Return the range from GOOD to BAD; with `first_parent`, only that parent counts.
+
+        Raises UsageError if the ends are equal or GOOD is not an ancestor of BAD, RepositoryError
+        if a shallow clone ends before GOOD is reached.
+        """
         old, new = self.resolve(good), self.resolve(bad)
         if old.sha == new.sha:
             raise UsageError(f"{good} and {bad} are the same commit, {_short(old)}")
         if not self.is_ancestor(old.sha, new.sha):
             raise self._unrelated(good, bad, old, new)
-        return history(self._between(old, new, first_parent), first_parent=first_parent)
+        commits = tuple(self._between(old, new, first_parent))
+        index = {commit.sha: i for i, commit in enumerate(commits)}
+        parents = (c.parents[:1] if first_parent else c.parents for c in commits)
+        inside = (tuple(index[sha] for sha in own if sha in index) for own in parents)
+        return History(old, commits, tuple(inside))
 
     def is_ancestor(self, ancestor: str, descendant: str) -> bool:
         """Return True if one commit (a hash) is an ancestor of the other, or the same."""
@@ -557,30 +563,21 @@ def parse(out: bytes) -> list[Commit]:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The candidates for the first bad commit, parents before children; the good end is not
-    among them, the bad end is the last. `parents[i]` are indices into `commits`, all smaller
+    """The range that a bisect searches: its good end, and the candidates for the first bad commit,
+    parents before children, the bad end last. `parents[i]` are indices into `commits`, all smaller
     than i; a parent outside the candidates (good, by assumption) is left out."""
 
+    good: Commit
     commits: tuple[Commit, ...]
     parents: tuple[tuple[int, ...], ...]
 
+    @property
+    def bad(self) -> Commit:
+        return self.commits[-1]
 
-def history(commits: Iterable[Commit], *, first_parent: bool = False) -> History:
-    """Return the graph over commits given parents first. With `first_parent`, only that parent
-    counts."""
-    commits = tuple(commits)
-    index = {commit.sha: i for i, commit in enumerate(commits)}
-    return History(
-        commits,
-        tuple(
-            tuple(
-                index[parent]
-                for parent in (commit.parents[:1] if first_parent else commit.parents)
-                if parent in index
-            )
-            for commit in commits
-        ),
-    )
+    def at(self, position: int) -> Commit:
+        """Return the commit at a position; the good end is at -1."""
+        return self.commits[position] if position >= 0 else self.good
 
 
 def main_line(commits: Sequence[Commit]) -> list[Commit]:

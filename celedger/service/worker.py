@@ -419,12 +419,11 @@ def _bisect(
     if not moved:
         return "", None
     (task, name), *others = moved
-    good = repository.commit(incident.known_good)
     try:
-        history = repository.history(good.sha, incident.first_bad[-1])
+        history = repository.history(incident.known_good, incident.first_bad[-1])
         limits = bisection.Limits(budget=budget, sign=settings.engine == "local")
         metrics = [name] if name else []
-        answer = bisection.bisect_many(bench, history, good, [task], metrics, limits, others=others)
+        answer = bisection.bisect_many(bench, history, [task], metrics, limits, others=others)
         report = bisection.proved(bench, settings, answer, state).reports[0]
     except NotAllowed:
         raise

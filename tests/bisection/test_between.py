@@ -18,7 +18,7 @@ def commit(number: int, *parents: int) -> Commit:
 
 def line(n: int) -> History:
     commits = tuple(commit(i, i - 1) for i in range(n))
-    return History(commits, ((), *((i,) for i in range(n - 1))))
+    return History(commit(GOOD), commits, ((), *((i,) for i in range(n - 1))))
 
 
 def ask(history: History, levels: dict[int, float], rng: np.random.Generator) -> Between | None:
@@ -30,7 +30,7 @@ def ask(history: History, levels: dict[int, float], rng: np.random.Generator) ->
     ]
     question = firstbad.Question(Lineage(history.parents), noise=firstbad.NoisePrior(1.0, 20.0))
     evidence = firstbad.Evidence(tuple(readings))
-    return worse_between(history, commit(GOOD), question, evidence, 1)
+    return worse_between(history, question, evidence, 1)
 
 
 def test_a_stretch_that_is_worse_than_both_ends_is_found() -> None:
@@ -54,7 +54,7 @@ def test_noise_alone_is_seldom_taken_for_one() -> None:
 def test_a_branch_that_left_before_good_cannot_be_searched_up_to() -> None:
     #  good ── 1 ── 2 (bad)      0, the parent of 2 beside 1, is not after good
     commits = (commit(0, 7), commit(1, GOOD), commit(2, 1, 0))
-    history, rng = History(commits, ((), (), (1, 0))), np.random.default_rng(6)
+    history, rng = History(commit(GOOD), commits, ((), (), (1, 0))), np.random.default_rng(6)
     level = {GOOD: 10.0, 0: 30.0, 1: 10.0, 2: 10.0}
     assert ask(history, level, rng) is None
     found = ask(history, {**level, 0: 10.0, 1: 30.0}, rng)

@@ -75,11 +75,11 @@ def bench_of(battery: ModuleType, folder: Path, world: str, number: int = 0) -> 
 
 
 def bisected(battery: ModuleType, bench: Any, workers: int, **limits: Any) -> tuple[Answer, Any]:
-    world, history, good = bench.case.world, bench.case.range.history, bench.case.range.good
+    world, history = bench.case.world, bench.case.range.history
     bench.pool = engine = Watched(battery.Workers(bench, workers, 0))
     bench.searches()
     metrics = (world.metric,) if world.metric else ()
-    answer = bisect_many(bench, history, good, [world.task], metrics, Limits(**limits))
+    answer = bisect_many(bench, history, [world.task], metrics, Limits(**limits))
     return answer, engine
 
 
@@ -106,7 +106,7 @@ def test_workers_find_the_commit_in_less_time(
 
 def test_the_ends_are_measured_side_by_side(battery: ModuleType, folder: Path) -> None:
     with bench_of(battery, folder, "n4") as bench:
-        good, bad = bench.case.range.good.sha, bench.case.range.history.commits[-1].sha
+        good, bad = bench.case.range.history.good.sha, bench.case.range.history.bad.sha
         _, engine = bisected(battery, bench, 4)
         assert engine.submitted[:3] == [(good, 0), (good, 1), (bad, 0)]
         assert engine.submitted[3][0] not in (good, bad)
@@ -143,8 +143,7 @@ def test_the_same_search_with_one_worker_asks_for_the_same_trials(
                 bisected(battery, bench, 1)
             else:
                 bench.searches()
-                opened = bench.case.range
-                bisect_many(bench, opened.history, opened.good, [battery.TASK], ["val_loss"])
+                bisect_many(bench, bench.case.range.history, [battery.TASK], ["val_loss"])
             trials = bench.ledger.trials(recipe=battery.TASK.recipe)
             ran.append([(r.trial.commit, r.trial.seed, r.summaries) for r in trials])
     assert ran[0] == ran[1]

@@ -101,7 +101,7 @@ def test_a_bisect_stops_what_repeats_an_end_and_runs_both_neighbours_whole(
         commits = repository.log("HEAD", limit=100)[::-1]
         history = repository.history(commits[0].sha, commits[-1].sha)
         tasks = choose_tasks(bench.suite, ())
-        answer = bisection.bisect_many(bench, history, commits[0], tasks, ["val_loss"])
+        answer = bisection.bisect_many(bench, history, tasks, ["val_loss"])
         (report,) = answer.reports
         assert report.named
         assert report.culprits[0].sha == commits[first_bad].sha
@@ -119,11 +119,11 @@ def test_a_bisect_stops_what_repeats_an_end_and_runs_both_neighbours_whole(
         assert not {r.ulid for r in rows} & {r.trial.ulid for r in stopped}
 
         tried = len(ledger.trials())
-        (again,) = bisection.bisect_many(bench, history, commits[0], tasks, ["val_loss"]).reports
+        (again,) = bisection.bisect_many(bench, history, tasks, ["val_loss"]).reports
         assert again.culprits == report.culprits
         assert len(ledger.trials()) == tried, "a second bisect trains nothing"
         plan = bisection.plan(
-            bench, history, commits[0], tasks, "val_loss", bisection.Limits(), seconds=lambda _: 1.0
+            bench, history, tasks, "val_loss", bisection.Limits(), seconds=lambda _: 1.0
         )
         assert plan.trials == 0, "what was stopped counts, before anything is run as well"
         assert plan.stored == tried

@@ -597,7 +597,7 @@ def test_a_commit_of_comments_is_trained_but_is_an_unlikely_first_bad_one(tmp_pa
     with Ledger.open(project.root / "ledger.db") as ledger, bench_of(project, ledger) as bench:
         repository = bench.repository
         history = repository.history(good, "HEAD")
-        classes = classify(bench, history, repository.resolve(good), bench.suite.tasks[0])
+        classes = classify(bench, history, bench.suite.tasks[0])
     assert classes.weights == (*[UNLIKELY] * 5, 1.0, 1.0, 1.0, 1.0)
 
 

@@ -43,13 +43,13 @@ _PATIENCE = 3  # trials of the ends killed from outside before it is left at tha
 
 
 def lacking_ends(
-    bench: Bench, good: Commit, bad: Commit, tasks: Sequence[Task], metric: str | None
+    bench: Bench, history: History, tasks: Sequence[Task], metric: str | None
 ) -> list[tuple[Commit, Task]]:
     """Return the commit and task of each trial that the ends still lack, GOOD first."""
     wanted = _NAMED if metric is not None else _CHOOSING
     lack = []
     for task in tasks:
-        for end, number in zip((good, bad), wanted, strict=True):
+        for end, number in zip((history.good, history.bad), wanted, strict=True):
             final = final_trials(bench, end, task, bench.environments[task.name].fingerprint)
             # An end that does not run at all tells so with its first trial.
             if final and not any(r.ok for r in final):
@@ -60,8 +60,7 @@ def lacking_ends(
 
 def measure_ends(
     bench: Bench,
-    good: Commit,
-    bad: Commit,
+    history: History,
     tasks: Sequence[Task],
     metric: str | None,
     engine: Engine,
@@ -74,7 +73,7 @@ def measure_ends(
     def propose(under_way: Sequence[Proposal]) -> Proposal | None:
         if killed >= _PATIENCE:
             return None
-        lack = lacking_ends(bench, good, bad, tasks, metric)
+        lack = lacking_ends(bench, history, tasks, metric)
         running = [p.need for p in under_way]
         for need in running:
             if (need.commit, need.task) in lack:
@@ -93,7 +92,7 @@ def measure_ends(
         killed += record.outcome is not None and not record.outcome.kind.final
 
     def spare(under_way: Sequence[Proposal]) -> list[Proposal]:
-        lack = lacking_ends(bench, good, bad, tasks, metric) if under_way else []
+        lack = lacking_ends(bench, history, tasks, metric) if under_way else []
         return [p for p in under_way if (p.need.commit, p.need.task) not in lack]
 
     drive(engine, propose, hear, spare)
@@ -145,7 +144,6 @@ def inside(bench: Bench, config: Config, answer: Answer, state: State) -> list[G
 def bisect_many(
     bench: Bench,
     history: History,
-    good: Commit,
     tasks: Sequence[Task],
     metrics: Sequence[str] = (),
     limits: Limits = Limits(),  # noqa: B008  frozen
@@ -166,25 +164,24 @@ def bisect_many(
     once would disturb. `seconds` is what a task's trial usually takes. Raises CannotJudge where an
     end is not what it is said to be in any of the metrics, UsageError for an unknown metric.
     """
-    bad = history.commits[-1]
     names: list[str | None] = list(dict.fromkeys(metrics)) or [None]
     for name in names:
         must_be_judged(tasks, name)
     # One environment for all commits, or what changed in it would be taken for the code's doing.
-    bench.station.hold_environment(bad.sha, [*tasks, *(task for task, _ in others)])
+    bench.station.hold_environment(history.bad.sha, [*tasks, *(task for task, _ in others)])
     asked = [metric for task in tasks for name in names if (metric := task.metric(name or ""))]
-    ran = measure_ends(bench, good, bad, tasks, names[0], _engine(bench, asked))
+    ran = measure_ends(bench, history, tasks, names[0], _engine(bench, asked))
     symptoms, refused = _symptoms(
-        bench, history, good, tasks, names, limits.confidence, improved=improved
+        bench, history, tasks, names, limits.confidence, improved=improved
     )
     if not symptoms:
         raise refused[0][1]
     chosen(symptoms)
     usual = seconds(symptoms[0].task) or 1.0
-    beside = _of_other_tasks(bench, good, bad, others)
+    beside = _of_other_tasks(bench, history, others)
     engine = _engine(bench, [symptom.metric for symptom in (*symptoms, *beside)])
     reports = search(
-        bench, history, good, symptoms, limits,
+        bench, history, symptoms, limits,
         ran=ran, seconds=usual, engine=engine, others=beside, expected=expected, on_step=on_step,
     )  # fmt: skip
     if not limits.every_cause:
@@ -195,13 +192,13 @@ def bisect_many(
 
 
 def _of_other_tasks(
-    bench: Bench, good: Commit, bad: Commit, others: Sequence[tuple[Task, str]]
+    bench: Bench, history: History, others: Sequence[tuple[Task, str]]
 ) -> list[Symptom]:
     """Return what the stored trials of the ends show of other tasks, where they show it."""
     symptoms = []
     for task, metric in others:
         with suppress(CannotJudge):
-            symptoms.append(find_symptom(bench, [task], good, bad, metric or None))
+            symptoms.append(find_symptom(bench, [task], history, metric or None))
     return symptoms
 
 
@@ -234,7 +231,7 @@ def _further(
             continue
         inside = part(history, position.get(other.after.sha, GOOD), position[other.by.sha])
         (answer,) = search(
-            bench, inside, other.after, [symptom], limits,
+            bench, inside, [symptom], limits,
             none_prior=NO_STEP_PRIOR, engine=engine, on_step=on_step,
         )  # fmt: skip
         limits = replace(limits, budget=limits.budget - answer.trials)
@@ -246,7 +243,6 @@ def _further(
 def _symptoms(
     bench: Bench,
     history: History,
-    good: Commit,
     tasks: Sequence[Task],
     names: Sequence[str | None],
     confidence: float,
@@ -254,18 +250,17 @@ def _symptoms(
     improved: bool,
 ) -> tuple[list[Symptom], list[tuple[str, CannotJudge]]]:
     """Return what is searched, and what is not because it did not get worse."""
-    bad = history.commits[-1]
     symptoms: list[Symptom] = []
     refused: list[tuple[str, CannotJudge]] = []
     for name in names:
         try:
-            symptom = find_symptom(bench, tasks, good, bad, name, improved=improved)
+            symptom = find_symptom(bench, tasks, history, name, improved=improved)
         except CannotJudge as error:
             between = None
             if isinstance(error, NotWorse):
                 # A metric that nobody named is not accused by a clock that may have drifted.
                 same = [s for s in error.symptoms if name is not None or s.bits_decide]
-                between = _between(bench, history, good, same, confidence)
+                between = _between(bench, history, same, confidence)
             refused.append((name or "", between or error))
             continue
         if symptom.metric is None:  # who crashes measures nothing
@@ -276,27 +271,27 @@ def _symptoms(
 
 
 def _between(
-    bench: Bench, history: History, good: Commit, symptoms: Sequence[Symptom], confidence: float
+    bench: Bench, history: History, symptoms: Sequence[Symptom], confidence: float
 ) -> CannotJudge | None:
     """Say that a commit between the ends is worse than both, where stored trials show one."""
     for symptom in symptoms:
         task, metric = symptom.task, symptom.metric
         assert metric is not None
         try:
-            classes = classify(bench, history, good, task)
+            classes = classify(bench, history, task)
         except CannotJudge:
             continue  # nothing that the task reads differs
         # One budget over all metrics.
-        track = Track(bench, history, good, symptom, 1 - (1 - confidence) / len(symptoms))
+        track = Track(bench, history, symptom, 1 - (1 - confidence) / len(symptoms))
         track.hear(classes.stored(bench, task), classes)
         sign = metric.direction.sign
-        between = worse_between(history, good, track.question, track.evidence, sign)
+        between = worse_between(history, track.question, track.evidence, sign)
         if between is not None:
             sha, than = between.commit.sha, "better" if symptom.improved else "worse"
             values = (between.value, between.good, between.bad)
             value, good_value, bad_value = (f"{v:.4g} {metric.unit}".strip() for v in values)
             line = command(
-                "bisect", f"{good.sha[:12]}..{sha[:12]}", suite=task.suite, task=task.name,
+                "bisect", f"{history.good.sha[:12]}..{sha[:12]}", suite=task.suite, task=task.name,
                 metric=metric.name, find="improved" if symptom.improved else None,
             )  # fmt: skip
             return CannotJudge(
@@ -331,7 +326,6 @@ class Plan:
 def plan(
     bench: Bench,
     history: History,
-    good: Commit,
     tasks: Sequence[Task],
     metric: str | None,
     limits: Limits,
@@ -341,20 +335,19 @@ def plan(
 ) -> Plan:
     """Raises CannotJudge where the stored trials of the ends already say that they are alike."""
     commits = history.commits
-    bad = commits[-1]
-    bench.station.hold_environment(bad.sha, tasks, install=False)
-    ends = lacking_ends(bench, good, bad, tasks, metric)
+    bench.station.hold_environment(history.bad.sha, tasks, install=False)
+    ends = lacking_ends(bench, history, tasks, metric)
     symptom = None
     try:
-        symptom = find_symptom(bench, tasks, good, bad, metric, improved=improved)
+        symptom = find_symptom(bench, tasks, history, metric, improved=improved)
     except CannotJudge:
         if not ends:
             raise
-    classes = {task.name: classify(bench, history, good, task) for task in tasks}
+    classes = {task.name: classify(bench, history, task) for task in tasks}
     left = min(each.left for each in classes.values())
     least = math.log2(left) + _CONFIRMING
     trials, known, name, signs = least + len(ends), False, "", False
-    here = {good.sha, *(commit.sha for commit in commits)}
+    here = {history.good.sha, *(commit.sha for commit in commits)}
     stored = sum(
         record.trial.commit in here
         for task in tasks
@@ -363,11 +356,11 @@ def plan(
     timed = [seconds(task) for task in tasks]
     if symptom is not None:
         of_task = classes[symptom.task.name]
-        track = Track(bench, history, good, symptom, limits.confidence)
+        track = Track(bench, history, symptom, limits.confidence)
         may_sign = limits.sign and symptom.bits_decide
         if signer := signer_of(bench, symptom.task) if may_sign else None:
             signs = True
-            stored_signatures = Signing(signer, bench.ledger, history, good)
+            stored_signatures = Signing(signer, bench.ledger, history)
             track.signed = stored_signatures.prior(of_task.weights)
         track.hear(of_task.stored(bench, symptom.task), of_task)
         name = f"{symptom.task.name} {symptom.name}"

@@ -192,7 +192,6 @@ _ALIKE = 0.5
 def conclude(
     ledger: Ledger,
     history: History,
-    good: Commit,
     track: Track,
     spent: Sequence[TrialRecord],
     *,
@@ -205,7 +204,7 @@ def conclude(
     """Make the report of one metric and write it to the ledger. `spent` are the trials that this
     command ran; `stored` how many told something before; `others` what was asked about it;
     `signed` how many commits were signed."""
-    report = _report(history, good, track, spent, stored, ulid, now, others)
+    report = _report(history, track, spent, stored, ulid, now, others)
     report = replace(report, signed=signed)
     if report.named:
         report = _as_rehearsed(ledger, report)
@@ -250,7 +249,6 @@ def rehearsed(ledger: Ledger, report: Report, done: Rehearsal, ulid: str, now: f
 
 def _report(
     history: History,
-    good: Commit,
     track: Track,
     spent: Sequence[TrialRecord],
     stored: int,
@@ -271,7 +269,7 @@ def _report(
     level, effect, low, high = _effect(track, sign, steps)
     between = None
     if status in ("nothing-changed", "undecided") and posterior.no_change >= _ALIKE:
-        between = worse_between(history, good, track.question, evidence, sign)
+        between = worse_between(history, track.question, evidence, sign)
     leader = posterior.probability[posterior.leader]
     if status == "found":
         leader = leader * (1 - posterior.no_change)
@@ -286,8 +284,8 @@ def _report(
         metric=metric.name if metric is not None else "",
         crash=symptom.crash,
         improved=symptom.improved,
-        good=good,
-        bad=commits[-1],
+        good=history.good,
+        bad=history.bad,
         commits=commits,
         status=status,
         culprits=() if nothing else tuple(commits[i] for i in order),

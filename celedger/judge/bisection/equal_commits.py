@@ -70,14 +70,14 @@ class Classes:
         return [r for r in trials if (r.derived, self.position(r)) not in ran]
 
 
-def classify(bench: Bench, history: History, good: Commit, task: Task) -> Classes:
+def classify(bench: Bench, history: History, task: Task) -> Classes:
     """Return the classes of a range, as far as the ledger's trials of the task prove them.
 
     Raises CannotJudge where they prove that nothing in the range can have changed the task.
     """
-    commits = history.commits
+    commits, good = history.commits, history.good
     positions = {c.sha: i for i, c in enumerate(commits)} | {good.sha: GOOD}
-    outside = _outside(bench, history, good)
+    outside = _outside(bench, history)
     wanted = {c.sha: c for c in (good, *outside.values(), *commits)}
     environment = bench.environments[task.name].fingerprint
     agreeing, keys = bench.reuse.compared(list(wanted.values()), task, environment)
@@ -155,12 +155,12 @@ def _unproven(
             yield record
 
 
-def _outside(bench: Bench, history: History, good: Commit) -> dict[int, Commit]:
+def _outside(bench: Bench, history: History) -> dict[int, Commit]:
     """Return the first parents of the candidates that have none among the candidates."""
     repository = bench.repository
     parents = {}
     for position, commit in enumerate(history.commits):
         if not history.parents[position] and commit.parents:
             sha = commit.parents[0]
-            parents[position] = good if sha == good.sha else repository.commit(sha)
+            parents[position] = history.good if sha == history.good.sha else repository.commit(sha)
     return parents

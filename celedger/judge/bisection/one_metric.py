@@ -48,7 +48,6 @@ class Track:
         self,
         bench: Bench,
         history: History,
-        good: Commit,
         symptom: Symptom,
         confidence: float,
         none_prior: float = firstbad.NONE_PRIOR,
@@ -67,7 +66,7 @@ class Track:
         self.classes: Classes
         self.others: Floats = np.ones(len(history.commits))  # likelihoods by other tasks' trials
         self.signed: Floats = np.ones(len(history.commits))  # what signatures say beforehand
-        self._ledger, self._history, self._good = bench.ledger, history, good
+        self._ledger, self._history = bench.ledger, history
         self._environment = bench.environments[symptom.task.name].fingerprint
         self._confidence, self._none_prior = confidence, none_prior
         self._lineage = Lineage(history.parents)
@@ -79,7 +78,7 @@ class Track:
         return self.view.posterior
 
     def commit(self, position: int) -> Commit:
-        return self._good if position == GOOD else self._history.commits[position]
+        return self._history.at(position)
 
     def hear(
         self,

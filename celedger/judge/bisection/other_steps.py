@@ -47,11 +47,11 @@ class Rest:
 
 
 def part(history: History, after: int, by: int) -> History:
-    """Return the candidates that came after one position, and not after another."""
+    """Return the range from one position to another."""
     lineage = Lineage(history.parents)
     inside = np.flatnonzero(lineage.ancestors(by) & ~lineage.ancestors(after)).tolist()
     parents, _ = _renumbered(lineage, inside)
-    return History(tuple(history.commits[i] for i in inside), parents)
+    return History(history.at(after), tuple(history.commits[i] for i in inside), parents)
 
 
 def rests(
@@ -146,7 +146,6 @@ class Between:
 
 def worse_between(
     history: History,
-    good: Commit,
     question: firstbad.Question,
     evidence: firstbad.Evidence,
     sign: int,
@@ -166,7 +165,7 @@ def worse_between(
     means = {position: statistics.mean(these) for position, these in values.items()}
     after: set[int] = set()
     for position, commit in enumerate(history.commits):
-        if good.sha in commit.parents or not after.isdisjoint(history.parents[position]):
+        if history.good.sha in commit.parents or not after.isdisjoint(history.parents[position]):
             after.add(position)
     inside = sorted(means.keys() & after - {bad}, key=lambda p: (-means[p], p))
     for position in inside[:_TRIED]:

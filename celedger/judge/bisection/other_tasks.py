@@ -43,11 +43,10 @@ class Others:
         self,
         bench: Bench,
         history: History,
-        good: Commit,
         symptoms: Sequence[Symptom],
         confidence: float,
     ) -> None:
-        self._bench, self._history, self._good = bench, history, good
+        self._bench, self._history = bench, history
         self._symptoms, self._confidence = symptoms, confidence
         self._likelihoods: list[tuple[Symptom, Floats]] = []
 
@@ -78,8 +77,8 @@ class Others:
         self._likelihoods = []
         for symptom in self._symptoms:
             with suppress(CannotJudge):  # nothing in the range can have changed the task
-                classes = classify(self._bench, self._history, self._good, symptom.task)
-                track = Track(self._bench, self._history, self._good, symptom, self._confidence)
+                classes = classify(self._bench, self._history, symptom.task)
+                track = Track(self._bench, self._history, symptom, self._confidence)
                 track.hear(classes.stored(self._bench, symptom.task), classes)
                 self._likelihoods.append((symptom, _likelihood(track)))
         mixed = [ONE_CAUSE * likelihood + 1 - ONE_CAUSE for _, likelihood in self._likelihoods]

@@ -69,7 +69,6 @@ class SearchStep:
 def search(
     bench: Bench,
     history: History,
-    good: Commit,
     symptoms: Sequence[Symptom],
     limits: Limits,
     *,
@@ -81,7 +80,7 @@ def search(
     expected: Callable[[float], None] = lambda _: None,
     on_step: Callable[[SearchStep], None] = lambda _: None,
 ) -> tuple[Report, ...]:
-    """Search the first bad commit of `history.commits` (good..bad, oldest first) for every one of
+    """Search the first bad commit of `history.commits` (oldest first) for every one of
     the `symptoms`, which are of one task. One report each, in their order.
 
     `ran` are the trials that were just run to measure the ends: they are part of what this search
@@ -94,7 +93,7 @@ def search(
     """
     engine = engine or bench.engine
     seeking = _Search(
-        bench, history, good, symptoms, limits, ran, none_prior, seconds, engine.workers
+        bench, history, symptoms, limits, ran, none_prior, seconds, engine.workers
     )  # fmt: skip
     stored = [t.told_by(seeking.records) - t.told_by(seeking.spent) for t in seeking.tracks]
     budget = limits.budget + len(seeking.spent)
@@ -113,12 +112,12 @@ def search(
             on_step(step)
 
     drive(engine, propose, hear, seeking.spare)
-    beside = Others(bench, history, good, others, limits.confidence)
+    beside = Others(bench, history, others, limits.confidence)
     while others and seeking.ask(beside, engine):
         drive(engine, propose, hear, seeking.spare)
     return tuple(
         conclude(
-            bench.ledger, history, good, track, seeking.spent, stored=number,
+            bench.ledger, history, track, seeking.spent, stored=number,
             ulid=bench.new_ulid(), now=bench.setup.now(), others=beside,
             signed=seeking.sign_named(track),
         )
@@ -133,7 +132,6 @@ class _Search:
         self,
         bench: Bench,
         history: History,
-        good: Commit,
         symptoms: Sequence[Symptom],
         limits: Limits,
         ran: Sequence[TrialRecord],
@@ -142,22 +140,20 @@ class _Search:
         workers: int,
     ) -> None:
         self._seconds, self._workers = seconds, workers
-        self._bench, self._history, self._good = bench, history, good
+        self._bench, self._history = bench, history
         self._task = symptoms[0].task
         self._unreachable: set[int] = set()  # forgotten with this command
-        self.tracks = [
-            Track(bench, history, good, s, limits.confidence, none_prior) for s in symptoms
-        ]
+        self.tracks = [Track(bench, history, s, limits.confidence, none_prior) for s in symptoms]
         self.spent = [r for r in ran if r.trial.recipe == self._task.recipe]
         self._answers: set[tuple[int, ...]] = set()  # that other tasks were asked about
-        self._classes = classify(bench, history, good, self._task)
+        self._classes = classify(bench, history, self._task)
         self.records = self._classes.stored(bench, self._task)
         self._signing: Signing | None = None
         told = any(track.symptom.bits_decide for track in self.tracks)
         signer = signer_of(bench, self._task) if limits.sign and told else None
         if signer is not None:
             self._signing = Signing(
-                signer, bench.ledger, history, good,
+                signer, bench.ledger, history,
                 lambda text: bench.station.listen(events.Remark(text)),
             )  # fmt: skip
         self._update()
@@ -300,7 +296,7 @@ class _Search:
             return None  # it is the trial that spoke for the commit, by another name
         self.spent.append(record)
         self.records.append(record)
-        self._classes = classify(self._bench, self._history, self._good, self._task)
+        self._classes = classify(self._bench, self._history, self._task)
         self._update()
         for track in self.tracks:
             track.steps.append(at)

@@ -61,21 +61,19 @@ class Signing:
         signer: Signer,
         ledger: Ledger,
         history: History,
-        good: Commit,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.signed = 0  # by this search
         self._tell = tell
         self.seconds = 0.0
         self._signer: Signer | None = signer
-        self._commits = {GOOD: good, **dict(enumerate(history.commits))}
-        self._lineage = Lineage(history.parents)
+        self._history, self._lineage = history, Lineage(history.parents)
         self._shows = shows(*shown(ledger))
-        stored = signer.stored(history.commits[-1])
+        stored = signer.stored(history.bad)
         self._closed: set[int] = set()
         self._digests = {
             position: stored[commit.tree]
-            for position, commit in self._commits.items()
+            for position, commit in enumerate((history.good, *history.commits), GOOD)
             if commit.tree in stored
         }
         self._range: SignedRange | None = None
@@ -114,7 +112,7 @@ class Signing:
             return False
         began = time.monotonic()
         try:
-            digest = self._signer.sign(self._commits[position])
+            digest = self._signer.sign(self._history.at(position))
         except CannotJudge:
             self._signer = None  # and what was signed says nothing, either
             self._digests.clear()

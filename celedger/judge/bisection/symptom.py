@@ -32,6 +32,7 @@ from celedger.base.model import (
 from celedger.base.text import some
 from celedger.judge.incident import IncidentMetric
 from celedger.ledger import Ledger
+from celedger.repo import History
 from celedger.stats import choice
 from celedger.stats import noise as noises
 from celedger.stats.range_ends import EndsQuestion, is_better, not_worse
@@ -172,8 +173,7 @@ def must_be_judged(tasks: Sequence[Task], metric: str | None) -> None:
 def find_symptom(
     bench: Bench,
     tasks: Sequence[Task],
-    good: Commit,
-    bad: Commit,
+    history: History,
     metric: str | None,
     *,
     improved: bool = False,
@@ -185,6 +185,7 @@ def find_symptom(
     UsageError for an unknown metric.
     """
     must_be_judged(tasks, metric)
+    good, bad = history.good, history.bad
     symptoms: list[Symptom] = []
     questions: list[EndsQuestion] = []
     refused: CannotJudge | None = None

@@ -133,13 +133,12 @@ def _log(
         if typed := context.obj.attended:
             _keep_launchers(session.bench, session.repository)
         old, _, new = revisions.partition("..")
-        first = session.repository.resolve(old or "HEAD")
         history = session.repository.history(old or "HEAD", new or "HEAD", first_parent=True)
         for each in _signatures(session, session.ledger, seed):
             own = rows.setdefault(each.task.name, [])
             if not json and len(session.tasks) > 1:
                 print(f"{each.task.name}:", flush=True)
-            every = [first, *history.commits]
+            every = [history.good, *history.commits]
             commits = every if typed else quick_or_last(every, each.is_quick)
             # Nobody waits for an answer that was not asked for: it disturbs no measurement.
             with nullcontext() if typed else session.bench.station.device_held():
