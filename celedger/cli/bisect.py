@@ -161,12 +161,9 @@ def bisect(
                 (first, name), *others = most_telling(bench, incident.metrics, tasks)
                 tasks, metric = (first,), [name] if name else None
             improved = find is Find.IMPROVED
-            usual = bench.ledger.usual_seconds
             if dry_run:
                 plans = [
-                    bisection.plan(
-                        bench, history, tasks, name, limits, improved=improved, seconds=usual
-                    )
+                    bisection.plan(bench, history, tasks, name, limits, improved=improved)
                     for name in dict.fromkeys(metric or (None,))
                 ]
                 options.answer(BisectPlans(plans), json)
@@ -183,7 +180,7 @@ def bisect(
                 _note_other_environments(bench, shas, tasks)
                 answer = bisection.bisect_many(
                     bench, history, tasks, metric or (), limits,
-                    improved=improved, others=others, seconds=usual,
+                    improved=improved, others=others,
                     chosen=lambda symptoms: _introduce(symptoms, number, progress),
                     expected=lambda trials: _warn(trials, limits.budget, progress),
                     on_step=lambda step: _tell(step, number, progress),

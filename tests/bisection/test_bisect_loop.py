@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from celedger.base.errors import LedgerError
-from celedger.judge.bisection.bisect_loop import Aim, Proposal, drive
+from celedger.judge.bisection.planner import Aim, Proposal, drive
 from celedger.trial.engine import Need
 
 Ended = Future[Any]

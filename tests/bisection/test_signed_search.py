@@ -14,7 +14,7 @@ from scripted import ScriptedProject, scripted
 
 from celedger.base.errors import CannotJudge
 from celedger.base.model import Commit
-from celedger.judge.bisection import bisect, planner
+from celedger.judge.bisection import planner
 
 COMMITS, BAD = 12, 8
 HOUR = 3600.0
@@ -62,8 +62,7 @@ def bisected(
     for end in (shas[0], shas[-1]):
         assert project.run("run", end).status == 0
     with pytest.MonkeyPatch.context() as patch:
-        for module in (bisect, planner):
-            patch.setattr(module, "signer_of", lambda *_: signer)
+        patch.setattr(planner, "signer_of", lambda *_: signer)
         ends = f"{shas[0]}..{shas[-1]}"
         done = project.run("bisect", ends, "--metric", "val_loss", "--json", *words)
     assert done.status == 0, done.out + done.err

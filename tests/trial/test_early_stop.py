@@ -122,9 +122,7 @@ def test_a_bisect_stops_what_repeats_an_end_and_runs_both_neighbours_whole(
         (again,) = bisection.bisect_many(bench, history, tasks, ["val_loss"]).reports
         assert again.culprits == report.culprits
         assert len(ledger.trials()) == tried, "a second bisect trains nothing"
-        plan = bisection.plan(
-            bench, history, tasks, "val_loss", bisection.Limits(), seconds=lambda _: 1.0
-        )
+        plan = bisection.plan(bench, history, tasks, "val_loss", bisection.Limits())
         assert plan.trials == 0, "what was stopped counts, before anything is run as well"
         assert plan.stored == tried
 

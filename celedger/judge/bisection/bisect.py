@@ -12,14 +12,24 @@ from dataclasses import dataclass, replace
 from celedger.base.config import Config
 from celedger.base.errors import CannotJudge, command
 from celedger.base.model import Commit, Kind, Metric, Task, TrialRecord
-from celedger.judge.bisection.bisect_loop import Aim, Proposal, drive
 from celedger.judge.bisection.bisect_report import Report, rehearsed
 from celedger.judge.bisection.equal_commits import classify
-from celedger.judge.bisection.one_metric import Track
 from celedger.judge.bisection.other_steps import NO_STEP_PRIOR, part, worse_between
-from celedger.judge.bisection.planner import Limits, SearchStep, search
-from celedger.judge.bisection.rehearsal import GuiltyHunks, explained_places, guilty_hunks, rehearse
-from celedger.judge.bisection.signing import Signing, signer_of
+from celedger.judge.bisection.planner import (
+    Aim,
+    Limits,
+    Others,
+    Proposal,
+    Search,
+    SearchStep,
+    drive,
+)
+from celedger.judge.bisection.rehearsal import (
+    GuiltyHunks,
+    explained_places,
+    guilty_hunks,
+    rehearse,
+)
 from celedger.judge.bisection.symptom import (
     CHOOSING,
     NotWorse,
@@ -150,7 +160,6 @@ def bisect_many(
     *,
     improved: bool = False,
     others: Sequence[tuple[Task, str]] = (),
-    seconds: Callable[[Task], float | None] = lambda _: None,
     chosen: Callable[[Sequence[Symptom]], None] = lambda _: None,
     expected: Callable[[float], None] = lambda _: None,
     on_step: Callable[[SearchStep], None] = lambda _: None,
@@ -161,8 +170,8 @@ def bisect_many(
     incident with their metrics ("" for a crash): they are trained at the answer and its parent.
 
     Trials run on the engine of the bench, or one by one where speed is searched, which trials at
-    once would disturb. `seconds` is what a task's trial usually takes. Raises CannotJudge where an
-    end is not what it is said to be in any of the metrics, UsageError for an unknown metric.
+    once would disturb. Raises CannotJudge where an end is not what it is said to be in any of the
+    metrics, UsageError for an unknown metric.
     """
     names: list[str | None] = list(dict.fromkeys(metrics)) or [None]
     for name in names:
@@ -177,13 +186,11 @@ def bisect_many(
     if not symptoms:
         raise refused[0][1]
     chosen(symptoms)
-    usual = seconds(symptoms[0].task) or 1.0
     beside = _of_other_tasks(bench, history, others)
     engine = _engine(bench, [symptom.metric for symptom in (*symptoms, *beside)])
-    reports = search(
-        bench, history, symptoms, limits,
-        ran=ran, seconds=usual, engine=engine, others=beside, expected=expected, on_step=on_step,
-    )  # fmt: skip
+    asked_too = Others(bench, history, beside, limits.confidence) if beside else None
+    search = Search(bench, history, symptoms, limits, ran=ran, engine=engine)
+    reports = search.run(asked_too, expected=expected, on_step=on_step)
     if not limits.every_cause:
         return Answer(reports, tuple(refused))
     left = replace(limits, budget=limits.budget - reports[0].trials + len(ran))
@@ -230,10 +237,8 @@ def _further(
         if other.share < 0:
             continue
         inside = part(history, position.get(other.after.sha, GOOD), position[other.by.sha])
-        (answer,) = search(
-            bench, inside, [symptom], limits,
-            none_prior=NO_STEP_PRIOR, engine=engine, on_step=on_step,
-        )  # fmt: skip
+        search = Search(bench, inside, [symptom], limits, none_prior=NO_STEP_PRIOR, engine=engine)
+        (answer,) = search.run(on_step=on_step)
         limits = replace(limits, budget=limits.budget - answer.trials)
         answers.append(answer)
         left += [(symptom, each) for each in answer.others]
@@ -278,12 +283,11 @@ def _between(
         task, metric = symptom.task, symptom.metric
         assert metric is not None
         try:
-            classes = classify(bench, history, task)
+            # One budget over all metrics.
+            limits = Limits(1 - (1 - confidence) / len(symptoms), sign=False)
+            (track,) = Search(bench, history, [symptom], limits).tracks
         except CannotJudge:
             continue  # nothing that the task reads differs
-        # One budget over all metrics.
-        track = Track(bench, history, symptom, 1 - (1 - confidence) / len(symptoms))
-        track.hear(classes.stored(bench, task), classes)
         sign = metric.direction.sign
         between = worse_between(history, track.question, track.evidence, sign)
         if between is not None:
@@ -331,46 +335,34 @@ def plan(
     limits: Limits,
     *,
     improved: bool = False,
-    seconds: Callable[[Task], float | None],
 ) -> Plan:
     """Raises CannotJudge where the stored trials of the ends already say that they are alike."""
     commits = history.commits
     bench.station.hold_environment(history.bad.sha, tasks, install=False)
     ends = lacking_ends(bench, history, tasks, metric)
-    symptom = None
     try:
         symptom = find_symptom(bench, tasks, history, metric, improved=improved)
     except CannotJudge:
         if not ends:
             raise
-    classes = {task.name: classify(bench, history, task) for task in tasks}
-    left = min(each.left for each in classes.values())
-    least = math.log2(left) + _CONFIRMING
-    trials, known, name, signs = least + len(ends), False, "", False
-    here = {history.good.sha, *(commit.sha for commit in commits)}
-    stored = sum(
-        record.trial.commit in here
-        for task in tasks
-        for record in bench.ledger.trials(recipe=task.recipe)
-    )
-    timed = [seconds(task) for task in tasks]
-    if symptom is not None:
-        of_task = classes[symptom.task.name]
-        track = Track(bench, history, symptom, limits.confidence)
-        may_sign = limits.sign and symptom.bits_decide
-        if signer := signer_of(bench, symptom.task) if may_sign else None:
-            signs = True
-            stored_signatures = Signing(signer, bench.ledger, history)
-            track.signed = stored_signatures.prior(of_task.weights)
-        track.hear(of_task.stored(bench, symptom.task), of_task)
-        name = f"{symptom.task.name} {symptom.name}"
-        timed = [seconds(symptom.task)]
-        left, known = of_task.left, not ends
-        stopped = sum(record.early_stopped for record in track.records)
-        stored = len(track.evidence.readings) + stopped
-        if known:
-            trials = track.expected_trials()
-    each = [s for s in timed if s is not None]
+        left = min(classify(bench, history, task).left for task in tasks)
+        here = {history.good.sha, *(commit.sha for commit in commits)}
+        stored = sum(
+            record.trial.commit in here
+            for task in tasks
+            for record in bench.ledger.trials(recipe=task.recipe)
+        )
+        name, known, signs, trials = "", False, False, math.log2(left) + _CONFIRMING + len(ends)
+    else:
+        tasks = [symptom.task]
+        search = Search(bench, history, [symptom], limits)
+        left, known, name = search.classes.left, not ends, f"{symptom.task.name} {symptom.name}"
+        signs = search.signing is not None
+        stopped = sum(record.early_stopped for record in search.records)
+        stored = len(search.tracks[0].evidence.readings) + stopped
+        trials = search.expected_trials if known else math.log2(left) + _CONFIRMING + len(ends)
+    timed = map(bench.ledger.usual_seconds, tasks)
+    each = [seconds for seconds in timed if seconds is not None]
     return Plan(
         commits=len(commits),
         classes=left,

@@ -22,7 +22,6 @@ from celedger.judge.bisection.other_steps import (
     rests,
     worse_between,
 )
-from celedger.judge.bisection.other_tasks import Agreement, Others
 from celedger.ledger import Ledger
 from celedger.repo import History
 from celedger.stats import firstbad
@@ -97,6 +96,15 @@ class Rehearsal:
     def refutes(self) -> bool:
         """Return True if the named commit cannot be what made it worse, or not alone."""
         return self.high < RESTORED
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """How likely a metric of another task has the named commit as its first bad one."""
+
+    task: str
+    metric: str
+    probability: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,14 +206,13 @@ def conclude(
     stored: int,
     ulid: str,
     now: float,
-    others: Others,
-    signed: int = 0,
+    signed: int,
+    agreements: tuple[Agreement, ...],
 ) -> Report:
     """Make the report of one metric and write it to the ledger. `spent` are the trials that this
-    command ran; `stored` how many told something before; `others` what was asked about it;
-    `signed` how many commits were signed."""
-    report = _report(history, track, spent, stored, ulid, now, others)
-    report = replace(report, signed=signed)
+    command ran; `stored` how many told something before; `signed` how many commits were signed;
+    `agreements` what other tasks say of it."""
+    report = _report(history, track, spent, stored, ulid, now, signed, agreements)
     if report.named:
         report = _as_rehearsed(ledger, report)
     fresh = record(report)
@@ -254,7 +261,8 @@ def _report(
     stored: int,
     ulid: str,
     now: float,
-    others: Others,
+    signed: int,
+    agreements: tuple[Agreement, ...],
 ) -> Report:
     symptom, evidence, posterior = track.symptom, track.evidence, track.posterior
     metric, commits = symptom.metric, history.commits
@@ -316,7 +324,8 @@ def _report(
         compared=tuple(commit for commit, _ in speakers),
         between=between,
         ran=speakers[-1][1] if speakers else "",
-        agreements=others.agreements(posterior.leader) if status == "found" else (),
+        agreements=agreements,
+        signed=signed,
         floor=track.floor,
         untried=len(track.presumed),
     )

@@ -14,21 +14,22 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
+from enum import Enum
 
 import numpy as np
 
-from celedger.base.errors import RepositoryError
+from celedger.base.errors import CannotJudge, RepositoryError
 from celedger.base.model import Commit, Task, TrialRecord
-from celedger.judge.bisection.bisect_loop import Aim, Proposal, drive
-from celedger.judge.bisection.bisect_report import Report, conclude
+from celedger.judge.bisection.bisect_report import Agreement, Report, conclude
 from celedger.judge.bisection.equal_commits import classify
 from celedger.judge.bisection.one_metric import Track
-from celedger.judge.bisection.other_tasks import Others
 from celedger.judge.bisection.signing import Signing, signer_of
-from celedger.judge.bisection.symptom import Symptom
+from celedger.judge.bisection.symptom import Symptom, final_trials
 from celedger.repo import History
 from celedger.stats import choice, firstbad
+from celedger.stats.arrays import Floats
 from celedger.stats.choice import UnderWay
 from celedger.stats.lineage import GOOD
 from celedger.trial import events
@@ -66,67 +67,86 @@ class SearchStep:
     metric: str = ""  # whose posterior it is, where several are searched at once
 
 
-def search(
-    bench: Bench,
-    history: History,
-    symptoms: Sequence[Symptom],
-    limits: Limits,
-    *,
-    ran: Sequence[TrialRecord] = (),
-    seconds: float = 1.0,
-    none_prior: float = firstbad.NONE_PRIOR,
-    engine: Engine | None = None,
-    others: Sequence[Symptom] = (),
-    expected: Callable[[float], None] = lambda _: None,
-    on_step: Callable[[SearchStep], None] = lambda _: None,
-) -> tuple[Report, ...]:
-    """Search the first bad commit of `history.commits` (oldest first) for every one of
-    the `symptoms`, which are of one task. One report each, in their order.
+# --- the loop: all workers are busy with the trials that tell most
 
-    `ran` are the trials that were just run to measure the ends: they are part of what this search
-    took, and not of its budget. `seconds` is the usual time of a trial; `expected` is told how
-    many trials it will take, before the first one is spent; `none_prior` is how likely it is that
-    nothing changed, before any trial is read. Trials run on the `engine`, else on that of
-    the bench. `others` are symptoms of other tasks that may have the cause of the first of the
-    `symptoms`: they are asked about each answer until one stands. Raises CannotJudge, LedgerError
-    or MachineError from the trials; a KeyboardInterrupt passes through, and nothing is lost.
+
+class Aim(Enum):
+    """Why a trial is run."""
+
+    NARROW = "narrow"
+    """It tells which commits are left."""
+    CONFIRM = "confirm"
+    """Its end is asked: it is of an end of the range, of the leader or of its parent."""
+    LOOK = "look"
+    """The ends are alike, and it tells whether a commit between them is, too."""
+    NAMED = "named"
+    """It is of a named commit, of which only others of its class had trials."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """The next trial, and the metrics that it is for."""
+
+    need: Need
+    aim: Aim
+    wanting: Sequence[Track] = ()
+
+
+def drive(
+    engine: Engine,
+    propose: Callable[[Sequence[Proposal]], Proposal | None],
+    hear: Callable[[Proposal, Future[TrialRecord]], None],
+    spare: Callable[[Sequence[Proposal]], Sequence[Proposal]],
+) -> None:
+    """Run what is proposed until nothing is, and nothing is under way.
+
+    `propose` gets the trials under way and returns the next one, None while there is none. `hear`
+    takes in one that ended, and raises its error where that ends the search. `spare` returns which
+    of the trials under way are no longer worth their end: these are ended, and their workers get
+    others.
     """
-    engine = engine or bench.engine
-    seeking = _Search(
-        bench, history, symptoms, limits, ran, none_prior, seconds, engine.workers
-    )  # fmt: skip
-    stored = [t.told_by(seeking.records) - t.told_by(seeking.spent) for t in seeking.tracks]
-    budget = limits.budget + len(seeking.spent)
-    searching = [t for t in seeking.tracks if t.posterior.state is firstbad.Phase.SEARCHING]
-    if searching:
-        expected(max(track.expected_trials() for track in searching))
-
-    def propose(under_way: Sequence[Proposal]) -> Proposal | None:
-        if len(seeking.spent) + len(under_way) >= budget:
-            return None
-        return seeking.next(under_way)
-
-    def hear(proposal: Proposal, future: Future[TrialRecord]) -> None:
-        step = seeking.hear(proposal, future)
-        if step is not None:
-            on_step(step)
-
-    drive(engine, propose, hear, seeking.spare)
-    beside = Others(bench, history, others, limits.confidence)
-    while others and seeking.ask(beside, engine):
-        drive(engine, propose, hear, seeking.spare)
-    return tuple(
-        conclude(
-            bench.ledger, history, track, seeking.spent, stored=number,
-            ulid=bench.new_ulid(), now=bench.setup.now(), others=beside,
-            signed=seeking.sign_named(track),
-        )
-        for track, number in zip(seeking.tracks, stored, strict=True)
-    )  # fmt: skip
+    under_way: dict[Future[TrialRecord], Proposal] = {}
+    ending: dict[Future[TrialRecord], Proposal] = {}
+    try:
+        while True:
+            needless = {id(proposal) for proposal in spare(list(under_way.values()))}
+            for future in [f for f, proposal in under_way.items() if id(proposal) in needless]:
+                ending[future] = under_way.pop(future)
+                future.cancel()
+            while len(under_way) < engine.workers:
+                proposal = propose(list(under_way.values()))
+                if proposal is None:
+                    break
+                under_way[engine.submit(proposal.need)] = proposal
+            waiting = {**under_way, **ending}
+            if not waiting:
+                return
+            engine.wait()
+            for future in filter(Future.done, waiting):
+                under_way.pop(future, None)
+                ending.pop(future, None)
+                if not future.cancelled():
+                    hear(waiting[future], future)
+    finally:
+        for future in under_way:
+            future.cancel()
 
 
-class _Search:
-    """All trials known so far, and one track for each metric that hears them."""
+# --- the search
+
+
+class Search:
+    """The search of one range for the first bad commit of each of the `symptoms`, which are of one
+    task: all trials known so far, and a track for each metric that hears them.
+
+    Args:
+        ran: The trials that were just run to measure the ends. They are part of what this search
+            took, and not of its budget.
+        none_prior: How likely it is that nothing changed, before any trial is read.
+        engine: Runs the trials; else that of the bench.
+
+    Raises CannotJudge if stored trials prove that nothing in the range can have changed the task.
+    """
 
     def __init__(
         self,
@@ -134,33 +154,82 @@ class _Search:
         history: History,
         symptoms: Sequence[Symptom],
         limits: Limits,
-        ran: Sequence[TrialRecord],
-        none_prior: float,
-        seconds: float,
-        workers: int,
+        *,
+        ran: Sequence[TrialRecord] = (),
+        none_prior: float = firstbad.NONE_PRIOR,
+        engine: Engine | None = None,
     ) -> None:
-        self._seconds, self._workers = seconds, workers
-        self._bench, self._history = bench, history
+        self._bench, self._history, self._engine = bench, history, engine or bench.engine
         self._task = symptoms[0].task
+        self._seconds = bench.ledger.usual_seconds(self._task) or 1.0
         self._unreachable: set[int] = set()  # forgotten with this command
         self.tracks = [Track(bench, history, s, limits.confidence, none_prior) for s in symptoms]
-        self.spent = [r for r in ran if r.trial.recipe == self._task.recipe]
+        self._spent = [r for r in ran if r.trial.recipe == self._task.recipe]
+        self._budget = limits.budget + len(self._spent)
         self._answers: set[tuple[int, ...]] = set()  # that other tasks were asked about
-        self._classes = classify(bench, history, self._task)
-        self.records = self._classes.stored(bench, self._task)
-        self._signing: Signing | None = None
+        self.classes = classify(bench, history, self._task)
+        self.records = self.classes.stored(bench, self._task)
+        self._stored = [t.told_by(self.records) - t.told_by(self._spent) for t in self.tracks]
         told = any(track.symptom.bits_decide for track in self.tracks)
         signer = signer_of(bench, self._task) if limits.sign and told else None
+        self.signing: Signing | None = None
         if signer is not None:
-            self._signing = Signing(
+            self.signing = Signing(
                 signer, bench.ledger, history,
                 lambda text: bench.station.listen(events.Remark(text)),
             )  # fmt: skip
         self._update()
 
+    @property
+    def expected_trials(self) -> float:
+        """Return how many trials the search will still take; 0 once it is answered."""
+        return max(track.expected_trials() for track in self.tracks)
+
+    def run(
+        self,
+        others: Others | None = None,
+        *,
+        expected: Callable[[float], None] = lambda _: None,
+        on_step: Callable[[SearchStep], None] = lambda _: None,
+    ) -> tuple[Report, ...]:
+        """Run trials until every metric is answered; return a report of each, in their order.
+
+        `expected` is told how many trials it will take, before the first one is spent. `others` are
+        asked about each answer of the first metric until one stands. Raises CannotJudge,
+        LedgerError or MachineError from the trials; a KeyboardInterrupt passes through, and nothing
+        is lost.
+        """
+        if self._is_searching:
+            expected(self.expected_trials)
+
+        def hear(proposal: Proposal, future: Future[TrialRecord]) -> None:
+            step = self.hear(proposal, future)
+            if step is not None:
+                on_step(step)
+
+        drive(self._engine, self.next, hear, self.spare)
+        while others is not None and self._ask(others):
+            drive(self._engine, self.next, hear, self.spare)
+        bench = self._bench
+        return tuple(
+            conclude(
+                bench.ledger, self._history, track, self._spent, stored=stored,
+                ulid=bench.new_ulid(), now=bench.setup.now(), signed=self._sign_named(track),
+                agreements=others.agreements(track) if others is not None else (),
+            )
+            for track, stored in zip(self.tracks, self._stored, strict=True)
+        )  # fmt: skip
+
+    @property
+    def _is_searching(self) -> bool:
+        return any(t.posterior.state is firstbad.Phase.SEARCHING for t in self.tracks)
+
     def next(self, under_way: Sequence[Proposal] = ()) -> Proposal | None:
         """Return the trial to run next, beside those under way; None when all metrics are answered,
-        or no trial would tell them more. Commits are signed first while that tells more."""
+        no trial would tell them more, or the budget is spent. Commits are signed first while that
+        tells more."""
+        if len(self._spent) + len(under_way) >= self._budget:
+            return None
         cost, beside = self._cost(), self._beside(under_way)
         picks = self._picks(cost, beside)
         while self._sign(picks, cost):
@@ -203,30 +272,30 @@ class _Search:
         """Sign a commit if that tells a metric more bits a second than each of these trials. Return
         True if one was."""
         told = [track for _, track in picks if track.symptom.bits_decide]
-        if self._signing is None or not told or any(pick.whole for pick, _ in picks):
+        if self.signing is None or not told or any(pick.whole for pick, _ in picks):
             return False
         rate = max(pick.gain / cost.at(pick.position) for pick, _ in picks)
-        if not self._signing.sign(told[0].posterior.probability, rate, cost.build):
+        if not self.signing.sign(told[0].posterior.probability, rate, cost.build):
             return False
         for track in self.tracks:
             track.narrowing.pop()  # it is told by trial
         self._update()
         return True
 
-    def sign_named(self, track: Track) -> int:
+    def _sign_named(self, track: Track) -> int:
         """Return how many commits were signed; those that an answer is about are, where any was."""
-        if self._signing is None:
+        if self.signing is None:
             return 0
-        self._signing.sign_named(track.named())
-        return self._signing.signed
+        self.signing.sign_named(track.named())
+        return self.signing.signed
 
     def spare(self, under_way: Sequence[Proposal]) -> list[Proposal]:
         """Return which trials under way are not worth their end: all metrics are answered."""
-        if any(t.posterior.state is firstbad.Phase.SEARCHING for t in self.tracks):
+        if self._is_searching:
             return []
         return [p for p in under_way if p.aim not in (Aim.NAMED, Aim.LOOK)]
 
-    def ask(self, others: Others, engine: Engine) -> bool:
+    def _ask(self, others: Others) -> bool:
         """Count what other tasks say of the first metric's answer. Return True if they were not
         asked about it before."""
         track = self.tracks[0]
@@ -234,25 +303,25 @@ class _Search:
         if not named or named in self._answers:
             return False
         self._answers.add(named)
-        self.spent += others.train([track.commit(position) for position in named], engine)
+        self._spent += others.train([track.commit(position) for position in named], self._engine)
         track.others = others.likelihoods()
         self._update()
         return True
 
     def _cost(self) -> choice.Cost:
-        tried = frozenset(map(self._classes.position, self.records))
+        tried = frozenset(map(self.classes.position, self.records))
         return choice.Cost(self._seconds, build_seconds(self._task, self.records), tried)
 
     def _beside(self, under_way: Sequence[Proposal]) -> UnderWay:
-        positions = (self._classes.at(self._position(each)) for each in under_way)
-        return UnderWay(tuple(positions), self._workers)
+        positions = (self.classes.at(self._position(each)) for each in under_way)
+        return UnderWay(tuple(positions), self._engine.workers)
 
     def _proposal(
         self, pick: choice.Choice, aim: Aim, wanting: Sequence[Track], under_way: Sequence[Proposal]
     ) -> Proposal:
         """Return the chosen trial, or one of the commit that stands for its own; with the chosen
         seed, unless that runs there now."""
-        at, whole = self._classes.at(pick.position), aim is not Aim.NARROW
+        at, whole = self.classes.at(pick.position), aim is not Aim.NARROW
         commit = wanting[0].commit(at)
         same, is_end = set[int](), at in (GOOD, len(self._history.commits) - 1)
         if not whole and not (is_end and pick.seed is not None):  # it makes a pair
@@ -260,7 +329,7 @@ class _Search:
         running = {
             each.need.seed
             for each in under_way
-            if self._classes.at(self._position(each)) in same | {at}
+            if self.classes.at(self._position(each)) in same | {at}
         }
         seed = next_seed(
             self._bench, commit, self._task, [wanting[0].commit(p).sha for p in same], whole=whole,
@@ -273,7 +342,7 @@ class _Search:
         return Proposal(need, aim, wanting)
 
     def _position(self, proposal: Proposal) -> int:
-        return self._classes.positions[proposal.need.commit.sha]
+        return self.classes.positions[proposal.need.commit.sha]
 
     def hear(self, proposal: Proposal, future: Future[TrialRecord]) -> SearchStep | None:
         """Take in a trial that ended; return None where it told nothing new.
@@ -294,20 +363,20 @@ class _Search:
             return None
         if proposal.aim is Aim.NAMED and record.derived:
             return None  # it is the trial that spoke for the commit, by another name
-        self.spent.append(record)
+        self._spent.append(record)
         self.records.append(record)
-        self._classes = classify(self._bench, self._history, self._task)
+        self.classes = classify(self._bench, self._history, self._task)
         self._update()
         for track in self.tracks:
             track.steps.append(at)
         name = first.symptom.name if len(self.tracks) > 1 else ""
-        return SearchStep(at, commit, record, first.posterior, len(self.spent), name)
+        return SearchStep(at, commit, record, first.posterior, len(self._spent), name)
 
     def _update(self) -> None:
         for track in self.tracks:
-            if self._signing is not None and track.symptom.bits_decide:
-                track.signed = self._signing.prior(self._classes.weights)
-            track.hear(self.records, self._classes, self._unreachable)
+            if self.signing is not None and track.symptom.bits_decide:
+                track.signed = self.signing.prior(self.classes.weights)
+            track.hear(self.records, self.classes, self._unreachable)
 
     def _reuse(self, wanting: Sequence[Track]) -> bool:
         """Return True if the result of another trial serves: speed and memory are measured anew."""
@@ -342,3 +411,80 @@ def build_seconds(task: Task, records: Sequence[TrialRecord]) -> float:
         if record.ok and record.outcome is not None and "duration" in record.summaries
     ]
     return max(statistics.median(beyond), 0.0) if beyond else 0.0
+
+
+# --- the other tasks of an incident
+
+ONE_CAUSE = 0.9
+"""Prior probability that another task of an incident was moved by the same commit: the state joins
+what one commit may have done, and two commits of one range seldom both do harm."""
+
+
+class Others:
+    """The symptoms of the other tasks of an incident, and what their trials say of the commit that
+    the search of one task named. They are trained at that commit and its parent only."""
+
+    def __init__(
+        self,
+        bench: Bench,
+        history: History,
+        symptoms: Sequence[Symptom],
+        confidence: float,
+    ) -> None:
+        self._bench, self._history, self._symptoms = bench, history, symptoms
+        self._limits = Limits(confidence, sign=False)
+        self._likelihoods: list[tuple[Symptom, Floats]] = []
+
+    def train(self, commits: Sequence[Commit], engine: Engine) -> list[TrialRecord]:
+        """Run each task once at each commit where it has no trial; return what ran."""
+        needs = [
+            Need(commit, s.task, s.task.seeds[0], role="bisect")
+            for s in self._symptoms
+            for commit in commits
+            if not final_trials(
+                self._bench, commit, s.task, self._bench.environments[s.task.name].fingerprint
+            )
+        ]
+        ran: list[TrialRecord] = []
+
+        def propose(_: Sequence[Proposal]) -> Proposal | None:
+            return Proposal(needs.pop(0), Aim.NAMED) if needs else None
+
+        def hear(_: Proposal, future: Future[TrialRecord]) -> None:
+            ran.append(future.result())
+
+        drive(engine, propose, hear, lambda _: ())
+        return ran
+
+    def likelihoods(self) -> Floats:
+        """(n,) how likely all trials of the other tasks are if a candidate is the first bad commit,
+        up to a factor. Each task has another cause with 1 - ONE_CAUSE, and then says nothing."""
+        self._likelihoods = []
+        for symptom in self._symptoms:
+            with suppress(CannotJudge):  # nothing in the range can have changed the task
+                (track,) = Search(self._bench, self._history, [symptom], self._limits).tracks
+                self._likelihoods.append((symptom, _likelihood(track)))
+        mixed = [ONE_CAUSE * likelihood + 1 - ONE_CAUSE for _, likelihood in self._likelihoods]
+        return np.asarray(np.prod([np.ones(len(self._history.commits)), *mixed], axis=0))
+
+    def agreements(self, track: Track) -> tuple[Agreement, ...]:
+        """Return how each task agrees with the commit that a track names; () if it names none."""
+        position = track.posterior.leader
+        return (
+            ()
+            if track.posterior.state is not firstbad.Phase.FOUND
+            else tuple(
+                Agreement(symptom.task.name, symptom.name, one / (one + 1 - ONE_CAUSE))
+                for symptom, likelihood in self._likelihoods
+                for one in [ONE_CAUSE * float(likelihood[position])]
+            )
+        )
+
+
+def _likelihood(track: Track) -> Floats:
+    """(n,) how likely the trials are if a candidate is the first bad commit, over their mean."""
+    prior = np.asarray(track.question.prior, dtype=float)
+    prior /= prior.sum()
+    change = (1 - track.posterior.no_change) / (1 - firstbad.NONE_PRIOR)
+    ratio = np.divide(track.posterior.probability, prior, out=np.zeros_like(prior), where=prior > 0)
+    return np.asarray(change * ratio)
