@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from celedger.base.config import Config
@@ -14,7 +13,7 @@ from celedger.base.errors import CannotJudge, command
 from celedger.base.model import Commit, Kind, Metric, Task, TrialRecord
 from celedger.judge.bisection.bisect_report import Report, rehearsed
 from celedger.judge.bisection.equal_commits import classify
-from celedger.judge.bisection.other_steps import NO_STEP_PRIOR, part, worse_between
+from celedger.judge.bisection.other_steps import worse_between
 from celedger.judge.bisection.planner import (
     Aim,
     Limits,
@@ -40,7 +39,6 @@ from celedger.judge.bisection.symptom import (
 )
 from celedger.judge.incident import State
 from celedger.repo import History
-from celedger.stats.lineage import GOOD
 from celedger.trial.engine import Engine, Need
 from celedger.trial.runner import Bench, InTurn, next_seed
 from celedger.trial.workplace import choose_tasks
@@ -186,27 +184,12 @@ def bisect_many(
     if not symptoms:
         raise refused[0][1]
     chosen(symptoms)
-    beside = _of_other_tasks(bench, history, others)
-    engine = _engine(bench, [symptom.metric for symptom in (*symptoms, *beside)])
-    asked_too = Others(bench, history, beside, limits.confidence) if beside else None
+    beside = Others(bench, history, others, limits.confidence)
+    engine = _engine(bench, [symptom.metric for symptom in (*symptoms, *beside.symptoms)])
     search = Search(bench, history, symptoms, limits, ran=ran, engine=engine)
-    reports = search.run(asked_too, expected=expected, on_step=on_step)
-    if not limits.every_cause:
-        return Answer(reports, tuple(refused))
-    left = replace(limits, budget=limits.budget - reports[0].trials + len(ran))
-    further = _further(bench, history, symptoms, reports, left, engine, on_step)
+    reports = search.run(beside, expected=expected, on_step=on_step)
+    further = search.further(reports, on_step) if limits.every_cause else []
     return Answer(reports, tuple(refused), tuple(further))
-
-
-def _of_other_tasks(
-    bench: Bench, history: History, others: Sequence[tuple[Task, str]]
-) -> list[Symptom]:
-    """Return what the stored trials of the ends show of other tasks, where they show it."""
-    symptoms = []
-    for task, metric in others:
-        with suppress(CannotJudge):
-            symptoms.append(find_symptom(bench, [task], history, metric or None))
-    return symptoms
 
 
 def _engine(bench: Bench, metrics: Sequence[Metric | None]) -> Engine:
@@ -214,35 +197,6 @@ def _engine(bench: Bench, metrics: Sequence[Metric | None]) -> Engine:
     if any(metric is not None and metric.kind is Kind.SPEED for metric in metrics):
         return InTurn(bench)
     return bench.engine
-
-
-def _further(
-    bench: Bench,
-    history: History,
-    symptoms: Sequence[Symptom],
-    reports: Sequence[Report],
-    limits: Limits,
-    engine: Engine,
-    on_step: Callable[[SearchStep], None],
-) -> list[Report]:
-    """Search what the reports leave unexplained, and what those searches leave, within one budget;
-    not what moves the metric back."""
-    position = {commit.sha: i for i, commit in enumerate(history.commits)}
-    answers: list[Report] = []
-    left = [
-        (s, other) for s, report in zip(symptoms, reports, strict=True) for other in report.others
-    ]
-    while left and limits.budget > 0:
-        symptom, other = left.pop(0)
-        if other.share < 0:
-            continue
-        inside = part(history, position.get(other.after.sha, GOOD), position[other.by.sha])
-        search = Search(bench, inside, [symptom], limits, none_prior=NO_STEP_PRIOR, engine=engine)
-        (answer,) = search.run(on_step=on_step)
-        limits = replace(limits, budget=limits.budget - answer.trials)
-        answers.append(answer)
-        left += [(symptom, each) for each in answer.others]
-    return answers
 
 
 def _symptoms(

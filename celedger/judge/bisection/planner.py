@@ -15,7 +15,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
@@ -25,8 +25,9 @@ from celedger.base.model import Commit, Task, TrialRecord
 from celedger.judge.bisection.bisect_report import Agreement, Report, conclude
 from celedger.judge.bisection.equal_commits import classify
 from celedger.judge.bisection.one_metric import Track
+from celedger.judge.bisection.other_steps import NO_STEP_PRIOR, part
 from celedger.judge.bisection.signing import Signing, signer_of
-from celedger.judge.bisection.symptom import Symptom, final_trials
+from celedger.judge.bisection.symptom import Symptom, final_trials, find_symptom
 from celedger.repo import History
 from celedger.stats import choice, firstbad
 from celedger.stats.arrays import Floats
@@ -160,7 +161,7 @@ class Search:
         engine: Engine | None = None,
     ) -> None:
         self._bench, self._history, self._engine = bench, history, engine or bench.engine
-        self._task = symptoms[0].task
+        self._task, self._limits = symptoms[0].task, limits
         self._seconds = bench.ledger.usual_seconds(self._task) or 1.0
         self._unreachable: set[int] = set()  # forgotten with this command
         self.tracks = [Track(bench, history, s, limits.confidence, none_prior) for s in symptoms]
@@ -210,15 +211,39 @@ class Search:
         drive(self._engine, self.next, hear, self.spare)
         while others is not None and self._ask(others):
             drive(self._engine, self.next, hear, self.spare)
-        bench = self._bench
-        return tuple(
-            conclude(
-                bench.ledger, self._history, track, self._spent, stored=stored,
-                ulid=bench.new_ulid(), now=bench.setup.now(), signed=self._sign_named(track),
-                agreements=others.agreements(track) if others is not None else (),
-            )
-            for track, stored in zip(self.tracks, self._stored, strict=True)
-        )  # fmt: skip
+        bench, reports = self._bench, []
+        for track, stored in zip(self.tracks, self._stored, strict=True):
+            signed = self._sign_named(track)
+            agreements = others.agreements(track) if others is not None else ()
+            reports.append(conclude(
+                bench.ledger, self._history, track, self._spent, stored=stored, signed=signed,
+                ulid=bench.new_ulid(), now=bench.setup.now(), agreements=agreements,
+            ))  # fmt: skip
+        return tuple(reports)
+
+    def further(
+        self, reports: Sequence[Report], on_step: Callable[[SearchStep], None]
+    ) -> list[Report]:
+        """Search what the reports leave unexplained, and what those searches leave, within what is
+        left of the budget; not what moves the metric back."""
+        history, answers = self._history, list[Report]()
+        position = {commit.sha: i for i, commit in enumerate(history.commits)}
+        limits = replace(self._limits, budget=self._budget - reports[0].trials)
+        rows = zip(self.tracks, reports, strict=True)
+        left = [(track.symptom, other) for track, report in rows for other in report.others]
+        while left and limits.budget > 0:
+            symptom, other = left.pop(0)
+            if other.share < 0:
+                continue
+            inside = part(history, position.get(other.after.sha, GOOD), position[other.by.sha])
+            (answer,) = Search(
+                self._bench, inside, [symptom], limits, none_prior=NO_STEP_PRIOR,
+                engine=self._engine,
+            ).run(on_step=on_step)  # fmt: skip
+            limits = replace(limits, budget=limits.budget - answer.trials)
+            answers.append(answer)
+            left += [(symptom, each) for each in answer.others]
+        return answers
 
     @property
     def _is_searching(self) -> bool:
@@ -428,18 +453,21 @@ class Others:
         self,
         bench: Bench,
         history: History,
-        symptoms: Sequence[Symptom],
+        tasks: Sequence[tuple[Task, str]],
         confidence: float,
     ) -> None:
-        self._bench, self._history, self._symptoms = bench, history, symptoms
-        self._limits = Limits(confidence, sign=False)
+        self._bench, self._history, self._limits = bench, history, Limits(confidence, sign=False)
+        self.symptoms: list[Symptom] = []
+        for task, metric in tasks:
+            with suppress(CannotJudge):  # stored trials of the ends do not show it
+                self.symptoms.append(find_symptom(bench, [task], history, metric or None))
         self._likelihoods: list[tuple[Symptom, Floats]] = []
 
     def train(self, commits: Sequence[Commit], engine: Engine) -> list[TrialRecord]:
         """Run each task once at each commit where it has no trial; return what ran."""
         needs = [
             Need(commit, s.task, s.task.seeds[0], role="bisect")
-            for s in self._symptoms
+            for s in self.symptoms
             for commit in commits
             if not final_trials(
                 self._bench, commit, s.task, self._bench.environments[s.task.name].fingerprint
@@ -460,7 +488,7 @@ class Others:
         """(n,) how likely all trials of the other tasks are if a candidate is the first bad commit,
         up to a factor. Each task has another cause with 1 - ONE_CAUSE, and then says nothing."""
         self._likelihoods = []
-        for symptom in self._symptoms:
+        for symptom in self.symptoms:
             with suppress(CannotJudge):  # nothing in the range can have changed the task
                 (track,) = Search(self._bench, self._history, [symptom], self._limits).tracks
                 self._likelihoods.append((symptom, _likelihood(track)))
