@@ -20,7 +20,7 @@ from celedger.base.model import (
     Trial,
     TrialRecord,
 )
-from celedger.judge.bisection.identical_trials import Epoch, Placed, Trace, Traces, agrees
+from celedger.judge.bisection.one_metric import Epoch, Placed, Trace, Traces, agrees
 from celedger.judge.bisection.symptom import Symptom
 from celedger.stats.failure_rates import SURE, SURE_EXACT, SURE_REPEATED, lacking_failures
 from celedger.stats.firstbad import Reading
