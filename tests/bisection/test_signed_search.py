@@ -12,9 +12,14 @@ import pytest
 from conftest import git, matrix_after
 from scripted import ScriptedProject, scripted
 
+from celedger.base import config
 from celedger.base.errors import CannotJudge
 from celedger.base.model import Commit
-from celedger.judge.bisection import planner
+from celedger.judge.bisection import bisect_many, planner
+from celedger.ledger import Ledger
+from celedger.repo import Repository
+from celedger.trial.permissions import Gate
+from celedger.trial.workplace import choose_tasks, local_bench, suite_of
 
 COMMITS, BAD = 12, 8
 HOUR = 3600.0
@@ -123,3 +128,26 @@ def test_a_training_that_does_not_repeat_its_bits_is_searched_as_ever(
     shas = history(project)
     report = searched(project, shas, signer := Signer(None))
     assert (report["signed"], len(signer.asked)) == (0, 1)
+
+
+def test_a_search_of_the_worker_signs_as_a_typed_one_does(
+    project: ScriptedProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shas = history(project)
+    for end in (shas[0], shas[-1]):
+        assert project.run("run", end).status == 0
+    monkeypatch.setattr(planner, "signer_of", lambda *_: Signer(digests(shas)))
+    repository = Repository.open(project.root)
+    settings = config.load(repository.root, {})
+    suite = suite_of(repository, settings)
+    tasks = choose_tasks(suite, ())
+    gate = Gate.of(repository, attended=True)
+    with (
+        project.executor.at(project.root),
+        Ledger.open(settings.ledger) as ledger,
+        local_bench(repository, ledger, settings, suite, tasks, gate=gate) as bench,
+    ):
+        found = bisect_many(bench, repository.history(shas[0], shas[-1]), tasks, ["val_loss"])
+    (report,) = found.reports
+    assert report.culprits[0].sha == shas[BAD]
+    assert report.signed > 0
