@@ -63,12 +63,12 @@ def _play(folder: Path, device: str | None) -> Status:
     from celedger.views.demo import result_text
 
     with files.as_the_user():
-        stage = set_stage(folder.absolute(), device)
-    keep_out_of_git(stage.repository, stage.settings.ledger)
-    with Ledger.open(stage.settings.ledger, create=True) as ledger, Progress() as progress:
-        answers = play(stage, ledger, progress, progress.say)
+        repository, settings, planted = set_stage(folder.absolute(), device)
+    keep_out_of_git(repository, settings.ledger)
+    with Ledger.open(settings.ledger, create=True) as ledger, Progress() as progress:
+        answers = play(repository, settings, planted, ledger, progress, progress.say)
     pictures = [*_draw(folder, answers)] if verbs.is_installed("plot") else []
-    print(f"{result_text(answers)}\n\nledger    {stage.settings.ledger}")
+    print(f"{result_text(answers)}\n\nledger    {settings.ledger}")
     for picture in pictures:
         print(f"picture   {picture}")
     return Status.GOOD if all(answer.honest for answer in answers) else Status.CANNOT_JUDGE

@@ -4,8 +4,8 @@ repository; no search knows where its regression is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -34,18 +34,11 @@ SEEDS = (0, 1)  # of each of them
 _MOST = 0.5  # of a difference: what is left of it is the larger step
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """The demo's repository, ready to be played on; `planted` has the true hashes by kind."""
-
-    repository: Repository
-    settings: config.Config
-    planted: dict[str, str]
-
-
-def set_stage(folder: Path, device: str | None = None) -> Stage:
-    """Make the demo's repository at `folder`, or find it there again. Its trials run on the
-    `device`.
+def set_stage(
+    folder: Path, device: str | None = None
+) -> tuple[Repository, config.Config, dict[str, str]]:
+    """Make the demo's repository at `folder`, or find it there again. Return it, settings by which
+    its trials run on the `device`, and the true hashes by kind of regression.
 
     Raises UsageError where something else is there, or torch is not installed.
     """
@@ -53,20 +46,24 @@ def set_stage(folder: Path, device: str | None = None) -> Stage:
         raise UsageError("the demo trains with torch", "pip install torch")
     planted = materialise(folder)
     repository = Repository.open(folder)
-    return Stage(repository, config.load(repository.root, {}, device=device), planted)
+    return repository, config.load(repository.root, {}, device=device), planted
 
 
 def play(
-    stage: Stage, ledger: Ledger, listen: events.Listener, say: Callable[[str], None]
+    repository: Repository,
+    settings: config.Config,
+    planted: Mapping[str, str],
+    ledger: Ledger,
+    listen: events.Listener,
+    say: Callable[[str], None],
 ) -> list[DemoAnswer]:
     """Survey the history, then bisect each planted regression from the first commit to the last. A
     search that fails is an answer with its error."""
-    repository = stage.repository
-    suite = suite_of(repository, stage.settings)
+    suite = suite_of(repository, settings)
     tasks = choose_tasks(suite, ())
     history = repository.log("HEAD", limit=10_000)[::-1]
     with local_bench(
-        repository, ledger, stage.settings, suite, tasks,
+        repository, ledger, settings, suite, tasks,
         gate=Gate.of(repository, attended=True), why=Purpose.DEMO, label="celedger demo",
         listen=listen,
     ) as bench:  # fmt: skip
@@ -75,19 +72,21 @@ def play(
         needs = lacking(bench, surveyed, measured, seeds=SEEDS)
         say(f"surveying {len(surveyed)} of {len(history)} commits: {len(needs)} trials")
         run_all(bench, needs)
-        return [_search(stage, bench, history, kind, say) for kind in stage.planted]
+        return [
+            _search(bench, history, kind, repository.commit(sha), say)
+            for kind, sha in planted.items()
+        ]
 
 
 def _search(
-    stage: Stage, bench: Bench, history: Sequence[Commit], kind: str, say: Callable[[str], None]
+    bench: Bench, history: Sequence[Commit], kind: str, truth: Commit, say: Callable[[str], None]
 ) -> DemoAnswer:
     task, metric = SEEN_IN[kind]
     first, head = history[0], history[-1]
-    truth = stage.repository.commit(stage.planted[kind])
     tasks = choose_tasks(bench.suite, [task])
 
     def search(good: Commit, bad: Commit) -> bisection.Report:
-        history = stage.repository.history(good.sha, bad.sha)
+        history = bench.repository.history(good.sha, bad.sha)
         metrics = (metric,) if metric else ()
         (report,) = bisection.bisect_many(bench, history, tasks, metrics).reports
         say(report.sentence())

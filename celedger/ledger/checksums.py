@@ -13,7 +13,7 @@ import sqlite3
 import zlib
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from celedger.base.text import plain
 from celedger.ledger import ulid as ulids
@@ -80,13 +80,6 @@ COVERED: dict[int, dict[str, tuple[str, ...]]] = {
 }
 
 
-class Written(NamedTuple):
-    """The checksum that was written with a fact, and the schema whose columns it covers."""
-
-    value: int
-    schema: int
-
-
 def checksum(connection: sqlite3.Connection, table: str, row: int, schema: int) -> int:
     """Return the CRC-32 of a fact: of the columns that a version of the schema knows, as Python's
     marshal (version 2) writes them."""
@@ -111,10 +104,11 @@ def is_sound(connection: sqlite3.Connection, table: str, row: int) -> bool:
     return written is not None and checksum(connection, table, row, written[1]) == written[0]
 
 
-def checksums(connection: sqlite3.Connection) -> dict[tuple[str, int], Written]:
-    """Return the checksum that was written with each fact, by its table and row: the latest."""
+def checksums(connection: sqlite3.Connection) -> dict[tuple[str, int], tuple[int, int]]:
+    """Return the latest checksum that was written with each fact, and the schema whose columns it
+    covers, by the fact's table and row."""
     rows = connection.execute("SELECT fact, row, value, schema FROM checksums ORDER BY id")
-    return {(table, row): Written(value, schema) for table, row, value, schema in rows}
+    return {(table, row): (value, schema) for table, row, value, schema in rows}
 
 
 def facts(
@@ -175,7 +169,8 @@ def _changed_facts(connection: sqlite3.Connection) -> Iterator[str]:
                 if has_ended(connection, table, row):
                     yield f"{described(connection, table, row)} has no checksum"
                 continue
-            same = checksum(connection, table, row, sealed.schema) == sealed.value
+            value, schema = sealed
+            same = value == checksum(connection, table, row, schema)
         except sqlite3.OperationalError:  # no damage: interrupted, say
             raise
         except ERRORS:
@@ -233,7 +228,7 @@ class Union:
         self,
         source: sqlite3.Connection,
         target: sqlite3.Connection,
-        written: Mapping[tuple[str, int], Written] | None = None,
+        written: Mapping[tuple[str, int], tuple[int, int]] | None = None,
     ) -> None:
         self._source = source
         self._target = target
@@ -301,10 +296,11 @@ class Union:
         sql = next(iter(PARTS[table].values())) if table in PARTS else "SELECT ?"
         return self._target.execute(sql, (key,)).fetchone() is not None
 
-    def _verify(self, table: str, row: int, written: Written | None) -> None:
+    def _verify(self, table: str, row: int, written: tuple[int, int] | None) -> None:
         """Raise LookupError for a fact that is not as it was written, or not there."""
         if written is not None:
-            same = written.value == checksum(self._source, table, row, written.schema)
+            value, schema = written
+            same = value == checksum(self._source, table, row, schema)
         else:
             same = not has_ended(self._source, table, row)
         if not same:

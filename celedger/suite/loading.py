@@ -227,7 +227,7 @@ def _tasks(
         body.fail("has no name")
     name = _name(body, body.raw("name"))
     points = _points(body)
-    params = dict.fromkeys(key for point in points for key in point.params)
+    params = dict.fromkeys(key for _, point in points for key in point)
     used, lines = _commands(body, (*commands.PLACEHOLDERS, *params), folder)
     task = replace(pattern, commands=lines, metrics=_metrics(body, shared))
     task = replace(task, **body.read(_OF_TASK))
@@ -243,8 +243,8 @@ def _tasks(
             "the script reads CELEDGER_SEED"
         )
     distinct: dict[tuple[object, ...], Task] = {}  # what runs the same runs once
-    for point in points:
-        one = replace(task, name=name + point.label, params=point.params)
+    for label, point in points:
+        one = replace(task, name=name + label, params=point)
         runs = commands.command_lines(
             one, python="", suite_dir=folder, tree=folder, seed="", out=folder
         )
@@ -322,16 +322,9 @@ _MOST_TASKS = 1000  # of one grid: more is a mistake in the file, or a week of t
 Aliases = Mapping[str, Mapping[str, Mapping[str, object]]]  # name -> value -> what it sets
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
-    """One combination: what stands behind the task's name, and all its parameters."""
-
-    label: str
-    params: Mapping[str, object]
-
-
-def _points(body: TomlTable) -> list[Point]:
-    """Return the combinations of a task, one where it has no grid; only some of a grid with a
+def _points(body: TomlTable) -> Sequence[tuple[str, Mapping[str, object]]]:
+    """Return what stands behind the task's name, and all parameters, for each combination of a
+    task: one where it has no grid; only some of a grid with a
     `sample`. Its grid, and an alias that sets what it stands for, take the place of `params`; an
     alias stays a parameter of its own. Raises SuiteError."""
     params = _values(body, "params", body.raw("params", {}))
@@ -348,7 +341,7 @@ def _points(body: TomlTable) -> list[Point]:
                 body.fail(f"alias {key!r} has no {word!r}", closest(word, list(meanings)))
             chosen |= meanings[word]
         text = ",".join(f"{key}={_in_name(value)}" for key, value in point.items())
-        combinations.append(Point(f"[{text}]" if text else "", chosen))
+        combinations.append((f"[{text}]" if text else "", chosen))
     return combinations
 
 
