@@ -210,11 +210,8 @@ def _of_metric(
         return None, broken, frozenset()
     _, place, chain, session, rank, seed, own, bits, risen, value, same = joined[:, finite]
     has_sessions = metric.kind in CLOCKED
-    if (
-        has_sessions
-        and not is_time(metric.unit)
-        and _is_exact(joined[:, finite & (joined[6] == 1)])
-    ):
+    counts = metric.kind in (Kind.WORK, Kind.MEMORY) and not is_time(metric.unit)
+    if counts and _is_exact(joined[:, finite & (joined[6] == 1)]):
         has_sessions = False
         _, pairs = np.unique([same, value], axis=1, return_inverse=True)
         bits = np.where(same < 0, -1, pairs)

@@ -171,7 +171,7 @@ def _numbers(
         shares = not values.has_sessions or bool(
             np.intersect1d(values.session[there], values.session[mine]).size
         )
-        if values.has_sessions and np.ptp(values.value[np.concatenate([there, mine])]) > 0:
+        if values.has_sessions and values.value[np.concatenate([there, mine])].any():
             pairs = np.empty(0)
     return _Numbers(metric, history, node, before, values.value[rows], pairs, shares)
 

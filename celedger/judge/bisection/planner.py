@@ -325,7 +325,7 @@ class Search:
         asked about it before."""
         track = self.tracks[0]
         named = track.named()
-        if not named or named in self._answers:
+        if not others.symptoms or not named or named in self._answers:
             return False
         self._answers.add(named)
         self._spent += others.train([track.commit(position) for position in named], self._engine)
