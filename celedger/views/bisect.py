@@ -130,7 +130,7 @@ class BisectAnswer(Document):
             lines.append(f"  untestable  {', '.join(map(short, untestable))}")
             if report.untried:
                 between = f"{count(report.untried, 'commit')} between them"
-                lines.append(f"              {between} not tried: those around end alike")
+                lines.append(f"              {between} not tried: the untestable ones ended alike")
         lines += shares_of(report)
         if report.between is not None:
             return [*lines, "", "search up to it with", f"  {self.typed.between(report)}"]
@@ -159,7 +159,7 @@ class BisectAnswer(Document):
         effects = [effect] if effect else []
         floor = measure(report.floor, unit=self._unit(report))
         if report.floor:
-            effects.append(f"  floor       {floor}: too small to matter, or just not; to count it")
+            effects.append(f"  floor       {floor}: the change is about as large; to count it,")
             effects.append(f"              give [metrics.{report.metric}] a smaller floor")
         if report.status == "found":
             culprit = report.culprits[0]

@@ -65,7 +65,7 @@ def test_a_change_as_large_as_the_floor_ends_the_search(
         assert report.status == "nothing-changed"
     if report.floor and report.named:
         assert report.floor == floor
-        assert f"floor       {measure(floor, unit='nats')}: too small to matter" in text(report)
+        assert f"{measure(floor, unit='nats')}: the change is about as large" in text(report)
         assert "give [metrics.val_loss] a smaller floor" in text(report)
         assert "(by about the metric's floor)" in report.sentence()
 
