@@ -1,4 +1,4 @@
-"""The loop of a bisect: workers are kept busy, and each trial is heard as soon as it ends."""
+"""The loop of a bisect: workers are kept busy, and each trial counts as soon as it ends."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from celedger.base.errors import LedgerError
-from celedger.judge.bisection.planner import Aim, Proposal, drive
+from celedger.judge.bisection.planner import Proposal, Reason, drive
 from celedger.trial.engine import Need
 
 Ended = Future[Any]
@@ -62,16 +62,16 @@ class Script:
             return None
         self.beside.append([p.need.seed for p in under_way])
         need = Need("commit", "task", self.seeds.pop(0))  # type: ignore[arg-type]
-        return Proposal(need, Aim.NARROW)
+        return Proposal(need, Reason.NARROW)
 
-    def hear(self, proposal: Proposal, future: Ended) -> None:
+    def ended(self, proposal: Proposal, future: Ended) -> None:
         self.heard.append(future.result())
 
     def spare(self, under_way: Sequence[Proposal]) -> list[Proposal]:
         return [p for p in under_way if self.heard and p.need.seed in self.needless]
 
     def run(self, engine: ScriptedEngine) -> None:
-        drive(engine, self.propose, self.hear, self.spare)
+        drive(engine, self.propose, self.ended, self.spare)
 
 
 def test_a_free_worker_gets_a_trial_as_soon_as_another_ends() -> None:

@@ -15,10 +15,10 @@ from celedger.judge.bisection.bisect_report import Report, rehearsed
 from celedger.judge.bisection.equal_commits import classify
 from celedger.judge.bisection.other_steps import worse_between
 from celedger.judge.bisection.planner import (
-    Aim,
     Limits,
     Others,
     Proposal,
+    Reason,
     Search,
     SearchStep,
     drive,
@@ -91,9 +91,9 @@ def measure_ends(
         seeds = [need.seed for need in running if (need.commit, need.task) == lack[0]]
         seed = next_seed(bench, *lack[0], under_way=seeds)
         # What could be re-used would be in the ledger already.
-        return Proposal(Need(*lack[0], seed, reuse=False, role="bisect"), Aim.CONFIRM)
+        return Proposal(Need(*lack[0], seed, reuse=False, role="bisect"), Reason.CONFIRM)
 
-    def hear(proposal: Proposal, future: Future[TrialRecord]) -> None:
+    def ended(proposal: Proposal, future: Future[TrialRecord]) -> None:
         nonlocal killed
         record = future.result()
         ran.append(record)
@@ -103,7 +103,7 @@ def measure_ends(
         lack = lacking_ends(bench, history, tasks, metric) if under_way else []
         return [p for p in under_way if (p.need.commit, p.need.task) not in lack]
 
-    drive(engine, propose, hear, spare)
+    drive(engine, propose, ended, spare)
     return ran
 
 

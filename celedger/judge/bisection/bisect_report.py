@@ -235,10 +235,10 @@ def _as_rehearsed(ledger: Ledger, report: Report) -> Report:
     if not earlier or earlier[-1].culprits[0] != report.culprits[0].sha:
         return report
     done: Any = earlier[-1].report["rehearsal"]
-    return _told_by(report, Rehearsal(**done))
+    return _with_rehearsal(report, Rehearsal(**done))
 
 
-def _told_by(report: Report, done: Rehearsal) -> Report:
+def _with_rehearsal(report: Report, done: Rehearsal) -> Report:
     """Return the report with a rehearsal, which may take the name back or leave it less sure."""
     probability = done.believed(report.probability)
     is_refuted = done.refutes or probability < 0.5
@@ -249,7 +249,7 @@ def _told_by(report: Report, done: Rehearsal) -> Report:
 def rehearsed(ledger: Ledger, report: Report, done: Rehearsal, ulid: str, now: float) -> Report:
     """Return the report with the rehearsal of its revert, and write it to the ledger: it is the
     last answer to its question. A revert that restores too little takes the name back."""
-    report = replace(_told_by(report, done), id=ulid, ended=now)
+    report = replace(_with_rehearsal(report, done), id=ulid, ended=now)
     ledger.record_bisect(record(report))
     return report
 
@@ -281,7 +281,7 @@ def _report(
     leader = posterior.probability[posterior.leader]
     if status == "found":
         leader = leader * (1 - posterior.no_change)
-    speakers = track.speakers()
+    compared_commits = track.compared_commits()
     stopped = [trial for trial in spent if trial.early_stopped]
     measured = {track.commit(position).sha for position in track.sites if position is not None}
     return Report(
@@ -321,9 +321,9 @@ def _report(
         steps=tuple(track.steps),
         narrowing=tuple(track.narrowing),
         others=_others(track, sign, steps),
-        compared=tuple(commit for commit, _ in speakers),
+        compared=tuple(commit for commit, _ in compared_commits),
         between=between,
-        ran=speakers[-1][1] if speakers else "",
+        ran=compared_commits[-1][1] if compared_commits else "",
         agreements=agreements,
         signed=signed,
         floor=track.floor,

@@ -88,7 +88,7 @@ class Track:
     def commit(self, position: int) -> Commit:
         return self._history.at(position)
 
-    def hear(
+    def update(
         self,
         records: Sequence[TrialRecord],
         classes: Classes,
@@ -150,7 +150,7 @@ class Track:
         apart = statistics.mean(ends[1]) - statistics.mean(ends[0])
         return 0.0 if apart > floor + _SURELY * error else floor
 
-    def told_by(self, records: Sequence[TrialRecord]) -> int:
+    def count_read(self, records: Sequence[TrialRecord]) -> int:
         """Return how many of these trials tell something."""
         return sum(self.symptom.reads(record) is not None for record in records)
 
@@ -192,7 +192,7 @@ class Track:
         is_worse = above(worst) > self.question.floor
         return worst if is_worse and len(values[worst]) < _LOOKS else None
 
-    def fellows(self, position: int) -> frozenset[int]:
+    def equal_positions(self, position: int) -> frozenset[int]:
         """Return the positions known to compute the same as this one."""
         return equal_bits.alike(self.evidence.readings, position, self._alike)
 
@@ -223,26 +223,26 @@ class Track:
             ahead += [p for p in self._history.parents[at] or (GOOD,) if p not in ahead]
         return GOOD, leader
 
-    def unrun(self, unreachable: Collection[int]) -> tuple[int, int] | None:
+    def not_run(self, unreachable: Collection[int]) -> tuple[int, int] | None:
         """Return which of these two has no trial of its own, and the seed of one that spoke for
         it; None where both have."""
         for position in self.named():
             if position not in unreachable and not self._own_trials(position):
-                return position, self._spoke(position)[0].trial.seed
+                return position, self._trials_for(position)[0].trial.seed
         return None
 
-    def speakers(self) -> list[tuple[str, str]]:
+    def compared_commits(self) -> list[tuple[str, str]]:
         """Return for each of these two the commits (hashes) whose trials tell of it, and that ran
         for it: itself, unless all that it has is derived, or only others of its class have any."""
-        speakers = []
+        compared_commits = []
         for position in self.named():
             own = ran = self.commit(position).sha
             trials = self._own_trials(position)
             if all(trial.derived for trial in trials):
-                measured = (r for r in self._spoke(position) if not r.derived)
+                measured = (r for r in self._trials_for(position) if not r.derived)
                 ran = next((r.trial.commit for r in measured), own)
-            speakers.append((own if trials else ran, ran))
-        return speakers
+            compared_commits.append((own if trials else ran, ran))
+        return compared_commits
 
     def _own_trials(self, position: int) -> list[TrialRecord]:
         """Return the whole trials of that very commit, those derived from others too."""
@@ -252,7 +252,7 @@ class Track:
         )  # fmt: skip
         return [trial for trial in trials if not trial.early_stopped]
 
-    def _spoke(self, position: int) -> list[TrialRecord]:
+    def _trials_for(self, position: int) -> list[TrialRecord]:
         """Return the trials that tell something of the commit's class, its own first."""
         at, classes = self.classes.at(position), self.classes
         told = [record for record in self.records if self.symptom.reads(record) is not None]

@@ -71,7 +71,7 @@ class SearchStep:
 # --- the loop: all workers are busy with the trials that tell most
 
 
-class Aim(Enum):
+class Reason(Enum):
     """Why a trial is run."""
 
     NARROW = "narrow"
@@ -89,19 +89,19 @@ class Proposal:
     """The next trial, and the metrics that it is for."""
 
     need: Need
-    aim: Aim
+    reason: Reason
     wanting: Sequence[Track] = ()
 
 
 def drive(
     engine: Engine,
     propose: Callable[[Sequence[Proposal]], Proposal | None],
-    hear: Callable[[Proposal, Future[TrialRecord]], None],
+    ended: Callable[[Proposal, Future[TrialRecord]], None],
     spare: Callable[[Sequence[Proposal]], Sequence[Proposal]],
 ) -> None:
     """Run what is proposed until nothing is, and nothing is under way.
 
-    `propose` gets the trials under way and returns the next one, None while there is none. `hear`
+    `propose` gets the trials under way and returns the next one, None while there is none. `ended`
     takes in one that ended, and raises its error where that ends the search. `spare` returns which
     of the trials under way are no longer worth their end: these are ended, and their workers get
     others.
@@ -127,7 +127,7 @@ def drive(
                 under_way.pop(future, None)
                 ending.pop(future, None)
                 if not future.cancelled():
-                    hear(waiting[future], future)
+                    ended(waiting[future], future)
     finally:
         for future in under_way:
             future.cancel()
@@ -170,7 +170,7 @@ class Search:
         self._answers: set[tuple[int, ...]] = set()  # that other tasks were asked about
         self.classes = classify(bench, history, self._task)
         self.records = self.classes.stored(bench, self._task)
-        self._stored = [t.told_by(self.records) - t.told_by(self._spent) for t in self.tracks]
+        self._stored = [t.count_read(self.records) - t.count_read(self._spent) for t in self.tracks]
         told = any(track.symptom.bits_decide for track in self.tracks)
         signer = signer_of(bench, self._task) if limits.sign and told else None
         self.signing: Signing | None = None
@@ -203,14 +203,14 @@ class Search:
         if self._is_searching:
             expected(self.expected_trials)
 
-        def hear(proposal: Proposal, future: Future[TrialRecord]) -> None:
-            step = self.hear(proposal, future)
+        def ended(proposal: Proposal, future: Future[TrialRecord]) -> None:
+            step = self.trial_ended(proposal, future)
             if step is not None:
                 on_step(step)
 
-        drive(self._engine, self.next, hear, self.spare)
+        drive(self._engine, self.next, ended, self.spare)
         while others is not None and self._ask(others):
-            drive(self._engine, self.next, hear, self.spare)
+            drive(self._engine, self.next, ended, self.spare)
         bench, reports = self._bench, []
         for track, stored in zip(self.tracks, self._stored, strict=True):
             signed = self._sign_named(track)
@@ -262,7 +262,7 @@ class Search:
         wanting = [track for _, track in picks]
         for pick, _ in picks:
             if pick.whole:  # some metric cannot do without it
-                return self._proposal(pick, Aim.CONFIRM, wanting, under_way)
+                return self._proposal(pick, Reason.CONFIRM, wanting, under_way)
         if picks:
             by_position = {pick.position: pick for pick, _ in reversed(picks)}
             positions = sorted(by_position)
@@ -273,19 +273,19 @@ class Search:
                     for t in wanting
                 )
                 best = int(np.argmax(bits / np.array([cost.at(p) for p in positions])))
-            return self._proposal(by_position[positions[best]], Aim.NARROW, wanting, under_way)
+            return self._proposal(by_position[positions[best]], Reason.NARROW, wanting, under_way)
         # A commit that is named, or its parent, of which only their classes had a trial: the
         # report is about them, and what it prints reads their trials.
         running = set(map(self._position, under_way))
         for track in self.tracks:
-            if (unrun := track.unrun(self._unreachable | running)) is not None:
-                at, seed = unrun
+            if (not_run := track.not_run(self._unreachable | running)) is not None:
+                at, seed = not_run
                 need = Need(
                     track.commit(at), self._task, seed, reuse=self._reuse([track]), role="bisect"
                 )
-                return Proposal(need, Aim.NAMED, [track])
+                return Proposal(need, Reason.NAMED, [track])
             if (middle := track.unseen_middle()) is not None and middle not in running:
-                return self._proposal(choice.Choice(middle), Aim.LOOK, [track], under_way)
+                return self._proposal(choice.Choice(middle), Reason.LOOK, [track], under_way)
         return None
 
     def _picks(self, cost: choice.Cost, beside: UnderWay) -> list[tuple[choice.Choice, Track]]:
@@ -318,7 +318,7 @@ class Search:
         """Return which trials under way are not worth their end: all metrics are answered."""
         if self._is_searching:
             return []
-        return [p for p in under_way if p.aim not in (Aim.NAMED, Aim.LOOK)]
+        return [p for p in under_way if p.reason not in (Reason.NAMED, Reason.LOOK)]
 
     def _ask(self, others: Others) -> bool:
         """Count what other tasks say of the first metric's answer. Return True if they were not
@@ -342,15 +342,19 @@ class Search:
         return UnderWay(tuple(positions), self._engine.workers)
 
     def _proposal(
-        self, pick: choice.Choice, aim: Aim, wanting: Sequence[Track], under_way: Sequence[Proposal]
+        self,
+        pick: choice.Choice,
+        reason: Reason,
+        wanting: Sequence[Track],
+        under_way: Sequence[Proposal],
     ) -> Proposal:
         """Return the chosen trial, or one of the commit that stands for its own; with the chosen
         seed, unless that runs there now."""
-        at, whole = self.classes.at(pick.position), aim is not Aim.NARROW
+        at, whole = self.classes.at(pick.position), reason is not Reason.NARROW
         commit = wanting[0].commit(at)
         same, is_end = set[int](), at in (GOOD, len(self._history.commits) - 1)
         if not whole and not (is_end and pick.seed is not None):  # it makes a pair
-            same = set.union(*(set(track.fellows(at)) for track in wanting))
+            same = set.union(*(set(track.equal_positions(at)) for track in wanting))
         running = {
             each.need.seed
             for each in under_way
@@ -364,12 +368,12 @@ class Search:
         need = Need(
             commit, self._task, seed, reuse=self._reuse(wanting), until=until, role="bisect"
         )
-        return Proposal(need, aim, wanting)
+        return Proposal(need, reason, wanting)
 
     def _position(self, proposal: Proposal) -> int:
         return self.classes.positions[proposal.need.commit.sha]
 
-    def hear(self, proposal: Proposal, future: Future[TrialRecord]) -> SearchStep | None:
+    def trial_ended(self, proposal: Proposal, future: Future[TrialRecord]) -> SearchStep | None:
         """Take in a trial that ended; return None where it told nothing new.
 
         Raises RepositoryError where git can check out neither an end nor too many others.
@@ -386,7 +390,7 @@ class Search:
             self._bench.station.listen(remark)
             self._update()
             return None
-        if proposal.aim is Aim.NAMED and record.derived:
+        if proposal.reason is Reason.NAMED and record.derived:
             return None  # it is the trial that spoke for the commit, by another name
         self._spent.append(record)
         self.records.append(record)
@@ -401,7 +405,7 @@ class Search:
         for track in self.tracks:
             if self.signing is not None and track.symptom.bits_decide:
                 track.signed = self.signing.prior(self.classes.weights)
-            track.hear(self.records, self.classes, self._unreachable)
+            track.update(self.records, self.classes, self._unreachable)
 
     def _reuse(self, wanting: Sequence[Track]) -> bool:
         """Return True if the result of another trial serves: speed and memory are measured anew."""
@@ -476,12 +480,12 @@ class Others:
         ran: list[TrialRecord] = []
 
         def propose(_: Sequence[Proposal]) -> Proposal | None:
-            return Proposal(needs.pop(0), Aim.NAMED) if needs else None
+            return Proposal(needs.pop(0), Reason.NAMED) if needs else None
 
-        def hear(_: Proposal, future: Future[TrialRecord]) -> None:
+        def ended(_: Proposal, future: Future[TrialRecord]) -> None:
             ran.append(future.result())
 
-        drive(engine, propose, hear, lambda _: ())
+        drive(engine, propose, ended, lambda _: ())
         return ran
 
     def likelihoods(self) -> Floats:
