@@ -95,11 +95,13 @@ def _search(
     say(f"bisecting {task} {metric or 'crash'}")
     try:
         report = search(first, head)
-        # Of another planted edit a machine may make a step of this metric too, but a smaller one.
+        # Of another planted edit a machine may make a step of this metric too, but a smaller one;
+        # where it only ran faster for a while, nothing is named there.
         for other in report.others:
             if other.share > _MOST:
                 rest = search(other.after, other.by)
-                report = replace(rest, trials=report.trials + rest.trials)
+                answer = rest if rest.named else report
+                report = replace(answer, trials=report.trials + rest.trials)
     except CeledgerError as error:
         return DemoAnswer(kind, task, metric, truth, None, str(error))
     return DemoAnswer(kind, task, metric, truth, report)
