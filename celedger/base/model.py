@@ -640,6 +640,7 @@ _MEMORY_UNIT = re.compile(r"[kKMGT]?i?B")
 
 
 def is_time(unit: str) -> bool:
+    """Return True for a unit of time, and of what is done in one ("1/s")."""
     return _CLOCKED_UNIT.fullmatch(unit) is not None
 
 

@@ -230,9 +230,9 @@ def _is_exact(own: Floats) -> bool:
     and is no constant."""
     where, group = np.unique(own[[1, 2, 5]], axis=1, return_inverse=True)
     value, repeats = own[9], own.shape[1] - where.shape[1]
-    first = np.zeros(where.shape[1])
-    first[group] = value  # the last of each
-    return repeats >= _REPEATS and bool((first[group] == value).all()) and np.ptp(value) > 0
+    newest = np.zeros(where.shape[1])
+    newest[group] = value
+    return repeats >= _REPEATS and bool((newest[group] == value).all()) and np.ptp(value) > 0
 
 
 def _is_repeated(joined: Floats, row: int) -> bool:

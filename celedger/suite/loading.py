@@ -324,9 +324,9 @@ Aliases = Mapping[str, Mapping[str, Mapping[str, object]]]  # name -> value -> w
 
 def _points(body: TomlTable) -> Sequence[tuple[str, Mapping[str, object]]]:
     """Return what stands behind the task's name, and all parameters, for each combination of a
-    task: one where it has no grid; only some of a grid with a
-    `sample`. Its grid, and an alias that sets what it stands for, take the place of `params`; an
-    alias stays a parameter of its own. Raises SuiteError."""
+    task: one where it has no grid; only some of a grid with a `sample`. Its grid, and an alias that
+    sets what it stands for, take the place of `params`; an alias stays a parameter of its own.
+    Raises SuiteError."""
     params = _values(body, "params", body.raw("params", {}))
     grid, alias = _grid(body), _aliases(body)
     for key in alias:

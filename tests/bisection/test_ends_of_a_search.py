@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from conftest import load_script, matrix_after
+from conftest import matrix_after
 
 from celedger.base.model import Metric
 from celedger.judge.bisection import Answer, Limits
@@ -16,13 +16,7 @@ from celedger.judge.bisection.bisect_report import Report
 from celedger.views.bisect import BisectAnswer, Typed
 from celedger.views.format import measure
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "hard_worlds.py"
 COMMITS = 64
-
-
-@pytest.fixture(scope="module")
-def battery() -> ModuleType:
-    return load_script(SCRIPT)
 
 
 @pytest.fixture(scope="module")

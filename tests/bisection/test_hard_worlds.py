@@ -8,14 +8,9 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from conftest import load_script, matrix_after
+from conftest import matrix_after
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "hard_worlds.py"
-
-
-@pytest.fixture(scope="module")
-def battery() -> ModuleType:
-    return load_script(SCRIPT)
 
 
 @pytest.mark.parametrize("shape", ["line", "merges", "docs"])

@@ -11,20 +11,14 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from conftest import load_script, matrix_after
+from conftest import matrix_after
 
 from celedger.judge.bisection import Answer, Limits, bisect_many
 from celedger.ledger import Ledger
 from celedger.trial.engine import Need
 from celedger.views.bisect import BisectAnswer, Typed
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "hard_worlds.py"
 COMMITS = 32
-
-
-@pytest.fixture(scope="module")
-def battery() -> ModuleType:
-    return load_script(SCRIPT)
 
 
 @pytest.fixture(scope="module")

@@ -501,15 +501,13 @@ class Others:
 
     def agreements(self, track: Track) -> tuple[Agreement, ...]:
         """Return how each task agrees with the commit that a track names; () if it names none."""
-        position = track.posterior.leader
-        return (
-            ()
-            if track.posterior.state is not firstbad.Phase.FOUND
-            else tuple(
-                Agreement(symptom.task.name, symptom.name, one / (one + 1 - ONE_CAUSE))
-                for symptom, likelihood in self._likelihoods
-                for one in [ONE_CAUSE * float(likelihood[position])]
-            )
+        if track.posterior.state is not firstbad.Phase.FOUND:
+            return ()
+        leader = track.posterior.leader
+        shares = ((s, ONE_CAUSE * float(each[leader])) for s, each in self._likelihoods)
+        return tuple(
+            Agreement(symptom.task.name, symptom.name, share / (share + 1 - ONE_CAUSE))
+            for symptom, share in shares
         )
 
 

@@ -18,7 +18,14 @@ from tempfile import TemporaryDirectory
 
 from celedger.base import files
 from celedger.base.errors import CannotJudge, LedgerError, RepositoryError, Status
-from celedger.base.model import SIGNATURE, STEP_COUNTS, Commit, FindingRecord, Task
+from celedger.base.model import (
+    SIGNATURE,
+    STEP_COUNTS,
+    Commit,
+    FindingRecord,
+    SignatureRow,
+    Task,
+)
 from celedger.judge.work import repeating
 from celedger.lab.diagnose.signature import (
     SCHEMES,
@@ -96,16 +103,21 @@ class Signatures:
 
     def scheme(self) -> Scheme:
         """Return what to look at where nobody says: more than the first steps, if that is quick."""
-        signatures = self.ledger.signatures(suite=self.task.suite, task=self.task.name)
-        if not signatures:
+        newest = self._newest()
+        if newest is None:
             return SHORT
-        used = json.loads(signatures[-1].key).get("scheme")
+        used = json.loads(newest.key).get("scheme")
         known = (scheme for scheme in SCHEMES if str(scheme) == used)
-        return next(known, SHORT) if self.is_quick() else STEPS
+        return STEPS if newest.seconds > QUICK else next(known, SHORT)
 
     def is_quick(self) -> bool:
+        """Return True unless the newest signature of the task took longer than `QUICK`."""
+        newest = self._newest()
+        return newest is None or newest.seconds <= QUICK
+
+    def _newest(self) -> SignatureRow | None:
         signatures = self.ledger.signatures(suite=self.task.suite, task=self.task.name)
-        return not signatures or signatures[-1].seconds <= QUICK
+        return signatures[-1] if signatures else None
 
     def compare(self, a: Commit, b: Commit, scheme: Scheme) -> TaskSameness:
         """Compare two commits, the second of which is not kept. Where they differ, the first is
