@@ -16,16 +16,8 @@ import typer
 from celedger.base.errors import TYPED, CeledgerError, Status, UsageError
 from celedger.base.text import whole_percent
 from celedger.cli import options, verbs
-from celedger.cli.session import (
-    Options,
-    Session,
-    load_suite,
-    note,
-    open_bench,
-    record_state,
-    warn,
-    writing,
-)
+from celedger.cli.session import Options, note, writing
+from celedger.service.measure import Session, load_suite, open_bench, record_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -196,9 +188,8 @@ def bisect(
                     guilty = bisection.inside(bench, session.config, answer, noise)
         tip = memory.tip_of(session.repository, history.bad)
         state = record_state(session, "bisect", tip)
-        log = session.repository.log(state.tip, limit=memory.RECENT)
         draw = verbs.drawer(context.obj)
-        announce(session.repository, session.ledger, session.config, state, log, warn, draw)
+        announce(session, state, draw)
         on_device = ["--device", device] if device is not None else []
         words = ["--suite", session.config.suite or bench.suite.folder.name]
         again = [*words, *on_device]

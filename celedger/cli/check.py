@@ -12,25 +12,15 @@ import typer
 
 from celedger.base.errors import CeledgerError, Status, UsageError, command
 from celedger.cli import options, verbs
-from celedger.cli.session import (
-    Session,
-    load_suite,
-    no_incident,
-    note,
-    open_bench,
-    reading,
-    record_state,
-    warn,
-    writing,
-)
-from celedger.cli.synthetic import apart, find, is_unchanged, suite_at
+from celedger.cli.session import no_incident, note, reading, warn, writing
+from celedger.cli.synthetic import bench_apart, find, is_unchanged, suite_at
+from celedger.service.measure import Session, load_suite, measure, open_bench, record_state
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from celedger.base.model import Commit, Task
     from celedger.judge.incident import MetricStanding, State
-    from celedger.judge.line import Line
     from celedger.repo.synthetic import Synthetic
     from celedger.suite import Suite
     from celedger.views.check import CheckDocument
@@ -103,25 +93,21 @@ def check(
         commit = synthetic.base if synthetic else repository.resolve(revision)
         number = 0
         if synthetic is None:
-            state, line, tasks, judged, complete = _measure(session, commit, task, budget)
+            state, tasks, judged, complete = _measure(session, commit, task, budget)
             standings = memory.standings_at(repository, ledger, state, commit.sha, tasks, judged)
         else:
             with suite_at(session, load_suite(session), commit, commit.sha) as at_base:
-                state, line, tasks, judged, complete = _measure(
-                    session, commit, task, budget, at_base
-                )
+                state, tasks, judged, complete = _measure(session, commit, task, budget, at_base)
             standings, number, is_whole = _beside(
                 session, synthetic, revision, state, tasks, judged, task
             )
             commit, complete = synthetic.commit, complete and is_whole
         state = replace(state, standings=standings)
-        commits = memory.commits_of(repository, state, line.commits)
+        commits = memory.commits_of(repository, state)
         upgrades = upgrade_texts(state, ledger.environments() if state.upgrades else {})
         document = CheckDocument(commit, state, commits, number, upgrades)
         _answer(context, document, json=json, markdown=markdown)
-        announce(
-            repository, ledger, session.config, state, line.commits, warn, verbs.drawer(context.obj)
-        )
+        announce(session, state, verbs.drawer(context.obj))
     return status(standings, gate=True, lenient=lenient, complete=complete)
 
 
@@ -131,30 +117,30 @@ def _measure(
     names: Sequence[str] | None,
     budget: int | None,
     suite: Suite | None = None,
-) -> tuple[State, Line, Sequence[Task], frozenset[tuple[str, str]], bool]:
-    """Measure a commit. Return the state and line, the tasks, which of their metrics the suite
-    judges, and whether every trial was measured."""
+) -> tuple[State, Sequence[Task], frozenset[tuple[str, str]], bool]:
+    """Measure a commit. Return the state, the tasks, which of their metrics the suite judges, and
+    whether every trial was measured."""
     from celedger.base.model import Purpose
     from celedger.cli.progress import Progress
     from celedger.judge import memory
-    from celedger.service.measure import measure
     from celedger.trial.workplace import lacking
 
     tip = memory.tip_of(session.repository, commit)
+    most = session.config.max_reruns if budget is None else budget
     with open_bench(
         session, "check", names, why=Purpose.CHECK, together=True, suite=suite
     ) as (bench, tasks):  # fmt: skip
-        state, line, _ = measure(
-            bench, commit, tasks, tip, lambda: record_state(session, "check", tip), note,
-            most=session.config.max_reruns if budget is None else budget,
-            progress=lambda needs: Progress(bench, needs),
+        needs = lacking(bench, [commit], tasks)
+        state, _ = measure(
+            session, bench, commit, tasks, needs, job="check", tip=tip, say=note, most=most,
+            watch=Progress, speed_too=False,
         )  # fmt: skip
         complete = not lacking(bench, [commit], tasks)
         state = state.as_measured(bench.suite.name, [task.name for task in bench.suite.tasks])
     for each in state.in_force:
         if not each.is_measured and each.main.suite == bench.suite.name:
             note(f"{each.id} {each.title()} is left out: it is no longer measured")
-    return state, line, tasks, bench.suite.judged, complete
+    return state, tasks, bench.suite.judged, complete
 
 
 def _beside(
@@ -175,27 +161,22 @@ def _beside(
     from celedger.trial.workplace import lacking
 
     commit, base = synthetic.commit, synthetic.base
-    with (
-        apart(session) as own_session,
-        suite_at(own_session, load_suite(own_session), commit, revision) as suite,
-    ):
-        own_session.ledger.take_trials(session.ledger, [base.sha])
-        with open_bench(
-            own_session, "check", names, why=Purpose.CHECK, together=True, suite=suite
-        ) as (bench, tasks):  # fmt: skip
-            needs = lacking(bench, [commit], tasks)
-            if needs:
-                with Progress(bench, needs):
-                    run_all(bench, needs, speed_too=False)
-            number = edit.try_number(own_session.ledger, base.sha, commit.sha)
-            standings = tuple(
-                edit.standings(
-                    own_session.ledger, state, (base.sha, commit.sha),
-                    list(zip(tasks_at_base, tasks, strict=True)), judged, number,
-                    bench.station.is_untracked,
-                )
-            )  # fmt: skip
-            return standings, number, not lacking(bench, [commit], tasks)
+    with bench_apart(
+        session, synthetic, revision, "check", names, why=Purpose.CHECK
+    ) as (own, bench, tasks):  # fmt: skip
+        needs = lacking(bench, [commit], tasks)
+        if needs:
+            with Progress(bench, needs):
+                run_all(bench, needs, speed_too=False)
+        number = edit.try_number(own.ledger, base.sha, commit.sha)
+        standings = tuple(
+            edit.standings(
+                own.ledger, state, (base.sha, commit.sha),
+                list(zip(tasks_at_base, tasks, strict=True)), judged, number,
+                bench.station.is_untracked,
+            )
+        )  # fmt: skip
+        return standings, number, not lacking(bench, [commit], tasks)
 
 
 def _answer(context: typer.Context, document: CheckDocument, *, json: bool, markdown: bool) -> None:

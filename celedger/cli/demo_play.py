@@ -16,10 +16,11 @@ from celedger.demo import materialise
 from celedger.judge import bisection
 from celedger.ledger import Ledger
 from celedger.repo import Repository, spread
+from celedger.service.measure import Session, open_bench
 from celedger.trial import events
 from celedger.trial.permissions import Gate
 from celedger.trial.runner import Bench, run_all
-from celedger.trial.workplace import choose_tasks, lacking, local_bench, suite_of
+from celedger.trial.workplace import choose_tasks, lacking
 from celedger.views.demo import DemoAnswer
 
 # What each kind of regression is seen in: a task and, unless it crashes, its metric.
@@ -59,16 +60,11 @@ def play(
 ) -> list[DemoAnswer]:
     """Survey the history, then bisect each planted regression from the first commit to the last. A
     search that fails is an answer with its error."""
-    suite = suite_of(repository, settings)
-    tasks = choose_tasks(suite, ())
     history = repository.log("HEAD", limit=10_000)[::-1]
-    with local_bench(
-        repository, ledger, settings, suite, tasks,
-        gate=Gate.of(repository, attended=True), why=Purpose.DEMO, label="celedger demo",
-        listen=listen,
-    ) as bench:  # fmt: skip
+    session = Session(repository, settings, ledger, Gate.of(repository, attended=True), say)
+    with open_bench(session, "demo", why=Purpose.DEMO, listen=listen) as (bench, _):
         surveyed = spread(history, SURVEYED)
-        measured = choose_tasks(suite, ["mlp"])
+        measured = choose_tasks(bench.suite, ["mlp"])
         needs = lacking(bench, surveyed, measured, seeds=SEEDS)
         say(f"surveying {len(surveyed)} of {len(history)} commits: {len(needs)} trials")
         run_all(bench, needs)

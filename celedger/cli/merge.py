@@ -11,7 +11,8 @@ import typer
 
 from celedger.base.errors import Status, UnknownRevision, UsageError, command
 from celedger.cli import options
-from celedger.cli.session import Session, record_state, writing
+from celedger.cli.session import writing
+from celedger.service.measure import Session, record_state
 
 if TYPE_CHECKING:
     from celedger.base.model import Commit

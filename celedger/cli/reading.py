@@ -12,8 +12,9 @@ import typer
 
 from celedger.base.errors import CeledgerError, Status, UnknownRevision, UsageError, command
 from celedger.cli import options
-from celedger.cli.session import Session, note, reading, warn
+from celedger.cli.session import note, reading, warn
 from celedger.cli.synthetic import reading_apart, two
+from celedger.service.measure import Session
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -198,7 +199,7 @@ def changes_of(
         aside = inside.intersection(ledger.commits_with_trials()).difference(own)
         state = replace(within(state, own), aside=len(aside))
     narrow = narrowed(state, suite=suite, task=task, metric=metric)
-    named = memory.commits_of(repository, narrow, line)
+    named = {c.sha: c for c in line} | memory.commits_of(repository, narrow)
     return DriftDocument(narrow, line, named, ledger.environments(), by_size)
 
 

@@ -13,12 +13,12 @@ import typer
 from celedger.base.errors import Status, UnknownRevision, UsageError, command
 from celedger.cli import options, verbs
 from celedger.cli.reading import changes_of
-from celedger.cli.session import Session, load_suite, note, open_bench, record_state, writing
-from celedger.cli.synthetic import apart, find, is_unchanged, suite_at
+from celedger.cli.session import note, writing
+from celedger.cli.synthetic import bench_apart, find, is_unchanged
 from celedger.cli.synthetic import status as status_of
+from celedger.service.measure import Session, load_suite, measure, open_bench
 
 if TYPE_CHECKING:
-    from celedger.base.model import TrialRecord
     from celedger.repo.synthetic import Synthetic
     from celedger.trial.engine import Need
     from celedger.trial.runner import Bench
@@ -76,10 +76,10 @@ def run(
     other. Exits 1 when the newest commit is worse or fails, 125 when it cannot be tested or a trial
     of this command was killed.
     """
+    from celedger.cli.progress import Progress
     from celedger.judge import memory
     from celedger.judge.incident import Standing, status
     from celedger.repo import spread
-    from celedger.service.measure import preflight
     from celedger.trial.workplace import ends_first, in_shares, lacking, re_used
     from celedger.views import incidents as words
     from celedger.views.drift import narrowed
@@ -121,14 +121,14 @@ def run(
                 needs = in_shares(needs, budget.costs, _shares(session), free)
             if dry_run:
                 return _list(needs, budget)
-            preflight(
-                bench, newest, {need.task.recipe: need.task for need in needs}.values(),
-                lambda words: verbs.answer_if_installed(words, context.obj),
-                lambda text: note(f"celedger: {text}"),
+            _say_if_none(needs, "; --force runs them again")
+            state, records = measure(
+                session, bench, newest, tasks, needs, job="run",
+                tip=memory.tip_of(repository, newest), watch=Progress,
+                diagnose=lambda words: verbs.answer_if_installed(words, context.obj),
+                leaves_out=budget,
             )  # fmt: skip
-            records = _train(bench, needs, "; --force runs them again", budget)
             budget.report()
-        state = record_state(session, "run", memory.tip_of(repository, newest))
         standings = memory.standings_at(
             repository, ledger, state, newest.sha, tasks, bench.suite.judged
         )
@@ -142,7 +142,7 @@ def run(
             if failed := sum(not record.ok for record in records):
                 print(f"{failed} of {len(records)} trials failed")
             narrow = narrowed(state, suite=bench.suite.name, task=only_task)
-            summary = words.summary(narrow, memory.commits_of(repository, narrow, commits))
+            summary = words.summary(narrow, memory.commits_of(repository, narrow))
             print(f"{short(newest.sha)}: {summary}")
         else:
             options.answer(rows, json=False)
@@ -181,32 +181,29 @@ def _run_apart(
     dry_run: bool,
 ) -> int:
     """Train the suite at a synthetic revision."""
+    from celedger.cli.progress import Progress
     from celedger.judge import memory
+    from celedger.trial.runner import run_all
     from celedger.trial.workplace import lacking
     from celedger.views.show import CommitRows
 
     if is_unchanged(synthetic):
         return Status.GOOD
-    commit, base = synthetic.commit, synthetic.base
-    with (
-        apart(session) as own_session,
-        suite_at(own_session, load_suite(session), commit, revision) as suite,
-    ):
-        own_session.ledger.take_trials(session.ledger, [base.sha])
-        with open_bench(own_session, "run", task, only=only, together=True, suite=suite) as (
-            bench,
-            tasks,
-        ):
-            needs = lacking(bench, [commit], tasks, seeds=seeds, repeat=repeat, force=force)
-            if dry_run:
-                return _list(needs, _TimeBudget(bench, needs))
-            _train(bench, needs, "; --force runs them again")
-            records = [
-                record for chosen in tasks
-                for record in own_session.ledger.trials(commit=commit.sha, recipe=chosen.recipe)
-            ]  # fmt: skip
+    commit = synthetic.commit
+    with bench_apart(session, synthetic, revision, "run", task, only=only) as (own, bench, tasks):
+        needs = lacking(bench, [commit], tasks, seeds=seeds, repeat=repeat, force=force)
+        if dry_run:
+            return _list(needs, _TimeBudget(bench, needs))
+        _say_if_none(needs, "; --force runs them again")
+        if needs:
+            with Progress(bench, needs):
+                run_all(bench, needs)
+        records = [
+            record for chosen in tasks
+            for record in own.ledger.trials(commit=commit.sha, recipe=chosen.recipe)
+        ]  # fmt: skip
         state = memory.read(session.repository, session.ledger)
-        options.answer(CommitRows.of(own_session.ledger, commit.sha, state), json=False)
+        options.answer(CommitRows.of(own.ledger, commit.sha, state), json=False)
     return status_of(records)
 
 
@@ -308,17 +305,9 @@ def _list(needs: Sequence[Need], budget: _TimeBudget) -> int:
     return Status.GOOD
 
 
-def _train(
-    bench: Bench, needs: Sequence[Need], hint: str = "", budget: _TimeBudget | None = None
-) -> list[TrialRecord]:
+def _say_if_none(needs: Sequence[Need], hint: str = "") -> None:
     if not needs:
         note(f"celedger: the ledger holds every trial asked for{hint}")
-        return []
-    from celedger.cli.progress import Progress
-    from celedger.trial.runner import run_all
-
-    with Progress(bench, needs):
-        return run_all(bench, needs) if budget is None else run_all(bench, needs, leaves_out=budget)
 
 
 def noise(
@@ -349,6 +338,7 @@ def noise(
     125 when a trial did not end well.
     """
     from celedger.base.model import Purpose
+    from celedger.cli.progress import Progress
     from celedger.judge import memory
     from celedger.trial.workplace import in_turns
     from celedger.views.noise import NoiseList, TaskNoise
@@ -357,9 +347,12 @@ def noise(
         at = session.repository.resolve(commit)
         with open_bench(session, "noise", task, why=Purpose.NOISE) as (bench, tasks):
             needs = in_turns(bench, at, tasks, seeds=seeds, repeats=repeats)
-            ran = _train(bench, needs)
+            _say_if_none(needs)
+            tip = memory.tip_of(session.repository, at)
+            state, ran = measure(
+                session, bench, at, tasks, needs, job="noise", tip=tip, watch=Progress
+            )
         name, ledger = bench.suite.name, session.ledger
-        state = record_state(session, "noise", memory.tip_of(session.repository, at))
         options.answer(
             NoiseList([TaskNoise.of(ledger, name, task.name, state) for task in tasks]), json
         )

@@ -16,18 +16,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from celedger.service.measure import Session, open_bench
+
 if TYPE_CHECKING:
     import typer
 
     from celedger.base.config import Config
     from celedger.base.errors import UsageError
-    from celedger.base.model import Commit, Purpose, Task
-    from celedger.judge.incident import State
+    from celedger.base.model import Commit, Task
     from celedger.ledger import Ledger
     from celedger.ledger.archive import Archive
     from celedger.repo import Repository
-    from celedger.suite import Suite
-    from celedger.trial.permissions import Gate
     from celedger.trial.runner import Bench
     from celedger.views.document import Json
 
@@ -55,14 +54,6 @@ class Options:
         """Return a text whose commands mean this repository and ledger: those in backquotes, and
         those on a line of their own."""
         return re.sub(r"(?m)(`|^  )celedger (?=\S)", rf"\1{self.typed('celedger')} ", text)
-
-
-@dataclass(frozen=True, slots=True)
-class Session:
-    repository: Repository
-    config: Config
-    ledger: Ledger
-    gate: Gate
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,15 +146,6 @@ def settled(
         yield settings, start
 
 
-def record_state(session: Session, job: str, tip: str = "") -> State:
-    """Bring the state of a line, HEAD's where no `tip` is named, up to date, and record what was
-    not said yet."""
-    from celedger.judge import memory
-
-    tip = tip or memory.tip_of(session.repository)
-    return memory.record(session.repository, session.ledger, tip, job=job, now=time.time())
-
-
 def archive_of(repository: Repository, settings: Config) -> Archive:
     """Return the archive that the repository keeps of its ledger."""
     from celedger.ledger.archive import Archive
@@ -187,7 +169,7 @@ def reading(options: Options) -> Iterator[Session]:
         _take_in_leftovers(repository, settings.ledger, archive)
         with Ledger.open(settings.ledger, readonly=True, archive=archive) as ledger:
             _report_lost_trials(repository, ledger, options)
-            yield Session(repository, settings, ledger, Gate.of(repository, attended=False))
+            yield Session(repository, settings, ledger, Gate.of(repository, attended=False), warn)
 
 
 @contextmanager
@@ -224,44 +206,10 @@ def writing(
             if settings.engine == "local":
                 _name_orders(repository)
             try:
-                yield Session(repository, settings, ledger, gate)
+                yield Session(repository, settings, ledger, gate, warn)
             finally:
                 if attended and gate.grown:
                     allow.wake(repository, settings)
-
-
-def load_suite(session: Session) -> Suite:
-    """Return the suite that the settings name, as the work tree has it."""
-    from celedger.trial import workplace
-
-    return workplace.suite_of(session.repository, session.config)
-
-
-@contextmanager
-def open_bench(
-    session: Session,
-    verb: str,
-    names: Sequence[str] | None,
-    *,
-    only: Sequence[str] | None = None,
-    why: Purpose | None = None,
-    together: bool = False,
-    suite: Suite | None = None,
-) -> Iterator[tuple[Bench, tuple[Task, ...]]]:
-    """Yield a bench for the named tasks of the suite [default: as configured], all when none is
-    named, and the tasks. Its trials run one by one, or `together` on the workers that the settings
-    ask for."""
-    from celedger.base.model import Purpose
-    from celedger.trial import dispatch, workplace
-
-    settings = session.config
-    suite = suite or load_suite(session)
-    tasks = workplace.choose_tasks(suite, names or (), only or ())
-    with dispatch.chosen_bench(
-        session.repository, session.ledger, settings, suite, tasks, gate=session.gate,
-        tell=warn, why=why or Purpose.RUN, label=f"celedger {verb}", together=together,
-    ) as bench:  # fmt: skip
-        yield bench, tasks
 
 
 @contextmanager
@@ -294,7 +242,7 @@ def diagnosing(
         try:
             with open_bench(session, verb, tasks) as (bench, chosen):
                 yield Looking(
-                    session.repository, session.config, session.ledger, session.gate, bench,
+                    session.repository, session.config, session.ledger, session.gate, warn, bench,
                     chosen, folder, time.time(), sides,
                 )  # fmt: skip
         except CannotJudge:

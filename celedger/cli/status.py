@@ -12,15 +12,8 @@ import typer
 from celedger.base.errors import CeledgerError, Status, UsageError, command
 from celedger.cli import options
 from celedger.cli.service import queue_document
-from celedger.cli.session import (
-    Options,
-    Session,
-    archive_of,
-    load_suite,
-    no_incident,
-    reading,
-    settled,
-)
+from celedger.cli.session import Options, archive_of, no_incident, reading, settled
+from celedger.service.measure import Session, load_suite
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -89,8 +82,7 @@ def status(
         with suppress(CeledgerError):  # the ledger may be of a suite that is not here
             suite = load_suite(session)
             state = state.as_measured(suite.name, [task.name for task in suite.tasks])
-        log = repository.log(state.tip, limit=memory.RECENT, first_parent=incident is None)
-        commits = memory.commits_of(repository, state, log)
+        commits = memory.commits_of(repository, state)
         if incident is not None:
             one = state.find(incident)
             if one is None:

@@ -11,16 +11,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from celedger.base.errors import CeledgerError, Status, UsageError
-from celedger.cli.session import Session, Sides, load_suite, note, report_leftovers
+from celedger.cli.session import Sides, note, report_leftovers
+from celedger.service.measure import Session, load_suite, open_bench
 
 if TYPE_CHECKING:
-    from celedger.base.model import Commit, TrialRecord
+    from celedger.base.model import Commit, Task, TrialRecord
     from celedger.repo import Repository
     from celedger.repo.synthetic import Synthetic
     from celedger.suite import Suite
+    from celedger.trial.runner import Bench
 
 
 def find(repository: Repository, text: str) -> Synthetic | None:
@@ -96,6 +98,28 @@ def apart(session: Session) -> Iterator[Session]:
     with Ledger.open(store.folder / LEDGER, create=True) as ledger:
         report_leftovers(store.repository, ledger)
         yield replace(session, repository=store.repository, ledger=ledger)
+
+
+@contextmanager
+def bench_apart(
+    session: Session,
+    synthetic: Synthetic,
+    text: str,
+    verb: str,
+    names: Sequence[str] | None,
+    **options: Any,
+) -> Iterator[tuple[Session, Bench, tuple[Task, ...]]]:
+    """Yield a session `apart`, with a bench that measures a synthetic revision by its own suite,
+    and the tasks (`options`: those of `open_bench`)."""
+    with (
+        apart(session) as own_session,
+        suite_at(own_session, load_suite(session), synthetic.commit, text) as suite,
+    ):
+        own_session.ledger.take_trials(session.ledger, [synthetic.base.sha])
+        with open_bench(
+            own_session, verb, names, suite=suite, together=True, **options
+        ) as (bench, tasks):  # fmt: skip
+            yield own_session, bench, tasks
 
 
 @contextmanager

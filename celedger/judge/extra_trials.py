@@ -22,8 +22,6 @@ from celedger.stats.next_trial import Job, Wanted, Why, needs_anchor, next_trial
 from celedger.trial.engine import Need
 from celedger.trial.runner import Bench, next_seed
 
-MOST = 6
-"""Extra trials of a job where nobody set `max_reruns`."""
 _MAY_PASS = ("crash", "missing", NOT_FINITE)
 """Kinds of failure that are tried again: a network or a full memory may be behind them."""
 _WORDS = {
@@ -41,8 +39,7 @@ _WORDS = {
 class ExtraTrials:
     """The extra trials of one job. Make it before the commit's own trials run: what was in doubt
     then counts. `tell` gets a line a trial, which says why. Where no trial of the commit is
-    lacking (`lacks`), what was in doubt is what is. `is_settled` tells afterwards that nothing
-    more was wanted."""
+    lacking (`lacks`), what was in doubt is what is."""
 
     bench: Bench
     line: Line
@@ -50,7 +47,6 @@ class ExtraTrials:
     tasks: Sequence[Task]
     tell: Callable[[str], None]
     lacks: bool = True
-    is_settled: bool = False
     _before: dict[str, Derivation] = field(default_factory=dict)
     _now: dict[str, tuple[int, Derivation]] = field(default_factory=dict)
     _spent: int = 0
@@ -59,18 +55,18 @@ class ExtraTrials:
         for task in self.tasks if self.lacks else ():
             self._before[task.name] = self._derive(task)
 
-    def run(self, ran: Sequence[TrialRecord], *, most: int = MOST) -> None:
+    def run(self, ran: Sequence[TrialRecord], *, most: int) -> bool:
         """Run what tells most, one trial after the other, until nothing is in doubt or `most` ran.
-        `ran` are the trials of this job so far."""
+        `ran` are the trials of this job so far. Return True where nothing more is wanted."""
         settling = [
             _Settling(self, task, [r for r in ran if r.task == task.name and not r.derived])
             for task in self.tasks
         ]
-        for each in settling if most else ():
+        for each in settling:
             each.clock()
             each.repeat_failed(most)
         settled = [each.run(most) for each in settling]
-        self.is_settled = all(settled)
+        return all(settled)
 
     def _derive(self, task: Task) -> Derivation:
         """Derive a task, where anything came since it was last."""

@@ -12,7 +12,6 @@ import json
 import os
 from collections.abc import (
     Collection,
-    Iterable,
     Iterator,
     Mapping,
     MutableMapping,
@@ -226,17 +225,13 @@ def _file(repository: Repository, ledger: Ledger, asked: str, *, every: bool = F
     return repository.state_dir / _STATES / f"{name}.json"
 
 
-def commits_of(repository: Repository, state: State, line: Iterable[Commit]) -> dict[str, Commit]:
-    """Return the commits of a line by hash, and those of merged branches that incidents name."""
-    commits = {commit.sha: commit for commit in line}
+def commits_of(repository: Repository, state: State) -> dict[str, Commit]:
+    """Return by hash the commits that the incidents of a state name, as far as they are here."""
     named = {
         sha for i in state.incidents
-        for sha in (i.likeliest, i.first_bad[-1], i.closed_at, i.seen_at)
+        for sha in (*i.first_bad, i.likeliest, i.closed_at, i.seen_at) if sha
     }  # fmt: skip
-    for sha in named - commits.keys() - {""}:
-        with suppress(CeledgerError):  # gone from the repository
-            commits[sha] = repository.commit(sha)
-    return commits
+    return {commit.sha: commit for commit in repository.known(named)}
 
 
 def cache_of(repository: Repository) -> HistoryCache:

@@ -11,8 +11,9 @@ from typing import Annotated
 import typer
 
 from celedger.base.errors import Status, UsageError, explained
-from celedger.cli.session import Session, reading
+from celedger.cli.session import reading
 from celedger.page.verb import replacing
+from celedger.service.measure import Session
 
 
 class Format(StrEnum):

@@ -10,9 +10,10 @@ import typer
 
 from celedger.base.errors import CeledgerError, Status, UnknownRevision, UsageError, command
 from celedger.cli import options
-from celedger.cli.session import Session, reading
+from celedger.cli.session import reading
 from celedger.cli.synthetic import reading_apart
 from celedger.page.verb import line_with_trials
+from celedger.service.measure import Session
 
 if TYPE_CHECKING:
     from celedger.base.model import BisectRecord

@@ -13,7 +13,8 @@ import typer
 
 from celedger.base.errors import CeledgerError, MachineError, Status, command
 from celedger.cli import options
-from celedger.cli.session import Session, reading
+from celedger.cli.session import reading
+from celedger.service.measure import Session
 
 if TYPE_CHECKING:
     from celedger.base.model import Commit

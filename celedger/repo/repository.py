@@ -157,6 +157,12 @@ class Repository:
         options = [*(["--first-parent"] * first_parent), *(["--topo-order"] * by_branch)]
         return parse(self.tell(*LOG, *options, f"--max-count={limit}", sha, "--").out)
 
+    def known(self, shas: Iterable[str]) -> list[Commit]:
+        """Return those of these commits (full hashes) that the repository has."""
+        names = "".join(f"{sha}\n" for sha in shas).encode()
+        words = ("--no-walk=unsorted", "--ignore-missing", "--stdin")
+        return parse(self.tell(*LOG, *words, stdin=names).out) if names else []
+
     def commits_before(self, moment: float) -> list[Commit]:
         """Return the newest commit of HEAD's line of first parents by that moment (seconds since
         the epoch), as a list of one; empty before the first."""

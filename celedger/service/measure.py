@@ -1,76 +1,148 @@
-"""Measure a commit: run what the ledger lacks, settle what is in doubt by extra trials, record the
-state. Verbs and the worker do it in this order. Must not know how the answer is shown or sent.
+"""Measure: run what the ledger lacks, settle what is in doubt by extra trials, record the state.
+Verbs and the worker do it in this order. Must not know how the answer is shown or sent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from celedger.base.errors import TYPED, CeledgerError
-from celedger.base.model import Commit, Task, TrialRecord
-from celedger.judge import memory
-from celedger.judge.incident import State
-from celedger.judge.line import Line
 
 if TYPE_CHECKING:
+    from celedger.base.config import Config
+    from celedger.base.model import Commit, Task, TrialRecord
+    from celedger.judge.incident import State
+    from celedger.ledger import Ledger
+    from celedger.repo import Repository
+    from celedger.suite import Suite
     from celedger.trial.engine import Need
+    from celedger.trial.permissions import Gate
     from celedger.trial.runner import Bench
 
 
-def preflight(
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What a verb works with, and a job of the worker. `tell` gets the warnings, a line each."""
+
+    repository: Repository
+    config: Config
+    ledger: Ledger
+    gate: Gate
+    tell: Callable[[str], None]
+
+
+def load_suite(session: Session, name: str | None = None) -> Suite:
+    """Return the named suite, else the one of the settings, as the work tree has it."""
+    from celedger.trial import workplace
+
+    return workplace.suite_of(session.repository, session.config, name)
+
+
+@contextmanager
+def open_bench(
+    session: Session,
+    verb: str,
+    names: Sequence[str] | None = None,
+    *,
+    only: Sequence[str] | None = None,
+    suite: Suite | None = None,
+    **options: Any,
+) -> Iterator[tuple[Bench, tuple[Task, ...]]]:
+    """Yield a bench for the named tasks of the suite [default: as configured], all when none is
+    named, and the tasks (`options`: those of `chosen_bench`). Its trials run one by one, or
+    `together` on the workers that the settings ask for."""
+    from celedger.trial import dispatch, workplace
+
+    suite = suite or load_suite(session)
+    tasks = workplace.choose_tasks(suite, names or (), only or ())
+    with dispatch.chosen_bench(
+        session.repository, session.ledger, session.config, suite, tasks, gate=session.gate,
+        tell=session.tell, label=f"celedger {verb}", **options,
+    ) as bench:  # fmt: skip
+        yield bench, tasks
+
+
+def record_state(session: Session, job: str, tip: str = "") -> State:
+    """Bring the state of a line, HEAD's where no `tip` is named, up to date, and record what was
+    not said yet."""
+    from celedger.judge import memory
+
+    tip = tip or memory.tip_of(session.repository)
+    return memory.record(session.repository, session.ledger, tip, job=job, now=time.time())
+
+
+def measure(
+    session: Session,
     bench: Bench,
     commit: Commit,
-    tasks: Iterable[Task],
+    tasks: Sequence[Task],
+    needs: Sequence[Need],
+    *,
+    job: str,
+    tip: str,
+    say: Callable[[str], None] | None = None,
+    most: int = 0,
+    watch: Callable[[Bench, Sequence[Need]], AbstractContextManager[object]] | None = None,
+    diagnose: Callable[[Sequence[str]], str] | None = None,
+    **options: Any,
+) -> tuple[State, list[TrialRecord]]:
+    """Run trials of tasks, then up to `most` that settle what is in doubt at a commit, and record
+    the state. Return it, and the trials of `needs` that ran.
+
+    Args:
+        needs: What the ledger lacks, `workplace.lacking` for one.
+        job: What asks, as `memory.record` takes it.
+        tip: The commit (a hash) on whose line the commit is judged.
+        say: Gets a line for each extra trial, which says why [default: as `session.tell`].
+        watch: Shows the progress of the trials.
+        diagnose: Runs a verb and returns its answer. Without it, no task is checked before its
+            first trial.
+        options: Those of `run_all`.
+    """
+    from celedger.judge import memory
+    from celedger.trial.runner import run_all
+
+    if diagnose is not None and bench.suite.preflight.before_first:
+        _preflight(bench, commit, needs, diagnose, session.tell)
+    repository, ledger = session.repository, session.ledger
+    question = (tip, commit.sha, *(task.recipe for task in tasks))
+    is_settled = most > 0 and not needs and memory.is_settled(repository, ledger, question)
+    extra = None
+    if most and not is_settled:
+        from celedger.judge.extra_trials import ExtraTrials  # and numpy
+
+        line = memory.line_of(repository, ledger, tip)
+        extra = ExtraTrials(bench, line, commit, tasks, say or session.tell, lacks=bool(needs))
+    ran: list[TrialRecord] = []
+    if needs or extra is not None:
+        with watch(bench, needs) if watch is not None else nullcontext():
+            ran = run_all(bench, needs, **options)
+            if extra is not None:
+                is_settled = extra.run(ran, most=most)
+    state = record_state(session, job, tip)
+    if is_settled:
+        memory.note_settled(repository, ledger, question)
+    return state, ran
+
+
+def _preflight(
+    bench: Bench,
+    commit: Commit,
+    needs: Sequence[Need],
     diagnose: Callable[[Sequence[str]], str],
-    say: Callable[[str], None],
+    tell: Callable[[str], None],
 ) -> None:
-    """Check each task before its first trial of a definition, where the suite asks for it. The
-    answer is a finding of the commit; the trials run whatever it is. `diagnose` runs a verb, and
-    returns its answer; `say` gets a line a task."""
-    for task in tasks if bench.suite.preflight.before_first else ():
+    """Check each task before its first trial of a definition. The answer is a finding of the
+    commit; the trials run whatever it is."""
+    for task in {need.task.recipe: need.task for need in needs}.values():
         if bench.ledger.trials(recipe=task.recipe):
             continue
         words = ["preflight", task.name, commit.sha[:TYPED], "--suite", bench.suite.folder.name]
         try:
-            say(diagnose(words).partition("\n")[0] or f"{task.name} is not checked: no preflight")
+            tell(diagnose(words).partition("\n")[0] or f"{task.name} is not checked: no preflight")
         except CeledgerError as error:
-            say(f"{task.name} is not checked: {error}")
-
-
-def measure(
-    bench: Bench,
-    commit: Commit,
-    tasks: Sequence[Task],
-    tip: str,
-    record: Callable[[], State],
-    say: Callable[[str], None],
-    *,
-    most: int,
-    progress: Callable[[Sequence[Need]], AbstractContextManager[object]] = lambda _: nullcontext(),
-) -> tuple[State, Line, list[TrialRecord]]:
-    """Measure tasks at a commit, which is judged on the line of `tip`. At most `most` extra trials
-    run; `say` gets a line that says why for each. `record` records the state and returns it.
-    Return the state, the line, and the commit's own trials that ran."""
-    from celedger.trial.runner import run_all
-    from celedger.trial.workplace import lacking
-
-    repository, ledger = bench.repository, bench.ledger
-    needs = lacking(bench, [commit], tasks)
-    line = memory.line_of(repository, ledger, tip)
-    question = (tip, commit.sha, *(task.recipe for task in tasks))
-    ran: list[TrialRecord] = []
-    is_settled = not needs and memory.is_settled(repository, ledger, question)
-    if not is_settled:
-        from celedger.judge.extra_trials import ExtraTrials  # and numpy
-
-        extra = ExtraTrials(bench, line, commit, tasks, say, lacks=bool(needs))
-        with progress(needs):
-            ran = run_all(bench, needs, speed_too=False)
-            extra.run(ran, most=most)
-        is_settled = extra.is_settled
-    state = record()
-    if is_settled:
-        memory.note_settled(repository, ledger, question)
-    return state, line, ran
+            tell(f"{task.name} is not checked: {error}")

@@ -18,14 +18,14 @@ from random import SystemRandom
 from types import MappingProxyType
 
 from celedger.base import locks
-from celedger.base.config import Config
 from celedger.base.errors import CeledgerError
 from celedger.base.model import Commit, SaidRecord
 from celedger.base.text import plain, probability
 from celedger.judge import memory
 from celedger.judge.incident import DRIFT, WORK, Incident, State
-from celedger.ledger import Ledger, ulid
-from celedger.repo import Repository, bisecting
+from celedger.ledger import ulid
+from celedger.repo import bisecting
+from celedger.service.measure import Session
 from celedger.views import incidents as words
 
 LOCK = "alerts.lock"  # held while alerts are sent, in the ledger's folder
@@ -48,24 +48,17 @@ class News:
     others: tuple[str, ...] = ()
 
 
-def announce(
-    repository: Repository,
-    ledger: Ledger,
-    settings: Config,
-    state: State,
-    commits: Sequence[Commit],
-    say: Callable[[str], None],
-    draw: Draw | None = None,
-) -> None:
+def announce(session: Session, state: State, draw: Draw | None = None) -> None:
     """Send what is new in a state. Never raises for an alert that fails. Says nothing during a `git
     bisect`, which judges old commits. The picture of a bisect goes along."""
-    if not settings.notify or bisecting.start_of(repository):
+    repository, ledger, addresses = session.repository, session.ledger, session.config.notify
+    if not addresses or bisecting.start_of(repository):
         return
     # `check` and the worker may have the same news in the same second.
     with locks.hold(ledger.private / LOCK):
-        by_sha = memory.commits_of(repository, state, commits)
+        commits = memory.commits_of(repository, state)
         rows = ledger.said()
-        for address in settings.notify:
+        for address in addresses:
             name = _name(address)
             sent = {(row.incident, row.event) for row in rows if row.address == name}
             news = unsent(state.incidents, sent)
@@ -73,13 +66,13 @@ def announce(
                 i.id: words.cause(i, ledger.findings(i.likeliest))
                 for i in (item.incident for item in news) if i.is_named
             }  # fmt: skip
-            title, body = message(news, by_sha, causes)
+            title, body = message(news, commits, causes)
             problem = ""
             if title:
                 pictures = [] if draw is None else _pictures(news, draw)
                 problem = _send(address, f"{repository.root.name}: {title}", body, pictures)
             if problem:
-                say(f"an alert to {address.partition(':')[0]}:// was not sent: {problem}")
+                session.tell(f"an alert to {address.partition(':')[0]}:// was not sent: {problem}")
             elif news:
                 ledger.record_said(_rows(news, state, name))
 

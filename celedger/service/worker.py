@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Callable, Iterable, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,7 @@ from celedger.ledger import Ledger
 from celedger.repo import Repository
 from celedger.service import hooks
 from celedger.service.allow import check_settings, queue_folder
+from celedger.service.measure import Session, load_suite, measure, open_bench, record_state
 from celedger.trial import events
 from celedger.trial.permissions import Gate, NotAllowed
 
@@ -126,7 +128,6 @@ class Worker:
     ledger: Ledger
     configure: Callable[[Repository], Config]
     say: Callable[[str], None]
-    now: Callable[[], float] = time.time
     listen: events.Listener = events.ignore
     attended: bool = False
     draw: Draw | None = None  # makes the pictures of alerts
@@ -189,7 +190,7 @@ class Worker:
         self.ledger.record_commits([head])
         # SQLite's text is UTF-8; a folder with another name is worked on from the main one.
         key = os.fsencode(repository.worktree).decode("utf-8", "replace")
-        self.ledger.queue.enqueue(KIND, head.sha, suite, self.now(), key)
+        self.ledger.queue.enqueue(KIND, head.sha, suite, time.time(), key)
 
     def _take_lock(self) -> locks.Lock | None:
         path = _lock_path(self.ledger.path)
@@ -208,7 +209,7 @@ class Worker:
             if job.attempts >= MAX_ATTEMPTS:
                 state, words = JobState.FAILED, f"given up: {words} {job.attempts} times"
                 self.say(f"{job.commit[:10]}: {words}")
-            self.ledger.queue.finish(job.id, job.owner, state, self.now(), words)
+            self.ledger.queue.finish(job.id, job.owner, state, time.time(), words)
 
     def _work(self, job: QueuedJob) -> None:
         try:
@@ -225,9 +226,9 @@ class Worker:
             message = f"internal error: {type(error).__name__}: {error}"
             state = JobState.FAILED
         except BaseException:
-            self.ledger.queue.finish(job.id, self.owner, JobState.QUEUED, self.now(), "stopped")
+            self.ledger.queue.finish(job.id, self.owner, JobState.QUEUED, time.time(), "stopped")
             raise
-        self.ledger.queue.finish(job.id, self.owner, state, self.now(), message)
+        self.ledger.queue.finish(job.id, self.owner, state, time.time(), message)
         waits = "waits: " if state is JobState.WAITING else ""
         self.say(f"{job.commit[:10]}: {waits}{message}")
         if self.attended:  # who typed it knows; what an earlier worker left is out of date
@@ -266,62 +267,44 @@ class Worker:
 
     def _run(self, job: QueuedJob) -> str:
         repository = self._place(job)
-        gate = Gate.of(repository, attended=self.attended)
         # Here, and not above: a merge during a trial starts a worker that leaves its job and
         # goes; the statistics would cost it, and the trial, a second of a core.
         from celedger.judge import memory
-        from celedger.service.measure import measure, preflight
         from celedger.service.notify import announce
-        from celedger.trial.dispatch import chosen_bench
-        from celedger.trial.workplace import choose_tasks, suite_of
+        from celedger.trial.workplace import lacking
         from celedger.views import incidents
 
         settings = self.configure(repository)
         commit = repository.commit(job.commit)
-        suite = suite_of(repository, settings, job.suite or None)
-        tasks = choose_tasks(suite, ())
-
-        def record() -> State:
-            return memory.record(
-                repository, self.ledger, commit.sha, job=commit.sha, now=self.now()
-            )
-
-        with chosen_bench(
-            repository, self.ledger, settings, suite, tasks, gate=gate, commit=commit.sha,
-            why=Purpose.HOOK, label="celedger worker", listen=self.listen, tell=self.say,
-            together=True,
-        ) as bench:  # fmt: skip
-            self._sign(repository, settings, bench, commit)
-            if (diagnose := self.run_verb) is not None:
-                preflight(
-                    bench, commit, tasks, lambda words: diagnose(repository, settings, words),
-                    self.say,
-                )  # fmt: skip
-            state, _, ran = measure(
-                bench, commit, tasks, commit.sha, record, self.say, most=settings.max_reruns
-            )
+        gate = Gate.of(repository, attended=self.attended)
+        session = Session(repository, settings, self.ledger, gate, self.say)
+        run_verb = self.run_verb and partial(self.run_verb, repository, settings)
+        with open_bench(
+            session, "worker", suite=load_suite(session, job.suite or None), commit=commit.sha,
+            why=Purpose.HOOK, listen=self.listen, together=True,
+        ) as (bench, tasks):  # fmt: skip
+            if run_verb is not None:
+                self._sign(run_verb, bench, commit)
+            state, ran = measure(
+                session, bench, commit, tasks, lacking(bench, [commit], tasks), job=commit.sha,
+                tip=commit.sha, most=settings.max_reruns, diagnose=run_verb, speed_too=False,
+            )  # fmt: skip
             answers = [_unjudged(ran, state, {task.name for task in tasks})]
             try:
                 if settings.bisect_on_regression:
-                    answers += self._search(repository, bench, tasks, state, settings)
-                    state = record()
+                    answers += self._search(session, bench, tasks, state)
+                    state = record_state(session, commit.sha, commit.sha)
             finally:  # one alert tells what was opened and named, and none waits for the next job
-                log = repository.log(commit.sha, limit=memory.RECENT)
-                announce(repository, self.ledger, settings, state, log, self.say, self.draw)
-            commits = {entry.sha: entry for entry in log}
-            return "; ".join(filter(None, [incidents.summary(state, commits), *answers]))
+                announce(session, state, self.draw)
+            summary = incidents.summary(state, memory.commits_of(repository, state))
+            return "; ".join(filter(None, [summary, *answers]))
 
     def _search(
-        self,
-        repository: Repository,
-        bench: Bench,
-        tasks: Sequence[Task],
-        state: State,
-        settings: Config,
+        self, session: Session, bench: Bench, tasks: Sequence[Task], state: State
     ) -> list[str]:
         """Bisect each incident of several commits that no bisect searched yet, within one budget of
         trials, and rehearse the revert of each commit that is named; the answers, a line each."""
-        budget = settings.bisect_budget
+        budget = session.config.bisect_budget
         searched = {(b.suite, b.task, b.metric, b.good, b.bad) for b in self.ledger.bisects()}
         answers, left = [], budget
         for incident in state.in_force:
@@ -333,25 +316,25 @@ class Worker:
             if left <= 0:
                 answers.append(f"bisect_budget of {budget} trials is spent")
                 break
-            answer, report = _bisect(repository, bench, tasks, incident, left, settings, state)
+            answer, report = _bisect(session, bench, tasks, incident, left, state)
             answers.append(answer)
             if report is not None:
                 left -= report.trials
-                self._explain(repository, settings, bench, report)
+                self._explain(session, bench, report)
         return [answer for answer in answers if answer]
 
-    def _sign(self, repository: Repository, settings: Config, bench: Bench, commit: Commit) -> None:
+    def _sign(self, run_verb: Callable[[Sequence[str]], str], bench: Bench, commit: Commit) -> None:
         """Record the first steps of the commits that came, up to this one, and say whether they
         compute the same. Takes seconds; what cannot be signed is trained all the same."""
-        log = repository.log(commit.sha, limit=_SIGNED + 1, first_parent=True)
-        if self.run_verb is None or len(log) < 2:
+        log = bench.repository.log(commit.sha, limit=_SIGNED + 1, first_parent=True)
+        if len(log) < 2:
             return
         known = {*self.ledger.commits_with_trials(), *(r.commit for r in self.ledger.signatures())}
         base = next((c for c in log[1:] if c.sha in known), log[1])
         ends = f"{base.sha[:TYPED]}..{commit.sha[:TYPED]}"
         words = ["same", ends, "--suite", bench.suite.folder.name, "--json"]
         try:
-            answer = self.run_verb(repository, settings, words)
+            answer = run_verb(words)
         except CeledgerError as error:
             self.say(f"{commit.sha[:10]} is not signed: {error}")
             return
@@ -370,9 +353,7 @@ class Worker:
             names = {b: f" ({', '.join(t)})" if len(tasks) > 1 else "" for b, t in tasks.items()}
             self.say(f"{commit.sha[:10]} bits: {'; '.join(b + names[b] for b in tasks)}")
 
-    def _explain(
-        self, repository: Repository, settings: Config, bench: Bench, report: Report
-    ) -> None:
+    def _explain(self, session: Session, bench: Bench, report: Report) -> None:
         """Let a diagnosis say why the named commit is worse than its parent. What it says is a
         finding of the commit; the incident stands without it."""
         culprit = report.culprits[0]
@@ -384,7 +365,7 @@ class Worker:
         verb = _EXPLAINING.get(metric.kind, _EXPLAIN) if metric is not None else _EXPLAIN
         words = [verb[0], ends, report.task, *verb[1:], "--suite", bench.suite.folder.name]
         try:
-            self.run_verb(repository, settings, words)
+            self.run_verb(session.repository, session.config, words)
         except CeledgerError as error:
             self.say(f"{culprit.sha[:10]} is not explained: {error}")
 
@@ -403,12 +384,11 @@ def _unjudged(ran: Iterable[TrialRecord], state: State, tasks: Set[str]) -> str:
 
 
 def _bisect(
-    repository: Repository,
+    session: Session,
     bench: Bench,
     tasks: Sequence[Task],
     incident: Incident,
     budget: int,
-    settings: Config,
     state: State,
 ) -> tuple[str, Report | None]:
     """Search the first bad commit of an incident; the answer in a line, and the report."""
@@ -420,11 +400,11 @@ def _bisect(
         return "", None
     (task, name), *others = moved
     try:
-        history = repository.history(incident.known_good, incident.first_bad[-1])
-        limits = bisection.Limits(budget=budget, sign=settings.engine == "local")
+        history = session.repository.history(incident.known_good, incident.first_bad[-1])
+        limits = bisection.Limits(budget=budget, sign=session.config.engine == "local")
         metrics = [name] if name else []
         answer = bisection.bisect_many(bench, history, [task], metrics, limits, others=others)
-        report = bisection.proved(bench, settings, answer, state).reports[0]
+        report = bisection.proved(bench, session.config, answer, state).reports[0]
     except NotAllowed:
         raise
     except CeledgerError as error:

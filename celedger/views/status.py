@@ -53,7 +53,7 @@ class StatusDocument(Document):
     queue: QueueDocument
     state: State
     seen: Mapping[str, str]
-    commits: Mapping[str, Commit]  # those of the line
+    commits: Mapping[str, Commit]  # that incidents name
     next: str  # a command in backquotes, and why; "" where nothing is to be done
     servers: int = 0  # fork servers that wait for a quick answer
     causes: Mapping[str, Sequence[str]] = field(default_factory=dict)  # of incidents, by id

@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from contextlib import AbstractContextManager
 
-    from celedger.cli.session import Looking, Session, Sides
+    from celedger.cli.session import Looking, Sides
     from celedger.lab.diagnose.same import LoggedCommit, Signatures
     from celedger.lab.diagnose.signature import Scheme
     from celedger.ledger import Ledger
     from celedger.repo import Repository
+    from celedger.service.measure import Session
     from celedger.trial.runner import Bench
 
 
