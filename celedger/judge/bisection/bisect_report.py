@@ -197,30 +197,17 @@ class Report:
 _ALIKE = 0.5
 
 
-def conclude(
-    ledger: Ledger,
-    history: History,
-    track: Track,
-    spent: Sequence[TrialRecord],
-    *,
-    stored: int,
-    ulid: str,
-    now: float,
-    signed: int,
-    agreements: tuple[Agreement, ...],
-) -> Report:
-    """Make the report of one metric and write it to the ledger. `spent` are the trials that this
-    command ran; `stored` how many told something before; `signed` how many commits were signed;
-    `agreements` what other tasks say of it."""
-    report = _report(history, track, spent, stored, ulid, now, signed, agreements)
+def conclude(ledger: Ledger, report: Report, *, is_new: bool) -> Report:
+    """Return the report with what was rehearsed of its answer, and write it to the ledger; one that
+    is not new, since it ran no trial, only where it answers otherwise than the last."""
     if report.named:
         report = _as_rehearsed(ledger, report)
     fresh = record(report)
     asked = ("suite", "task", "metric", "good", "bad", "status", "culprits")
     answer = [getattr(fresh, name) for name in asked]
     same = [b for b in ledger.bisects() if [getattr(b, name) for name in asked] == answer]
-    if same and not spent:
-        return replace(report, id=same[-1].ulid, ended=same[-1].ended)  # nothing new to record
+    if same and not is_new:
+        return replace(report, id=same[-1].ulid, ended=same[-1].ended)
     ledger.record_bisect(fresh)
     return report
 
@@ -254,16 +241,20 @@ def rehearsed(ledger: Ledger, report: Report, done: Rehearsal, ulid: str, now: f
     return report
 
 
-def _report(
+def report_of(
     history: History,
     track: Track,
     spent: Sequence[TrialRecord],
+    *,
     stored: int,
     ulid: str,
     now: float,
     signed: int,
     agreements: tuple[Agreement, ...],
 ) -> Report:
+    """Return the report of one metric. `spent` are the trials that this command ran; `stored` how
+    many told something before; `signed` how many commits were signed; `agreements` what other
+    tasks say of it."""
     symptom, evidence, posterior = track.symptom, track.evidence, track.posterior
     metric, commits = symptom.metric, history.commits
     sign = metric.direction.sign if metric is not None else 1

@@ -22,7 +22,7 @@ import numpy as np
 
 from celedger.base.errors import CannotJudge, RepositoryError
 from celedger.base.model import Commit, Task, TrialRecord
-from celedger.judge.bisection.bisect_report import Agreement, Report, conclude
+from celedger.judge.bisection.bisect_report import Agreement, Report, conclude, report_of
 from celedger.judge.bisection.equal_commits import classify
 from celedger.judge.bisection.one_metric import Track
 from celedger.judge.bisection.other_steps import NO_STEP_PRIOR, part
@@ -215,10 +215,11 @@ class Search:
         for track, stored in zip(self.tracks, self._stored, strict=True):
             signed = self._sign_named(track)
             agreements = others.agreements(track) if others is not None else ()
-            reports.append(conclude(
-                bench.ledger, self._history, track, self._spent, stored=stored, signed=signed,
+            report = report_of(
+                self._history, track, self._spent, stored=stored, signed=signed,
                 ulid=bench.new_ulid(), now=bench.setup.now(), agreements=agreements,
-            ))  # fmt: skip
+            )  # fmt: skip
+            reports.append(conclude(bench.ledger, report, is_new=bool(self._spent)))
         return tuple(reports)
 
     def further(
