@@ -37,65 +37,35 @@ _WORDS = {
 
 @dataclass
 class ExtraTrials:
-    """The extra trials of one job. Make it before the commit's own trials run: what was in doubt
-    then counts. `tell` gets a line a trial, which says why. Where no trial of the commit is
-    lacking (`lacks`), what was in doubt is what is."""
+    """The extra trials of one task. Make it before the commit's own trials run: what was in doubt
+    then counts. `tell` gets a line a trial, which says why. `ran` are the trials of this job."""
 
     bench: Bench
     line: Line
     commit: Commit
-    tasks: Sequence[Task]
+    task: Task
     tell: Callable[[str], None]
-    lacks: bool = True
-    _before: dict[str, Derivation] = field(default_factory=dict)
-    _now: dict[str, tuple[int, Derivation]] = field(default_factory=dict)
-    _spent: int = 0
+    ran: list[TrialRecord] = field(default_factory=list)
+    _now: tuple[int, Derivation] | None = None
 
     def __post_init__(self) -> None:
-        for task in self.tasks if self.lacks else ():
-            self._before[task.name] = self._derive(task)
+        self._before = self._derive()
 
-    def run(self, ran: Sequence[TrialRecord], *, most: int) -> bool:
-        """Run what tells most, one trial after the other, until nothing is in doubt or `most` ran.
-        `ran` are the trials of this job so far. Return True where nothing more is wanted."""
-        settling = [
-            _Settling(self, task, [r for r in ran if r.task == task.name and not r.derived])
-            for task in self.tasks
-        ]
-        for each in settling:
-            each.clock()
-            each.repeat_failed(most)
-        settled = [each.run(most) for each in settling]
-        return all(settled)
-
-    def _derive(self, task: Task) -> Derivation:
-        """Derive a task, where anything came since it was last."""
+    def _derive(self) -> Derivation:
+        """Derive the task, where anything came since it last was."""
         facts = self.bench.ledger.facts()
-        known = self._now.get(task.name)
-        if known is not None and known[0] == facts:
-            return known[1]
-        now = derive(
-            self.bench.ledger, self.line, suite=task.suite, task=task.name,
-            cache=cache_of(self.line.repository),
-        )  # fmt: skip
-        self._now[task.name] = facts, now
-        return now
-
-
-@dataclass
-class _Settling:
-    """The extra trials of one task."""
-
-    job: ExtraTrials
-    task: Task
-    ran: list[TrialRecord]
+        if self._now is None or self._now[0] != facts:
+            self._now = facts, derive(
+                self.bench.ledger, self.line, suite=self.task.suite, task=self.task.name,
+                cache=cache_of(self.line.repository),
+            )  # fmt: skip
+        return self._now[1]
 
     def clock(self) -> None:
         """Run the commit where re-used results leave its speed or memory unknown. It would have
         run without them, so it is none of the extra trials."""
-        now = self.job._derive(self.task)
-        self.job._before.setdefault(self.task.name, now)
-        head = now.line.places.get(self.job.commit.sha, -1)
+        now = self._derive()
+        head = now.line.places.get(self.commit.sha, -1)
         for key in self._declared(now):
             values = now.tasks[key[:2]].measured.get(key)
             reused = values is not None and values.has_sessions and (values.place == head).any()
@@ -103,19 +73,17 @@ class _Settling:
                 self.ran.append(self._run(now, Wanted(head, key, Why.CLOCK)))
                 return
 
-    def repeat_failed(self, most: int) -> None:
-        """Run each seed that failed once more where the task begins to fail here: what the same
-        seed does not repeat is no doing of the commit. Not where every seed fails, nor what runs
-        into its time-out."""
-        job, ledger = self.job, self.job.bench.ledger
-        now = job._derive(self.task)
-        job._before.setdefault(self.task.name, now)
-        head = now.line.places.get(job.commit.sha, -1)
+    def repeat_failed(self, most: int) -> int:
+        """Repeat up to `most` of the seeds that failed, where the task begins to fail here: what
+        the same seed does not repeat is no doing of the commit. Not where every seed fails, nor
+        what runs into its time-out. Return how many ran."""
+        now, ledger = self._derive(), self.bench.ledger
+        head = now.line.places.get(self.commit.sha, -1)
         metrics = [f.key[2] for f in now.failures if f.last == head and f.kind in _MAY_PASS]
         if not metrics:
-            return
+            return 0
         own = ledger.trials(
-            commit=job.commit.sha, suite=self.task.suite, task=self.task.name,
+            commit=self.commit.sha, suite=self.task.suite, task=self.task.name,
             recipe=self.task.recipe,
         )  # fmt: skip
         own = [r for r in own if r.outcome is not None and r.outcome.kind.final]
@@ -126,54 +94,49 @@ class _Settling:
             for row in ledger.summaries(
                 self.task.name, name, suite=self.task.suite, recipe=self.task.recipe
             )
-            if row.commit == job.commit.sha and not math.isfinite(row.value)
+            if row.commit == self.commit.sha and not math.isfinite(row.value)
         }  # fmt: skip
         if len(own) > 1 and len(own) in (len(crashed), len(infinite)):
-            return
+            return 0
         tried = Counter(r.trial.seed for r in own)
         seeds = [
             r.trial.seed for r in own
             if r.trial.ulid in crashed | infinite and tried[r.trial.seed] == 1
         ]  # fmt: skip
-        for seed in seeds:
-            if job._spent >= most:
-                return
-            again = f"again {self.task.name} at {job.commit.sha[:7]}, seed {seed}"
-            job.tell(f"{again}: does it fail again?")
+        for number, seed in enumerate(seeds[:most]):
+            again = f"again {self.task.name} at {self.commit.sha[:7]}, seed {seed}"
+            self.tell(f"{again}: does it fail again?")
             need = Need(
-                job.commit, self.task, seed, None, reuse=False, role=Why.AGAIN.value,
+                self.commit, self.task, seed, None, reuse=False, role=Why.AGAIN.value,
                 asked=metrics[0],
             )  # fmt: skip
-            record = job.bench.run(need)
-            job._spent += 1
+            record = self.bench.run(need)
             self.ran.append(record)
             if not record.ok:
-                return
+                return number + 1
+        return len(seeds[:most])
 
-    def run(self, most: int) -> bool:
-        """Run what tells most; return True where nothing more is wanted."""
-        job = self.job
+    def run(self, most: int) -> tuple[int, bool]:
+        """Run what tells most. Return how many ran, and True where nothing more is wanted."""
         asked = self._asked_before()
         own = len(self.ran)
-        while job._spent < most:
-            now = job._derive(self.task)
-            job._before.setdefault(self.task.name, now)
-            plan = self._plan(now, asked, own, most - job._spent)
+        for number in range(most):
+            now = self._derive()
+            plan = self._plan(now, asked, own, most - number)
             if plan is None:
-                return True
+                return number, True
             histories = {key: now.histories[key] for key in self._declared(now)}
             wanted = next_trial(histories, now.derived, plan, now.contrasts)
             wanted = wanted or self._unknown(histories, plan)
             if wanted is None:
-                return True
+                return number, True
             record = self._run(now, wanted)
-            job._spent += 1
             self.ran.append(record)
             for name in ("", wanted.incident) if wanted.why is Why.CONTROL else ():
                 asked[name] += 1
             if record.outcome is None or not record.ok:
-                return False
-        return False
+                return number + 1, False
+        return most, False
 
     def _unknown(self, histories: Mapping[MetricKey, MetricHistory], plan: Job) -> Wanted | None:
         """Return HEAD where a gate could say nothing, since the noise of a metric is not known. A
@@ -186,13 +149,12 @@ class _Settling:
     def _plan(self, now: Derivation, asked: Mapping[str, int], own: int, left: int) -> Job | None:
         """Return the job as far as it went; None where no trial of the commit ended well: what
         fails has no level that more trials could tell."""
-        job = self.job
         own_task = now.tasks.get((self.task.suite, self.task.name))
-        head = now.line.places.get(job.commit.sha)
+        head = now.line.places.get(self.commit.sha)
         if own_task is None or head is None or head not in own_task.ended_well[1]:
             return None
         chain = self._chain(now, own_task.chains)
-        before = job._before[self.task.name]
+        before = self._before
         earlier = before.tasks.get((self.task.suite, self.task.name))
         places = set() if earlier is None else set(earlier.ended_well[1].tolist()) - {head}
         declared = self._declared(now)
@@ -216,17 +178,17 @@ class _Settling:
         )  # fmt: skip
 
     def _chain(self, now: Derivation, chains: Sequence[Chain]) -> int:
-        fingerprint = self.job.bench.place(self.job.commit.sha, self.task).environment.fingerprint
+        fingerprint = self.bench.place(self.commit.sha, self.task).environment.fingerprint
         stands = now.equal.get(fingerprint, fingerprint)
         wanted = Chain(stands, self.task.recipe)
         return chains.index(wanted) if wanted in chains else len(chains)
 
     def _declared(self, now: Derivation) -> list[MetricKey]:
-        judged = self.job.bench.suite.judged
+        judged = self.bench.suite.judged
         return [key for key in now.histories if (key[1], key[2]) in judged]
 
     def _asked_before(self) -> Counter[str]:
-        facts = self.job.bench.ledger.trial_facts(suite=self.task.suite, task=self.task.name)
+        facts = self.bench.ledger.trial_facts(suite=self.task.suite, task=self.task.name)
         return Counter(
             each["asked"]
             for each in facts.values()
@@ -234,7 +196,7 @@ class _Settling:
         )
 
     def _run(self, now: Derivation, wanted: Wanted) -> TrialRecord:
-        job, task = self.job, self.task
+        task = self.task
         commit = now.line.commits[wanted.place]
         other = None if wanted.beside is None else now.line.commits[wanted.beside]
         question = ""
@@ -243,17 +205,17 @@ class _Settling:
         elif wanted.key is not None and wanted.why is not Why.REPEAT:
             question = f": is {wanted.key[2]} really worse?"
         beside = f", beside {other.sha[:7]}" if other is not None else ""
-        job.tell(f"{_WORDS[wanted.why]} {task.name} at {commit.sha[:7]}{beside}{question}")
+        self.tell(f"{_WORDS[wanted.why]} {task.name} at {commit.sha[:7]}{beside}{question}")
         need = Need(
             commit, task, self._seed(now, wanted, commit, other), None, reuse=False,
             role=wanted.why.value, asked=wanted.incident or (wanted.key[2] if wanted.key else ""),
         )  # fmt: skip
-        return job.bench.run(need)
+        return self.bench.run(need)
 
     def _seed(self, now: Derivation, wanted: Wanted, commit: Commit, other: Commit | None) -> int:
         """Return the seed to use: one that the commit beside it has and this one lacks; the first
         one again where it is not known whether bits repeat; else a new one."""
-        task, bench = self.task, self.job.bench
+        task, bench = self.task, self.bench
         key = wanted.key
         if wanted.why is Why.REPEAT and not self._has_repeat(now):
             return task.seeds[0]
@@ -281,7 +243,22 @@ class _Settling:
         """Return the seeds of a commit's trials, of this session or of the ledger."""
         if in_session:
             return [r.trial.seed for r in self.ran if r.trial.commit == sha]
-        records = self.job.bench.ledger.trials(
+        records = self.bench.ledger.trials(
             commit=sha, suite=self.task.suite, task=self.task.name, recipe=self.task.recipe
         )
         return list(dict.fromkeys(r.trial.seed for r in records if r.ok))
+
+
+def settle(extra: Sequence[ExtraTrials], ran: Sequence[TrialRecord], *, most: int) -> bool:
+    """Run what tells most, one trial after the other, until nothing is in doubt or `most` ran.
+    `ran` are the trials of this job so far. Return True where nothing more is wanted."""
+    spent, is_settled = 0, True
+    for each in extra:
+        each.ran += [r for r in ran if r.task == each.task.name and not r.derived]
+        each.clock()
+        spent += each.repeat_failed(most - spent)
+    for each in extra:
+        number, is_done = each.run(most - spent)
+        spent += number
+        is_settled &= is_done
+    return is_settled

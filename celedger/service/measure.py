@@ -111,18 +111,17 @@ def measure(
     repository, ledger = session.repository, session.ledger
     question = (tip, commit.sha, *(task.recipe for task in tasks))
     is_settled = most > 0 and not needs and memory.is_settled(repository, ledger, question)
-    extra = None
+    extra = []
     if most and not is_settled:
-        from celedger.judge.extra_trials import ExtraTrials  # and numpy
+        from celedger.judge.extra_trials import ExtraTrials, settle  # and numpy
 
-        line = memory.line_of(repository, ledger, tip)
-        extra = ExtraTrials(bench, line, commit, tasks, say or session.tell, lacks=bool(needs))
+        line, say = memory.line_of(repository, ledger, tip), say or session.tell
+        extra = [ExtraTrials(bench, line, commit, task, say) for task in tasks]
     ran: list[TrialRecord] = []
-    if needs or extra is not None:
+    if needs or extra:
         with watch(bench, needs) if watch is not None else nullcontext():
             ran = run_all(bench, needs, **options)
-            if extra is not None:
-                is_settled = extra.run(ran, most=most)
+            is_settled = bool(extra) and settle(extra, ran, most=most)
     state = record_state(session, job, tip)
     if is_settled:
         memory.note_settled(repository, ledger, question)
