@@ -1,20 +1,41 @@
 """`celedger demo`: make a repository, search its planted regressions, show the answers; or unpack
-the ledger that has them."""
+the ledger that has them. All of it goes through the same rooms as in a user's repository; no search
+knows where its regression is."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from celedger.base.errors import Status
+from celedger.base.errors import CeledgerError, Status, UsageError
 from celedger.cli import options, verbs
-from celedger.cli.session import Options
+from celedger.cli.session import Options, keep_out_of_git
+from celedger.service.measure import Session, open_bench
 
 if TYPE_CHECKING:
+    from celedger.base.config import Config
+    from celedger.base.model import Commit
+    from celedger.judge.bisection import Report
+    from celedger.repo import Repository
+    from celedger.trial.events import Listener
+    from celedger.trial.runner import Bench
     from celedger.views.demo import DemoAnswer
+
+# What each kind of regression is seen in: a task and, unless it crashes, its metric.
+SEEN_IN = {
+    "quality": ("mlp", "val_loss"),
+    "speed": ("mlp", "samples_per_second"),
+    "memory": ("mlp", "peak_rss"),
+    "crash": ("resume", ""),
+}
+SURVEYED = 6  # commits measured before anything is searched, for the picture of the history
+SEEDS = (0, 1)  # of each of them
+_MOST = 0.5  # of a difference: what is left of it is the larger step
 
 
 def demo(
@@ -40,7 +61,6 @@ def demo(
 
 def _unpack(folder: Path, device: str | None) -> Status:
     from celedger.base import config, files
-    from celedger.cli.session import keep_out_of_git
     from celedger.demo import materialise, unpack_ledger
     from celedger.repo import Repository
 
@@ -56,22 +76,95 @@ def _unpack(folder: Path, device: str | None) -> Status:
 
 def _play(folder: Path, device: str | None) -> Status:
     from celedger.base import files
-    from celedger.cli.demo_play import play, set_stage
     from celedger.cli.progress import Progress
-    from celedger.cli.session import keep_out_of_git
     from celedger.ledger import Ledger
+    from celedger.trial.permissions import Gate
     from celedger.views.demo import result_text
 
     with files.as_the_user():
         repository, settings, planted = set_stage(folder.absolute(), device)
     keep_out_of_git(repository, settings.ledger)
+    gate = Gate.of(repository, attended=True)
     with Ledger.open(settings.ledger, create=True) as ledger, Progress() as progress:
-        answers = play(repository, settings, planted, ledger, progress, progress.say)
+        session = Session(repository, settings, ledger, gate, progress.say)
+        answers = _survey_and_search(session, planted, progress)
     pictures = [*_draw(folder, answers)] if verbs.is_installed("plot") else []
     print(f"{result_text(answers)}\n\nledger    {settings.ledger}")
     for picture in pictures:
         print(f"picture   {picture}")
     return Status.GOOD if all(answer.honest for answer in answers) else Status.CANNOT_JUDGE
+
+
+def set_stage(folder: Path, device: str | None = None) -> tuple[Repository, Config, dict[str, str]]:
+    """Make the demo's repository at `folder`, or find it there again. Return it, settings by which
+    its trials run on the `device`, and the true hashes by kind of regression.
+
+    Raises UsageError where something else is there, or torch is not installed.
+    """
+    from celedger.base import config
+    from celedger.demo import materialise
+    from celedger.repo import Repository
+
+    if find_spec("torch") is None:
+        raise UsageError("the demo trains with torch", "pip install torch")
+    planted = materialise(folder)
+    repository = Repository.open(folder)
+    return repository, config.load(repository.root, {}, device=device), planted
+
+
+def _survey_and_search(
+    session: Session, planted: Mapping[str, str], listen: Listener
+) -> list[DemoAnswer]:
+    """Survey the history, then bisect each planted regression from the first commit to the last. A
+    search that fails is an answer with its error."""
+    from celedger.base.model import Purpose
+    from celedger.repo import spread
+    from celedger.trial.runner import run_all
+    from celedger.trial.workplace import choose_tasks, lacking
+
+    repository = session.repository
+    history = repository.log("HEAD", limit=10_000)[::-1]
+    with open_bench(session, "demo", why=Purpose.DEMO, listen=listen) as (bench, _):
+        surveyed = spread(history, SURVEYED)
+        needs = lacking(bench, surveyed, choose_tasks(bench.suite, ["mlp"]), seeds=SEEDS)
+        session.tell(f"surveying {len(surveyed)} of {len(history)} commits: {len(needs)} trials")
+        run_all(bench, needs)
+        return [
+            _search(bench, history, kind, repository.commit(sha), session.tell)
+            for kind, sha in planted.items()
+        ]
+
+
+def _search(
+    bench: Bench, history: Sequence[Commit], kind: str, truth: Commit, say: Callable[[str], None]
+) -> DemoAnswer:
+    from celedger.judge import bisection
+    from celedger.trial.workplace import choose_tasks
+    from celedger.views.demo import DemoAnswer
+
+    task, metric = SEEN_IN[kind]
+    tasks = choose_tasks(bench.suite, [task])
+
+    def search(good: Commit, bad: Commit) -> Report:
+        history = bench.repository.history(good.sha, bad.sha)
+        metrics = (metric,) if metric else ()
+        (report,) = bisection.bisect_many(bench, history, tasks, metrics).reports
+        say(report.sentence())
+        return report
+
+    say(f"bisecting {task} {metric or 'crash'}")
+    try:
+        report = search(history[0], history[-1])
+        # Of another planted edit a machine may make a step of this metric too, but a smaller one;
+        # where it only ran faster for a while, nothing is named there.
+        for other in report.others:
+            if other.share > _MOST:
+                rest = search(other.after, other.by)
+                answer = rest if rest.named else report
+                report = replace(answer, trials=report.trials + rest.trials)
+    except CeledgerError as error:
+        return DemoAnswer(kind, task, metric, truth, None, str(error))
+    return DemoAnswer(kind, task, metric, truth, report)
 
 
 def _draw(folder: Path, answers: Sequence[DemoAnswer]) -> Iterator[str]:

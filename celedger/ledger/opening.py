@@ -262,6 +262,17 @@ def readonly(path: Path) -> sqlite3.Connection:
     return connection
 
 
+def rows_of(path: Path, sql: str) -> list[tuple[Any, ...]]:
+    """Return what a query finds in a file of another program, which may be writing it. Raises
+    ValueError for a file that does not answer it."""
+    try:
+        with closing(readonly(path)) as connection:
+            limit(connection)
+            return connection.execute(sql).fetchall()
+    except sqlite3.Error as error:
+        raise ValueError(str(error)) from error
+
+
 def damaged(path: Path, problem: str) -> LedgerDamaged:
     return LedgerDamaged(f"{path} is damaged: {plain(problem)}", "see `celedger doctor`")
 

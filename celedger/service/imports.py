@@ -39,7 +39,8 @@ from celedger.base.model import (
     Task,
     Trial,
 )
-from celedger.ledger import Ledger, foreign, ulid
+from celedger.ledger import Ledger, ulid
+from celedger.ledger.opening import rows_of
 from celedger.trial import protocol
 from celedger.trial.report_sources import UNFIT, EventFiles, protocol_buffer
 
@@ -212,7 +213,7 @@ def _mlflow(store: Path, _: Columns) -> Iterator[Run]:
 
 
 def _mlflow_database(database: Path) -> Iterator[Run]:
-    facts = foreign.rows(
+    facts = rows_of(
         database,
         "SELECT run_uuid, key, value FROM params WHERE key = 'seed' UNION ALL "
         "SELECT run_uuid, key, value FROM tags WHERE key LIKE 'mlflow.source.%'",
@@ -220,7 +221,7 @@ def _mlflow_database(database: Path) -> Iterator[Run]:
     of_run = {(run, key): str(value) for run, key, value in facts}
     epochs: dict[str, dict[int, dict[str, float]]] = {}
     started: dict[str, float] = {}
-    for run, start, key, value, is_nan, step in foreign.rows(
+    for run, start, key, value, is_nan, step in rows_of(
         database,
         "SELECT m.run_uuid, r.start_time, m.key, m.value, m.is_nan, m.step FROM metrics m "
         "JOIN runs r USING (run_uuid) WHERE r.lifecycle_stage = 'active' "
@@ -264,10 +265,10 @@ def _trackio(store: Path, _: Columns) -> Iterator[Run]:
     for database in sorted(store.glob("*.db")) if store.is_dir() else [store]:
         seeds = {
             run: _seed(json.loads(config).get("seed"))
-            for run, config in foreign.rows(database, "SELECT run_id, config FROM configs")
+            for run, config in rows_of(database, "SELECT run_id, config FROM configs")
         }
         runs: dict[str, tuple[float, dict[int, dict[str, float]]]] = {}
-        for run, time, step, metrics in foreign.rows(
+        for run, time, step, metrics in rows_of(
             database, "SELECT run_id, timestamp, step, metrics FROM metrics ORDER BY id"
         ):
             epochs = runs.setdefault(run, (_time(time), {}))[1]

@@ -13,7 +13,7 @@ from conftest import Done, celedger, git, with_verbs
 
 from celedger import demo as example
 from celedger.base.errors import UsageError
-from celedger.cli import demo_play as play
+from celedger.cli import demo as play
 from celedger.ledger import Ledger
 from celedger.repo import Repository
 from celedger.suite import load
