@@ -14,7 +14,7 @@ from celedger.base.errors import CeledgerError, Status, UsageError, command
 from celedger.cli import options, verbs
 from celedger.cli.session import no_incident, note, reading, warn, writing
 from celedger.cli.synthetic import bench_apart, find, is_unchanged, suite_at
-from celedger.service.measure import Session, load_suite, measure, open_bench, record_state
+from celedger.service.measure import Session, load_suite, measure, open_bench, record_state, train
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -157,17 +157,13 @@ def _beside(
     from celedger.base.model import Purpose
     from celedger.cli.progress import Progress
     from celedger.judge import edit
-    from celedger.trial.runner import run_all
     from celedger.trial.workplace import lacking
 
     commit, base = synthetic.commit, synthetic.base
     with bench_apart(
         session, synthetic, revision, "check", names, why=Purpose.CHECK
     ) as (own, bench, tasks):  # fmt: skip
-        needs = lacking(bench, [commit], tasks)
-        if needs:
-            with Progress(bench, needs):
-                run_all(bench, needs, speed_too=False)
+        train(bench, lacking(bench, [commit], tasks), Progress, speed_too=False)
         number = edit.try_number(own.ledger, base.sha, commit.sha)
         standings = tuple(
             edit.standings(

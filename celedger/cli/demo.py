@@ -15,7 +15,7 @@ import typer
 from celedger.base.errors import CeledgerError, Status, UsageError
 from celedger.cli import options, verbs
 from celedger.cli.session import Options, keep_out_of_git
-from celedger.service.measure import Session, open_bench
+from celedger.service.measure import Session, open_bench, train
 
 if TYPE_CHECKING:
     from celedger.base.config import Config
@@ -119,7 +119,6 @@ def _survey_and_search(
     search that fails is an answer with its error."""
     from celedger.base.model import Purpose
     from celedger.repo import spread
-    from celedger.trial.runner import run_all
     from celedger.trial.workplace import choose_tasks, lacking
 
     repository = session.repository
@@ -128,7 +127,7 @@ def _survey_and_search(
         surveyed = spread(history, SURVEYED)
         needs = lacking(bench, surveyed, choose_tasks(bench.suite, ["mlp"]), seeds=SEEDS)
         session.tell(f"surveying {len(surveyed)} of {len(history)} commits: {len(needs)} trials")
-        run_all(bench, needs)
+        train(bench, needs)
         return [
             _search(bench, history, kind, repository.commit(sha), session.tell)
             for kind, sha in planted.items()

@@ -16,7 +16,7 @@ from celedger.cli.reading import changes_of
 from celedger.cli.session import note, writing
 from celedger.cli.synthetic import bench_apart, find, is_unchanged
 from celedger.cli.synthetic import status as status_of
-from celedger.service.measure import Session, load_suite, measure, open_bench
+from celedger.service.measure import Session, load_suite, measure, open_bench, train
 
 if TYPE_CHECKING:
     from celedger.repo.synthetic import Synthetic
@@ -183,7 +183,6 @@ def _run_apart(
     """Train the suite at a synthetic revision."""
     from celedger.cli.progress import Progress
     from celedger.judge import memory
-    from celedger.trial.runner import run_all
     from celedger.trial.workplace import lacking
     from celedger.views.show import CommitRows
 
@@ -195,9 +194,7 @@ def _run_apart(
         if dry_run:
             return _list(needs, _TimeBudget(bench, needs))
         _say_if_none(needs, "; --force runs them again")
-        if needs:
-            with Progress(bench, needs):
-                run_all(bench, needs)
+        train(bench, needs, Progress)
         records = [
             record for chosen in tasks
             for record in own.ledger.trials(commit=commit.sha, recipe=chosen.recipe)

@@ -17,7 +17,7 @@ from celedger.judge.failures import NOT_FINITE
 from celedger.judge.line import Line
 from celedger.judge.measured import Chain
 from celedger.judge.memory import cache_of
-from celedger.stats.course import MetricHistory, MetricKey
+from celedger.stats.course import MetricKey
 from celedger.stats.next_trial import Job, Wanted, Why, needs_anchor, next_trial
 from celedger.trial.engine import Need
 from celedger.trial.runner import Bench, next_seed
@@ -38,7 +38,8 @@ _WORDS = {
 @dataclass
 class ExtraTrials:
     """The extra trials of one task. Make it before the commit's own trials run: what was in doubt
-    then counts. `tell` gets a line a trial, which says why. `ran` are the trials of this job."""
+    then counts. `tell` gets a line a trial, which says why. `ran` are the trials of this job;
+    `is_settled` says afterwards that nothing more is wanted."""
 
     bench: Bench
     line: Line
@@ -46,6 +47,7 @@ class ExtraTrials:
     task: Task
     tell: Callable[[str], None]
     ran: list[TrialRecord] = field(default_factory=list)
+    is_settled: bool = False
     _now: tuple[int, Derivation] | None = None
 
     def __post_init__(self) -> None:
@@ -116,31 +118,31 @@ class ExtraTrials:
                 return number + 1
         return len(seeds[:most])
 
-    def run(self, most: int) -> tuple[int, bool]:
-        """Run what tells most. Return how many ran, and True where nothing more is wanted."""
+    def run(self, most: int) -> int:
+        """Run what tells most, up to `most` trials; return how many ran."""
         asked = self._asked_before()
         own = len(self.ran)
         for number in range(most):
             now = self._derive()
             plan = self._plan(now, asked, own, most - number)
-            if plan is None:
-                return number, True
-            histories = {key: now.histories[key] for key in self._declared(now)}
-            wanted = next_trial(histories, now.derived, plan, now.contrasts)
-            wanted = wanted or self._unknown(histories, plan)
+            wanted = None if plan is None else self._wanted(now, plan)
             if wanted is None:
-                return number, True
+                self.is_settled = True
+                return number
             record = self._run(now, wanted)
             self.ran.append(record)
             for name in ("", wanted.incident) if wanted.why is Why.CONTROL else ():
                 asked[name] += 1
             if record.outcome is None or not record.ok:
-                return number + 1, False
-        return most, False
+                return number + 1
+        return most
 
-    def _unknown(self, histories: Mapping[MetricKey, MetricHistory], plan: Job) -> Wanted | None:
-        """Return HEAD where a gate could say nothing, since the noise of a metric is not known. A
-        few repeats tell it for good."""
+    def _wanted(self, now: Derivation, plan: Job) -> Wanted | None:
+        """Return the trial that tells most; HEAD where a gate could say nothing, since the noise of
+        a metric is not known: a few repeats tell it for good."""
+        histories = {key: now.histories[key] for key in self._declared(now)}
+        if (wanted := next_trial(histories, now.derived, plan, now.contrasts)) is not None:
+            return wanted
         for key, history in histories.items():
             if history.nodes and not history.knows_noise:
                 return Wanted(plan.head, key, Why.REPEAT)
@@ -249,16 +251,13 @@ class ExtraTrials:
         return list(dict.fromkeys(r.trial.seed for r in records if r.ok))
 
 
-def settle(extra: Sequence[ExtraTrials], ran: Sequence[TrialRecord], *, most: int) -> bool:
+def settle(extra: Sequence[ExtraTrials], ran: Sequence[TrialRecord], *, most: int) -> None:
     """Run what tells most, one trial after the other, until nothing is in doubt or `most` ran.
-    `ran` are the trials of this job so far. Return True where nothing more is wanted."""
-    spent, is_settled = 0, True
+    `ran` are the trials of this job so far."""
+    spent = 0
     for each in extra:
         each.ran += [r for r in ran if r.task == each.task.name and not r.derived]
         each.clock()
         spent += each.repeat_failed(most - spent)
     for each in extra:
-        number, is_done = each.run(most - spent)
-        spent += number
-        is_settled &= is_done
-    return is_settled
+        spent += each.run(most - spent)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from celedger.base.errors import TYPED, CeledgerError
@@ -75,6 +76,30 @@ def record_state(session: Session, job: str, tip: str = "") -> State:
     return memory.record(session.repository, session.ledger, tip, job=job, now=time.time())
 
 
+Watch = Callable[["Bench", "Sequence[Need]"], AbstractContextManager[object]]
+
+
+def train(
+    bench: Bench,
+    needs: Sequence[Need],
+    watch: Watch | None = None,
+    *,
+    then: Callable[[list[TrialRecord]], None] | None = None,
+    **options: Any,
+) -> list[TrialRecord]:
+    """Run trials and return them (`options`: those of `run_all`); `then` may run others after them.
+    Meanwhile `watch` shows their progress."""
+    from celedger.trial.runner import run_all
+
+    if not needs and then is None:
+        return []
+    with watch(bench, needs) if watch is not None else nullcontext():
+        ran = run_all(bench, needs, **options)
+        if then is not None:
+            then(ran)
+    return ran
+
+
 def measure(
     session: Session,
     bench: Bench,
@@ -86,7 +111,7 @@ def measure(
     tip: str,
     say: Callable[[str], None] | None = None,
     most: int = 0,
-    watch: Callable[[Bench, Sequence[Need]], AbstractContextManager[object]] | None = None,
+    watch: Watch | None = None,
     diagnose: Callable[[Sequence[str]], str] | None = None,
     **options: Any,
 ) -> tuple[State, list[TrialRecord]]:
@@ -98,30 +123,27 @@ def measure(
         job: What asks, as `memory.record` takes it.
         tip: The commit (a hash) on whose line the commit is judged.
         say: Gets a line for each extra trial, which says why [default: as `session.tell`].
-        watch: Shows the progress of the trials.
         diagnose: Runs a verb and returns its answer. Without it, no task is checked before its
             first trial.
-        options: Those of `run_all`.
+        watch, options: As `train` takes them.
     """
     from celedger.judge import memory
-    from celedger.trial.runner import run_all
 
     if diagnose is not None and bench.suite.preflight.before_first:
         _preflight(bench, commit, needs, diagnose, session.tell)
     repository, ledger = session.repository, session.ledger
     question = (tip, commit.sha, *(task.recipe for task in tasks))
     is_settled = most > 0 and not needs and memory.is_settled(repository, ledger, question)
-    extra = []
     if most and not is_settled:
         from celedger.judge.extra_trials import ExtraTrials, settle  # and numpy
 
         line, say = memory.line_of(repository, ledger, tip), say or session.tell
         extra = [ExtraTrials(bench, line, commit, task, say) for task in tasks]
-    ran: list[TrialRecord] = []
-    if needs or extra:
-        with watch(bench, needs) if watch is not None else nullcontext():
-            ran = run_all(bench, needs, **options)
-            is_settled = bool(extra) and settle(extra, ran, most=most)
+        then = partial(settle, extra, most=most)
+        ran = train(bench, needs, watch, then=then, **options)
+        is_settled = all(each.is_settled for each in extra)
+    else:
+        ran = train(bench, needs, watch, **options)
     state = record_state(session, job, tip)
     if is_settled:
         memory.note_settled(repository, ledger, question)
