@@ -240,8 +240,9 @@ class _TimeBudget:
         seconds = duration(sum(map(self._seconds, needs)) / self._workers)
         return f"{count(len(needs), 'trial')} take about {seconds}"
 
-    def __call__(self, need: Need) -> bool:
-        ends = time.monotonic() + self._seconds(need)
+    def __call__(self, need: Need, begins: float | None = None) -> bool:
+        """Return True, and note it, where a trial that begins now would end too late."""
+        ends = (time.monotonic() if begins is None else begins) + self._seconds(need)
         late = ends > self._end and not self._is_first
         self._is_first = False
         if late:
@@ -249,11 +250,10 @@ class _TimeBudget:
         return late
 
     def fitting(self, needs: Sequence[Need]) -> list[Need]:
-        """Return the trials that would end in time."""
-        fit: list[Need] = []
-        begins = time.monotonic()
+        """Return the trials that would run, if they take what is usual."""
+        fit, begins = [], time.monotonic()
         for need in needs:
-            if not fit or begins + self._seconds(need) <= self._end:
+            if not self(need, begins):
                 fit.append(need)
                 begins += self._seconds(need) / self._workers
         return fit

@@ -133,17 +133,16 @@ def record(
         if known is not None and known[1]:
             return known[0]
         from celedger.judge.derivation import derive
-        from celedger.judge.state import build, state_of
+        from celedger.judge.state import state_and_sizes
         from celedger.judge.told import new_rows
 
         line = line_of(repository, ledger, tip)
         derivation = derive(ledger, line, cache=cache_of(repository))
-        listed = build(derivation)
-        state = state_of(derivation, listed=listed)
+        state, sizes = state_and_sizes(derivation)
         moved = {each.id for each in derivation.rebased()}  # nothing new is known of these
         rows = new_rows(
             [each for each in state.incidents if each.id not in moved],
-            ledger.said_last(), listed.sizes,
+            ledger.said_last(), sizes,
             revision=tip, job=job, now=now, name=lambda: ulid.new(now, SystemRandom()),
         )  # fmt: skip
         if rows:

@@ -45,15 +45,8 @@ from celedger.stats.line_steps import overlap
 from celedger.stats.slow_drift import level_at
 from celedger.trial.protocol import TELEMETRY
 
-
-@dataclass(frozen=True, slots=True)
-class ListedIncidents:
-    """All incidents of a line, sorted; `gone` are the ids of those whose commits left it; `sizes`
-    of the steps of each, by its id, as `told` stores them."""
-
-    incidents: tuple[Incident, ...]
-    gone: tuple[str, ...]
-    sizes: dict[str, list[list[object]]]
+StepSizes = dict[str, list[list[object]]]
+"""Sizes of the steps of each incident, by its id, as `told` stores them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +72,11 @@ class _Part:
     is_measured: bool | None = None  # None: as its tasks are
 
 
-def build(derivation: Derivation) -> ListedIncidents:
-    """Return the list."""
+def _incidents(
+    derivation: Derivation,
+) -> tuple[tuple[Incident, ...], tuple[str, ...], StepSizes]:
+    """Return all incidents of the line, sorted; the ids of those whose commits left it; and the
+    sizes."""
     elsewhere = {t.id for t in derivation.told if t.where is Whereabouts.MERGED}
     dismissed = derivation.acts_by_place.dismissed_ids
     parts = [
@@ -98,7 +94,7 @@ def build(derivation: Derivation) -> ListedIncidents:
         parts = _joined(parts, _of_failure(derivation, failure, told), age, rises)
     parts += [_as_recorded(derivation, each) for each in derivation.rebased()]
     parts += [_of_rises(derivation, each) for each in _by_cause(rises)]
-    incidents, sizes = [], {}
+    incidents, sizes = list[Incident](), StepSizes()
     names = {part.id for part in parts} - {""}
     for part in parts:
         incident = _named(derivation, part, names)
@@ -115,7 +111,7 @@ def build(derivation: Derivation) -> ListedIncidents:
         for each in derivation.told
         if each.where is Whereabouts.GONE and each.id not in listed
     )
-    return ListedIncidents(tuple(sorted(with_work(incidents), key=_order)), gone, sizes)
+    return tuple(sorted(with_work(incidents), key=_order)), gone, sizes
 
 
 def _order(incident: Incident) -> tuple[object, ...]:
@@ -448,30 +444,33 @@ def _reason(derivation: Derivation, names: Sequence[str], part: _Part) -> str:
     return ""
 
 
-def state_of(
-    derivation: Derivation, at: str | None = None, *, listed: ListedIncidents | None = None
-) -> State:
-    """Return the state; with `at`, how the metrics stand at that commit instead of the tip.
-    `listed` is the list of its incidents, where that is built already."""
+def state_of(derivation: Derivation, at: str | None = None) -> State:
+    """Return the state; with `at`, how the metrics stand at that commit instead of the tip."""
+    return state_and_sizes(derivation, at)[0]
+
+
+def state_and_sizes(derivation: Derivation, at: str | None = None) -> tuple[State, StepSizes]:
+    """Return `state_of`, and the sizes of the incidents."""
     place = len(derivation.line.commits) - 1 if at is None else derivation.place(at)
-    listed = listed or build(derivation)
+    incidents, gone, sizes = _incidents(derivation)
     measured = Counter(p for t in derivation.tasks.values() for p in t.ended_well[1].tolist())
     everywhere = set(derivation.ledger.commits_with_trials())
-    return State(
+    state = State(
         tip=derivation.line.tip.sha,
-        incidents=listed.incidents,
+        incidents=incidents,
         changes=tuple(_changes(derivation)),
         doubts=tuple(_doubts(derivation)),
         pinned=tuple(_pinned(derivation)),
-        standings=tuple(standings.at(derivation, place, listed.incidents)),
+        standings=tuple(standings.at(derivation, place, incidents)),
         noise=tuple(_noise(derivation)),
-        gone=listed.gone,
+        gone=gone,
         signed=tuple(derivation.signed.commits()),
         metrics=len(derivation.histories),
         trials_at={derivation.sha(place): trials for place, trials in measured.items()},
         aside=len(everywhere - derivation.line.places.keys()),
         environments=len({c.environment for t in derivation.tasks.values() for c in t.chains}),
     )
+    return state, sizes
 
 
 def _changes(derivation: Derivation) -> Iterable[LevelChange]:

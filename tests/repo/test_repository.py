@@ -178,6 +178,14 @@ def test_branches_with_odd_names_are_revisions(tmp_path: Path, git: Git) -> None
     assert repository.resolve(":/commit b").sha == ids["b"]
 
 
+def test_of_named_commits_those_that_are_here_are_known(tmp_path: Path) -> None:
+    ids = create(tmp_path / "r", LINE)
+    repository = Repository.open(tmp_path / "r")
+    known = repository.known([ids["c"], "f" * 40, ids["a"]])
+    assert [(c.sha, c.subject) for c in known] == [(ids[n], f"commit {n}") for n in "ca"]
+    assert repository.known([]) == []
+
+
 def test_commits_of_any_bytes_are_read(tmp_path: Path, git: Git) -> None:
     create(tmp_path / "r", LINE)
     root = tmp_path / "r"
