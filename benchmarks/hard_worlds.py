@@ -429,8 +429,8 @@ class ScriptedBench(Bench):
         unused: Any = None
         folder = ledger.folder
         setup = Setup(
-            Checkouts(case.range.repository), unused, folder, folder, unused, unused, unused, {},
-            "host", case.world.why, random=Random(int(case.random.integers(2**32))),
+            Checkouts(case.range.repository), unused, unused, folder, folder, unused, unused,
+            unused, {}, "host", case.world.why, random=Random(int(case.random.integers(2**32))),
         )  # fmt: skip
         bases = {TASK.name: Installation(ENVIRONMENT, sys.executable)}
         lock = DeviceLock("cpu", folder=folder, label="a benchmark")

@@ -180,12 +180,12 @@ def bisect(
                 if prove and any(report.named for report in answer.reports):
                     progress.say("training the bad end without the named commit")
                     noise = memory.read(session.repository, session.ledger)
-                    answer = bisection.proved(bench, session.config, answer, noise)
+                    answer = bisection.proved(bench, answer, noise)
                 guilty = []
                 if hunks and answer.named:
                     progress.say("training parts of the named commit")
                     noise = memory.read(session.repository, session.ledger)
-                    guilty = bisection.inside(bench, session.config, answer, noise)
+                    guilty = bisection.inside(bench, answer, noise)
         tip = memory.tip_of(session.repository, history.bad)
         state = record_state(session, "bisect", tip)
         draw = verbs.drawer(context.obj)

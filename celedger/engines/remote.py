@@ -24,7 +24,7 @@ def send_out(bench: Bench, config: Config, tasks: Sequence[Task], cluster: Clust
         ulid=bench.new_ulid(),
         repository=hashlib.sha256(name.encode(errors="surrogateescape")).hexdigest()[:16],
         tip=repository.resolve("HEAD").sha, tasks=tuple(tasks),
-        device=cluster.device(config.device), sandbox=setup.sandbox, why=setup.why,
+        device=cluster.device(config.device), sandbox=setup.config.sandbox, why=setup.why,
     )  # fmt: skip
     remote = RemoteBench(bench.station)
     remote.pool = head = Head(remote, cluster, question)

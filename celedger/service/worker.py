@@ -404,7 +404,7 @@ def _bisect(
         limits = bisection.Limits(budget=budget, sign=session.config.engine == "local")
         metrics = [name] if name else []
         answer = bisection.bisect_many(bench, history, [task], metrics, limits, others=others)
-        report = bisection.proved(bench, session.config, answer, state).reports[0]
+        report = bisection.proved(bench, answer, state).reports[0]
     except NotAllowed:
         raise
     except CeledgerError as error:

@@ -100,10 +100,11 @@ def chosen_bench(
         if task.venv or task.whole:
             lack = "the requirements of each commit" if task.venv else "the files of another trial"
             raise UsageError(f"{task.name} needs {lack}, which are here only", "--engine local")
-    local_config = replace(config, device="cpu")  # this machine needs none
     bench = workplace.local_bench(
-        repository, ledger, local_config, suite, tasks, gate=gate, **options
-    )
+        repository, ledger, config, suite, tasks, gate=gate,
+        device_name="cpu",  # this machine needs none
+        **options,
+    )  # fmt: skip
     connect = engine.load()
     remote = connect(bench, config, tasks)
     assert isinstance(remote, Bench)

@@ -16,6 +16,7 @@ from random import Random, SystemRandom
 from typing import Any
 
 from celedger.base import files
+from celedger.base.config import Config
 from celedger.base.errors import CannotJudge, MachineError, explained
 from celedger.base.model import Commit, Environment, OutcomeKind, Purpose, Task
 from celedger.ledger import Ledger
@@ -41,6 +42,7 @@ class Setup:
     """The values that all trials of one command share, whichever worker runs them."""
 
     checkouts: Checkouts
+    config: Config
     suite: Suite
     suite_files: Path  # the suite's snapshot
     child: Path
@@ -52,7 +54,6 @@ class Setup:
     why: Purpose = Purpose.RUN
     now: Callable[[], float] = time.time
     random: Random = field(default_factory=SystemRandom)
-    sandbox: bool = False  # for all tasks, whatever the suite declares
 
     @property
     def repository(self) -> Repository:
@@ -298,7 +299,7 @@ class Station:
     def writable(self, task: Task, *others: Path) -> tuple[Path, ...]:
         """Return where a task in the sandbox may write besides its checkout; () without a
         sandbox."""
-        return (self.tree, *others) if self.setup.sandbox or task.sandbox else ()
+        return (self.tree, *others) if self.setup.config.sandbox or task.sandbox else ()
 
     def forker(
         self, task: Task, python: str, argv: Sequence[str], env: Mapping[str, str]

@@ -80,6 +80,7 @@ def local_bench(
     commit: str | None = None,
     tell: Callable[[str], None] = lambda _: None,
     together: bool = False,
+    device_name: str | None = None,
 ) -> Bench:
     """Return a bench on which the given tasks can run, `together` on several workers if the
     settings ask for them.
@@ -87,10 +88,10 @@ def local_bench(
     Nothing is checked out or locked before the first trial. Raises MachineError if an interpreter
     or device does not exist, NotAllowed if the gate does not allow these tasks to start (with the
     requirements of a `commit`). `tell` gets a line that names what is new since the last
-    approval.
+    approval. `device_name`: instead of the settings' one.
     """
     _check_machine(repository, config, tasks)
-    device, device_lock = _device(config.device, f"{label} in {repository.root}")
+    device, device_lock = _device(device_name or config.device, f"{label} in {repository.root}")
     interpreters = interpreters_of(repository, tasks)
     base = scrubbed(os.environ)
     starts = permission_requests.of_suite(repository, suite, tasks, interpreters, commit)
@@ -111,13 +112,13 @@ def local_bench(
     child = child_copy(repository.state_dir / "child")
     copy = suites.snapshot(suite.folder, hash_of(suite.files), repository.state_dir / "suites")
     setup = Setup(
-        Checkouts(repository), suite, copy, child, gate,
+        Checkouts(repository), config, suite, copy, child, gate,
         Builds(repository, builds, caches, config.cache_limit),
         Venvs(
             repository, venvs, caches, config.cache_limit, base, described,
             partial(_review, repository, gate),
         ),
-        base, socket.gethostname(), why, sandbox=config.sandbox,
+        base, socket.gethostname(), why,
     )  # fmt: skip
     bench = Bench(
         Station(setup, ledger, bases, device, device_lock, setup.launchers(), listen=listen)

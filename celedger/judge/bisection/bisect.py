@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
-from celedger.base.config import Config
 from celedger.base.errors import CannotJudge, command
 from celedger.base.model import Commit, Kind, Metric, Task, TrialRecord
 from celedger.judge.bisection.bisect_report import Report, rehearsed
@@ -122,7 +121,7 @@ class Answer:
         return not self.refused and all(report.named for report in self.reports)
 
 
-def proved(bench: Bench, config: Config, answer: Answer, state: State) -> Answer:
+def proved(bench: Bench, answer: Answer, state: State) -> Answer:
     """Return an answer whose named commits were reverted at the bad end and trained: each is
     proved, or taken back. `state` tells the noise."""
     reports = []
@@ -130,13 +129,13 @@ def proved(bench: Bench, config: Config, answer: Answer, state: State) -> Answer
         if report.named and report.rehearsal is None:
             (task,) = choose_tasks(bench.suite, [report.task])
             noise = state.noise_of(report.suite, report.task, report.metric)
-            done = rehearse(bench, config, report, task, noise)
+            done = rehearse(bench, report, task, noise)
             report = rehearsed(bench.ledger, report, done, bench.new_ulid(), bench.setup.now())
         reports.append(report)
     return replace(answer, reports=tuple(reports))
 
 
-def inside(bench: Bench, config: Config, answer: Answer, state: State) -> list[GuiltyHunks]:
+def inside(bench: Bench, answer: Answer, state: State) -> list[GuiltyHunks]:
     """Search inside the commits that an answer names. What an explanation said of one in the ledger
     is asked first."""
     answers = []
@@ -145,7 +144,7 @@ def inside(bench: Bench, config: Config, answer: Answer, state: State) -> list[G
             (task,) = choose_tasks(bench.suite, [report.task])
             noise = state.noise_of(report.suite, report.task, report.metric)
             places = explained_places(bench.ledger.findings(report.culprits[0].sha), report.task)
-            answers.append(guilty_hunks(bench, config, report, task, noise, places))
+            answers.append(guilty_hunks(bench, report, task, noise, places))
     return answers
 
 

@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from celedger.base.config import Config
 from celedger.base.errors import CannotJudge
 from celedger.base.model import CLOCKED, FindingRecord, Task, TrialRecord
 from celedger.judge.bisection.bisect_report import Rehearsal, Report
@@ -71,24 +70,21 @@ def share_restored(
 
 
 @contextmanager
-def apart(
-    bench: Bench, config: Config, task: Task, commits: Sequence[str]
-) -> Iterator[tuple[Ledger, Bench]]:
+def apart(bench: Bench, task: Task, commits: Sequence[str]) -> Iterator[tuple[Ledger, Bench]]:
     """Yield the ledger of synthetic revisions, with the trials of some commits (hashes) whose
     results they may re-use, and a bench on this machine that measures them."""
     store = ObjectStore(bench.repository)
     with Ledger.open(store.folder / synthetic.LEDGER, create=True) as own:
         own.take_trials(bench.ledger, commits)
+        setup = bench.setup
         with local_bench(
-            store.repository, own, config, bench.suite, [task], gate=bench.setup.gate,
-            why=bench.setup.why, label="celedger bisect", listen=bench.station.listen,
+            store.repository, own, setup.config, setup.suite, [task], gate=setup.gate,
+            why=setup.why, label="celedger bisect", listen=bench.station.listen,
         ) as beside:  # fmt: skip
             yield own, beside
 
 
-def rehearse(
-    bench: Bench, config: Config, report: Report, task: Task, noise: MetricNoise | None
-) -> Rehearsal:
+def rehearse(bench: Bench, report: Report, task: Task, noise: MetricNoise | None) -> Rehearsal:
     """Train the bad end of a bisect without the commit that its report names, with the seeds that
     the bad end has; for speed and memory the bad end itself beside it, since the machine may have
     changed. Runs on this machine, in a repository and a ledger of synthetic revisions."""
@@ -103,7 +99,7 @@ def rehearse(
         return replace(nothing, why=f"{culprit.sha[:10]} is undone at {bad.sha[:10]}")
     metric = task.metric(report.metric) if report.metric else None
     is_clocked = metric is not None and metric.kind in CLOCKED
-    with apart(bench, config, task, [bad.sha, *culprit.parents]) as (own, beside):
+    with apart(bench, task, [bad.sha, *culprit.parents]) as (own, beside):
         beside.station.hold_environment(bad.sha, [task])
         environment = beside.place(bad.sha, task).environment.fingerprint
         there = ledger.trials(commit=bad.sha, recipe=task.recipe, environment=environment)
@@ -168,7 +164,6 @@ class GuiltyHunks:
 
 def guilty_hunks(
     bench: Bench,
-    config: Config,
     report: Report,
     task: Task,
     noise: MetricNoise | None,
@@ -181,7 +176,7 @@ def guilty_hunks(
         raise CannotJudge(f"{culprit.sha[:10]} has no parent to compare with")
     parts = CommitParts(bench.repository, culprit)
     number = _seeds(report, noise)
-    with apart(bench, config, task, [culprit.parents[0], culprit.sha]) as (own, beside):
+    with apart(bench, task, [culprit.parents[0], culprit.sha]) as (own, beside):
         beside.station.hold_environment(report.bad.sha, [task])
 
         def has_effect(chosen: frozenset[int]) -> bool | None:
