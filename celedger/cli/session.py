@@ -242,8 +242,8 @@ def diagnosing(
         try:
             with open_bench(session, verb, tasks) as (bench, chosen):
                 yield Looking(
-                    session.repository, session.config, session.ledger, session.gate, warn, bench,
-                    chosen, folder, time.time(), sides,
+                    session.repository, session.config, session.ledger, session.gate, session.tell,
+                    bench, chosen, folder, time.time(), sides,
                 )  # fmt: skip
         except CannotJudge:
             failed = any(folder.rglob("log.txt"))
