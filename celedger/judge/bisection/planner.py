@@ -60,9 +60,7 @@ class Limits:
 class SearchStep:
     """One trial of the search as it looked just after it."""
 
-    position: int
     commit: Commit
-    record: TrialRecord
     posterior: firstbad.Posterior
     number: int
     metric: str = ""  # whose posterior it is, where several are searched at once
@@ -400,7 +398,7 @@ class Search:
         for track in self.tracks:
             track.steps.append(at)
         name = first.symptom.name if len(self.tracks) > 1 else ""
-        return SearchStep(at, commit, record, first.posterior, len(self._spent), name)
+        return SearchStep(commit, first.posterior, len(self._spent), name)
 
     def _update(self) -> None:
         for track in self.tracks:
