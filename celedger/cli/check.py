@@ -122,17 +122,15 @@ def _measure(
     whether every trial was measured."""
     from celedger.base.model import Purpose
     from celedger.cli.progress import Progress
-    from celedger.judge import memory
     from celedger.trial.workplace import lacking
 
-    tip = memory.tip_of(session.repository, commit)
     most = session.config.max_reruns if budget is None else budget
     with open_bench(
         session, "check", names, why=Purpose.CHECK, together=True, suite=suite
     ) as (bench, tasks):  # fmt: skip
         needs = lacking(bench, [commit], tasks)
         state, _ = measure(
-            session, bench, commit, tasks, needs, job="check", tip=tip, say=note, most=most,
+            session, bench, commit, tasks, needs, job="check", say=note, most=most,
             watch=Progress, speed_too=False,
         )  # fmt: skip
         complete = not lacking(bench, [commit], tasks)

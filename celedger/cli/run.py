@@ -123,8 +123,7 @@ def run(
                 return _list(needs, budget)
             _say_if_none(needs, "; --force runs them again")
             state, records = measure(
-                session, bench, newest, tasks, needs, job="run",
-                tip=memory.tip_of(repository, newest), watch=Progress,
+                session, bench, newest, tasks, needs, job="run", watch=Progress,
                 diagnose=lambda words: verbs.answer_if_installed(words, context.obj),
                 leaves_out=budget,
             )  # fmt: skip
@@ -336,7 +335,6 @@ def noise(
     """
     from celedger.base.model import Purpose
     from celedger.cli.progress import Progress
-    from celedger.judge import memory
     from celedger.trial.workplace import in_turns
     from celedger.views.noise import NoiseList, TaskNoise
 
@@ -345,10 +343,7 @@ def noise(
         with open_bench(session, "noise", task, why=Purpose.NOISE) as (bench, tasks):
             needs = in_turns(bench, at, tasks, seeds=seeds, repeats=repeats)
             _say_if_none(needs)
-            tip = memory.tip_of(session.repository, at)
-            state, ran = measure(
-                session, bench, at, tasks, needs, job="noise", tip=tip, watch=Progress
-            )
+            state, ran = measure(session, bench, at, tasks, needs, job="noise", watch=Progress)
         name, ledger = bench.suite.name, session.ledger
         options.answer(
             NoiseList([TaskNoise.of(ledger, name, task.name, state) for task in tasks]), json

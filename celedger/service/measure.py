@@ -108,7 +108,7 @@ def measure(
     needs: Sequence[Need],
     *,
     job: str,
-    tip: str,
+    tip: str = "",
     say: Callable[[str], None] | None = None,
     most: int = 0,
     watch: Watch | None = None,
@@ -121,7 +121,8 @@ def measure(
     Args:
         needs: What the ledger lacks, `workplace.lacking` for one.
         job: What asks, as `memory.record` takes it.
-        tip: The commit (a hash) on whose line the commit is judged.
+        tip: The commit (a hash) on whose line the commit is judged [default: HEAD, where its line
+            has the commit].
         say: Gets a line for each extra trial, which says why [default: as `session.tell`].
         diagnose: Runs a verb and returns its answer. Without it, no task is checked before its
             first trial.
@@ -132,6 +133,7 @@ def measure(
     if diagnose is not None and bench.suite.preflight.before_first:
         _preflight(bench, commit, needs, diagnose, session.tell)
     repository, ledger = session.repository, session.ledger
+    tip = tip or memory.tip_of(repository, commit)
     question = (tip, commit.sha, *(task.recipe for task in tasks))
     is_settled = most > 0 and not needs and memory.is_settled(repository, ledger, question)
     if most and not is_settled:
