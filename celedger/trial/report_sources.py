@@ -22,6 +22,8 @@ CHUNK = 1 << 18  # bytes read at once
 LONGEST_LINE = 1 << 16  # bytes; the rest of a longer one is ignored
 LONGEST = 1 << 26  # bytes a record; images are skipped, and a longer record is no event
 _LINE_ENDS = re.compile(rb"[\r\n]")  # progress bars return the carriage instead of feeding a line
+# Where tqdm's bar ends, `[02:46<63:54:23,  2.30s/it]`: what is printed next continues that line.
+_BAR = re.compile(rb"\[[\d:]+<[\d:?]+,[^]\r\n]{,500}\]")
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")  # colours may separate a name and its number
 _HEAD, _FOOT = 12, 4  # bytes before and after a record: its length, and checksums
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types
@@ -46,7 +48,8 @@ class Printed:
         included."""
         results: list[EpochReport] = []
         while piece := self._piece():
-            *lines, self._tail = _LINE_ENDS.split(self._tail + piece)
+            text = _BAR.sub(rb"\g<0>\n", self._tail + piece)
+            *lines, self._tail = _LINE_ENDS.split(text)
             self._tail = self._tail[:LONGEST_LINE]
             results += [report for line in lines for report in self._line(line)]
             if not end:

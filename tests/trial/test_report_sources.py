@@ -52,6 +52,22 @@ def test_fractions_of_an_epoch_belong_to_the_one_they_end_in(tmp_path: Path) -> 
     assert said(tmp_path / "log", log, pattern) == [(1, {"loss": 2.0}), (2, {"loss": 1.0})]
 
 
+def test_what_is_printed_after_a_progress_bar_begins_a_line(tmp_path: Path) -> None:
+    """As train_copy.py of x-transformers prints: each tenth second tqdm leaves its bar before."""
+    log = (
+        "0: 2.8\n\rtraining:   0%|          | 1/100000 [02:46<63:54:23,  2.30s/it]1: 2.7\n"
+        "\r  0%|    | 2/? [00:01<?, ?it/s, loss=2.6]2: 2.5\n3: 2.4\n"
+    )
+    patterns = (r"^(?P<epoch>\d+): (?P<val_loss>\S+)", r"loss=(?P<loss>[\d.]+)")
+    whole = said(tmp_path / "log", log, *patterns)
+    assert whole == [
+        (0, {"val_loss": 2.8}),
+        (1, {"val_loss": 2.7, "loss": 2.6}),
+        (2, {"val_loss": 2.5}),
+        (3, {"val_loss": 2.4}),
+    ]
+
+
 def test_what_is_no_number_is_counted_and_an_absent_log_is_empty(tmp_path: Path) -> None:
     source = Printed(tmp_path / "log", ["loss=(?P<loss>.*)"])
     assert source.read(end=True) == []
