@@ -141,7 +141,10 @@ class ExtraTrials:
         """Return the trial that tells most; HEAD where a gate could say nothing, since the noise of
         a metric is not known: a few repeats tell it for good."""
         histories = {key: now.histories[key] for key in self._declared(now)}
-        if (wanted := next_trial(histories, now.derived, plan, now.contrasts)) is not None:
+        own_task = now.tasks[self.task.suite, self.task.name]
+        floors = {key: metric.floor_at for key, metric in own_task.metrics.items()}
+        wanted = next_trial(histories, now.derived, plan, now.contrasts, floors)
+        if wanted is not None:
             return wanted
         for key, history in histories.items():
             if history.nodes and not history.knows_noise:

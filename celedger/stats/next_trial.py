@@ -13,7 +13,7 @@ from enum import StrEnum
 from celedger.base.model import IncidentState
 from celedger.stats.course import MetricHistory, MetricKey, Node, Step, StepIncident, StepKind
 from celedger.stats.incidents import Derived
-from celedger.stats.line_steps import DOUBT, overlap
+from celedger.stats.line_steps import DOUBT, Floors, overlap
 from celedger.stats.mends import CLOSED, KEPT, ONE_SIDED, OPEN
 from celedger.stats.sessions import MOST, Contrast, RiseVerdict
 
@@ -122,8 +122,10 @@ def next_trial(
     derived: Derived,
     job: Job,
     contrasts: Sequence[Contrast] = (),
+    floors: Floors | None = None,
 ) -> Wanted | None:
-    """Return the trial that tells most, None if nothing that one could settle is in doubt.
+    """Return the trial that tells most, None if nothing that one could settle is in doubt. A step
+    that is within its floor is in no doubt that matters.
 
     Call it after each trial with what is known then.
     """
@@ -132,7 +134,7 @@ def next_trial(
     asking: Sequence[Callable[[], Wanted | None]] = (
         lambda: _at_start(histories, job),
         lambda: _risen(histories, derived, job, contrasts),
-        lambda: _doubt(histories, derived, job),
+        lambda: _doubt(histories, derived, job, floors or {}),
         lambda: _whose_mend(histories, derived, job),
     )
     return next((wanted for ask in asking if (wanted := ask()) is not None), None)
@@ -211,7 +213,7 @@ def _is_lower(history: MetricHistory, job: Job, rise: Step) -> bool:
 
 
 def _doubt(
-    histories: Mapping[MetricKey, MetricHistory], derived: Derived, job: Job
+    histories: Mapping[MetricKey, MetricHistory], derived: Derived, job: Job, floors: Floors
 ) -> Wanted | None:
     """Return the trial for the newest step of this chain that is the most in doubt."""
     is_open = {key for key, step in derived.suspected if step.probability >= KEPT}
@@ -226,6 +228,8 @@ def _doubt(
         for key, history in sorted(histories.items())
         for step in _doubted(history, job, is_open=key in is_open)
         if not _is_told(derived, key, step)
+        if not (history.knows_noise and key in floors)
+        or abs(step.size) + ONE_SIDED * step.error > floors[key](step.before)
     ]
     if not doubts:
         return None

@@ -99,6 +99,16 @@ def test_a_doubt_asks_for_the_side_with_fewer_trials() -> None:
     assert wanted(recent, PLAIN) == Wanted(58, LOSS, Why.BESIDE, HEAD)
 
 
+def test_a_step_within_its_floor_asks_for_nothing() -> None:
+    """Twenty bytes a step more, of a floor of 1,024: no trial could make them count."""
+    lives = {LOSS: history(doubt())}
+    derived = derive(lives, [], floors=NO_FLOOR)
+    assert next_trial(lives, derived, PLAIN, floors={LOSS: lambda _: 20.0}) is None
+    assert next_trial(lives, derived, PLAIN, floors={LOSS: lambda _: 8.0}) is not None
+    unknown = {LOSS: history(doubt(), noise=replace(NOISE, freedom=0.0))}
+    assert next_trial(unknown, derived, PLAIN, floors={LOSS: lambda _: 20.0}) is not None
+
+
 def test_a_doubted_revert_asks_for_the_risen_commit_in_turns() -> None:
     """Many trials of HEAD do not tell that those of the risen commit are no outliers."""
     rise, fall = (step(p, size=s, before=b, probability=0.97)
