@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,8 +18,14 @@ from conftest import UNCOMPILED, Done, Project, git, make_project, matrix_after
 from lab.conftest import Answered
 
 from celedger.base.model import Commit
-from celedger.lab.diagnose.same import quick_or_last
-from celedger.lab.diagnose.signature import Signature, first_difference
+from celedger.lab.diagnose.same import Signatures, quick_or_last
+from celedger.lab.diagnose.signature import (
+    SHORT,
+    STEPS,
+    Scheme,
+    Signature,
+    first_difference,
+)
 from celedger.system.warm import LAUNCHERS, end_kept, kept
 
 SUITE = """\
@@ -208,7 +215,20 @@ def test_what_does_not_repeat_tells_nothing(tmp_path: Path) -> None:
     done = own.run("same", "fit")
     end_kept(launchers(own))
     assert done.status == 125
-    assert "fit: does not repeat its own bits (step 1, the first weights): nothing can" in done.out
+    says = "does not repeat its own bits (step 1, the first weights): nothing can be told, until"
+    assert f"fit: {says} the training sets its seed" in done.out
+
+
+@pytest.mark.parametrize(("step", "scheme"), [(1.06, STEPS), (0.07, SHORT), (None, SHORT)])
+def test_slow_steps_are_five_from_the_first_signature_on(
+    step: float | None, scheme: Scheme
+) -> None:
+    """A short signature of x-transformers' train_copy.py took a minute: 24 steps of 1.06 s."""
+    known = [SimpleNamespace(value=step)] if step is not None else []
+    ledger: Any = SimpleNamespace(signatures=lambda **_: [], summaries=lambda *_, **__: known)
+    task: Any = SimpleNamespace(name="copy", suite="first")
+    bench: Any = None
+    assert Signatures(bench, ledger, task, 0, Path()).scheme() == scheme
 
 
 @pytest.mark.matrix

@@ -138,9 +138,33 @@ def test_a_training_without_torch_runs_once_to_say_so(project: Project) -> None:
     project.commit("two", {"other.py": "1\n"})
     first = project.run("same", "HEAD~1..HEAD", "plain")
     assert (first.status, "no training step of torch" in first.out) == (125, True), first.err
-    (mark,) = (project.root / ".git" / "celedger" / "no-torch").iterdir()
+    (mark,) = (project.root / ".git" / "celedger" / "unsigned").iterdir()
     written = mark.stat().st_mtime_ns
     again = project.run("same", "HEAD~1..HEAD", "plain", "--json")
     (task,) = json.loads(again.out)["tasks"]
     assert task["commits"][0]["problem"] == "no training step of torch was seen"
     assert mark.stat().st_mtime_ns == written
+
+
+def test_bits_that_do_not_repeat_are_not_tried_again_until_the_script_changes(
+    project: Project,
+) -> None:
+    """Two signatures at each merge of a training that draws its weights anew told nothing."""
+    seed = "torch.manual_seed("
+    unseeded = FIT.replace(seed, "int(")
+    assert unseeded != FIT
+    first = project.commit("unseeded", {"fit.py": unseeded})
+    second = project.commit("other", {"other.py": "1\n"})
+
+    def logged(old: str, new: str) -> Any:
+        done = project.run("same", f"{old}..{new}", "fit", "--json")
+        return json.loads(done.out)["tasks"][0]["commits"]
+
+    problem = "does not repeat its own bits"
+    assert [each["problem"] for each in logged(first, second)] == [problem]
+    (mark,) = (project.root / ".git" / "celedger" / "unsigned").iterdir()
+    mark.write_text("told, not tried")
+    assert [each["problem"] for each in logged(first, second)] == ["told, not tried"]
+    seeded = project.commit("seeded", {"fit.py": FIT})
+    last = project.commit("another", {"other.py": "2\n"})
+    assert [each["bits"] for each in logged(seeded, last)] == ["equal", "equal"]

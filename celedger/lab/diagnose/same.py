@@ -105,7 +105,9 @@ class Signatures:
         """Return what to look at where nobody says: more than the first steps, if that is quick."""
         newest = self._newest()
         if newest is None:
-            return SHORT
+            task = self.task
+            rows = self.ledger.summaries(task.name, "step_cpu_time", suite=task.suite)
+            return STEPS if rows and rows[-1].value * SHORT.steps > QUICK else SHORT
         used = json.loads(newest.key).get("scheme")
         known = (scheme for scheme in SCHEMES if str(scheme) == used)
         return STEPS if newest.seconds > QUICK else next(known, SHORT)
@@ -126,8 +128,11 @@ class Signatures:
         if self._reads_the_same(a, b):
             text = "nothing that it reads has changed"
             return TaskSameness(self.task.name, Sameness.SAME, message=text)
-        if not self.bench.setup.gate.attended and self.no_torch_mark(a).exists():
-            return self._unsigned(a, Signature(str(scheme), ()))
+        if not self.bench.setup.gate.attended and (problem := self.known_problem(a)):
+            if problem != _NO_REPEAT:
+                return self._unsigned(a, Signature(str(scheme), ()))
+            text = f"{problem}: nothing can be told"
+            return TaskSameness(self.task.name, Sameness.UNREPEATABLE, message=text)
         first = stored = self.stored(a, scheme)
         if first is None:
             scheme, first = signed(partial(self.sign, a), scheme)
@@ -206,11 +211,25 @@ class Signatures:
         }  # fmt: skip
         return json.dumps(parts, sort_keys=True)
 
-    def no_torch_mark(self, commit: Commit) -> Path:
-        """Return the file that says that this training has no step of torch: it would run to its
-        end to say so again. May be deleted at any time."""
-        name = hashlib.sha256(self.key(commit, "").encode()).hexdigest()[:16]
-        return self.bench.repository.state_dir / "no-torch" / name
+    def _mark(self, commit: Commit) -> Path:
+        """Return the file that says why no commit with these scripts can be signed: the training
+        would run to its end, or five steps twice, to say so again. May be deleted at any time."""
+        words = [word for command in self.task.commands for word in command.template]
+        named = [word.removeprefix("{tree}/") for word in words if word.endswith(".py")]
+        scripts = self.bench.repository.matching(commit.sha, named)
+        text = self.key(commit, json.dumps(scripts, sort_keys=True))
+        name = hashlib.sha256(text.encode()).hexdigest()[:16]
+        return self.bench.repository.state_dir / "unsigned" / name
+
+    def known_problem(self, commit: Commit) -> str:
+        """Return why this commit cannot be signed, "" where that is not known."""
+        with suppress(OSError):
+            return self._mark(commit).read_text()
+        return ""
+
+    def keep_problem(self, commit: Commit, problem: str) -> None:
+        with suppress(OSError):
+            files.replace(self._mark(commit), problem.encode())
 
     def stored(self, commit: Commit, scheme: Scheme) -> Signature | None:
         """Return the signature that the ledger has; None for none, and for two that differ."""
@@ -265,9 +284,8 @@ def log(
     is yielded where that does not repeat its own bits."""
     before: Signature | None = None
     for commit in commits:
-        mark = signatures.no_torch_mark(commit)
-        if mark.exists():
-            yield LoggedCommit(commit, problem=_NO_TORCH)
+        if problem := signatures.known_problem(commit):
+            yield LoggedCommit(commit, problem=problem)
             return
         signature = signatures.stored(commit, scheme)
         if signature is None:
@@ -277,6 +295,7 @@ def log(
                     if not signatures.are_known_to_repeat(commit, scheme):
                         again = signatures.sign(commit, scheme)
                         if first_difference(signature, again) is not None:
+                            signatures.keep_problem(commit, _NO_REPEAT)
                             yield LoggedCommit(commit, problem=_NO_REPEAT)
                             return
                 else:
@@ -286,8 +305,7 @@ def log(
                 continue
             if signature.problem or not signature.count:
                 if not signature.problem:
-                    with suppress(OSError):
-                        files.replace(mark, b"")
+                    signatures.keep_problem(commit, _NO_TORCH)
                 yield LoggedCommit(commit, problem=signature.problem or _NO_TORCH)
                 continue
             signatures.keep(commit, signature)

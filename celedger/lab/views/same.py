@@ -46,7 +46,8 @@ def _sentence(answer: TaskSameness, difference: Difference) -> str:
     step = f"step {difference.step}" if difference.step else "the report on"
     if answer.kind is Sameness.UNREPEATABLE:
         where = f"({step}, {difference.name})" if difference.step else f"({difference.name})"
-        return f"does not repeat its own bits {where}: nothing can be told"
+        unseeded = ", until the training sets its seed" * (difference.part == "init")
+        return f"does not repeat its own bits {where}: nothing can be told{unseeded}"
     rank = f" of {difference.rank}" if difference.rank else ""
     if answer.kind is Sameness.ROUNDING:
         at = f"from step {difference.step}{rank}, first in" if difference.step else "in"
