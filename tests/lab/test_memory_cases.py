@@ -59,6 +59,14 @@ def test_what_keeps_tensors_is_named_beside_what_makes_them(
     assert leak_text(leak).endswith("kept in history")
 
 
+def test_what_a_module_keeps_is_named_by_its_class_and_attribute(server: TrainingServer) -> None:
+    """In x-transformers it was `a list of 66`, and the alert said that something piles up."""
+    (leak,) = leaks(
+        server, "net.kept = getattr(net, 'kept', []); net.kept.append(out.detach() + 1)"
+    )
+    assert (leak["kind"], leak["keeper"]) == ("tensors", "Sequential.kept")
+
+
 def test_evaluation_after_a_call_for_a_plot_is_evaluation(server: TrainingServer) -> None:
     """It was counted as the peak of a training step."""
     evaluation = "if step % 10 == 9:\n        with torch.no_grad(): net(torch.randn(4096, 8))"

@@ -370,17 +370,28 @@ def _sizes(groups: Mapping[Maker, Sequence[Storage]]) -> dict[Maker, int]:
 
 def _keeper(kept: Any, objects: list[Any]) -> str:
     """Return the variable of the script whose container holds an object, itself or in a tuple or
-    dictionary of its own, or the kind of container; empty where none does. `objects`: a list that
-    does not count."""
+    dictionary of its own, else the attribute `AutoregressiveWrapper.history` or the kind of
+    container; empty where none does. `objects`: a list that does not count."""
     kinds = (list, set, deque), (tuple,), (dict,)  # an object's own dictionary last
     holders = [
         one for kind in kinds for one in gc.get_referrers(kept)
         if isinstance(one, kind) and one is not objects
     ]  # fmt: skip
     names = expressions(holders)
-    named = next((names[id(one)] for one in holders if id(one) in names), "")
+    if named := next((names[id(one)] for one in holders if id(one) in names), ""):
+        return re.sub(r"(\[\d+\])+$", "", named)
     texts = (f"a {type(one).__name__} of {len(one)}" for one in holders)
-    return re.sub(r"(\[\d+\])+$", "", named) or next(texts, "")
+    return next(filter(None, map(_attribute, holders)), "") or next(texts, "")
+
+
+def _attribute(container: Any) -> str:
+    """Return `Class.name` of the module whose attribute a container is; "" for none."""
+    for variables in gc.get_referrers(container):
+        for owner in gc.get_referrers(variables) if type(variables) is dict else ():
+            if isinstance(owner, nn.Module):  # whose variables are this dictionary
+                name = next((n for n, value in variables.items() if value is container), None)
+                return f"{type(owner).__name__}.{name}"
+    return ""
 
 
 def storage_of(tensor: Tensor) -> Any:

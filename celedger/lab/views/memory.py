@@ -109,8 +109,7 @@ def difference_headline(document: Document) -> str:
         if before and abs(grown / before) >= PEAK_FLOOR:
             part = f"{relative(grown, before)} of {size(before)}"
             changes.append(f"the peak of {PEAKS[name]} is {_grown(grown)} ({part})")
-    if document["new_leaks"]:
-        changes.append("something piles up that did not")
+    changes += map(leak_text, document["new_leaks"][:1])
     word = "smaller" if changes else "no difference"
     if document["verdict"] == "larger":
         word = "larger"
