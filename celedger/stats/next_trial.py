@@ -185,7 +185,7 @@ def _risen(
             for s in history.steps
             if s.size > max(rise.size / 2, ONE_SIDED * s.error)
         )
-        if stands or not _is_lower(history, job, rise) or _is_told(derived, key, rise):
+        if stands or not _is_lower(history, job, rise) or _is_told(histories, derived, key, rise):
             continue
         beside = [c for c in contrasts if (c.key, c.old, c.new) == (key, risen, job.head)]
         if any(c.verdict(rise.size, rise.error) is not RiseVerdict.UNSETTLED for c in beside):
@@ -227,7 +227,7 @@ def _doubt(
         (abs(step.probability - 0.5), key, step)
         for key, history in sorted(histories.items())
         for step in _doubted(history, job, is_open=key in is_open)
-        if not _is_told(derived, key, step)
+        if not _is_told(histories, derived, key, step)
         if not (history.knows_noise and key in floors)
         or abs(step.size) + ONE_SIDED * step.error > floors[key](step.before)
     ]
@@ -338,9 +338,11 @@ def _is_about(incident: StepIncident, key: MetricKey, step: Step) -> bool:
     return key in incident.shares and incident.first <= step.last and step.first <= incident.last
 
 
-def _is_told(derived: Derived, key: MetricKey, step: Step) -> bool:
-    """Return True if another trial would change no line: another metric is sure already of what
-    this one doubts, or the rise is inside of a slow drift."""
+def _is_told(
+    histories: Mapping[MetricKey, MetricHistory], derived: Derived, key: MetricKey, step: Step
+) -> bool:
+    """Return True if another trial would change no line: another metric that may ask is sure
+    already of what this one doubts, or the rise is inside of a slow drift."""
     if step.size < 0:
         fall = derived.last_fall
         if fall is None or key not in fall.steps or not overlap(fall.steps[key], step):
@@ -352,7 +354,7 @@ def _is_told(derived: Derived, key: MetricKey, step: Step) -> bool:
         if i.state is not IncidentState.WITHDRAWN
         if i.first <= step.last and step.first <= i.last
         for k, share in i.shares.items()
-        if k != key or i.kind is StepKind.DRIFT
+        if k in histories and (k != key or i.kind is StepKind.DRIFT)
     )
 
 

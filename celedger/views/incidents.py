@@ -60,14 +60,14 @@ def also(incident: Incident) -> list[str]:
 
 
 def by_how_much(incident: Incident) -> str:
-    """Return `+29.8 %`, `+0.02`, `+29.8 %, +4.1 % left`, or what a failing task does."""
+    """Return `+29.8 %`, `+0.02`, `+29.8 % (+4.1 % left)`, or what a failing task does."""
     main = incident.main
     text = _failure(incident, main) or _amount(main)
     if main.left is None or not text:
         return text
     if main.left * main.change <= 0:
-        return f"{text}, now past the level before"
-    return f"{text}, {amount(main.left, main.before, unit=main.unit)} left"
+        return f"{text} (none of it left)"
+    return f"{text} ({amount(main.left, main.before, unit=main.unit)} left)"
 
 
 def _failure(incident: Incident, metric: IncidentMetric) -> str:
