@@ -37,6 +37,7 @@ from celedger.stats.history import trace
 from celedger.stats.incidents import Derived
 from celedger.stats.mends import KEPT
 from celedger.stats.sessions import Contrast, contrasts
+from celedger.trial.protocol import TELEMETRY
 
 NO_LONGER = 20
 """Commits at which other tasks of the suite were measured since, from which a task counts as
@@ -188,6 +189,7 @@ def _incidents(
         acts=acts,
         evidence=_evidence(line, tasks, histories),
         contrasts=beside,
+        undeclared={key for key, metric in metrics.items() if metric in TELEMETRY},
     )
     return derived, beside
 

@@ -8,7 +8,7 @@ short rises.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from celedger.base.model import IncidentState
@@ -78,6 +78,7 @@ def derive(
     acts: Acts | None = None,
     evidence: CommitEvidence | None = None,
     contrasts: Sequence[Contrast] = (),
+    undeclared: Collection[MetricKey] = (),
 ) -> Derived:
     """Derive every incident of a line from what was measured and said.
 
@@ -89,9 +90,11 @@ def derive(
             trials if the caller leaves the act out.
         evidence: What commits say of one another; None where it is not known.
         contrasts: Two commits in one session (`controls.contrasts`).
+        undeclared: The metrics that decide nothing: whether an incident of others is over is not
+            up to them.
     """
     line = LineSteps(histories, floors, acts or Acts(), contrasts, told)
-    put = _Assembly(line, told)
+    put = _Assembly(line, told, undeclared)
     loose = [(key, s) for key in line.steps for s in put.assign(key)]
     put.unite()
     put.part()
@@ -129,8 +132,11 @@ def _left(key: MetricKey, step: Step, mend: Mend | None) -> float | None:
 class _Assembly:
     """The causes of a line while they are put together of steps."""
 
-    def __init__(self, line: LineSteps, told: Sequence[ToldIncident]) -> None:
+    def __init__(
+        self, line: LineSteps, told: Sequence[ToldIncident], undeclared: Collection[MetricKey]
+    ) -> None:
         self.line = line
+        self.undeclared = undeclared
         self.causes = [_Cause(t) for t in sorted(told, key=lambda t: (t.first, t.last, t.id))]
 
     def assign(self, key: MetricKey) -> list[Step]:
@@ -223,7 +229,8 @@ class _Assembly:
     ) -> Rise | None:
         """Return a cause as the filter of mends sees it, accepted ones too: they may be mended
         all the same. None if a person dismissed it, or the history has none of its steps. Of the
-        `minor` rises those that share commits with it come with it."""
+        `minor` rises those that share commits with it come with it, and so do undeclared metrics
+        where declared ones rose."""
         steps = {k: s for k, s in cause.members.items() if s in self.line.kept.get(k, ())}
         if not steps or cause.commits is None or self._is_dismissed(cause.told):
             return None
@@ -231,7 +238,9 @@ class _Assembly:
         accepted = all(self._is_accepted(k, cause) for k in steps)
         ends = cause.commits.first, cause.commits.last
         beside = {k: s for k, s, commits in minor if cause.commits.meets(commits)}
-        return Rise(steps, *ends, recovered, accepted, beside)
+        deciding = {k: s for k, s in steps.items() if k not in self.undeclared} or steps
+        beside |= {k: s for k, s in steps.items() if k not in deciding}
+        return Rise(deciding, *ends, recovered, accepted, beside)
 
     def minor(self) -> list[tuple[MetricKey, Step, CommitSet]]:
         """Return the rises of no cause, which are within their floors, with their sets."""

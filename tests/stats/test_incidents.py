@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -48,6 +48,7 @@ def of(
     evidence: CommitEvidence | None = None,
     contrasts: Sequence[Contrast] = (),
     floor: float | None = None,
+    undeclared: Collection[MetricKey] = (),
 ) -> Derived:
     floors = NO_FLOOR if floor is None else {key: lambda level: floor for key, _ in histories}
     return derive(
@@ -57,6 +58,7 @@ def of(
         acts=acts,
         evidence=evidence,
         contrasts=contrasts,
+        undeclared=undeclared,
     )
 
 
@@ -473,6 +475,19 @@ def test_a_metric_that_did_not_fall_speaks_against_a_mend() -> None:
     assert states(one)[0][2] is not RECOVERED
     both = of((LOSS, history(up, down)), (TIME, history(up, down)))
     assert states(both) == [(10, 10, RECOVERED)]
+
+
+def test_telemetry_keeps_no_incident_of_a_declared_metric_open() -> None:
+    """A leak of x-transformers was reverted exactly; `peak_rss`, which nobody declared, had risen
+    with it and then for another reason: the incident was partly mended for ever."""
+    up = step(10, size=8)
+    down = step(30, size=-8, before=108)
+    lives = (LOSS, history(up, down)), (TIME, history(up))
+    assert states(of(*lives))[0][2] is not RECOVERED
+    (only,) = of(*lives, undeclared={TIME}).incidents
+    assert (only.state, only.closed, set(only.shares)) == (RECOVERED, 30, {LOSS, TIME})
+    alone = of((TIME, history(up)), undeclared={TIME})
+    assert states(alone) == [(10, 10, OPEN)]
 
 
 def test_metrics_of_one_incident_may_be_mended_one_by_one() -> None:
