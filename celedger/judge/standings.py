@@ -34,6 +34,10 @@ def at(
 ) -> Iterable[MetricStanding]:
     """Yield how every metric stands at a place of the line: first the tasks that fail."""
     in_force = [i for i in incidents if _holds(derivation, i, place)]
+    by_key: dict[MetricKey, list[Incident]] = {}
+    for incident in incidents:
+        for one in {m.key for m in incident.metrics}:
+            by_key.setdefault(one, []).append(incident)
     for (suite, name), task in derivation.tasks.items():
         is_newest = place >= max(task.tried, default=-1)
         failing = _worse_by(in_force, (suite, name, ""), is_newest)
@@ -43,7 +47,7 @@ def at(
                 note=f"{failing[0].kind}: {failing[0].message}",
             )  # fmt: skip
         for key, metric in task.metrics.items():
-            own = [i for i in incidents if any(m.key == key for m in i.metrics)]
+            own = by_key.get(key, [])
             worse = tuple(i.id for i in _worse_by(in_force, key, is_newest))
             history, values = derivation.histories.get(key), task.measured.get(key)
             standing = _of_metric(derivation, key, metric, history, values, place, own, worse)

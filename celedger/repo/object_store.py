@@ -165,7 +165,8 @@ def _rows(content: bytes, width: int) -> dict[bytes, bytes]:
     """Return the rows of a tree, which end with hashes of `width` bytes. Their keys are the names
     by which git sorts them: that of a folder ends with a slash."""
     found = re.findall(rb"((\d+) ([^\0]+)\0.{%d})" % width, content, re.DOTALL)
-    return {name + b"/" if mode == TREE.encode() else name: row for row, mode, name in found}
+    folder = TREE.encode()
+    return {name + b"/" if mode == folder else name: row for row, mode, name in found}
 
 
 def _row(entry: Entry, name: bytes) -> bytes:

@@ -9,11 +9,12 @@ larger one is worse, whatever the metric's own direction.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -124,6 +125,11 @@ class Node(NamedTuple):
     rows: tuple[int, ...]
     level: float
     error: float
+
+    @classmethod
+    def of(cls, *columns: Iterable[Any]) -> Iterator[Node]:
+        """Yield nodes, without a call of Python for each of thousands."""
+        return map(partial(tuple.__new__, cls), zip(*columns, strict=True))
 
 
 @dataclass(frozen=True, slots=True)

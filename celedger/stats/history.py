@@ -86,15 +86,16 @@ class _Job:
 
     Attributes:
         told: Drifts that were told.
-        contents: Digests of what the nodes before a given one rest on: for the result, and for
-            what is settled.
+        content: The digest of what the result rests on.
+        before: Return the digest of what the nodes before a given one rest on, which are settled.
         stretch: What is settled, None if nothing is.
     """
 
     series: Series
     metric: Prepared
     told: Sequence[tuple[int, int]]
-    contents: tuple[Callable[[int], str], Callable[[int], str]]
+    content: str
+    before: Callable[[int], str]
     stretch: Stretch | None
 
     @property
@@ -240,8 +241,8 @@ def _keep(job: _Job, passed: Passed, result: ChainResult) -> None:
             for step in result.steps
             if step.kind is StepKind.DRIFT and step.last < nodes.first[first]
         ]
-        stretch = Stretch(first, job.contents[1](first), message, drifts)
-    settled.keep(job.series.kept, job.chain, result, job.contents[0](len(nodes)), stretch)
+        stretch = Stretch(first, job.before(first), message, drifts)
+    settled.keep(job.series.kept, job.chain, result, job.content, stretch)
 
 
 def _content(nodes: CommitNodes, values: Floats, *parts: object) -> Callable[[int], str]:
@@ -267,13 +268,13 @@ def _job(
     """Return one metric in one chain, ready for its pass; None if what was kept is current."""
     chain, told = int(nodes.chain[0]), tuple(task.told_drifts.get(series.key, ()))
     parts = (chain, point, task.budget)
-    of_result = _content(nodes, values, "result", *parts, told)
-    if settled.is_current(series.kept, chain, of_result(len(nodes))):
+    content = _content(nodes, values, "result", *parts, told)(len(nodes))
+    if settled.is_current(series.kept, chain, content):
         return None
     metric = metric_passes.prepare(nodes, values, point, hazard_of(nodes, task.budget))
-    of_stretch = _content(nodes, values, "stretch", *parts, metric.grid.points)
-    stretch = settled.stretch(series.kept, chain, of_stretch)
-    return _Job(series, metric, told, (of_result, of_stretch), stretch)
+    before = _content(nodes, values, "stretch", *parts, metric.grid.points)
+    stretch = settled.stretch(series.kept, chain, before)
+    return _Job(series, metric, told, content, before, stretch)
 
 
 def _blocks(jobs: Sequence[_Job]) -> Iterator[tuple[int, Sequence[_Job]]]:
@@ -328,9 +329,8 @@ def _history(series: Series, noise: TrialNoise, chains: Sequence[CommitNodes]) -
             steps.append(step if same else step._replace(node=node, is_newest=is_newest))
         level = result.level * result.unit + result.origin
         error = np.sqrt(result.variance) * result.unit
-        columns = (chain.chain, chain.first, chain.last, level, error)
-        one, first, last, levels, errors = (column.tolist() for column in columns)
-        nodes += map(Node, one, first, last, chain.rows, levels, errors)
+        ends = (column.tolist() for column in (chain.chain, chain.first, chain.last))
+        nodes += Node.of(*ends, chain.rows, level.tolist(), error.tolist())
     steps.sort(key=lambda step: (step.likeliest, step.node))
     return MetricHistory(noise, tuple(nodes), tuple(steps))
 

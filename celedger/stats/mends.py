@@ -351,13 +351,16 @@ class _Filter:
         asked = np.flatnonzero(every.any(0))
         if not len(asked):
             return 1.0
-        near, taken = [rises[columns[k]] for k in asked.tolist()], every[:, asked]
+        # Many states lack the same quarters of the same rises: what is seen is weighed once.
+        _, first, same = np.unique(_hashes(every), return_index=True, return_inverse=True)
+        near, taken = [rises[columns[k]] for k in asked.tolist()], every[np.ix_(first, asked)]
         is_accepted = np.array([rise.is_accepted for rise in near])
         whole, part = _log_ratios(fall, near, ratios) + np.log(WANTED) * is_accepted
         density, improved = _log_densities(fall, near, self.levels, taken / PARTS)
-        log = log + np.where(is_whole, (taken > 0) @ whole, (taken > 0) @ part) + density
-        log[~taken.any(1)] = improved
-        is_nobodys = ((taken > 0) & ~is_accepted).sum(1) == 0
+        some = taken > 0
+        log = log + np.where(is_whole, (some @ whole)[same], (some @ part)[same]) + density[same]
+        log[~some.any(1)[same]] = improved
+        is_nobodys = ((some & ~is_accepted).sum(1) == 0)[same]
         ends = np.cumsum([len(prior) for *_, prior in hypotheses.values()]).tolist()
         rows = dict(zip(hypotheses, map(np.arange, [0, *ends[:-1]], ends), strict=True))
         which = np.concatenate([rows[left] for left in lefts])
@@ -380,18 +383,22 @@ class _Filter:
     def _keep_likeliest(
         self, parent: Ints, columns: Sequence[int], taken: Ints, weights: Floats
     ) -> None:
-        """Take quarters from states, add up those that are equal then, and keep the likeliest.
-        Equal rows have equal hashes; np.unique of rows compares bytes, which takes a hundred times
-        longer."""
+        """Take quarters from states, add up those that are equal then, and keep the likeliest."""
         states = self.states[parent]
         states[:, columns] -= taken
-        hashes = states @ np.cumprod(np.full(states.shape[1], _MULTIPLIER))
-        _, first, of_state = np.unique(hashes, return_index=True, return_inverse=True)
+        _, first, of_state = np.unique(_hashes(states), return_index=True, return_inverse=True)
         total = np.full(len(first), -np.inf)
         np.logaddexp.at(total, of_state, weights)
         best = np.argsort(-total, kind="stable")[:MOST_STATES]
         self.states = states[first[best]]
         self.weights = total[best] - np.logaddexp.reduce(total[best])
+
+
+def _hashes(rows: Ints) -> Ints:
+    """Return a hash of each row, equal for equal ones: np.unique of rows compares bytes, which
+    takes a hundred times longer."""
+    hashes: Ints = rows @ np.cumprod(np.full(rows.shape[1], _MULTIPLIER))
+    return hashes
 
 
 def _asked(rises: Sequence[Rise], fall: Fall) -> list[int]:

@@ -538,9 +538,9 @@ def _gram(table: SeedTable, structure: _Structure, share: float) -> Floats:
     own = weight[:, passing]  # of no other node, wherever its seeds come from
     gram -= _products(every[:, passing], spread / (1 + spread * own))
     # Nodes whose seeds only stay are one.
-    origin = list(range(count))
+    origin, moves = list(range(count)), structure.moved.any(1).tolist()
     for k, before in enumerate(structure.source):
-        if before >= 0 and not structure.moved[k].any():
+        if before >= 0 and not moves[k]:
             origin[k] = origin[before]
     of_origin = np.eye(count)[origin].T  # [origins, nodes]
     weight = of_origin @ weight[:, : table.passing]

@@ -233,7 +233,9 @@ def seed_table(
         offset.append(len(flat))
         node = nodes[at]
         gaps.append(max(1, node.first - newest))
-        quiet.append(len({node.first, node.last, *(place[row] for row in node.rows)}) - 1)
+        is_one = node.first == node.last
+        ends = (node.first, node.last)
+        quiet.append(0 if is_one else len({*ends, *(place[row] for row in node.rows)}) - 1)
         newest = node.last
     rows = np.array(flat).reshape(-1, 3)
     ranges = [slice(a, b) for a, b in pairwise(offset)]
@@ -297,9 +299,9 @@ def _by_seed(measured: Measurements, nodes: Sequence[Node]) -> list[Mean]:
     values = np.clip(measured.value, -LARGEST, LARGEST).tolist()
     result: list[Mean] = []
     for node in nodes:
-        if len({seeds[row] for row in node.rows}) == len(node.rows):
-            own = sorted((seeds[row], values[row]) for row in node.rows)
-            result.append({seed: (value, 1) for seed, value in own})
+        own = {seed: (value, 1) for seed, value in sorted((seeds[r], values[r]) for r in node.rows)}
+        if len(own) == len(node.rows):
+            result.append(own)
             continue
         rows: dict[int, list[float]] = {}
         for row in node.rows:

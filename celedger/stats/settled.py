@@ -13,7 +13,7 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,7 @@ from celedger.stats.metric_passes import ChainResult
 from celedger.stats.seed_histories import Beam, SeedTable
 from celedger.stats.trial_noise import NoisePoint
 
-VERSION = 13
+VERSION = 14
 """Of the model and the format: an item of another one is not read."""
 LAG = 120
 """The newest nodes that every job passes again: as many as the longest drift has commits."""
@@ -238,10 +238,11 @@ def keep_history(kept: Kept, content: str, history: MetricHistory) -> None:
         "steps": facts_of(history.steps),
         "by_seeds": history.by_seeds,
     }
+    *ends, rows, level, error = zip(*nodes, strict=True) if nodes else ((),) * len(Node._fields)
     kept.arrays |= {
-        "history nodes": np.array([(n.chain, n.first, n.last, len(n.rows)) for n in nodes], int),
-        "history rows": np.array([row for n in nodes for row in n.rows], int),
-        "history levels": np.array([(n.level, n.error) for n in nodes], float),
+        "history nodes": np.array([*ends, list(map(len, rows))], int),
+        "history rows": np.array([row for own in rows for row in own], int),
+        "history levels": np.array([level, error], float),
     }
 
 
@@ -250,13 +251,10 @@ def history(kept: Kept, content: str) -> MetricHistory | None:
     facts = kept.facts.get("history")
     if facts is None or facts["content"] != content:
         return None
-    ends = kept.arrays["history nodes"].reshape(-1, 4)
+    *ends, sizes = kept.arrays["history nodes"].tolist()
     every = tuple(kept.arrays["history rows"].tolist())
-    stops = np.cumsum(ends[:, 3]).tolist()
-    rows = [every[a:b] for a, b in pairwise([0, *stops])]
-    levels = kept.arrays["history levels"].reshape(-1, 2)
-    columns = (*ends[:, :3].T.tolist(), rows, *levels.T.tolist())
-    nodes = tuple(map(Node, *columns))
+    rows = [every[a:b] for a, b in pairwise([0, *accumulate(sizes)])]
+    nodes = tuple(Node.of(*ends, rows, *kept.arrays["history levels"].tolist()))
     steps = tuple(restored(facts["steps"]))
     return MetricHistory(TrialNoise(**facts["noise"]), nodes, steps, facts["by_seeds"])
 

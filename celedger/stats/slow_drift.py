@@ -232,14 +232,15 @@ def _ends(
 ) -> Iterator[tuple[int, float]]:
     """Yield the nodes at which a ramp from `begin` may end, with the log prior of each length."""
     done = skipped = 0
-    for end in range(begin + 3, stop):
-        length = int(chain.first[end] - chain.last[begin])
-        if length < SHORTEST or chain.first[end] < least:
+    last, first = int(chain.last[begin]), chain.first[begin + 2 : stop].tolist()
+    for end, (before, here) in enumerate(itertools.pairwise(first), begin + 3):
+        length = here - last
+        if length < SHORTEST or here < least:
             continue
         if length > LONGEST:
             return
         is_newest = end == stop - 1
-        width = int(chain.first[end] - chain.first[end - 1])
+        width = here - before
         if done and length < growth * done and not is_newest:
             skipped += width
             continue
