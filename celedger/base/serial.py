@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
 from enum import StrEnum
 from functools import cache
@@ -37,19 +37,23 @@ def read(kind: Any, text: str | bytes) -> Any:
 
 def rebuilt(kind: Any, value: Any) -> Any:
     """Return a noun of a type from what JSON has of it."""
+    build = _builder(kind)
+    return value if value is None or build is None else build(value)
+
+
+@cache
+def _builder(kind: Any) -> Callable[[Any], Any] | None:
+    """Return what makes a noun of a type from JSON, None where that is the noun."""
     origin, arguments = get_origin(kind), get_args(kind)
-    if value is None:
-        return None
-    if is_dataclass(kind):
-        assert isinstance(kind, type)
+    if is_dataclass(kind) and isinstance(kind, type):
         types = hints(kind)
-        return kind(**{name: rebuilt(types[name], item) for name, item in value.items()})
+        return lambda value: kind(**{name: rebuilt(types[name], x) for name, x in value.items()})
     if origin is UnionType:
-        return rebuilt(arguments[0], value)
+        return _builder(arguments[0])
     if origin is tuple:
-        return tuple(rebuilt(arguments[0], item) for item in value)
+        return lambda value: tuple(rebuilt(arguments[0], item) for item in value)
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return {key: rebuilt(arguments[1], item) for key, item in value.items()}
+        return lambda value: {key: rebuilt(arguments[1], item) for key, item in value.items()}
     if isinstance(kind, type) and issubclass(kind, StrEnum):
-        return kind(value)
-    return os.fsencode(value) if kind is bytes else value
+        return kind
+    return os.fsencode if kind is bytes else None

@@ -59,7 +59,7 @@ def current(ledger: Reader, state: State, sha: str | None = None) -> Iterator[Ro
     for commit in [sha] if sha else sorted(set(newest.values())):
         commit_row, batches = samples.measured(ledger, commit)
         for key, batch in sorted(samples.latest(batches).items()):
-            for metric in batch.metrics(ledger) if sha or newest.get(key) == commit else ():
+            for metric in batch.metrics(ledger.metrics) if sha or newest.get(key) == commit else ():
                 sample = batch.sample(metric)
                 if sample.n:
                     # A task that fails has "" for a metric: it concerns each of them.

@@ -359,8 +359,9 @@ class _Filter:
         density, improved = _log_densities(fall, near, self.levels, taken / PARTS)
         some = taken > 0
         log = log + np.where(is_whole, (some @ whole)[same], (some @ part)[same]) + density[same]
-        log[~some.any(1)[same]] = improved
-        is_nobodys = ((some & ~is_accepted).sum(1) == 0)[same]
+        nothing, none_wanted = (~np.any(each, 1) for each in (some, some & ~is_accepted))
+        log[nothing[same]] = improved
+        is_nobodys = none_wanted[same]
         ends = np.cumsum([len(prior) for *_, prior in hypotheses.values()]).tolist()
         rows = dict(zip(hypotheses, map(np.arange, [0, *ends[:-1]], ends), strict=True))
         which = np.concatenate([rows[left] for left in lefts])

@@ -538,7 +538,7 @@ def _gram(table: SeedTable, structure: _Structure, share: float) -> Floats:
     own = weight[:, passing]  # of no other node, wherever its seeds come from
     gram -= _products(every[:, passing], spread / (1 + spread * own))
     # Nodes whose seeds only stay are one.
-    origin, moves = list(range(count)), structure.moved.any(1).tolist()
+    origin, moves = list(range(count)), np.any(structure.moved, 1)
     for k, before in enumerate(structure.source):
         if before >= 0 and not moves[k]:
             origin[k] = origin[before]

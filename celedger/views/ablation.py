@@ -77,7 +77,7 @@ class Ablation(Document):
         no trials."""
         batches = _batches(ledger, commits, suite, tasks)
         definitions = {t.recipe: t.definition for t in ledger.tasks()}
-        reported = {m.name: m for b in batches for m in b.metrics(ledger)}
+        reported = {m.name: m for b in batches for m in b.metrics(ledger.metrics)}
         judged = (m for m in reported.values() if m.direction is not Direction.INFO)
         columns = samples.in_order(judged)
         if metrics:

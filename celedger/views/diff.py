@@ -218,7 +218,7 @@ def _task_diff(
     a, b = max(((a, b) for b in of_b for a in of_a), key=agree)
     same_recipe, _ = agree((a, b))
     diff = TaskDiff(*key, a, b, (), same_recipe)
-    names = {m.name for side in (a, b) for m in side.metrics(ledger)}
+    names = {m.name for side in (a, b) for m in side.metrics(ledger.metrics)}
     changes = []
     for metric in samples.in_order(m for m in ledger.metrics(b.recipe) if m.name in names):
         change = MetricChange(metric, a.sample(metric), b.sample(metric))

@@ -278,11 +278,13 @@ def at_commit(
     `val_loss worse +8.1 % (5e0c91aa)`, `mends 5e0c91aa`."""
     phrases = []
     for incident in state.incidents:
+        if incident.state == "withdrawn" or sha not in (incident.shown_at, incident.mend_seen_at):
+            continue
         metrics = [
             m for m in (*incident.metrics, *incident.work)
             if (m.suite, m.task) == (suite, task) and metric in (None, m.name)
         ]  # fmt: skip
-        if not metrics or incident.state == "withdrawn":
+        if not metrics:
             continue
         if sha == incident.shown_at:
             phrases.append(_caused(incident, metrics, named=metric is None))

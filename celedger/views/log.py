@@ -5,6 +5,7 @@ what the state says of the commit; `celedger show` has the numbers.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import ClassVar
 
 from celedger.base.model import BisectRecord, Commit
@@ -88,7 +89,7 @@ class Log(Document):
         """Read the newest commits. Raises CeledgerError where none has trials."""
         found = [bisect for bisect in ledger.last_bisects() if bisect.status == "found"]
         older: dict[tuple[str, str], Batch] = {}
-        entries = []
+        entries, declared = [], cache(ledger.metrics)
         for commit in samples.measured_commits(ledger)[-limit:]:
             lines = []
             batches = samples.batches(ledger.trials(commit=commit.sha))
@@ -97,7 +98,7 @@ class Log(Document):
                     *words.at_commit(state, commit.sha, *key),
                     *words.bits(state, commit.sha, *key),
                 )
-                metrics = batch.metrics(ledger)
+                metrics = batch.metrics(declared)
                 main = batch.sample(metrics[0]) if metrics else None
                 since = _changes(older.get(key, batch), batch)
                 bad = tuple(b for b in found if (b.culprits[0], *b.key[:2]) == (commit.sha, *key))

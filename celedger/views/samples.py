@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 
@@ -123,10 +123,11 @@ class Batch:
         total = len(self.records)
         return worst if others[worst] == total else f"{others[worst]} of {total} {worst}"
 
-    def metrics(self, ledger: Reader) -> list[Metric]:
-        """Return the metrics that a trial of the batch reported, as declared: judged ones first."""
+    def metrics(self, declared: Callable[[str], Iterable[Metric]]) -> list[Metric]:
+        """Return the metrics that a trial of the batch reported, judged ones first, as its recipe
+        `declared` them (`Reader.metrics`)."""
         reported = {name for r in self.records for name in r.summaries}
-        return in_order(m for m in ledger.metrics(self.recipe) if m.name in reported)
+        return in_order(m for m in declared(self.recipe) if m.name in reported)
 
     def sample(self, metric: Metric) -> Sample:
         """Return the values of trials that ran well, by the metric's present summary."""

@@ -128,7 +128,7 @@ class CommitRows(Document):
                     tuple(words.at_commit(state, sha, batch.suite, batch.task, sample.metric.name))
                     if is_newest else (),
                 )
-                for sample in map(batch.sample, batch.metrics(ledger))
+                for sample in map(batch.sample, batch.metrics(ledger.metrics))
             )  # fmt: skip
             environment = ledger.environment(batch.environment)
             told = _of_task(state, sha, batch.suite, batch.task) if is_newest else ()
