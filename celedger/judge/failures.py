@@ -65,6 +65,8 @@ def failures(ledger: Reader, line: Line, task: TaskMeasurements) -> list[Failure
             Failure(whole, kinds[last], first, last, closed, message, record.trial.ulid, log)
         )
     for key, places in task.not_finite.items():
+        if not places:
+            continue
         values = task.measured.get(key)
         finite = set() if values is None else set(values.place.tolist())
         bad = dict.fromkeys(places, NOT_FINITE)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from celedger.base.model import Commit
@@ -49,20 +49,19 @@ class Line:
         cls,
         repository: Repository,
         revision: str,
-        elsewhere: Iterable[Commit] = (),
         *,
         every: bool = False,
     ) -> Line:
-        """Return the line of a revision.
-
-        Args:
-            elsewhere: Measured commits; those off the line count where it has their tree.
-            every: Take all ancestors, a merged branch after the other, and not first parents alone.
-        """
+        """Return the line of a revision: with `every` of all ancestors, a merged branch after the
+        other, and not of first parents alone."""
         log = repository.log(revision, limit=LONGEST, first_parent=not every, by_branch=every)
         commits = tuple(reversed(log))
         is_whole = len(commits) < LONGEST and not repository.shallow_boundary()
-        return cls(repository, commits, _aliases(commits, elsewhere), is_whole)
+        return cls(repository, commits, {}, is_whole)
+
+    def with_others(self, measured: Iterable[Commit]) -> Line:
+        """Return the line with measured commits off it, which count where it has their tree."""
+        return replace(self, aliases=_aliases(self.commits, measured))
 
     @cached_property
     def places(self) -> Mapping[str, int]:
@@ -195,15 +194,11 @@ def _aliases(line: Sequence[Commit], elsewhere: Iterable[Commit]) -> dict[str, i
     """Return the place of each commit off the line whose tree the line has: that of the merge that
     brought it where there is one, else the oldest. A rebased or amended commit keeps its results
     by this, and the tip of a branch counts for the merge that is equal to it."""
-    known = {commit.sha for commit in line}
-    others = [commit for commit in elsewhere if commit.sha not in known]
-    if not others:
-        return {}
     by_tree: dict[str, list[int]] = {}
     for place, commit in enumerate(line):
         by_tree.setdefault(commit.tree, []).append(place)
     return {
         commit.sha: next((p for p in places if commit.sha in line[p].parents), places[0])
-        for commit in others
+        for commit in elsewhere
         if (places := by_tree.get(commit.tree))
     }

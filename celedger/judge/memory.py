@@ -89,9 +89,9 @@ its own."""
 
 def line_of(repository: Repository, ledger: Ledger, tip: str, *, every: bool = False) -> Line:
     """Return the line of a commit (a hash), with the places of what was measured off it."""
-    trained = set(ledger.commits_with_trials())
-    known = [c for c in ledger.commits() if c.sha in trained]
-    return Line.of(repository, tip, known, every=every)
+    line = Line.of(repository, tip, every=every)
+    others = set(ledger.commits_with_trials()) - line.places.keys()
+    return line.with_others(c for c in ledger.commits() if c.sha in others) if others else line
 
 
 def read(

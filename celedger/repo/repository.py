@@ -6,7 +6,6 @@ Knows nothing of checkouts.
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import shlex
@@ -449,6 +448,8 @@ class Repository:
         if os.path.isfile(self.worktree / revision):  # noqa: PTH113 (of any text, never raises)
             hint = f"git log --oneline -- {shlex.quote(revision)}"
             return UnknownRevision(f"{revision!r} is a file, not a commit", hint)
+        import difflib  # which no command needs that finds its revision
+
         close = difflib.get_close_matches(re.split(r"[~^@:]", revision)[0], self._refs(), n=3)
         hint = f"did you mean {' or '.join(close)}?" if close else "git log --oneline --all"
         if not close and self.shallow_boundary():

@@ -11,6 +11,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -253,13 +254,16 @@ def _content(nodes: CommitNodes, values: Floats, *parts: object) -> Callable[[in
     """
 
     def content(end: int) -> str:
-        draws = int(nodes.offset[end])
-        columns = (nodes.node, nodes.session, nodes.cell, values)
-        return settled.digest(
-            *parts, nodes.first[:end], nodes.last[:end], *(column[:draws] for column in columns)
-        )
+        return settled.digest(*parts, _where(nodes, end), values[: int(nodes.offset[end])])
 
     return content
+
+
+@lru_cache(maxsize=32)
+def _where(nodes: CommitNodes, end: int) -> str:
+    """Return the digest of the nodes before a given one, which many metrics share."""
+    draws = (column[: int(nodes.offset[end])] for column in (nodes.node, nodes.session, nodes.cell))
+    return settled.digest(nodes.first[:end], nodes.last[:end], *draws)
 
 
 def _job(
