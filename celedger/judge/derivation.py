@@ -7,10 +7,9 @@ state is read from it (`state.py`), and the planner of extra trials asks it.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -37,6 +36,7 @@ from celedger.stats.history import trace
 from celedger.stats.incidents import Derived
 from celedger.stats.mends import KEPT
 from celedger.stats.sessions import Contrast, contrasts
+from celedger.stats.settled import Cache
 from celedger.trial.protocol import TELEMETRY
 
 NO_LONGER = 20
@@ -115,7 +115,7 @@ def derive(
     *,
     suite: str | None = None,
     task: str | None = None,
-    cache: MutableMapping[str, Any] | None = None,
+    cache: Cache | None = None,
 ) -> Derivation:
     """Derive everything that is known along a line, of all tasks or of some."""
     by_task: dict[tuple[str, str], list[TaskRecord]] = {}
@@ -157,7 +157,7 @@ def derive(
 def _traced(
     own: TaskMeasurements,
     told: Sequence[tellings.Told],
-    cache: MutableMapping[str, Any] | None,
+    cache: Cache | None,
 ) -> dict[MetricKey, MetricHistory]:
     """Return the histories of a task's metrics."""
     drifts: dict[MetricKey, list[tuple[int, int]]] = {}

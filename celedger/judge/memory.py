@@ -10,13 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import (
-    Collection,
-    Iterator,
-    Mapping,
-    MutableMapping,
-    Sequence,
-)
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -31,31 +25,20 @@ from celedger.ledger import Ledger, ulid
 from celedger.repo import Repository, bisecting
 
 
-class HistoryCache(MutableMapping[str, bytes]):
+class HistoryCache:
     """Items by name. One that cannot be read is absent, one that cannot be written is lost."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def __getitem__(self, name: str) -> bytes:
-        try:
+    def get(self, name: str, /) -> bytes | None:
+        with suppress(OSError):
             return self._file(name).read_bytes()
-        except OSError:
-            raise KeyError(name) from None
+        return None
 
-    def __setitem__(self, name: str, item: bytes) -> None:
+    def __setitem__(self, name: str, item: bytes, /) -> None:
         with suppress(OSError):
             files.replace(self._file(name), item)
-
-    def __delitem__(self, name: str) -> None:
-        with suppress(OSError):
-            self._file(name).unlink()
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(())  # names are not kept
-
-    def __len__(self) -> int:
-        return 0
 
     def _file(self, name: str) -> Path:
         return self._folder / hashlib.sha256(name.encode()).hexdigest()[:32]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
@@ -33,7 +33,7 @@ from celedger.stats.course import (
 )
 from celedger.stats.metric_passes import ChainResult, Passed, Prepared, steps_of
 from celedger.stats.seed_pairs import paired_steps
-from celedger.stats.settled import Checkpoints, Kept, Stretch
+from celedger.stats.settled import Cache, Checkpoints, Kept, Stretch
 from celedger.stats.slow_drift import KEPT, replaced, with_drifts
 from celedger.stats.trial_noise import NoisePoint
 
@@ -379,7 +379,7 @@ def trace(
     measured: Mapping[MetricKey, Measurements],
     *,
     told_drifts: Mapping[MetricKey, Sequence[tuple[int, int]]] = _NOTHING,
-    cache: MutableMapping[str, Any] | None = None,
+    cache: Cache | None = None,
 ) -> dict[MetricKey, MetricHistory]:
     """Return the history of every metric of one task.
 
@@ -387,8 +387,8 @@ def trace(
         measured: What was measured along one line of commits.
         told_drifts: First and last place of slow drifts that were told: one is kept down to a
             probability of one half.
-        cache: Kept from call to call: bytes, one item a metric. What an item rests on is checked by
-            its content; items may vanish at any time.
+        cache: Kept from call to call, one item a metric. What an item rests on is checked by its
+            content.
     """
     if cache is None:
         return _traced(measured, told_drifts, {key: Kept() for key in measured})

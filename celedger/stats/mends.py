@@ -351,8 +351,7 @@ class _Filter:
         asked = np.flatnonzero(every.any(0))
         if not len(asked):
             return 1.0
-        # Many states lack the same quarters of the same rises: what is seen is weighed once.
-        _, first, same = np.unique(_hashes(every), return_index=True, return_inverse=True)
+        first, same = _distinct(every)
         near, taken = [rises[columns[k]] for k in asked.tolist()], every[np.ix_(first, asked)]
         is_accepted = np.array([rise.is_accepted for rise in near])
         whole, part = _log_ratios(fall, near, ratios) + np.log(WANTED) * is_accepted
@@ -387,7 +386,7 @@ class _Filter:
         """Take quarters from states, add up those that are equal then, and keep the likeliest."""
         states = self.states[parent]
         states[:, columns] -= taken
-        _, first, of_state = np.unique(_hashes(states), return_index=True, return_inverse=True)
+        first, of_state = _distinct(states)
         total = np.full(len(first), -np.inf)
         np.logaddexp.at(total, of_state, weights)
         best = np.argsort(-total, kind="stable")[:MOST_STATES]
@@ -395,11 +394,12 @@ class _Filter:
         self.weights = total[best] - np.logaddexp.reduce(total[best])
 
 
-def _hashes(rows: Ints) -> Ints:
-    """Return a hash of each row, equal for equal ones: np.unique of rows compares bytes, which
-    takes a hundred times longer."""
-    hashes: Ints = rows @ np.cumprod(np.full(rows.shape[1], _MULTIPLIER))
-    return hashes
+def _distinct(rows: Ints) -> tuple[Ints, Ints]:
+    """Return where each distinct row is first, and which of these each row is. Equal rows have
+    equal hashes; np.unique of rows compares bytes, which takes a hundred times longer."""
+    hashes = rows @ np.cumprod(np.full(rows.shape[1], _MULTIPLIER))
+    _, first, which = np.unique(hashes, return_index=True, return_inverse=True)
+    return first, which
 
 
 def _asked(rises: Sequence[Rise], fall: Fall) -> list[int]:

@@ -233,9 +233,7 @@ def seed_table(
         offset.append(len(flat))
         node = nodes[at]
         gaps.append(max(1, node.first - newest))
-        is_one = node.first == node.last
-        ends = (node.first, node.last)
-        quiet.append(0 if is_one else len({*ends, *(place[row] for row in node.rows)}) - 1)
+        quiet.append(len({node.first, node.last, *(place[row] for row in node.rows)}) - 1)
         newest = node.last
     rows = np.array(flat).reshape(-1, 3)
     ranges = [slice(a, b) for a, b in pairwise(offset)]

@@ -14,7 +14,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +43,14 @@ TAIL_NODES = 4
 """The newest nodes change most, and no table of theirs is kept."""
 _SMALLEST_OUTLIERS = 0.005
 _LARGEST_ERROR = 2.0
+
+
+class Cache(Protocol):
+    """Items of bytes by name, which may vanish at any time."""
+
+    def get(self, name: str, /) -> bytes | None: ...
+
+    def __setitem__(self, name: str, item: bytes, /) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
