@@ -118,8 +118,11 @@ class Progress:
                 self.say(" ".join(f"waiting for {device}: held by {holder}".split("\n")))
             case events.Building(commit, task):
                 self._show(f"building {commit.sha[:SHORT]} for {task.name}")
-            case events.Installing(sha, task):
-                self._show(f"installing the requirements of {sha[:SHORT]} for {task.name}")
+            case events.Preparing(text):
+                self._show(text)
+                if self._bar is None and text not in self._announced:
+                    self._announced.add(text)
+                    note(text)
             case events.Started(commit, task, seed):
                 key = task.name, commit.sha, seed
                 self._left.start(key, task, self._clock())

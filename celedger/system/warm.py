@@ -290,6 +290,12 @@ class Launchers:
 
         return fork
 
+    def reaches(self, python: str, preload: Sequence[str], env: Mapping[str, str]) -> bool:
+        """Return False if a trial of this environment would wait for the imports."""
+        key = _key(python, preload, env)
+        path = self._socket_path(key)
+        return key in self._launchers or (path is not None and path.exists())
+
     def heap(self, python: str, preload: Sequence[str], env: Mapping[str, str]) -> int:
         """Return the bytes that the imports left in this environment's launcher, 0 where it has
         none. A cold command that imports the same modules has about as many."""

@@ -22,11 +22,10 @@ class Building(NamedTuple):
     task: Task
 
 
-class Installing(NamedTuple):
-    """The virtual environment of a commit (a hash) is being made."""
+class Preparing(NamedTuple):
+    """A trial waits for a step that may take long."""
 
-    commit: str
-    task: Task
+    text: str
 
 
 class Started(NamedTuple):
@@ -63,7 +62,7 @@ class Reused(NamedTuple):
 
 
 Event = (
-    Waiting | Building | Installing | Started | EpochReported | Remark | Finished | Reused
+    Waiting | Building | Preparing | Started | EpochReported | Remark | Finished | Reused
 )  # fmt: skip
 Listener = Callable[[Event], None]
 Until = Callable[[str], str]

@@ -137,7 +137,8 @@ class Station:
     def installing(self, commit: str, task: Task) -> Iterator[Checkout]:
         """Yield the checkout for an installation, which would disturb a running measurement."""
         with self.device_held():
-            self.listen(events.Installing(commit, task))
+            what = f"installing the requirements of {commit[:10]} for {task.name}"
+            self.listen(events.Preparing(what))
             yield self.checkout
 
     def hold_environment(self, commit: str, tasks: Sequence[Task], *, install: bool = True) -> None:
@@ -308,6 +309,9 @@ class Station:
         starts cold nevertheless, report the reason to the listener, once."""
         if not task.preload:
             return None
+        if not self.launchers.reaches(python, task.preload, env):
+            modules = ", ".join(task.preload)
+            self.listen(events.Preparing(f"importing {modules} once for all trainings"))
         fork = self.launchers.forker(argv, self.tree, python, task.preload, env)
         if not isinstance(fork, str):
             return fork

@@ -29,6 +29,14 @@ def test_a_long_trial_says_once_a_minute_how_far_it_is(capsys: pytest.CaptureFix
     assert lines == [start + "2, 2 m 55 s left", start + "5, 1 m 40 s left", start + "8, 25 s left"]
 
 
+def test_a_wait_for_imports_is_named_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress(None, needs(SHORT)) as progress:
+        progress(events.Preparing("importing torch once for all trainings"))
+        progress(events.Preparing("importing torch once for all trainings"))
+    line = "importing torch once for all trainings"
+    assert capsys.readouterr().err.splitlines() == [line]
+
+
 def test_a_short_trial_says_nothing_before_its_end(capsys: pytest.CaptureFixture[str]) -> None:
     with Progress(None, needs(SHORT), clock=iter(range(1000)).__next__) as progress:
         progress(events.Started(COMMIT, SHORT, 0))

@@ -34,7 +34,9 @@ def test_a_duration_without_the_start_has_another_rule(tmp_path: Path) -> None:
     project.commit("plain", {"model.py": MODEL})
     own = "from decimal import Decimal\nFraction = lambda a, b: a / b\n"
     shadowing = project.commit("its own fractions", {"fractions.py": own})
-    assert "starts cold" not in project.run("run", "HEAD~1").err
+    said = project.run("run", "HEAD~1").err
+    assert "starts cold" not in said
+    assert said.count("importing fractions, multiprocessing once for all trainings") == 1
     said = project.run("run", "HEAD").err
     assert "celedger: fit starts cold: fractions.py in 0 stands before the preloaded" in said
     assert said.count("starts cold") == 1
