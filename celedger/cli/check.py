@@ -324,7 +324,7 @@ def show(context: typer.Context, json: options.Json = False) -> int:
     return Status.GOOD
 
 
-_INCIDENT = re.compile("[0-9a-f]{4,8}")
+_INCIDENT = re.compile("[0-9a-f]{1,8}")
 
 
 def _act_on_incident(context: typer.Context, act: str, name: str, why: str) -> int | None:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from celedger.base.errors import Status, UsageError, explained
+from celedger.base.errors import Status, UnknownRevision, UsageError, command, explained
 from celedger.cli.session import reading
 from celedger.page.verb import replacing
 from celedger.service.measure import Session
@@ -55,7 +55,13 @@ def export(
     if summaries and form not in _ROWS:
         raise UsageError(f"--summaries is for {' and '.join(_ROWS)}", "leave it out")
     with reading(context.obj) as session:
-        lines = _lines(session, revision, form, summaries)
+        try:
+            lines = _lines(session, revision, form, summaries)
+        except UnknownRevision as error:
+            if not Path(revision or "").suffix or ".." in str(revision):
+                raise
+            hint = f"to write a file, type {command('export', output=revision)}"
+            raise UsageError(f"{revision!r} is no commit", hint) from error
         if output is None:
             sys.stdout.writelines(_for_terminal(lines) if sys.stdout.isatty() else lines)
         else:

@@ -443,6 +443,8 @@ class Repository:
                 f"{revision!r} is no commit: it has no history, and no noise of its own",
                 "run, check, show, diff, table and plot curves take it",
             )
+        if revision != revision.strip():
+            return UnknownRevision(f"{revision!r} has a blank at an end", "a range is A..B")
         if ".." in revision and not revision.startswith(":"):
             return UnknownRevision(f"{revision!r} is a range: one commit is wanted here")
         if os.path.isfile(self.worktree / revision):  # noqa: PTH113 (of any text, never raises)

@@ -145,6 +145,8 @@ def test_a_shallow_clone(tell: Tell, trained: Project, tmp_path: Path) -> None:
         (["run", "--nope"], "No such option"),
         (["nope"], "No such command"),
         (["run", "main~1", "main"], "main is too much here; a range is one word, A..B"),
+        (["run", "main~1 .. main"], "'main~1 ' has a blank at an end (a range is A..B)"),
+        (["baseline", "accept", "abc", "--why", "x"], "there is no incident abc"),
         (["bisect", "main"], "write GOOD..BAD"),
         (["bisect", "side..main"], "side is not an ancestor of main"),
         (["bisect", "main~2...main"], "write GOOD..BAD"),
@@ -164,6 +166,7 @@ def test_a_shallow_clone(tell: Tell, trained: Project, tmp_path: Path) -> None:
                 ("plot drift --metric nope", "has no metric 'nope'"),
                 ("plot drift --task nope", "has no task 'nope'"),
                 ("plot drift --metric val_loss -o x.gif", "PNG or SVG"),
+                ("export x.csv", "to write a file, type `celedger export --output x.csv`"),
             )
         ),
     ],
