@@ -116,6 +116,7 @@ def bisect(
     from celedger.judge.bisection.symptom import most_telling
     from celedger.service.notify import announce
     from celedger.views.bisect import BisectAnswer, BisectPlans, Typed
+    from celedger.views.incidents import next_search
     from celedger.views.picture import check_suffix
 
     if output is not None:  # before hours of training, not after
@@ -211,6 +212,8 @@ def bisect(
                 note(f"plot: {draw(*(report.id for report in answer.reports), output=output)}")
             except (OSError, CeledgerError) as error:  # the answer stands without it
                 note(f"celedger: no plot: {error}")
+        if search := next_search(state, bench.suite.tasks, session.ledger):
+            note(context.obj.retyped(f"Next: {search}"))
     return Status.GOOD if answer.named else Status.CANNOT_JUDGE
 
 
@@ -305,7 +308,7 @@ def _tell(step: SearchStep, commits: int, progress: Progress) -> None:
     leader = float(posterior.probability[posterior.leader])
     left = len(posterior.candidates)
     of = f"{step.metric}: " if step.metric else ""
-    line = f"{step.number:3d}  {step.commit.sha[:10]}  {of}{left} of {commits} left"
+    line = f"{step.number:3d}  {step.commit.sha[:10]}  {of}{left} of {commits} in doubt"
     line += f", the leader has {whole_percent(leader)}"
     if posterior.no_change > 0.05:
         line += f"; {whole_percent(posterior.no_change)} that nothing changed"

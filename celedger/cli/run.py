@@ -158,7 +158,7 @@ def run(
             note("celedger: first measurement: there is nothing to compare with yet")
         for incident in state.incidents:
             if not is_range and incident.seen_at == newest.sha and incident.is_searchable:
-                note(f"Next: `{incident.next()}`")
+                note(context.obj.retyped(f"Next: `{incident.next()}`"))
     head_records = [
         record
         for record in records

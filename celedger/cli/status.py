@@ -16,9 +16,10 @@ from celedger.cli.session import Options, archive_of, no_incident, reading, sett
 from celedger.service.measure import Session, load_suite
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from celedger.base.config import Config
+    from celedger.base.model import Task
     from celedger.judge.incident import Incident, State
     from celedger.ledger import Ledger
     from celedger.repo import Repository
@@ -79,9 +80,10 @@ def status(
         if follow:
             return _follow(session)
         state = memory.read(repository, ledger)
+        tasks: Sequence[Task] = ()
         with suppress(CeledgerError):  # the ledger may be of a suite that is not here
-            suite = load_suite(session)
-            state = state.as_measured(suite.name, [task.name for task in suite.tasks])
+            tasks = (suite := load_suite(session)).tasks
+            state = state.as_measured(suite.name, [task.name for task in tasks])
         commits = memory.commits_of(repository, state)
         if incident is not None:
             one = state.find(incident)
@@ -92,7 +94,7 @@ def status(
             options.answer(evidence, json, typed.retyped)
             return Status.GOOD
         queue = queue_document(repository, settings, ledger)
-        hint = _queue_hint(queue) or _next(session, state)
+        hint = _queue_hint(queue) or _next(session, state, tasks)
         document = StatusDocument(
             time.time(), ledger.trials(open_only=True), queue, state, _seen(repository), commits,
             hint, servers, _causes(ledger, state),
@@ -191,18 +193,14 @@ def _first_command(settings: Config) -> str:
     return "`celedger init` sets this repository up"
 
 
-def _next(session: Session, state: State) -> str:
-    """Return what to type next of a ledger, and why: first what has no first bad commit yet, then
-    what is probably worse."""
+def _next(session: Session, state: State, tasks: Sequence[Task]) -> str:
+    """Return what to type next of a ledger, and why: first what names one more commit."""
     from celedger.judge.incident import DRIFT
     from celedger.views import incidents as words
 
-    # The worst first; what a suite declares before telemetry, which decides nothing.
-    in_force = sorted(state.in_force, key=lambda i: i.is_settled or not i.declared)
-    searches = words.searches(state)
-    if searches and not any(i.is_searchable and i.declared for i in in_force):
-        return searches[0]
-    for incident in in_force:
+    if search := words.next_search(state, tasks, session.ledger):
+        return search
+    for incident in sorted(state.in_force, key=lambda i: i.is_settled or not i.declared):
         if typed := incident.next():
             accept = command("baseline", "accept", incident.id, why="TEXT")
             tells = "shows it" if incident.kind == DRIFT else "finds the commit"

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import ClassVar
 
-from celedger.base.errors import TYPED, command
 from celedger.base.model import BY_ID, ENVIRONMENTS, BaselineRecord, Commit
 from celedger.judge.incident import Incident, MetricStanding, Standing, State
 from celedger.views import incidents as words
@@ -82,8 +81,7 @@ class CheckDocument(Document):
         for incident in self.incidents():
             lines += ["", f"{incident.id} {words.sentence(incident, self.commits)}"]
             lines += [f"  {typed}" for typed in [incident.next()] if typed]
-            if incident.is_failing and incident.is_named and incident.parent:
-                before = command("check", incident.parent[:TYPED], suite=incident.main.suite)
+            if before := words.check_before(incident):
                 lines.append(f"  what got worse before it: {before}")
         if not any(i.is_searchable and i.declared for i in self.incidents()):
             searches = words.searches(self.state)[:_SEARCHES]

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from celedger.base.errors import TYPED, command
-from celedger.base.model import IMPORTED, BisectRecord, Commit, FindingRecord
+from celedger.base.model import IMPORTED, BisectRecord, Commit, FindingRecord, Task
 from celedger.base.text import some
 from celedger.judge.incident import (
     PER_STEP,
@@ -21,6 +21,7 @@ from celedger.judge.incident import (
     explained,
     explanation,
 )
+from celedger.ledger.read import Reader
 from celedger.views.document import pick
 from celedger.views.format import amount, count, measure, plain, probability, relative, short
 
@@ -191,6 +192,38 @@ def headline(incident: Incident) -> str:
 def sentence(incident: Incident, commits: Mapping[str, Commit]) -> str:
     """Return one line on an incident: what is worse, by how much, since which commit."""
     return "; ".join([f"{headline(incident)} since {since(incident, commits)}", *also(incident)])
+
+
+def check_before(incident: Incident) -> str:
+    """Return the command that tells what got worse before a named commit that fails, "" for other
+    incidents: a training that fails hides the rest."""
+    if not (incident.is_failing and incident.is_named and incident.parent):
+        return ""
+    return command("check", incident.parent[:TYPED], suite=incident.main.suite)
+
+
+def next_search(state: State, tasks: Sequence[Task], ledger: Reader) -> str:
+    """Return the command that names one more commit, and what for; "" where none is left to be
+    found: the worst first, and what a suite declares before telemetry, which decides nothing."""
+    open_searches = [i for i in state.in_force if i.is_searchable]
+    for incident in open_searches:
+        if incident.declared:
+            return f"{command('bisect', incident.id)} finds the commit"
+    for incident in state.in_force:
+        before = check_before(incident)
+        if before and not _is_trained(incident.parent, incident, tasks, ledger):
+            return f"{before} tells what got worse before it fails"
+    if settling := searches(state):
+        return settling[0]
+    return f"{command('bisect', open_searches[0].id)} finds the commit" if open_searches else ""
+
+
+def _is_trained(commit: str, incident: Incident, tasks: Sequence[Task], ledger: Reader) -> bool:
+    """Return True if a commit has all seeds of the incident's task, or the suite has no such."""
+    main = incident.main
+    trials = ledger.trials(commit=commit, suite=main.suite, task=main.task)
+    seeds = {record.trial.seed for record in trials}
+    return all(seeds.issuperset(t.seeds) for t in tasks if (t.suite, t.name) == main.key[:2])
 
 
 def searches(state: State) -> list[str]:

@@ -188,11 +188,29 @@ def test_what_is_probably_worse_is_searched_next() -> None:
         ledger=SimpleNamespace(trials=lambda **_: [1]),
     )
     state: Any = SimpleNamespace(in_force=(), doubts=(doubt,), standings=())
-    said = status._next(session, state)
+    said = status._next(session, state, ())
     search = f"'{'a' * 12}~1..{'b' * 12}' --suite s --task fit --metric loss"
     assert said == f"`celedger bisect {search}` settles whether loss got worse"
     state.doubts = (replace(doubt, probability=0.2),)
-    assert status._next(session, state) == ""
+    assert status._next(session, state, ()) == ""
+
+
+def test_what_a_crash_may_hide_is_looked_for_after_its_search(project: ScriptedProject) -> None:
+    levels = ["1.0", "1.0", "1.0", "1 / 0", "1 / 0"]
+    shas = [
+        project.commit(f"work {n}", {"model.py": f"LEVEL = {level}  # {n}\n"})
+        for n, level in enumerate(levels)
+    ]
+    suite = next(project.root.glob("suites/*/suite.toml"))
+    suite.write_text(re.sub("seeds = .*", "seeds = [0, 1, 2, 3, 4]", suite.read_text()))
+    project.run("run", shas[0])
+    project.run("run", "HEAD")
+    (crash,) = json.loads(project.run("status", "--json").out)["incidents"]
+    found = project.run("bisect", crash["id"])
+    check = f"celedger check {shas[2][:12]} --suite tiny"
+    assert f"Next: `{check}` tells what got worse before it fails" in found.err
+    assert follow(project) == check
+    assert json.loads(project.run("status", "--json").out)["next"] != check
 
 
 def test_commits_that_cannot_be_told_apart_are_the_incidents_and_are_not_searched_again(
