@@ -133,6 +133,8 @@ def _check_interpreters(
         }  # fmt: skip
         modules = [*suites.installed_imports(folder, sorted(roots), sorted(trained)), *plugins]
         for python in dict.fromkeys(pythons.values()):
+            if modules:
+                note(f"importing {', '.join(modules)}")
             failed = environment.failed_imports(python, modules)
             works = [name for name in modules if name not in failed]
             print(f"python   {python}" + f" (imports {', '.join(works)})" * bool(works))

@@ -153,12 +153,17 @@ def run(
                     f"celedger: warning: {name} {', '.join(silent)}: no trial had a value; a "
                     "training of very few or short steps has none (docs/suites.md)"
                 )
-        measured = any(record.ok for record in records)
-        if measured and all(each.standing is Standing.FIRST for each in standings):
-            note("celedger: first measurement: there is nothing to compare with yet")
-        for incident in state.incidents:
-            if not is_range and incident.seen_at == newest.sha and incident.is_searchable:
-                note(context.obj.retyped(f"Next: `{incident.next()}`"))
+        is_first = any(record.ok for record in records) and all(
+            each.standing is Standing.FIRST for each in standings
+        )
+        searches = [
+            i for i in state.incidents if i.is_searchable and (is_first or i.seen_at == newest.sha)
+        ]
+        for incident in () if is_range else searches:
+            note(context.obj.retyped(f"Next: `{incident.next()}`"))
+        is_first |= any(i.is_failing and not i.known_good for i in state.in_force)
+        if is_first and not searches:
+            note(context.obj.retyped(f"celedger: first measurement: {words.OLDER}"))
     head_records = [
         record
         for record in records

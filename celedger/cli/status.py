@@ -201,6 +201,8 @@ def _next(session: Session, state: State, tasks: Sequence[Task]) -> str:
     if search := words.next_search(state, tasks, session.ledger):
         return search
     for incident in sorted(state.in_force, key=lambda i: i.is_settled or not i.declared):
+        if incident.is_failing and not incident.known_good:
+            return words.OLDER
         if typed := incident.next():
             accept = command("baseline", "accept", incident.id, why="TEXT")
             tells = "shows it" if incident.kind == DRIFT else "finds the commit"
@@ -212,4 +214,4 @@ def _next(session: Session, state: State, tasks: Sequence[Task]) -> str:
     head = session.repository.resolve("HEAD").sha
     if not session.ledger.trials(commit=head):
         return f"{command('run', 'HEAD')} measures HEAD"
-    return ""
+    return words.OLDER if state.commits == 1 else ""

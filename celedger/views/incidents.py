@@ -32,6 +32,7 @@ KINDS = {
     "not-finite": "is not finite",
     "drift": "drifts",
 }
+OLDER = "`celedger run REV` trains an older commit, to compare with"
 _TOUCHES = 1  # closeness of a hunk: it changes the line or the function of the place
 _HUNK_LINES = 6
 _LIKELY = 0.3  # probability of a rise that is not settled, from which a search is proposed

@@ -187,12 +187,22 @@ def test_what_is_probably_worse_is_searched_next() -> None:
         repository=SimpleNamespace(resolve=lambda _: SimpleNamespace(sha="c" * 40)),
         ledger=SimpleNamespace(trials=lambda **_: [1]),
     )
-    state: Any = SimpleNamespace(in_force=(), doubts=(doubt,), standings=())
+    state: Any = SimpleNamespace(in_force=(), doubts=(doubt,), standings=(), commits=2)
     said = status._next(session, state, ())
     search = f"'{'a' * 12}~1..{'b' * 12}' --suite s --task fit --metric loss"
     assert said == f"`celedger bisect {search}` settles whether loss got worse"
     state.doubts = (replace(doubt, probability=0.2),)
     assert status._next(session, state, ()) == ""
+
+
+def test_a_search_without_a_good_end_asks_for_one(project: ScriptedProject) -> None:
+    for n, level in enumerate(["1.0", "1.0", "1 / 0"]):
+        project.commit(f"work {n}", {"model.py": f"LEVEL = {level}  # {n}\n"})
+    older = "`celedger run REV` trains an older commit, to compare with"
+    assert f"first measurement: {older}" in project.run("run", "HEAD").err
+    assert older in project.run("status").out
+    said = project.run("run", "HEAD~2").err
+    assert older not in said and "Next: `celedger bisect " in said
 
 
 def test_what_a_crash_may_hide_is_looked_for_after_its_search(project: ScriptedProject) -> None:
