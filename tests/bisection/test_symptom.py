@@ -129,3 +129,12 @@ def test_a_metric_is_searched_unless_the_ends_prove_that_it_is_better() -> None:
     assert _weight(loss, EndsQuestion(good, [(0, math.nan)], 0.01, noise), 1, named=False) == 0
     many = EndsQuestion(good, [(3, 1.2), (4, 1.3), (5, 1.15)], 0.01, noise)
     assert _weight(loss, many, 1, named=False) < _weight(loss, many, 12, named=False)
+
+
+def test_a_leak_of_which_few_trials_tell_is_searched_where_it_is_named() -> None:
+    """Two and one reading that lie 270 sd apart were taken for an improvement."""
+    task = Task("s", "t", (Command("c", ("c",)),))
+    leak = Symptom(task, Metric("memory_growth", "B", Direction.LOWER, Kind.MEMORY))
+    noise = NoisePrior(33.0, 4.0)
+    question = EndsQuestion([(0, 129.26), (1, 220.21)], [(0, 9015.35)], 1024.0, noise)
+    assert _weight(leak, question, 1, named=True) < math.inf
