@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from celedger.base.errors import CeledgerError, Status, UsageError, command
+from celedger.base.errors import TYPED, CeledgerError, Status, UsageError, command
 from celedger.cli import options, verbs
 from celedger.cli.session import no_incident, note, reading, warn, writing
 from celedger.cli.synthetic import bench_apart, find, is_unchanged, suite_at
@@ -107,6 +107,11 @@ def check(
         upgrades = upgrade_texts(state, ledger.environments() if state.upgrades else {})
         document = CheckDocument(commit, state, commits, number, upgrades)
         _answer(context, document, json=json, markdown=markdown)
+        question = (state.tip, commit.sha, *(each.recipe for each in tasks))
+        if not (synthetic or budget == 0 or memory.is_settled(repository, ledger, question)):
+            words = [word for name in task or () for word in ("--task", name)]
+            again = command("check", commit.sha[:TYPED], *words, suite=tasks[0].suite)
+            note(context.obj.retyped(f"Next: {again} runs further trials for what is in doubt"))
         announce(session, state, verbs.drawer(context.obj))
     return status(standings, gate=True, lenient=lenient, complete=complete)
 

@@ -140,7 +140,9 @@ def test_a_doubt_is_settled_by_seeds_that_both_commits_have(tmp_path: Path) -> N
     for sha in (shas[0], shas[2]):
         assert project.run("run", sha).status == 0
     known = len(project.executor.ran)
-    project.run("check", "HEAD")
+    again = f"Next: `celedger check {shas[2][:12]} --suite tiny` runs further trials"
+    assert again in project.run("check", "HEAD", "--budget", "1").err
+    assert again not in project.run("check", "HEAD", "--budget", "60").err
     extra = project.executor.ran[known:]
     assert len(extra) >= 3, extra  # it is in doubt
     seeds = {sha: [s for c, s in project.executor.ran if c == sha] for sha in (shas[0], shas[2])}
