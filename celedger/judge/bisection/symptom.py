@@ -133,12 +133,13 @@ class NotWorse(CannotJudge):
         *,
         improved: bool,
         clearly: bool = False,
+        named: bool = False,
     ) -> None:
         changed = "clearly " * clearly + ("better" if improved else "worse")
         same = [f"{symptom.task.name} {symptom.name}" for symptom in symptoms]
         super().__init__(
             f"{bad.sha[:10]} is not {changed} than {good.sha[:10]} in {_list(same)}",
-            "name the metric with --metric, or other ends",
+            "choose other ends" if named else "name the metric with --metric, or other ends",
         )
         self.symptoms = tuple(symptoms)
 
@@ -229,7 +230,9 @@ def find_symptom(
             "throttled trials does not count",
         )
     clearly = any(_apart(question) > question.floor for question in questions)
-    raise refused or NotWorse(good, bad, symptoms, improved=improved, clearly=clearly)
+    raise refused or NotWorse(
+        good, bad, symptoms, improved=improved, clearly=clearly, named=metric is not None
+    )
 
 
 def final_trials(bench: Bench, end: Commit, task: Task, environment: str) -> list[TrialRecord]:
