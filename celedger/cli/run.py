@@ -19,6 +19,7 @@ from celedger.cli.synthetic import status as status_of
 from celedger.service.measure import Session, load_suite, measure, open_bench, train
 
 if TYPE_CHECKING:
+    from celedger.base.model import Commit
     from celedger.repo.synthetic import Synthetic
     from celedger.trial.engine import Need
     from celedger.trial.runner import Bench
@@ -163,13 +164,25 @@ def run(
             note(context.obj.retyped(f"Next: `{incident.next()}`"))
         is_first |= any(i.is_failing and not i.known_good for i in state.in_force)
         if is_first and not searches:
-            note(context.obj.retyped(f"celedger: first measurement: {words.OLDER}"))
+            note(context.obj.retyped(f"celedger: first measurement: {_second(session, newest)}"))
     head_records = [
         record
         for record in records
         if record.trial.commit == newest.sha or (record.outcome and not record.outcome.kind.final)
     ]
     return status(standings, gate=False, complete=all(r.ok for r in head_records))
+
+
+def _second(session: Session, first: Commit) -> str:
+    """Return what to type so that the first measured commit is compared with another."""
+    from celedger.views.incidents import OLDER
+
+    head = session.repository.resolve("HEAD")
+    if first == head:
+        return OLDER
+    if session.ledger.trials(commit=head.sha):
+        return f"{command('check', 'HEAD')} compares HEAD with it"
+    return f"{command('run', 'HEAD')} trains HEAD, to compare with"
 
 
 def _run_apart(

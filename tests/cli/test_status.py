@@ -205,6 +205,12 @@ def test_a_search_without_a_good_end_asks_for_one(project: ScriptedProject) -> N
     assert older not in said and "Next: `celedger bisect " in said
 
 
+def test_a_first_measurement_says_what_to_compare_it_with(project: ScriptedProject) -> None:
+    shas = project.history([1.0, 1.0])
+    assert "`celedger run HEAD` trains HEAD, to compare with" in project.run("run", shas[0]).err
+    assert "first measurement" not in project.run("run", "HEAD").err
+
+
 def test_what_a_crash_may_hide_is_looked_for_after_its_search(project: ScriptedProject) -> None:
     levels = ["1.0", "1.0", "1.0", "1 / 0", "1 / 0"]
     shas = [
