@@ -56,7 +56,7 @@ class Series:
     """One metric's draws: values less the effect of their place in a session.
 
     Attributes:
-        least: The least deviation of a metric of few values, else 0.
+        least: The least deviation that is believed.
         level: The typical size of a value.
         scale: Of the tables of noise: a power of two near `level`.
     """
@@ -133,7 +133,7 @@ def _series(key: MetricKey, measured: Measurements, nodes: CommitNodes, kept: Ke
     values = nodes.means(measured.value)
     largest = float(np.abs(values).max())
     level = max(trial_noise.scale_of(values), largest * metric_passes.LEAST_UNIT)
-    least = trial_noise.least_sd(nodes, values)
+    least = max(trial_noise.least_sd(nodes, values), measured.least)
     scale = 2.0 ** round(math.log2(level))
     if measured.has_sessions:
         amplitude = trial_noise.warm_up(nodes, values)

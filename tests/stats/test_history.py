@@ -376,3 +376,16 @@ def test_chains_that_take_turns_are_apart() -> None:
     measured = measurements(rows)
     assert sure(one(measured)) == []
     assert [len(chain) for chain in course.commit_nodes(measured).by_chain()] == [30, 30]
+
+
+def test_a_leak_far_above_its_floor_is_sure_where_bytes_repeat_within_a_session() -> None:
+    """Bytes a step of a Trainer: the leak had a probability of .50, and no line said so."""
+    rows = [(0, 0, 0, i, i, 230.4) for i in range(5)]
+    rows += [(8, 0, 1, 0, 0, 263.6), (13, 0, 1, 1, 0, 10342.97)]
+    rows += [(19, 0, 1, 2 + i, i, 10182.8) for i in range(4)]
+    later = [(8, 330.0), (9, 330.0), (13, 10212.4), (10, 330.0)]
+    rows += [(place, 0, 2, i, 1, value) for i, (place, value) in enumerate(later)]
+    leak = measurements(rows, sessions=True)
+    for least, sure in ((1024 / 32, True), (0.0, False)):
+        (own,) = trace({KEY: replace(leak, least=least)}).values()
+        assert any(s.probability >= SURE and s.size > 5000 for s in own.steps) == sure
