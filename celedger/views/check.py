@@ -73,8 +73,9 @@ class CheckDocument(Document):
         if new:
             what = words.of_tasks([(s.task, s.metric) for s in new])
             lines += ["", *wrap(f"{new[0].note}: {what}", width, 4)]
+        is_searchable = any(i.is_searchable and i.declared for i in self.incidents())
         noisy = [s for s, _ in declared if s.standing is Standing.TOO_NOISY]
-        if noisy and not self.incidents():  # else something is to be done before
+        if noisy and not is_searchable:  # else something is to be done before
             what = f"too noisy: {words.metric_names(noisy)}"
             how = "more `seeds` in suite.toml tell smaller changes, a larger `floor` asks for less"
             lines += ["", *wrap(f"{what}; {how}", width, 4)]
@@ -83,7 +84,7 @@ class CheckDocument(Document):
             lines += [f"  {typed}" for typed in [incident.next()] if typed]
             if before := words.check_before(incident):
                 lines.append(f"  what got worse before it: {before}")
-        if not any(i.is_searchable and i.declared for i in self.incidents()):
+        if not is_searchable:
             searches = words.searches(self.state)[:_SEARCHES]
             lines += ["", *searches] if searches else []
         for text, typed in self.upgrades:
