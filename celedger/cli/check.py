@@ -107,8 +107,8 @@ def check(
         upgrades = upgrade_texts(state, ledger.environments() if state.upgrades else {})
         document = CheckDocument(commit, state, commits, number, upgrades)
         _answer(context, document, json=json, markdown=markdown)
-        question = (state.tip, commit.sha, *(each.recipe for each in tasks))
-        if not (synthetic or budget == 0 or memory.is_settled(repository, ledger, question)):
+        question = (repository, ledger, state.tip, commit.sha, tasks)
+        if not (synthetic or budget == 0 or memory.is_settled(*question)):
             words = [word for name in task or () for word in ("--task", name)]
             again = command("check", commit.sha[:TYPED], *words, suite=tasks[0].suite)
             note(context.obj.retyped(f"Next: {again} runs further trials for what is in doubt"))

@@ -44,7 +44,7 @@ class HistoryCache:
         return self._folder / hashlib.sha256(name.encode()).hexdigest()[:32]
 
 
-RULES = 25
+RULES = 26
 """Version of the rules by which the state is derived: a cached one of another version is stale."""
 LOCK = "state.lock"  # held while a state is recorded, in the folder of the ledger
 _STATES = "state"  # folder of the cache, in the repository's folder of state
@@ -135,14 +135,24 @@ def record(
         return state
 
 
-def is_settled(repository: Repository, ledger: Ledger, asked: Sequence[object]) -> bool:
-    """Return True if nothing came since it was noted that no more trials are wanted for what is
-    asked: a line's tip, a commit, tasks."""
-    return _file(repository, ledger, repr(asked)).exists()
+def is_settled(
+    repository: Repository, ledger: Ledger, tip: str, commit: str, tasks: Sequence[Task]
+) -> bool:
+    """Return True if nothing came since it was noted that no more trials are wanted for some tasks
+    at a commit of the line of `tip` (both full hashes)."""
+    return _settled_file(repository, ledger, tip, commit, tasks).exists()
 
 
-def note_settled(repository: Repository, ledger: Ledger, asked: Sequence[object]) -> None:
-    _write(_file(repository, ledger, repr(asked)), {})
+def note_settled(
+    repository: Repository, ledger: Ledger, tip: str, commit: str, tasks: Sequence[Task]
+) -> None:
+    _write(_settled_file(repository, ledger, tip, commit, tasks), {})
+
+
+def _settled_file(
+    repository: Repository, ledger: Ledger, tip: str, commit: str, tasks: Sequence[Task]
+) -> Path:
+    return _file(repository, ledger, repr((tip, commit, *(task.recipe for task in tasks))))
 
 
 def standings_at(

@@ -134,8 +134,8 @@ def measure(
         _preflight(bench, commit, needs, diagnose, session.tell)
     repository, ledger = session.repository, session.ledger
     tip = tip or memory.tip_of(repository, commit)
-    question = (tip, commit.sha, *(task.recipe for task in tasks))
-    is_settled = most > 0 and not needs and memory.is_settled(repository, ledger, question)
+    question = (repository, ledger, tip, commit.sha, tasks)
+    is_settled = most > 0 and not needs and memory.is_settled(*question)
     if most and not is_settled:
         from celedger.judge.extra_trials import ExtraTrials, settle  # and numpy
 
@@ -148,7 +148,7 @@ def measure(
         ran = train(bench, needs, watch, **options)
     state = record_state(session, job, tip)
     if is_settled:
-        memory.note_settled(repository, ledger, question)
+        memory.note_settled(*question)
     return state, ran
 
 
