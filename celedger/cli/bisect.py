@@ -22,7 +22,7 @@ from celedger.service.measure import Session, load_suite, open_bench, record_sta
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from celedger.base.model import Environment, Task
+    from celedger.base.model import Environment, Metric, Task
     from celedger.cli.progress import Progress
     from celedger.judge.bisection import Answer, Limits, SearchStep, Symptom
     from celedger.judge.incident import Incident
@@ -91,7 +91,7 @@ def bisect(
         bool, typer.Option("--no-signature", help="Choose trials without looking at first steps.")
     ] = False,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Then find the first difference from its parent.")
+        bool, typer.Option("--explain", help="Then find what makes it worse than its parent.")
     ] = False,
     output: options.Output = None,
     device: options.Device = None,
@@ -199,13 +199,13 @@ def bisect(
         command: Options = context.obj
         typed = Typed(command.typed("celedger"), command.typed("git"), tuple(words))
         more: dict[str, object] = {}
-        if explain and json:
-            texts = _explained(command, answer, [*again, "--json"])
-            more = {"explanations": [e for text in texts for e in loads(text)["explanations"]]}
         metrics = {m.name: m for m in session.ledger.metrics()}
+        if explain and json:
+            texts = map(loads, _explained(command, answer, metrics, [*again, "--json"]))
+            more = {"explanations": [e for t in texts for e in t.get("explanations", [t])]}
         options.answer(BisectAnswer(answer, metrics, typed, more, guilty), json)
         if explain and not json:
-            for text in _explained(command, answer, again):
+            for text in _explained(command, answer, metrics, again):
                 print(f"\n{text}", end="", flush=True)
         if draw is not None:
             try:
@@ -217,18 +217,26 @@ def bisect(
     return Status.GOOD if answer.named else Status.CANNOT_JUDGE
 
 
-def _explained(command: Options, answer: Answer, words: Sequence[str]) -> Iterator[str]:
-    """Yield what `celedger explain` answers of each named commit against its first parent, once a
-    task. What cannot be explained is said on stderr: the bisect's answer stands without it."""
-    culprits = {
-        (report.task, culprit.sha): culprit.parents[0]
-        for report in answer.reports if report.status == "found"
-        for culprit in report.culprits[:1] if culprit.parents
-    }  # fmt: skip
-    for (task, sha), parent in culprits.items():
-        ends = f"{parent[:TYPED]}..{sha[:TYPED]}"
+def _explained(
+    command: Options, answer: Answer, metrics: Mapping[str, Metric], words: Sequence[str]
+) -> Iterator[str]:
+    """Yield what a diagnosis answers of each named commit against its first parent, once a task and
+    kind of metric. What cannot be explained is said on stderr: the bisect's answer stands without
+    it."""
+    from celedger.base.model import Kind
+    from celedger.judge.incident import verb_of
+
+    asked: dict[tuple[str, ...], None] = {}
+    for report in answer.reports:
+        for culprit in report.culprits[:1] if report.status == "found" else ():
+            if culprit.parents:
+                kind = metrics[report.metric].kind if report.metric in metrics else Kind.QUALITY
+                ends = f"{culprit.parents[0][:TYPED]}..{culprit.sha[:TYPED]}"
+                verb, *options = verb_of(kind)
+                asked[verb, ends, report.task, *options] = None
+    for verb, ends, task, *options in asked:
         try:
-            yield verbs.answer_of("explain", [ends, task, *words], command)
+            yield verbs.answer_of(verb, [ends, task, *options, *words], command)
         except CeledgerError as error:
             note(f"celedger: {task} is not explained: {error}")
 

@@ -166,6 +166,12 @@ class Incident:
         """Return `mlp val_loss`, or the task alone where it fails."""
         return " ".join(filter(None, (self.main.task, self.main.name)))
 
+    def diagnosis(self, task: str) -> tuple[str, ...]:
+        """Return the verb, with its options, that says why a task of it is worse: by its first
+        metric there, whatever telemetry a search used since that tells more."""
+        kind = next(metric.kind for metric in self.metrics if metric.task == task)
+        return ("explain",) if self.is_failing else verb_of(kind)
+
     def next(self) -> str:
         """Return the command that tells more of it, "" where nothing is left to be asked."""
         if not self.in_force or not self.is_measured:
@@ -186,10 +192,9 @@ class Incident:
             return command("same", ends, self.main.task, suite=self.main.suite).strip("`")
         if not self.parent:
             return ""
-        verb = "explain" if self.main.kind in (Kind.QUALITY, Kind.COUNT) else "profile"
+        verb, *words = self.diagnosis(self.main.task)
         if verb not in plugins.installed(plugins.VERBS):
             return command("show", self.likeliest[:TYPED]).strip("`")
-        words = ["--memory"] if self.main.kind == Kind.MEMORY else []
         ends = f"{self.parent[:TYPED]}..{self.likeliest[:TYPED]}"
         return command(verb, ends, self.main.task, *words, suite=self.main.suite).strip("`")
 
@@ -209,6 +214,13 @@ class Incident:
             "message": self.message or None, "declared": self.declared,
             "next": self.next() or None,
         }  # fmt: skip
+
+
+def verb_of(kind: str) -> tuple[str, ...]:
+    """Return the verb, with its options, that says why a metric of this kind moved."""
+    if kind in (Kind.QUALITY, Kind.COUNT):
+        return ("explain",)
+    return ("profile", "--memory") if kind == Kind.MEMORY else ("profile",)
 
 
 def explanation(incident: Incident, findings: Sequence[FindingRecord]) -> FindingRecord | None:

@@ -27,7 +27,6 @@ from celedger.base.errors import TYPED, CeledgerError, LedgerError, LedgerGone
 from celedger.base.model import (
     Commit,
     JobState,
-    Kind,
     OutcomeKind,
     Purpose,
     QueuedJob,
@@ -109,13 +108,6 @@ def detach() -> None:
             # What Python opened itself is not inheritable (PEP 446); what we inherited is.
             if fd > 2 and os.get_inheritable(fd):
                 os.close(fd)
-
-
-_EXPLAIN = ("explain",)
-_EXPLAINING = {
-    Kind.SPEED: ("profile",), Kind.WORK: ("profile",), Kind.MEMORY: ("profile", "--memory"),
-}  # fmt: skip
-"""The verb, with its options, that says why a metric of this kind moved."""
 
 
 @dataclass
@@ -320,7 +312,7 @@ class Worker:
             answers.append(answer)
             if report is not None:
                 left -= report.trials
-                self._explain(session, bench, report)
+                self._explain(session, bench, report, incident)
         return [answer for answer in answers if answer]
 
     def _sign(self, run_verb: Callable[[Sequence[str]], str], bench: Bench, commit: Commit) -> None:
@@ -353,17 +345,15 @@ class Worker:
             names = {b: f" ({', '.join(t)})" if len(tasks) > 1 else "" for b, t in tasks.items()}
             self.say(f"{commit.sha[:10]} bits: {'; '.join(b + names[b] for b in tasks)}")
 
-    def _explain(self, session: Session, bench: Bench, report: Report) -> None:
+    def _explain(self, session: Session, bench: Bench, report: Report, incident: Incident) -> None:
         """Let a diagnosis say why the named commit is worse than its parent. What it says is a
         finding of the commit; the incident stands without it."""
         culprit = report.culprits[0]
         if self.run_verb is None or not report.named or not culprit.parents:
             return
         ends = f"{culprit.parents[0][:TYPED]}..{culprit.sha[:TYPED]}"
-        (task,) = (task for task in bench.suite.tasks if task.name == report.task)
-        metric = task.metric(report.metric)
-        verb = _EXPLAINING.get(metric.kind, _EXPLAIN) if metric is not None else _EXPLAIN
-        words = [verb[0], ends, report.task, *verb[1:], "--suite", bench.suite.folder.name]
+        verb, *options = incident.diagnosis(report.task)
+        words = [verb, ends, report.task, *options, "--suite", bench.suite.folder.name]
         try:
             self.run_verb(session.repository, session.config, words)
         except CeledgerError as error:

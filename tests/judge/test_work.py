@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -150,6 +151,27 @@ def incident(key: str, name: str, kind: str, first_bad: str, state: str = "open"
     metric = IncidentMetric("tiny", "fit", name, 1, 2, 1, 1, 1, kind=kind, declared=kind != WORK)
     of = WORK if kind == WORK else "metric"
     return Incident(key, of, state, (metric,), tuple(first_bad), first_bad[-1], 0.9, first_bad[-1])
+
+
+@pytest.mark.parametrize(
+    ("names", "verb"),
+    [
+        (["step_cpu_time", "peak_rss"], ("profile",)),  # `explain` said: no difference
+        (["peak_rss", "step_cpu_time"], ("profile", "--memory")),
+        (["val_loss", "step_time"], ("explain",)),
+    ],
+)
+def test_a_diagnosis_is_of_the_first_metric_that_moved(
+    names: list[str], verb: tuple[str, ...]
+) -> None:
+    kinds = {"step_cpu_time": "work", "peak_rss": "memory", "step_time": "speed"}
+    parts = [incident("a", name, kinds.get(name, "quality"), "b").metrics[0] for name in names]
+    other = replace(parts[-1], task="other", kind="quality")
+    whole = replace(incident("a", "", "quality", "b"), metrics=(*parts, other))
+    assert whole.diagnosis("fit") == verb
+    assert whole.diagnosis("other") == ("explain",)
+    fails = replace(parts[0], change=math.nan)
+    assert replace(whole, kind="crash", metrics=(fails,)).diagnosis("fit") == ("explain",)
 
 
 @pytest.mark.parametrize(
