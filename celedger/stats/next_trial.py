@@ -327,7 +327,10 @@ def _whose_mend(
     incident = max(could, key=lambda i: (i.mended, -i.first))
     for key, share in incident.shares.items():
         old = share.step.known
-        if share.step.chain == job.chain and _node_of(histories[key], job.chain, old) is not None:
+        history = histories.get(key)  # None: of telemetry, which asks for nothing
+        if history is None or share.step.chain != job.chain:
+            continue
+        if _node_of(history, job.chain, old) is not None:
             if job.run.count(old) < job.run.count(job.head):
                 return Wanted(old, key, Why.CONTROL, job.head, incident.id)
             return Wanted(job.head, key, Why.CONTROL, old, incident.id)

@@ -9,7 +9,7 @@ from celedger.stats.course import MetricHistory, MetricKey, Step, ToldIncident
 from celedger.stats.incidents import derive
 from celedger.stats.next_trial import Job, Wanted, Why, needs_anchor, next_trial
 from celedger.stats.sessions import Contrast
-from tests.stats.made_steps import LOSS, NO_FLOOR, NOISE, TIME, history, open_at, step
+from tests.stats.made_steps import LOSS, NO_FLOOR, NOISE, OTHER, TIME, history, open_at, step
 
 HEAD = 59
 LOUD = replace(NOISE, session=3.0)
@@ -250,3 +250,18 @@ def test_a_sure_fall_that_several_could_explain_asks_for_the_commit_before_the_l
     assert wanted(lives, replace(PLAIN, asked={"": 4}), said=said) is None
     spent = wanted(lives, replace(PLAIN, asked={"bbbbbbbb": 8}), said=said)
     assert spent is None or spent.incident == "aaaaaaaa"
+
+
+def test_telemetry_that_fell_asks_for_no_control() -> None:
+    """It stopped a job of x-transformers: `peak_rss` of the incident is none of the metrics that
+    may ask."""
+    fell = history(step(10, size=8), step(20, size=8, before=108), step(HEAD, size=-8, before=116))
+    derived = derive(
+        {LOSS: fell, TIME: fell}, [open_at("aaaaaaaa", 10), open_at("bbbbbbbb", 20)],
+        floors=NO_FLOOR,
+    )  # fmt: skip
+    assert any(TIME in incident.shares for incident in derived.incidents)
+    asked = next_trial({LOSS: fell}, derived, PLAIN)
+    assert asked is not None and (asked.key, asked.why) == (LOSS, Why.CONTROL)
+    other = next_trial({OTHER: history()}, derived, PLAIN)
+    assert other is None
