@@ -103,7 +103,8 @@ def unsent(incidents: Collection[Incident], sent: set[tuple[str, str]]) -> list[
 
 
 def _others(incident: Incident, incidents: Iterable[Incident]) -> tuple[str, ...]:
-    keys = {metric.key for metric in incident.metrics}
+    """Return which incidents keep a metric worse; of telemetry only where nothing was declared."""
+    keys = {m.key for m in incident.metrics if m.declared or not incident.declared}
     return tuple(i.id for i in incidents if i.in_force and keys & {m.key for m in i.metrics})
 
 

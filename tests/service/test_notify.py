@@ -21,7 +21,9 @@ from scripted import scripted
 
 from celedger.base import config
 from celedger.base.config import Config
+from celedger.judge.incident import Incident, IncidentMetric
 from celedger.repo import Repository
+from celedger.service.notify import unsent
 
 from .conftest import Crew
 
@@ -131,6 +133,26 @@ def test_what_another_cause_keeps_worse_is_not_good_again(tmp_path: Path, inbox:
     rows = json.loads(project.run("status", "--json").out)["incidents"]
     (still,) = [row["id"] for row in rows if row["state"] == "open"]
     assert inbox.take() == [f"fit val_loss: a cause is mended, still worse by {still}"]
+
+
+def test_telemetry_keeps_no_declared_metric_worse() -> None:
+    """A leak of x-transformers was mended, and another commit had raised `peak_rss`, too."""
+
+    def incident(name: str, state: str, *metrics: tuple[str, bool]) -> Incident:
+        moved = tuple(
+            IncidentMetric("tiny", "fit", metric, 1, 2, 1, 1, 1, state=state, declared=declared)
+            for metric, declared in metrics
+        )
+        return Incident(name, "metric", state, moved, ("b",), "b", 0.99, "b")
+
+    leak = ("memory_growth", True), ("peak_rss", False)
+    slow = incident("bbbbbbbb", "open", ("step_time", True), ("peak_rss", False))
+    also = incident("cccccccc", "open", ("memory_growth", True))
+    sent = {("aaaaaaaa", "opened"), ("bbbbbbbb", "opened"), ("cccccccc", "opened")}
+    (news,) = unsent([incident("aaaaaaaa", "recovered", *leak), slow], sent)
+    assert news.others == ()
+    (news,) = unsent([incident("aaaaaaaa", "recovered", *leak), slow, also], sent)
+    assert news.others == ("cccccccc",)
 
 
 @with_verbs("plot")
