@@ -254,15 +254,16 @@ class Launchers:
         python: str,
         preload: Sequence[str],
         env: Mapping[str, str],
+        waits: Callable[[], None] = lambda: None,
     ) -> Fork | str:
         """Return how to start a command warm, or why it must start cold. Waits for the imports when
-        it is the first of its kind. Raises SuiteError where a preloaded module is the
-        repository's own."""
+        it is the first of its kind, which `waits` is told before. Raises SuiteError where a
+        preloaded module is the repository's own."""
         if not startable(argv, python) or len(env.get(TRIAL_VARIABLE, "")) != _TOKEN:
             return "only `python script.py …` and `python -m module …` can be forked"
         key = _key(python, preload, env)
         try:
-            launcher = self._launcher(key)
+            launcher = self._launcher(key, waits)
         except OSError as error:
             return f"the launcher cannot be started: {error.strerror}"
         first = cwd if argv[1] == "-m" else (cwd / argv[1]).resolve().parent
@@ -290,12 +291,6 @@ class Launchers:
 
         return fork
 
-    def reaches(self, python: str, preload: Sequence[str], env: Mapping[str, str]) -> bool:
-        """Return False if a trial of this environment would wait for the imports."""
-        key = _key(python, preload, env)
-        path = self._socket_path(key)
-        return key in self._launchers or (path is not None and path.exists())
-
     def heap(self, python: str, preload: Sequence[str], env: Mapping[str, str]) -> int:
         """Return the bytes that the imports left in this environment's launcher, 0 where it has
         none. A cold command that imports the same modules has about as many."""
@@ -306,12 +301,15 @@ class Launchers:
         """Return the top-level modules that any launcher has loaded."""
         return {name for launcher in self._launchers.values() for name in launcher.modules}
 
-    def _launcher(self, key: _Key) -> _Launcher:
+    def _launcher(self, key: _Key, waits: Callable[[], None]) -> _Launcher:
         launcher = self._launchers.pop(key, None)
         if launcher is None or not (launcher.problem or launcher.alive()):
             if len(self._launchers) >= _MOST:
                 self._launchers.pop(next(iter(self._launchers))).close()
-            launcher = _Launcher(self._script, key, self._socket_path(key))
+            path = self._socket_path(key)
+            if path is None or not path.exists():
+                waits()
+            launcher = _Launcher(self._script, key, path)
             try:
                 problem = launcher.wait_for_imports()
                 launcher.problem = problem or self._own_module(key[1], launcher)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from random import Random, SystemRandom
 from typing import Any
@@ -309,10 +310,10 @@ class Station:
         starts cold nevertheless, report the reason to the listener, once."""
         if not task.preload:
             return None
-        if not self.launchers.reaches(python, task.preload, env):
-            modules = ", ".join(task.preload)
-            self.listen(events.Preparing(f"importing {modules} once for all trainings"))
-        fork = self.launchers.forker(argv, self.tree, python, task.preload, env)
+        importing = events.Preparing(f"importing {', '.join(task.preload)} once for all trainings")
+        fork = self.launchers.forker(
+            argv, self.tree, python, task.preload, env, partial(self.listen, importing)
+        )
         if not isinstance(fork, str):
             return fork
         if fork not in self._cold:

@@ -453,6 +453,24 @@ def test_a_launcher_that_is_unfit_means_a_cold_start_and_says_why(
     launchers.close()
 
 
+def test_only_who_waits_for_imports_is_told_before(tmp_path: Path) -> None:
+    launchers = Launchers(LAUNCHER, Path("/nowhere"))
+    place = Place(tmp_path, launchers)
+    waits: list[str] = []
+
+    def start(*argv: str) -> object:
+        return launchers.forker(
+            argv, place.tree, sys.executable, ("json",), place.env(), lambda: waits.append("json")
+        )
+
+    assert isinstance(start("bash", "-c", "true"), str)
+    assert waits == []  # it is not forked, and imports nothing
+    for _ in range(2):
+        assert not isinstance(start(*place.argv("print(1)")), str)
+    assert waits == ["json"]
+    launchers.close()
+
+
 def test_a_module_of_the_repository_is_refused(tmp_path: Path) -> None:
     import numpy
 
