@@ -284,11 +284,11 @@ def log(
     is yielded where that does not repeat its own bits."""
     before: Signature | None = None
     for commit in commits:
-        if problem := signatures.known_problem(commit):
-            yield LoggedCommit(commit, problem=problem)
-            return
         signature = signatures.stored(commit, scheme)
         if signature is None:
+            if problem := signatures.known_problem(commit):
+                yield LoggedCommit(commit, problem=problem)
+                return
             try:
                 if before is None:
                     scheme, signature = signed(partial(signatures.sign, commit), scheme)
