@@ -387,10 +387,11 @@ def _keeper(kept: Any, objects: list[Any]) -> str:
 def _attribute(container: Any) -> str:
     """Return `Class.name` of the module whose attribute a container is; "" for none."""
     for variables in gc.get_referrers(container):
-        for owner in gc.get_referrers(variables) if type(variables) is dict else ():
+        is_dict = type(variables) is dict
+        names = [n for n, value in variables.items() if value is container] if is_dict else []
+        for owner in gc.get_referrers(variables) if names else ():
             if isinstance(owner, nn.Module):  # whose variables are this dictionary
-                name = next((n for n, value in variables.items() if value is container), None)
-                return f"{type(owner).__name__}.{name}"
+                return f"{type(owner).__name__}.{names[0]}"
     return ""
 
 
