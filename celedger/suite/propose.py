@@ -39,6 +39,7 @@ _SMALL = {  # options that say how long to train, and what a small training take
         ("steps", "max_steps", "num_steps", "iters", "max_iters", "iterations"), _STEPS
     ),
 }
+_LOOP = {"backward", "step"}  # what a loop of its own calls
 _DOWNLOADS = frozenset({"load_dataset", "from_pretrained", "hf_hub_download", "urlretrieve"})
 _ELSEWHERE = re.compile(
     r"(^|/)(tests?|docs?|suites|build|\.[^/]*)/|(^|/)(test_[^/]*|[^/]*_test|setup|conftest)\.py$"
@@ -46,6 +47,9 @@ _ELSEWHERE = re.compile(
 _PACKAGE = re.compile(r"(?:(.+)/)?([^/]+)/__init__\.py")
 _WORD = r"[A-Za-z][\w/.-]*"
 _LABEL = re.compile(rf"({_WORD}(?: {_WORD}){{0,2}})\s*[:=]?\s*$")  # of a printed number
+_VALUE = re.compile(r"%[-+0-9.]*[a-z]|\{[^{}]*\}")  # of a format
+_SETTING = re.compile(r"( *)([\w-]+):(?: +(\d+))?\s*(?:#.*)?")  # of YAML: a number, or a table
+_SETTINGS = re.compile(r"[^.]*conf[^.]*\.ya?ml|config[^./]*\.ya?ml")
 _ADAPTERS = {  # modules of `child` that run a script which reports nothing itself
     "lightning.pytorch": "celedger.child.lightning",
     "pytorch_lightning": "celedger.child.lightning",
@@ -137,6 +141,9 @@ def propose(root: Path, names: Iterable[str]) -> TaskProposal | None:
     prefix = next((s.overrides for s in sources if s.overrides is not None), None)
     if prefix is not None and not best.options:
         best.take_settings(prefix)
+    if not best.options and ("hydra" in best.imports or (prefix == "" and "sys" in best.imports)):
+        for name in sorted(filter(_SETTINGS.fullmatch, names))[:1]:
+            best.take_yaml(root / name)
     options = {o: min(_SMALL[o], best.options[o] or _SMALL[o]) for o in best.options if o in _SMALL}
     options = dict([*options.items()][:1])
     adapter = _ADAPTERS.get(best.library)
@@ -150,6 +157,9 @@ def propose(root: Path, names: Iterable[str]) -> TaskProposal | None:
         words += [f"{best.spelling['output_dir']}{{out}}"]
     logged = [n for s in (sources if adapter else [best]) for n in s.logged]
     printed = {} if logged else best.printed()
+    if not logged and not _judged([*printed]):  # its loop is a module of the repository
+        for source in sources:
+            printed |= source.printed() if source.called >= _LOOP else {}
     metrics = _judged([*logged, *printed])
     torch = bool(adapter) or any("torch" in source.imports for source in sources)
     preload = [*(_TORCH if torch else ()), *([best.library] if adapter else [])]
@@ -278,7 +288,7 @@ class _Source:
     def overrides(self) -> str | None:
         """Return what its users type before KEY=VALUE, where it takes such words apart itself; None
         where it does not."""
-        if not any(called == "split" and any(_constant(w) == "=" for w in node.args)
+        if not any(called in ("split", "partition") and any(_constant(w) == "=" for w in node.args)
                    for called, node in self.calls):  # fmt: skip
             return None
         return "--" if any(_constant(n) == "--" for n in ast.walk(self.tree)) else ""  # type: ignore[arg-type]
@@ -294,6 +304,19 @@ class _Source:
                 name, value = key.rpartition(".")[2], node.value.value
                 if isinstance(value, int) and (name in _SMALL or name == "seed"):
                     self.options[name], self.spelling[name] = value, f"{prefix}{key}="
+
+    def take_yaml(self, path: Path) -> None:
+        """Add the settings of a YAML file to its options, as KEY.KEY=VALUE changes them."""
+        parents: list[tuple[int, str]] = []  # indentation and name of the tables around a line
+        with suppress(OSError, ValueError):
+            for match in filter(None, map(_SETTING.fullmatch, path.read_text().splitlines())):
+                indent, name, value = len(match[1]), match[2], match[3]
+                parents = [(i, n) for i, n in parents if i < indent]
+                if value is None:
+                    parents.append((indent, name))
+                elif name in _SMALL or name == "seed":
+                    key = ".".join([*(n for _, n in parents), name])
+                    self.options[name], self.spelling[name] = int(value), f"{key}="
 
     @cached_property
     def library(self) -> str:
@@ -322,7 +345,7 @@ class _Source:
         """Return how likely it is a training to watch; 0 or less for none. `roots` has folders of
         packages of the repository that it imports."""
         stem, folders = PurePosixPath(self.name).stem.lower(), PurePosixPath(self.name).parts[:-1]
-        loop = {"backward", "step"} <= self.called or bool(self.library)
+        loop = self.called >= _LOOP or bool(self.library)
         uses_own = bool(roots)
         named = "train" in stem
         if not self.runs or not (loop or (uses_own and (named or "train" in self.called))):
@@ -366,7 +389,10 @@ class _Source:
             if called not in ("print", "info", "write", "echo"):
                 continue
             text = ""
-            for part in (part for word in node.args for part in [*_parts(word), " "]):
+            written = node.args
+            if len(written) > 1 and "%" in str(_constant(written[0])):  # as `logging` has it
+                written = [ast.BinOp(written[0], ast.Mod(), written[1])]
+            for part in (part for word in written for part in [*_parts(word), " "]):
                 if part is not None:
                     text += part
                     continue
@@ -398,7 +424,7 @@ def _parts(node: ast.expr) -> Iterator[str | None]:
             ast.BinOp(left=ast.Constant(value=str(text)), op=ast.Mod())
             | ast.Call(func=ast.Attribute(value=ast.Constant(value=str(text)), attr="format"))
         ):
-            first, *others = re.split(r"%[-+0-9.]*[a-z]|\{[^{}]*\}", text)
+            first, *others = _VALUE.split(text)
             yield first
             for other in others:
                 yield None

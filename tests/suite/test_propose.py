@@ -171,6 +171,51 @@ def test_settings_that_the_command_line_overrides_are_options(tmp_path: Path) ->
     assert found.params == {"max_iters": 300}
 
 
+TRAINER = """\
+import logging
+log = logging.getLogger(__name__)
+class Trainer:
+    def fit(self):
+        for epoch in range(1, self.epochs + 1):
+            loss.backward()
+            optimizer.step()
+            log.info("epoch %d | loss %.4f | acc %.1f%%", epoch, loss, 100 * accuracy)
+"""
+CONF = """\
+seed: 1
+model:
+  width: 64
+optim:
+  lr: 0.004
+trainer:   # how long
+  epochs: 30  # times
+"""
+
+
+@pytest.mark.parametrize("head", [
+    "import sys\nfrom own.config import load\ncfg = load('conf.yaml', sys.argv[1:])\n",
+    "import hydra\n@hydra.main(config_path='conf', config_name='config')\ndef main(c): fit(c)\n",
+])  # fmt: skip
+def test_settings_of_yaml_are_options_and_what_a_trainer_logs_is_read(
+    tmp_path: Path, head: str
+) -> None:
+    """Of such a repository only the time and memory of a step were watched, for one seed."""
+    script = head + "import torch, own\nif __name__ == '__main__':\n    own.Trainer().fit()\n"
+    load_settings = "def load(path, words):\n    for w in words:\n        w.partition('=')\n"
+    found = proposed(tmp_path, {
+        ".github/workflows/conf.yml": "jobs:\n  seed: 1\n", "conf/default.yaml": CONF,
+        "src/own/__init__.py": "", "src/own/config.py": load_settings * ("sys" in head),
+        "src/own/trainer.py": TRAINER, "train.py": script, "tests/test_own.py": TRAINER,
+    })  # fmt: skip
+    assert found is not None
+    assert found.command == "{python} {tree}/train.py trainer.epochs={epochs} seed={seed}"
+    assert (found.params, found.stops) == ({"epochs": 5}, False)
+    assert found.metrics == {"loss": "lower", "acc": "higher"}
+    line = "[2026-11-28][own.trainer][INFO] epoch 3 | loss 0.4312 | acc 91.2%"
+    values = {k: v for p in found.patterns for k, v in re.search(p, line).groupdict().items()}  # type: ignore[union-attr]
+    assert values == {"epoch": "3", "loss": "0.4312", "acc": "91.2"}
+
+
 def test_each_project_of_a_repository_has_its_own_packages(tmp_path: Path) -> None:
     other = LOOP.replace("from ours import", "from theirs import")
     found = proposed(
