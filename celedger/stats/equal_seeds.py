@@ -496,7 +496,7 @@ def weigh_many(
         none = np.logaddexp(one + fitted.log_none, many + same)
     mass = np.bincount(steps.held[cut], np.exp(log_prior[cut]), len(steps.pairs)).astype(float)
     share = np.where(mass > 0, _largest(bits, steps, mass), 0.0)
-    share /= max(share.sum(), 1e-300) * np.maximum(mass, 1e-300)
+    share /= np.maximum(share.sum() * mass, 1e-300)
     with np.errstate(divide="ignore"):
         largest = many + np.where(cut, np.log(share[steps.held]), -np.inf)
     either = np.logaddexp(one + total, many)
