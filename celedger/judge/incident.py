@@ -5,14 +5,20 @@ view prints them and no view makes them. Hashes are full; numbers are in the met
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
 from celedger.base import plugins
 from celedger.base.errors import TYPED, Status, command
-from celedger.base.model import FEWEST_REPEATS, FindingRecord, IncidentState, Kind
+from celedger.base.model import (
+    FEWEST_REPEATS,
+    BisectRecord,
+    FindingRecord,
+    IncidentState,
+    Kind,
+)
 
 IN_FORCE = (IncidentState.OPEN, IncidentState.PARTLY)
 DRIFT = "drift"  # the kind of a slow one
@@ -162,6 +168,21 @@ class Incident:
             and bool(self.known_good) and self.kind not in (DRIFT, WORK)
         )  # fmt: skip
 
+    def explains(self, suite: str, task: str, kind: str, among: Collection[str]) -> bool:
+        """Return True if its named commit is among those that may have moved a metric of this kind,
+        too: they have one cause, until it is mended."""
+        kinds = {metric.kind for metric in self.metrics if metric.key[:2] == (suite, task)}
+        times = {Kind.SPEED.value, Kind.WORK.value}
+        return self.in_force and self.is_named and self.likeliest in among and (
+            kind in kinds or (kind in times and not times.isdisjoint(kinds))
+        )  # fmt: skip
+
+    def was_searched(self, bisects: Iterable[BisectRecord]) -> bool:
+        """Return True if a bisect searched these commits, and did not name one."""
+        ends = self.known_good, self.first_bad[-1]
+        keys = {metric.key for metric in self.metrics}
+        return any(b.key in keys and (b.good, b.bad) == ends for b in bisects)
+
     def title(self) -> str:
         """Return `mlp val_loss`, or the task alone where it fails."""
         return " ".join(filter(None, (self.main.task, self.main.name)))
@@ -296,6 +317,7 @@ class Doubt:
     unit: str
     before: float
     declared: bool = True  # False for telemetry
+    kind: str = Kind.QUALITY.value
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,6 +19,8 @@ from celedger.stats.line_steps import DOUBT, overlap
 from celedger.stats.tails import t_quantile
 from celedger.trial.protocol import OF_LONG_TRAININGS, TELEMETRY
 
+EARLIER = 20
+"""Measured commits before one with which it is compared by equal seeds."""
 ONE_SIDED_95 = 1.644854
 """Standard errors: where the level may be higher by the floor with 5 %, noise hides the floor."""
 NO_REPEATS = "noise unknown: too few repeats of one commit"
@@ -51,8 +54,21 @@ def at(
             worse = tuple(i.id for i in _worse_by(in_force, key, is_newest))
             history, values = derivation.histories.get(key), task.measured.get(key)
             standing = _of_metric(derivation, key, metric, history, values, place, own, worse)
-            if standing is not None and not (failing and standing.standing is Standing.MISSING):
+            if standing is None:
+                continue
+            if standing.searched and _is_explained(derivation, standing, metric, incidents):
+                standing = replace(standing, searched=())
+            if standing.searched or not (failing and standing.standing is Standing.MISSING):
                 yield standing
+
+
+def _is_explained(
+    derivation: Derivation, standing: MetricStanding, metric: Metric, incidents: Sequence[Incident]
+) -> bool:
+    """Return True if what would be searched has a commit that a search named: one cause."""
+    good, bad = map(derivation.place, standing.searched)
+    among = derivation.among(good + 1, bad)
+    return any(i.explains(standing.suite, standing.task, metric.kind, among) for i in incidents)
 
 
 def _holds(derivation: Derivation, incident: Incident, place: int) -> bool:
@@ -86,7 +102,8 @@ def _of_metric(
     worse: tuple[str, ...],
 ) -> MetricStanding | None:
     declared = metric not in TELEMETRY
-    numbers = _numbers(metric, history, values, place)
+    over = max((_settled_at(derivation, incident) for incident in own), default=-1)
+    numbers = _numbers(metric, history, values, place, over)
     if numbers is None:
         if not (worse or (declared and history is not None)):
             return None
@@ -94,19 +111,31 @@ def _of_metric(
         if ran and not worse and metric.name in OF_LONG_TRAININGS:
             return None
         kind = Standing.WORSE if worse else Standing.MISSING
+        nodes = history.nodes if history is not None and not worse else ()
+        newest = max((node.last for node in nodes if node.last < place), default=-1)
+        numbers = _numbers(metric, history, values, newest, over)
+        searched = _search(derivation, newest, numbers)
         return MetricStanding(
-            *key, kind, declared, worse, unit=metric.unit, note="not measured here"
-        )
+            *key, kind, declared, worse, unit=metric.unit, note="not measured here",
+            searched=searched,
+        )  # fmt: skip
     kind, note = _kind(derivation, key, place, own, numbers)
-    searched: tuple[str, ...] = ()
+    searched = ()
     if worse:
         kind, note = Standing.WORSE, ""
-    elif kind in (Standing.UNDECIDED, Standing.TOO_NOISY) and numbers.seems_worse:
-        searched = derivation.sha(numbers.since), derivation.sha(place)
+    elif kind in (Standing.UNDECIDED, Standing.TOO_NOISY):
+        searched = _search(derivation, place, numbers)
     return MetricStanding(
         *key, kind, declared, worse, numbers.level, numbers.value, numbers.low, numbers.high,
         numbers.smallest, numbers.floor, numbers.trials, metric.unit, note, searched,
     )  # fmt: skip
+
+
+def _search(derivation: Derivation, place: int, numbers: _Numbers | None) -> tuple[str, ...]:
+    """Return GOOD and BAD of the search that settles what equal seeds say of a place."""
+    if numbers is None or numbers.worse_than < 0:
+        return ()
+    return derivation.sha(numbers.worse_than), derivation.sha(place)
 
 
 class _Numbers:
@@ -115,7 +144,7 @@ class _Numbers:
 
     def __init__(
         self, metric: Metric, history: MetricHistory, node: Node, before: Node | None, own: Floats,
-        pairs: Floats, shares_session: bool,
+        pairs: Floats, shares_session: bool, worse_than: int,
     ) -> None:  # fmt: skip
         sign, noise = metric.direction.sign, history.noise
         self.trials, self.is_first = own.size, before is None
@@ -136,18 +165,48 @@ class _Numbers:
         agree = pairs.size > 0 and float(np.abs(pairs).max()) <= PAIRED * self.floor
         self.hides_floor = not agree and size + ONE_SIDED_95 * error > self.floor
         self.knows_noise = history.knows_noise or agree or repeats
-        self.seems_worse = pairs.size > 1 and _least(pairs) > 0 and pairs.mean() > self.metric_floor
+        self.worse_than = worse_than  # the newest earlier place, or -1
+        self.seems_worse = before is not None and worse_than == before.last
 
 
-def _least(pairs: Floats) -> float:
-    """Return the lower end of the interval of their mean at 95 %."""
-    reach = t_quantile(0.975, pairs.size - 1)
+def _least(pairs: Floats, probability: float) -> float:
+    """Return what their mean is above with this probability."""
+    reach = t_quantile(probability, pairs.size - 1)
     return float(pairs.mean() - reach * pairs.std(ddof=1) / math.sqrt(pairs.size))
 
 
+def _worse_than(metric: Metric, values: Measurements, node: Node, earlier: Sequence[Node]) -> int:
+    """Return the newest place of the last earlier node that a node seems worse than by more than
+    the floor, as equal seeds tell it; -1 without one. Of all comparisons at most 5 % err."""
+    for number, other in enumerate(earlier[: -EARLIER - 1 : -1], 1):
+        pairs = _pairs(values, node, other)
+        is_large = pairs.size > 1 and pairs.mean() > metric.floor_at(other.level)
+        if is_large and _least(pairs, 1 - 0.05 / (number * (number + 1))) > 0:
+            return other.last
+    return -1
+
+
+def _pairs(values: Measurements, node: Node, other: Node) -> Floats:
+    """Return by how much each seed that both nodes have is higher at the first: none of what a
+    clock tells, unless it is always 0."""
+    mine, there = (np.array(each.rows, dtype=np.int64) for each in (node, other))
+    if values.has_sessions and values.value[np.concatenate([there, mine])].any():
+        return np.empty(0)
+    return np.array(
+        [
+            values.value[mine][values.seed[mine] == seed].mean()
+            - values.value[there][values.seed[there] == seed].mean()
+            for seed in np.intersect1d(values.seed[there], values.seed[mine]).tolist()
+        ]
+    )
+
+
 def _numbers(
-    metric: Metric, history: MetricHistory | None, values: Measurements | None, place: int
-) -> _Numbers | None:
+    metric: Metric, history: MetricHistory | None, values: Measurements | None, place: int,
+    over: int,
+) -> _Numbers | None:  # fmt: skip
+    """Return what a place's own trials tell, None without any. What is older than the place `over`
+    was settled."""
     if history is None or values is None:
         return None
     here = history.nodes_at(place)
@@ -156,28 +215,17 @@ def _numbers(
         return None
     node = max(here, key=lambda n: n.chain)
     earlier = [n for n in history.nodes if n.chain == node.chain and n.last < node.first]
-    before = max(earlier, key=lambda n: n.last, default=None)
+    before = earlier[-1] if earlier else None
     if node.first < place and (before is None or _repeats(node, values, place)):
         before = node
     rows = own[values.chain[own] == node.chain]
     pairs, shares = np.empty(0), False
     if before is not None and before.rows:
-        there = np.array(before.rows, dtype=np.int64)
-        mine = np.array(node.rows, dtype=np.int64)
-        common = np.intersect1d(values.seed[there], values.seed[mine])
-        pairs = np.array(
-            [
-                values.value[mine][values.seed[mine] == seed].mean()
-                - values.value[there][values.seed[there] == seed].mean()
-                for seed in common.tolist()
-            ]
-        )
-        shares = not values.has_sessions or bool(
-            np.intersect1d(values.session[there], values.session[mine]).size
-        )
-        if values.has_sessions and values.value[np.concatenate([there, mine])].any():
-            pairs = np.empty(0)
-    return _Numbers(metric, history, node, before, values.value[rows], pairs, shares)
+        pairs = _pairs(values, node, before)
+        of_both = values.session[list(before.rows)], values.session[list(node.rows)]
+        shares = not values.has_sessions or bool(np.intersect1d(*of_both).size)
+    worse_than = _worse_than(metric, values, node, [n for n in earlier if n.last >= over])
+    return _Numbers(metric, history, node, before, values.value[rows], pairs, shares, worse_than)
 
 
 def _repeats(node: Node, values: Measurements, place: int) -> bool:
@@ -250,5 +298,5 @@ def _kind(
     if numbers.hides_floor:
         seen = numbers.smallest <= numbers.floor
         note = "may be worse by more than the floor" if seen else HIDDEN
-        return Standing.TOO_NOISY, note
+        return Standing.TOO_NOISY, WORSE if numbers.worse_than >= 0 else note
     return Standing.SAME, ""

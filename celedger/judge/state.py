@@ -528,6 +528,7 @@ def _doubts(derivation: Derivation) -> Iterable[Doubt]:
         yield Doubt(
             *key, derivation.among(step.first, step.last), derivation.sha(step.likeliest),
             step.probability, sign * step.size, metric.unit, sign * step.before, declared,
+            metric.kind.value,
         )  # fmt: skip
 
 

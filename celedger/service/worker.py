@@ -297,13 +297,12 @@ class Worker:
         """Bisect each incident of several commits that no bisect searched yet, within one budget of
         trials, and rehearse the revert of each commit that is named; the answers, a line each."""
         budget = session.config.bisect_budget
-        searched = {(b.suite, b.task, b.metric, b.good, b.bad) for b in self.ledger.bisects()}
+        bisects = self.ledger.bisects()
         answers, left = [], budget
         for incident in state.in_force:
-            ends = (incident.known_good, incident.first_bad[-1])
             if not incident.is_searchable or not incident.declared:
                 continue
-            if any((*metric.key, *ends) in searched for metric in incident.metrics):
+            if incident.was_searched(bisects):
                 continue
             if left <= 0:
                 answers.append(f"bisect_budget of {budget} trials is spent")
