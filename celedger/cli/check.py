@@ -78,6 +78,7 @@ def check(
     from celedger.judge import memory
     from celedger.judge.incident import status
     from celedger.service.notify import announce
+    from celedger.views import incidents as words
     from celedger.views.check import CheckDocument
     from celedger.views.drift import upgrade_texts
 
@@ -105,12 +106,13 @@ def check(
         state = replace(state, standings=standings)
         commits = memory.commits_of(repository, state)
         upgrades = upgrade_texts(state, ledger.environments() if state.upgrades else {})
-        document = CheckDocument(commit, state, commits, number, upgrades)
+        searches = words.searches(state, ledger.bisects())
+        document = CheckDocument(commit, state, commits, number, upgrades, searches)
         _answer(context, document, json=json, markdown=markdown)
         question = (repository, ledger, state.tip, commit.sha, tasks)
         if not (synthetic or budget == 0 or memory.is_settled(*question)):
-            words = [word for name in task or () for word in ("--task", name)]
-            again = command("check", commit.sha[:TYPED], *words, suite=tasks[0].suite)
+            only = [word for name in task or () for word in ("--task", name)]
+            again = command("check", commit.sha[:TYPED], *only, suite=tasks[0].suite)
             note(context.obj.retyped(f"Next: {again} runs further trials for what is in doubt"))
         announce(session, state, verbs.drawer(context.obj))
     return status(standings, gate=True, lenient=lenient, complete=complete)

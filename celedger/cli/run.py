@@ -157,13 +157,11 @@ def run(
         is_first = any(record.ok for record in records) and all(
             each.standing is Standing.FIRST for each in standings
         )
-        searches = [
-            i for i in state.incidents if i.is_searchable and (is_first or i.seen_at == newest.sha)
-        ]
-        for incident in () if is_range else searches:
-            note(context.obj.retyped(f"Next: `{incident.next()}`"))
+        search = "" if is_range else words.next_search(state, bench.suite.tasks, ledger)
+        if search:
+            note(context.obj.retyped(f"Next: {search}"))
         is_first |= any(i.is_failing and not i.known_good for i in state.in_force)
-        if is_first and not searches:
+        if is_first and not search:
             note(context.obj.retyped(f"celedger: first measurement: {_second(session, newest)}"))
     head_records = [
         record

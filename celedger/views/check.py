@@ -54,6 +54,7 @@ class CheckDocument(Document):
     commits: Mapping[str, Commit]
     number: int = 0
     upgrades: Sequence[tuple[str, str]] = ()  # a line, and the command that searches it
+    searches: Sequence[str] = ()  # a line each: what settles a doubt, and the command
 
     def text(self, width: int = 100) -> str:
         """Return the worst first, one row a task × metric; then the incidents."""
@@ -79,14 +80,17 @@ class CheckDocument(Document):
             what = f"too noisy: {words.metric_names(noisy)}"
             how = "more `seeds` in suite.toml tell smaller changes, a larger `floor` asks for less"
             lines += ["", *wrap(f"{what}; {how}", width, 4)]
+        blocks = {True: list[str](), False: list[str]()}
         for incident in self.incidents():
-            lines += ["", f"{incident.id} {words.sentence(incident, self.commits)}"]
-            lines += [f"  {typed}" for typed in [incident.next()] if typed]
+            block = ["", f"{incident.id} {words.sentence(incident, self.commits)}"]
+            block += [f"  {typed}" for typed in [incident.next()] if typed]
             if before := words.check_before(incident):
-                lines.append(f"  what got worse before it: {before}")
-        if not is_searchable:
-            searches = words.searches(self.state)[:_SEARCHES]
-            lines += ["", *searches] if searches else []
+                block.append(f"  what got worse before it: {before}")
+            blocks[incident.declared] += block
+        lines += blocks[True]
+        if self.searches and not is_searchable:
+            lines += ["", *self.searches[:_SEARCHES]]
+        lines += blocks[False]
         for text, typed in self.upgrades:
             lines += ["", text, *([f"  {typed}"] if typed else [])]
         return "\n".join(lines)

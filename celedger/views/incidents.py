@@ -5,7 +5,7 @@ what to type. Every view that prints an incident takes them from here.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from celedger.base.errors import TYPED, command
@@ -205,18 +205,22 @@ def check_before(incident: Incident) -> str:
 
 def next_search(state: State, tasks: Sequence[Task], ledger: Reader) -> str:
     """Return the command that names one more commit, and what for; "" where none is left to be
-    found: the worst first, and what a suite declares before telemetry, which decides nothing."""
-    open_searches = [i for i in state.in_force if i.is_searchable]
-    for incident in open_searches:
-        if incident.declared:
-            return f"{command('bisect', incident.id)} finds the commit"
+    found: the worst first, what a suite declares before telemetry, which decides nothing, and last
+    what was searched in vain."""
+    bisects = ledger.bisects()
+    is_old = {i.id: i.was_searched(bisects) for i in state.in_force if i.is_searchable}
+    searchable = sorted(
+        (i for i in state.in_force if i.is_searchable),
+        key=lambda i: (is_old[i.id], not i.declared),
+    )
+    finds = [f"{command('bisect', i.id)} finds the commit" for i in searchable]
+    if finds and searchable[0].declared and not is_old[searchable[0].id]:
+        return finds[0]
     for incident in state.in_force:
         before = check_before(incident)
         if before and not _is_trained(incident.parent, incident, tasks, ledger):
             return f"{before} tells what got worse before it fails"
-    if settling := searches(state):
-        return settling[0]
-    return f"{command('bisect', open_searches[0].id)} finds the commit" if open_searches else ""
+    return next(iter([*searches(state, bisects), *finds]), "")
 
 
 def _is_trained(commit: str, incident: Incident, tasks: Sequence[Task], ledger: Reader) -> bool:
@@ -227,24 +231,29 @@ def _is_trained(commit: str, incident: Incident, tasks: Sequence[Task], ledger: 
     return all(seeds.issuperset(t.seeds) for t in tasks if (t.suite, t.name) == main.key[:2])
 
 
-def searches(state: State) -> list[str]:
+def searches(state: State, bisects: Iterable[BisectRecord]) -> list[str]:
     """Return what settles whether a declared metric got worse that seems so, the likeliest first:
-    a line each, with the command."""
-    by_metric: dict[tuple[str, str, str], str] = {}
-    named = {incident.likeliest for incident in state.in_force if incident.is_named}
+    a line each, with the command. Not what a search answered already."""
+    by_metric: dict[tuple[str, str, str], tuple[str, str]] = {}
     for doubt in sorted(state.doubts, key=lambda d: -d.probability):
-        if doubt.declared and doubt.probability >= _LIKELY and doubt.seen_at not in named:
-            ends = f"{doubt.among[0][:TYPED]}~1..{doubt.among[-1][:TYPED]}"
-            by_metric.setdefault((doubt.suite, doubt.task, doubt.metric), ends)
+        key = doubt.suite, doubt.task, doubt.metric
+        is_known = any(
+            (i.is_named and i.likeliest == doubt.seen_at)
+            or i.explains(doubt.suite, doubt.task, doubt.kind, doubt.among)
+            for i in state.in_force
+        )  # fmt: skip
+        if doubt.declared and doubt.probability >= _LIKELY and not is_known:
+            by_metric.setdefault(key, (f"{doubt.among[0][:TYPED]}~1", doubt.among[-1]))
     for s in state.standings:
         if s.declared and s.searched:
-            ends = "..".join(sha[:TYPED] for sha in s.searched)
-            by_metric.setdefault((s.suite, s.task, s.metric), ends)
+            good, bad = s.searched
+            by_metric.setdefault((s.suite, s.task, s.metric), (good[:TYPED], bad))
+    answered = {(bisect.key, bisect.bad) for bisect in bisects}
     return [
-        command("bisect", ends, suite=suite, task=task, metric=metric)
-        + f" settles whether {metric} got worse"
-        for (suite, task, metric), ends in by_metric.items()
-    ]
+        command("bisect", f"{good}..{bad[:TYPED]}", suite=key[0], task=key[1], metric=key[2])
+        + f" settles whether {key[2]} got worse"
+        for key, (good, bad) in by_metric.items() if (key, bad) not in answered
+    ]  # fmt: skip
 
 
 def metric_names(standings: Sequence[MetricStanding]) -> str:

@@ -185,7 +185,7 @@ def test_what_is_probably_worse_is_searched_next() -> None:
     doubt = Doubt("s", "fit", "loss", ("a" * 40, "b" * 40), "b" * 40, 0.85, 0.1, "", 1.0)
     session: Any = SimpleNamespace(
         repository=SimpleNamespace(resolve=lambda _: SimpleNamespace(sha="c" * 40)),
-        ledger=SimpleNamespace(trials=lambda **_: [1]),
+        ledger=SimpleNamespace(trials=lambda **_: [1], bisects=list),
     )
     state: Any = SimpleNamespace(in_force=(), doubts=(doubt,), standings=(), commits=2)
     said = status._next(session, state, ())

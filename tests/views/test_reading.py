@@ -21,7 +21,7 @@ from celedger.base.model import (
     OutcomeKind,
     QueuedJob,
 )
-from celedger.judge.incident import Doubt, State
+from celedger.judge.incident import Doubt, Incident, IncidentMetric, State
 from celedger.judge.state import state_of
 from celedger.views import incidents as words
 from celedger.views import samples
@@ -314,14 +314,63 @@ def test_a_search_is_proposed_of_what_is_likely_and_not_already_named() -> None:
     def doubt(metric: str, seen_at: str, probability: float) -> Doubt:
         return Doubt("s", "t", metric, ("a" * 40, seen_at), seen_at, probability, 1, "s", 1)
 
-    named: Any = SimpleNamespace(likeliest="b" * 40, is_named=True)
+    named: Any = SimpleNamespace(likeliest="b" * 40, is_named=True, explains=lambda *_: False)
     doubts = (
         doubt("loss", "d" * 40, 0.4), doubt("time", "c" * 40, 0.5), doubt("time", "d" * 40, 0.3),
         doubt("size", "b" * 40, 0.9), doubt("rss", "c" * 40, 0.2),
     )  # fmt: skip
     state: Any = SimpleNamespace(doubts=doubts, standings=(), in_force=[named])
-    assert words.searches(state) == [
+    expected = [
         f"`celedger bisect 'aaaaaaaaaaaa~1..{bad * 12}' --suite s --task t --metric {metric}` "
         f"settles whether {metric} got worse"
         for bad, metric in (("c", "time"), ("d", "loss"))
     ]
+    assert words.searches(state, []) == expected
+    answered: Any = SimpleNamespace(key=("s", "t", "time"), bad="c" * 40)
+    assert words.searches(state, [answered]) == expected[1:], "proposed for ever"
+
+
+def test_what_one_cause_explains_is_not_searched_again() -> None:
+    """After `val_loss` had its commit, `val_loss_area` was to be searched in the same range; what
+    another kind of metric did there may have another commit."""
+    among = ("a" * 40, "b" * 40, "c" * 40)
+    row = IncidentMetric("s", "t", "val_loss", 1.0, 2.0, 1.0, 0.9, 1.1)
+    named = Incident(
+        "1" * 8, "metric", "open", (row,), (among[1],), among[1], 0.99, among[2], bisect="B"
+    )
+    speed = replace(row, name="step_time", kind="speed")
+    for own, metric, kind, is_searched in (
+        (row, "val_loss_area", "quality", False), (row, "memory_growth", "memory", True),
+        (speed, "step_cpu_time", "work", False), (speed, "val_loss", "quality", True),
+    ):  # fmt: skip
+        doubt = Doubt("s", "t", metric, among, among[2], 0.9, 1.0, "", 1.0, kind=kind)
+        known = State("", incidents=(replace(named, metrics=(own,)),), doubts=(doubt,))
+        assert bool(words.searches(known, [])) is is_searched, metric
+        assert words.searches(replace(known, incidents=()), [])
+
+
+def test_the_next_search_is_of_what_is_declared_and_was_not_searched() -> None:
+    """Telemetry was searched before what the suite declares, and a search that ended without a
+    commit was proposed for ever."""
+
+    def incident(name: str, *, declared: bool = True) -> Incident:
+        row = IncidentMetric("s", "t", name, 1.0, 2.0, 1.0, 0.9, 1.1, declared=declared)
+        return Incident(
+            name[0] * 8, "metric", "open", (row,), ("a" * 40, "b" * 40), "b" * 40, 0.5, "b" * 40,
+            known_good="c" * 40,
+        )  # fmt: skip
+
+    doubt = Doubt("s", "t", "acc", ("a" * 40, "b" * 40), "b" * 40, 0.9, 1.0, "", 1.0)
+    rss, loss, flops = incident("rss", declared=False), incident("loss"), incident("flops")
+    known = State("", incidents=(rss, loss, flops), doubts=(doubt,))
+    bisects: list[Any] = []
+    ledger: Any = SimpleNamespace(bisects=lambda: bisects)
+    answers = []
+    for _ in range(6):
+        search = words.next_search(known, (), ledger)
+        answers.append(search.split()[2].rstrip("`"))
+        name = next((n for n in ("loss", "flops", "rss") if n[0] * 8 in answers[-1]), "acc")
+        ends = {"good": "c" * 40, "bad": "b" * 40}
+        bisects.append(SimpleNamespace(key=("s", "t", name), **ends))
+    last = "l" * 8
+    assert answers == [last, "f" * 8, f"'{'a' * 12}~1..{'b' * 12}'", "r" * 8, last, last]
