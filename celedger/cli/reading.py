@@ -152,12 +152,16 @@ def drift(
     the command that searches them follows. A change of environment is named, and is never counted
     as one of code.
     """
+    from celedger.views.samples import nothing_yet
+
     with reading(context.obj) as session:
         ledger = session.ledger
         names = {(m.name) for t in ledger.tasks() for m in ledger.metrics(t.recipe)}
         is_measured = any(
             suite in (None, t.suite) and task in (None, t.name) for t in ledger.tasks()
         )
+        if not ledger.tasks():
+            raise nothing_yet()
         if not is_measured or (metric is not None and metric not in names):
             raise UsageError(
                 "the ledger holds no such task or metric", f"{command('show')} names those it has"

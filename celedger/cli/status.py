@@ -94,7 +94,9 @@ def status(
             options.answer(evidence, json, typed.retyped)
             return Status.GOOD
         queue = queue_document(repository, settings, ledger)
-        hint = _queue_hint(queue) or _next(session, state, tasks)
+        hint = _queue_hint(queue) or (
+            _next(session, state, tasks) if ledger.tasks() else _first_command(settings)
+        )
         document = StatusDocument(
             time.time(), ledger.trials(open_only=True), queue, state, _seen(repository), commits,
             hint, servers, _causes(ledger, state),

@@ -179,6 +179,10 @@ def test_a_ledger_that_is_gone_is_not_taken_for_none(project: ScriptedProject) -
 def test_a_repository_without_a_suite_is_told_to_make_one(tmp_path: Path) -> None:
     git(tmp_path, "init", "-q")
     assert "`celedger init`" in typed(["status"], tmp_path).out
+    git(tmp_path, "commit", "-q", "--allow-empty", "-m", "first")
+    assert typed(["run"], tmp_path).status == 129  # it leaves a ledger without a task
+    assert "`celedger init`" in typed(["status"], tmp_path).out
+    assert "holds no trials yet" in typed(["drift"], tmp_path).err
 
 
 def test_what_is_probably_worse_is_searched_next() -> None:
