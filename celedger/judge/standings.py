@@ -19,8 +19,9 @@ from celedger.stats.line_steps import DOUBT, overlap
 from celedger.stats.tails import t_quantile
 from celedger.trial.protocol import OF_LONG_TRAININGS, TELEMETRY
 
-EARLIER = 20
-"""Measured commits before one with which it is compared by equal seeds."""
+EARLIER, ERRING = 20, 0.05
+"""Measured commits before one with which it is compared by equal seeds, the newest first; how often
+any of these is called better by chance: the k-th in ERRING / (k (k + 1)), whose sum is ERRING."""
 ONE_SIDED_95 = 1.644854
 """Standard errors: where the level may be higher by the floor with 5 %, noise hides the floor."""
 NO_REPEATS = "noise unknown: too few repeats of one commit"
@@ -177,11 +178,11 @@ def _least(pairs: Floats, probability: float) -> float:
 
 def _worse_than(metric: Metric, values: Measurements, node: Node, earlier: Sequence[Node]) -> int:
     """Return the newest place of the last earlier node that a node seems worse than by more than
-    the floor, as equal seeds tell it; -1 without one. Of all comparisons at most 5 % err."""
+    the floor, as equal seeds tell it; -1 without one."""
     for number, other in enumerate(earlier[: -EARLIER - 1 : -1], 1):
         pairs = _pairs(values, node, other)
         is_large = pairs.size > 1 and pairs.mean() > metric.floor_at(other.level)
-        if is_large and _least(pairs, 1 - 0.05 / (number * (number + 1))) > 0:
+        if is_large and _least(pairs, 1 - ERRING / (number * (number + 1))) > 0:
             return other.last
     return -1
 
