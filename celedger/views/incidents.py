@@ -35,7 +35,9 @@ KINDS = {
 OLDER = "`celedger run REV` trains an older commit, to compare with"
 _TOUCHES = 1  # closeness of a hunk: it changes the line or the function of the place
 _HUNK_LINES = 6
-_LIKELY = 0.3  # probability of a rise that is not settled, from which a search is proposed
+_LIKELY = 0.1
+"""Probability of a rise that is not settled, from which a search is proposed. `check` asked for no
+trial of one of .27, since another step was newer: it was undecided for ever."""
 _NAMED = 4  # tasks of which one thing is said
 _LISTED = 6  # metrics that are named one by one
 FINEST = 1e-3

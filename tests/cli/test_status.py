@@ -193,9 +193,11 @@ def test_what_is_probably_worse_is_searched_next() -> None:
     )
     state: Any = SimpleNamespace(in_force=(), doubts=(doubt,), standings=(), commits=2)
     said = status._next(session, state, ())
+    state.doubts = (replace(doubt, probability=0.27),)
+    assert status._next(session, state, ()) == said
     search = f"'{'a' * 12}~1..{'b' * 12}' --suite s --task fit --metric loss"
     assert said == f"`celedger bisect {search}` settles whether loss got worse"
-    state.doubts = (replace(doubt, probability=0.2),)
+    state.doubts = (replace(doubt, probability=0.09),)
     assert status._next(session, state, ()) == ""
 
 

@@ -316,8 +316,8 @@ def test_a_search_is_proposed_of_what_is_likely_and_not_already_named() -> None:
 
     named: Any = SimpleNamespace(likeliest="b" * 40, is_named=True, explains=lambda *_: False)
     doubts = (
-        doubt("loss", "d" * 40, 0.4), doubt("time", "c" * 40, 0.5), doubt("time", "d" * 40, 0.3),
-        doubt("size", "b" * 40, 0.9), doubt("rss", "c" * 40, 0.2),
+        doubt("loss", "d" * 40, 0.4), doubt("time", "c" * 40, 0.5), doubt("time", "d" * 40, 0.1),
+        doubt("size", "b" * 40, 0.9), doubt("rss", "c" * 40, 0.09),
     )  # fmt: skip
     state: Any = SimpleNamespace(doubts=doubts, standings=(), in_force=[named])
     expected = [
