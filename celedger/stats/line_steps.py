@@ -443,13 +443,17 @@ class LineSteps:
         return [weighed(step) for step in steps]
 
     def _bisected(self, key: MetricKey) -> dict[Step, dict[int, float]]:
-        """Return the commits that bisects named, by the rise whose set is nearest."""
-        rises = [s for s in self.steps[key] if s.size > 0 and s.probability >= DOUBT]
+        """Return the commits that bisects named, by the rise whose set is nearest; one that is not
+        even doubted only where no other is near."""
+        rises = [s for s in self.steps[key] if s.size > 0]
         named: dict[Step, dict[int, float]] = {}
         for place, probability in sorted(self.acts.named.get(key, {}).items()):
             near = [s for s in rises if s.first - NEAR <= place <= s.last + NEAR]
             if near:
-                nearest = min(near, key=lambda s: (_distance(s, place), -s.probability))
+                nearest = min(
+                    near,
+                    key=lambda s: (s.probability < DOUBT, _distance(s, place), -s.probability),
+                )
                 named.setdefault(nearest, {})[place] = probability
         return named
 

@@ -216,6 +216,19 @@ def test_what_a_bisect_named_is_the_incidents_commit_and_probability() -> None:
     assert incident.probability == 0.97 and incident.is_named and incident.was_sure
 
 
+def test_a_search_that_named_a_commit_opens_what_the_history_hardly_doubted() -> None:
+    """The bisect said 96 %, and no incident had it; where a rise is doubted, that one is meant."""
+    unlikely, doubted = step(4, 17, size=8, probability=0.016), step(20, size=8, probability=0.5)
+    acts = Acts(named={LOSS: {6: 0.96}})
+    (incident,) = of((LOSS, history(unlikely)), acts=acts).incidents
+    assert (incident.likeliest, incident.probability, incident.is_named) == (6, 0.96, True)
+    acts = Acts(named={LOSS: {18: 0.97}})
+    (incident,) = of(
+        (LOSS, history(step(4, 18, size=8, probability=0.016), doubted)), acts=acts
+    ).incidents
+    assert (incident.likeliest, incident.shares[LOSS].step.node) == (18, doubted.node)
+
+
 def test_a_bisect_parts_a_joined_incident_and_the_largest_keeps_the_identity() -> None:
     said = [open_at("aaaaaaaa", 12, 14, keys=(LOSS, TIME, OTHER))]
     derived = of(
