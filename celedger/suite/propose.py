@@ -47,6 +47,7 @@ _ELSEWHERE = re.compile(
 _PACKAGE = re.compile(r"(?:(.+)/)?([^/]+)/__init__\.py")
 _WORD = r"[A-Za-z][\w/.-]*"
 _LABEL = re.compile(rf"({_WORD}(?: {_WORD}){{0,2}})\s*[:=]?\s*$")  # of a printed number
+_NUMBER = r"[-+]?(?:\.?\d[-+.\w]*|nan\b|inf\b)"  # no word: a traceback has `loss = model(x)`
 _VALUE = re.compile(r"%[-+0-9.]*[a-z]|\{[^{}]*\}")  # of a format
 _SETTING = re.compile(r"( *)([\w-]+):(?: +(\d+))?\s*(?:#.*)?")  # of YAML: a number, or a table
 _SETTINGS = re.compile(r"[^.]*conf[^.]*\.ya?ml|config[^./]*\.ya?ml")
@@ -403,7 +404,7 @@ class _Source:
                     name = "_".join(filter(None, words))
                     spaced = " +".join(map(re.escape, label[1].split()))
                     patterns.setdefault(
-                        name, rf"(?<![A-Za-z] )\b{spaced}\s*[:=]?\s*(?P<{name}>[-+.\w]+)"
+                        name, rf"(?<![A-Za-z] )\b{spaced}\s*[:=]?\s*(?P<{name}>{_NUMBER})"
                     )
         return patterns
 

@@ -60,7 +60,11 @@ def test_a_loop_is_run_small_and_what_it_prints_is_read(tmp_path: Path) -> None:
     line = "epoch 007, train loss: 0.3123 | Val Acc = 0.688"
     values = {k: v for p in found.patterns for k, v in re.search(p, line).groupdict().items()}  # type: ignore[union-attr]
     assert values == {"epoch": "007", "val_acc": "0.688"}
-    assert not any(re.search(p, "best Val Acc = 0.7") for p in found.patterns if "acc" in p)
+    for other in ("best Val Acc = 0.7", "    Val Acc = model(x)"):  # as in a traceback
+        assert not any(re.search(p, other) for p in found.patterns if "acc" in p)
+    for text in ("-.5e-05", "nan", "+inf", "3."):
+        assert any(m["val_acc"] == text for p in found.patterns if "acc" in p
+                   for m in re.finditer(p, f"Val Acc: {text} "))  # fmt: skip
 
 
 def test_where_nothing_trains_the_benchmarks_of_the_tests_are_run(tmp_path: Path) -> None:
