@@ -9,12 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from celedger.base.errors import TYPED, command
-from celedger.base.model import IMPORTED, BisectRecord, Commit, FindingRecord, Task
+from celedger.base.model import FEWEST_REPEATS, IMPORTED, BisectRecord, Commit, FindingRecord, Task
 from celedger.base.text import some
 from celedger.judge.incident import (
     PER_STEP,
     Incident,
     IncidentMetric,
+    MetricNoise,
     MetricStanding,
     Standing,
     State,
@@ -220,22 +221,35 @@ def next_search(state: State, tasks: Sequence[Task], ledger: Reader) -> str:
         return finds[0]
     for incident in state.in_force:
         before = check_before(incident)
-        if before and not _is_trained(incident.parent, incident, tasks, ledger):
+        if before and not _is_trained(incident.parent, incident, tasks, ledger, state.noise):
             return f"{before} tells what got worse before it fails"
     return next(iter([*searches(state, bisects), *finds]), "")
 
 
-def _is_trained(commit: str, incident: Incident, tasks: Sequence[Task], ledger: Reader) -> bool:
-    """Return True if a commit has all seeds of the incident's task, or the suite has no such."""
+def _is_trained(
+    commit: str,
+    incident: Incident,
+    tasks: Sequence[Task],
+    ledger: Reader,
+    noise: Sequence[MetricNoise],
+) -> bool:
+    """Return True if a commit has all seeds of the incident's task, and repeats that tell its
+    noise where nothing else does; or the suite has no such task."""
     main = incident.main
     trials = ledger.trials(commit=commit, suite=main.suite, task=main.task)
     seeds = {record.trial.seed for record in trials}
+    if len(trials) <= FEWEST_REPEATS and any(
+        n.declared and not n.is_known and (n.suite, n.task) == main.key[:2] for n in noise
+    ):
+        return False
     return all(seeds.issuperset(t.seeds) for t in tasks if (t.suite, t.name) == main.key[:2])
 
 
 def searches(state: State, bisects: Iterable[BisectRecord]) -> list[str]:
     """Return what settles whether a declared metric got worse that seems so, the likeliest first:
     a line each, with the command. Not what a search answered already."""
+    answered = {(b.key, b.bad) for b in bisects}
+    named = {(b.key, b.culprits[0]) for b in bisects if b.status == "found"}
     by_metric: dict[tuple[str, str, str], tuple[str, str]] = {}
     for doubt in sorted(state.doubts, key=lambda d: -d.probability):
         key = doubt.suite, doubt.task, doubt.metric
@@ -244,13 +258,13 @@ def searches(state: State, bisects: Iterable[BisectRecord]) -> list[str]:
             or i.explains(doubt.suite, doubt.task, doubt.kind, doubt.among)
             for i in state.in_force
         )  # fmt: skip
+        is_known |= any((key, sha) in named for sha in doubt.among)
         if doubt.declared and doubt.probability >= _LIKELY and not is_known:
             by_metric.setdefault(key, (f"{doubt.among[0][:TYPED]}~1", doubt.among[-1]))
     for s in state.standings:
         if s.declared and s.searched:
             good, bad = s.searched
             by_metric.setdefault((s.suite, s.task, s.metric), (good[:TYPED], bad))
-    answered = {(bisect.key, bisect.bad) for bisect in bisects}
     return [
         command("bisect", f"{good}..{bad[:TYPED]}", suite=key[0], task=key[1], metric=key[2])
         + f" settles whether {key[2]} got worse"

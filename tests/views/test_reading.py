@@ -21,7 +21,7 @@ from celedger.base.model import (
     OutcomeKind,
     QueuedJob,
 )
-from celedger.judge.incident import Doubt, Incident, IncidentMetric, State
+from celedger.judge.incident import Doubt, Incident, IncidentMetric, MetricNoise, State
 from celedger.judge.state import state_of
 from celedger.views import incidents as words
 from celedger.views import samples
@@ -326,8 +326,12 @@ def test_a_search_is_proposed_of_what_is_likely_and_not_already_named() -> None:
         for bad, metric in (("c", "time"), ("d", "loss"))
     ]
     assert words.searches(state, []) == expected
-    answered: Any = SimpleNamespace(key=("s", "t", "time"), bad="c" * 40)
-    assert words.searches(state, [answered]) == expected[1:], "proposed for ever"
+    answered = {"key": ("s", "t", "time"), "bad": "c" * 40, "status": "nothing-changed"}
+    bisect: Any = SimpleNamespace(**answered)
+    assert words.searches(state, [bisect]) == expected[1:], "proposed for ever"
+    bisect.key, bisect.bad = ("s", "t", "loss"), "e" * 40
+    bisect.status, bisect.culprits = "found", ("d" * 40,)
+    assert words.searches(state, [bisect]) == expected[:1], "a longer range has its commit"
 
 
 def test_what_one_cause_explains_is_not_searched_again() -> None:
@@ -371,6 +375,25 @@ def test_the_next_search_is_of_what_is_declared_and_was_not_searched() -> None:
         answers.append(search.split()[2].rstrip("`"))
         name = next((n for n in ("loss", "flops", "rss") if n[0] * 8 in answers[-1]), "acc")
         ends = {"good": "c" * 40, "bad": "b" * 40}
-        bisects.append(SimpleNamespace(key=("s", "t", name), **ends))
+        bisects.append(SimpleNamespace(key=("s", "t", name), status="undecided", **ends))
     last = "l" * 8
     assert answers == [last, "f" * 8, f"'{'a' * 12}~1..{'b' * 12}'", "r" * 8, last, last]
+
+
+def test_what_a_crash_hides_is_asked_until_its_noise_is_known() -> None:
+    """The commit before a crash had the one seed of its task: a slowdown stayed hidden, for no
+    command was proposed that told the noise of a step."""
+    row = IncidentMetric("s", "t", "", *(math.nan,) * 5)
+    crash = Incident(
+        "c" * 8, "crash", "open", (row,), ("b" * 40,), "b" * 40, 1.0, "b" * 40, parent="a" * 40
+    )
+    trials: list[Any] = [SimpleNamespace(trial=SimpleNamespace(seed=0))]
+    ledger: Any = SimpleNamespace(bisects=list, trials=lambda **_: trials)
+    task: Any = SimpleNamespace(suite="s", name="t", seeds=(0,))
+    noise = MetricNoise("s", "t", "step_time", 0.1, 0, is_exact=False, session=0.0)
+    known = State("", incidents=(crash,), noise=(noise,))
+    assert words.next_search(known, [task], ledger).startswith("`celedger check aaaaaaaaaaaa ")
+    for each in (replace(noise, freedom=4), replace(noise, declared=False)):
+        assert words.next_search(replace(known, noise=(each,)), [task], ledger) == ""
+    trials *= 5
+    assert words.next_search(known, [task], ledger) == "", "proposed for ever"
