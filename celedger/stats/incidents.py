@@ -136,7 +136,7 @@ class _Assembly:
         self, line: LineSteps, told: Sequence[ToldIncident], undeclared: Collection[MetricKey]
     ) -> None:
         self.line = line
-        self.undeclared = undeclared
+        self.undeclared = frozenset(undeclared)
         self.causes = [_Cause(t) for t in sorted(told, key=lambda t: (t.first, t.last, t.id))]
 
     def assign(self, key: MetricKey) -> list[Step]:
@@ -330,10 +330,11 @@ class _Assembly:
 
     def is_known(self, key: MetricKey, step: Step) -> bool:
         """Return True if an incident of other metrics probably tells of a rise's commit. What came
-        slowly has none."""
+        slowly has none; telemetry tells of none that a suite declares."""
         own = self.line.commit_set(key, step)
         return any(
             c.commits is not None and key not in c.members and c.kind() is StepKind.STEP
+            and (key in self.undeclared or not self.undeclared.issuperset(c.members))
             and own.within(c.commits) >= KEPT
             for c in self.causes
         )  # fmt: skip

@@ -124,6 +124,14 @@ def test_a_doubt_about_the_commits_of_an_incident_is_no_line_of_its_own() -> Non
     assert [(k, s.first) for k, s in derived.suspected] == [(TIME, 30)]
 
 
+def test_telemetry_hides_no_doubt_of_what_a_suite_declares() -> None:
+    """A slowdown was not even suspected, since its commit took more memory, too."""
+    doubted, rss = history(step(10, size=8, probability=0.4)), history(step(10, size=8))
+    for undeclared, expected in (({OTHER}, [TIME]), ({OTHER, TIME}, []), ((), [])):
+        derived = of((OTHER, rss), (TIME, doubted), undeclared=undeclared)
+        assert [k for k, _ in derived.suspected] == expected
+
+
 def test_a_doubt_that_hardly_concerns_an_incidents_commit_is_told() -> None:
     """One commit of its sixteen leaked; and a metric that rises slowly has no commit at all. The
     doubt was hidden by each of them, and nothing said what would settle it."""
