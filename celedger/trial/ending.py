@@ -18,6 +18,10 @@ from celedger.system import process
 
 # A disk with less space cannot store another epoch, so failures on it are the machine's.
 DISK_FULL = 64 * 1024  # bytes
+ALIKE = 2
+"""Seeds that fail with one message, after which no other is trained. A failure that comes at half
+of the seeds comes at the first two one time in four. The commit counts as failing then as with
+more of them; lost are the values of its other seeds."""
 _OUT_OF_MEMORY = ("MemoryError", "OutOfMemoryError", "CUDA out of memory", "std::bad_alloc")
 # Matches a whole name: one with a dot is missing in an existing package.
 _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w+)'")
@@ -155,6 +159,17 @@ def answers(record: TrialRecord, task: Task) -> bool:
     ran = outcome.ended - record.trial.started
     return outcome.kind is not OutcomeKind.TIMEOUT or ran >= min(
         task.timeout, task.silence or task.timeout
+    )
+
+
+def failed_alike(records: Collection[TrialRecord]) -> bool:
+    """Return True if the trials of a commit and task, at several seeds, all failed with the same
+    message: another seed would, too, and the commit is a failing one already."""
+    ends = {record.outcome.message for record in records if record.outcome and not record.ok}
+    return (
+        len({record.trial.seed for record in records}) >= ALIKE
+        and len(ends) == 1
+        and not any(record.ok for record in records)
     )
 
 

@@ -19,6 +19,7 @@ class Need(NamedTuple):
     seed: int
     enough: int | None = 1  # stored trials that make it unnecessary; None: run it in any case
     reuse: bool = True  # the result of another commit's trial will do
+    if_alike: bool = True  # run it although other seeds of the commit failed alike
     until: events.Until | None = None
     role: str = "head"  # what it is for: `head`, `again`, `beside`, `control`, `anchor`, `bisect`
     asked: str = ""  # the incident or the metric in doubt that asked for it

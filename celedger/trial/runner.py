@@ -26,7 +26,7 @@ from celedger.system import gpu
 from celedger.system.gpu import Device
 from celedger.trial import events
 from celedger.trial.attempt import Attempt
-from celedger.trial.ending import answers
+from celedger.trial.ending import answers, failed_alike
 from celedger.trial.engine import Engine, Need, Ordered
 from celedger.trial.reuse import Reuse, measured
 from celedger.trial.station import Station
@@ -83,9 +83,9 @@ class Bench:
         """Return what runs its trials: its workers, else this thread."""
         return self.pool or InTurn(self)
 
-    def held(self, commit: str, task: Task, seed: int) -> list[TrialRecord]:
-        """Return the ledger's trials of this commit and task: same definition, seed and
-        environment, with an outcome that is evidence about the commit."""
+    def held(self, commit: str, task: Task, seed: int | None = None) -> list[TrialRecord]:
+        """Return the ledger's trials of this commit and task: same definition, seed (all without
+        one) and environment, with an outcome that is evidence about the commit."""
         records = self.ledger.trials(
             commit=commit,
             recipe=task.recipe,
@@ -343,7 +343,8 @@ def run_all(
     leaves_out: Callable[[Need], bool] = lambda _: False,
 ) -> list[TrialRecord]:
     """Run the trials and return them in their order: one by one, or on the workers of the bench.
-    `leaves_out` is asked before each starts.
+    `leaves_out` is asked before each starts. Once a commit's trials of a task failed alike, those
+    that are needed only otherwise (`Need.if_alike`) do not run.
 
     Workers take trials of different tasks or seeds at once: of the same one at two commits, the
     later may re-use the result of the earlier. Unless `speed_too`, tasks with a metric of speed
@@ -353,6 +354,22 @@ def run_all(
     speed_too |= engine.workers == 1
     together = [speed_too or not _judges_speed(bench, need) for need in needs]
     records: dict[int, TrialRecord] = {}
+    alike: set[tuple[str, str]] = set()  # commits and recipes whose trials failed alike
+
+    def skips(need: Need) -> bool:
+        if need.if_alike or (need.commit.sha, need.task.recipe) not in alike:
+            return leaves_out(need)
+        where = f"{need.task.name} at {need.commit.sha[:10]}"
+        text = f"{where} fails alike: its other seeds are not trained"
+        bench.station.listen(events.Remark(text, (text,)))
+        return True
+
+    def note(number: int, record: TrialRecord) -> None:
+        records[number], (commit, task) = record, needs[number][:2]
+        fails = not (needs[number].if_alike or record.ok)
+        if fails and failed_alike(bench.held(commit.sha, task)):
+            alike.add((commit.sha, task.recipe))
+
     waiting = deque(i for i, is_parallel in enumerate(together) if is_parallel)
     under_way: dict[Future[TrialRecord], int] = {}
     while waiting or under_way:
@@ -361,15 +378,15 @@ def run_all(
             free = (i for i in waiting if (needs[i].task.name, needs[i].seed) not in busy)
             number = next(free, waiting[0])
             waiting.remove(number)
-            if not leaves_out(needs[number]):
+            if not skips(needs[number]):
                 under_way[engine.submit(needs[number])] = number
         if under_way:
             engine.wait()
         for future in [f for f in under_way if f.done()]:
-            records[under_way.pop(future)] = future.result()
+            note(under_way.pop(future), future.result())
     for number, need in enumerate(needs):
-        if not together[number] and not leaves_out(need):
-            records[number] = bench.run(need)
+        if not together[number] and not skips(need):
+            note(number, bench.run(need))
     return [records[number] for number in sorted(records)]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -24,6 +24,7 @@ from celedger.system import device_lock, environment, gpu, sandbox
 from celedger.system.cache import Cache
 from celedger.trial import attempt, events, permission_requests, protocol
 from celedger.trial.builds import Builds
+from celedger.trial.ending import failed_alike
 from celedger.trial.engine import Need
 from celedger.trial.permissions import Gate, settings_request
 from celedger.trial.reuse import PACKAGE
@@ -194,18 +195,25 @@ def lacking(
     force: bool = False,
 ) -> list[Need]:
     """Return the trials to run so that the ledger holds `repeat` trials of every commit, task and
-    seed. With `force`, `repeat` more than it holds. Seeds default to the task's own. Stored trials
-    get the summaries of other series that were declared since.
+    seed. With `force`, `repeat` more than it holds. Seeds default to the task's own, of which no
+    more are lacking where a commit failed alike. Stored trials get the summaries of other series
+    that were declared since.
     """
     for task in tasks:
         _complete(bench.ledger, task)
-    return [
-        Need(commit, task, seed, None if force else number)
-        for commit in commits
-        for task in tasks
-        for seed in seeds or task.seeds
-        for number in range(1 if force else len(bench.held(commit.sha, task, seed)) + 1, repeat + 1)
-    ]
+    asked, needs = bool(seeds) or force, []
+    for commit in commits:
+        for task in tasks:
+            records = bench.held(commit.sha, task)
+            if not asked and failed_alike(records):
+                continue
+            held = Counter(record.trial.seed for record in records)
+            needs += [
+                Need(commit, task, seed, None if force else number, if_alike=asked)
+                for seed in seeds or task.seeds
+                for number in range(1 if force else held[seed] + 1, repeat + 1)
+            ]
+    return needs
 
 
 def _complete(ledger: Ledger, task: Task) -> None:

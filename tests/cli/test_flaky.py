@@ -1,4 +1,4 @@
-"""A failure that its seed does not repeat is no doing of a commit."""
+"""A failure that its seed does not repeat is no doing of a commit. One that two seeds share is."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted import Report, ScriptedProject, descend, scripted
+from scripted import SUITE, Report, ScriptedProject, descend, scripted
+
+FIVE = SUITE.replace("[0, 1]", "[0, 1, 2, 3, 4]")
 
 
 def project(tmp_path: Path, fault: str, times: int) -> ScriptedProject:
@@ -53,3 +55,37 @@ def test_what_the_seed_repeats_is_one(tmp_path: Path, fault: str) -> None:
     (incident,) = json.loads(made.run("status", "--json").out)["incidents"]
     assert incident["kind"] == ("crash" if fault == "crash" else "not-finite")
     assert "does it fail again?" not in made.run("check", "HEAD").err
+
+
+def _broken(tmp_path: Path, message: str) -> ScriptedProject:
+    """A project with five seeds whose second commit ends each trial with a message."""
+
+    def train(model: Mapping[str, Any], seed: int) -> Iterator[Report]:
+        if model.get("BROKEN"):
+            raise ValueError(message.format(seed=seed))
+        yield from descend(model, seed)
+
+    made = scripted(tmp_path / "project", suite=FIVE, training=train)
+    made.commit("sound", {"model.py": "LEVEL = 1.0\n"})
+    assert made.run("run", "HEAD").status == 0
+    made.commit("broken", {"model.py": "LEVEL = 1.0\nBROKEN = True\n"})
+    made.executor.ran.clear()
+    return made
+
+
+def test_two_seeds_that_fail_alike_are_enough(tmp_path: Path) -> None:
+    made = _broken(tmp_path, "no such layer")
+    done = made.run("run", "HEAD")
+    assert len(made.executor.ran) == 2
+    assert done.err.count("fails alike: its other seeds are not trained") == 1
+    assert "holds every trial" in made.run("run", "HEAD").err
+    assert made.run("check", "HEAD", "--budget", "0").status == 1
+    assert len(made.executor.ran) == 2
+    made.run("run", "HEAD", "--seed", "4")
+    assert len(made.executor.ran) == 3
+
+
+def test_seeds_that_fail_each_in_its_own_way_are_all_trained(tmp_path: Path) -> None:
+    made = _broken(tmp_path, "seed {seed} meets no target")
+    made.run("run", "HEAD")
+    assert len(made.executor.ran) == 5
