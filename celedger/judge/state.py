@@ -40,7 +40,7 @@ from celedger.judge.incident import (
 )
 from celedger.judge.told import Told, Whereabouts, identity
 from celedger.judge.work import ORDER, WorkRise
-from celedger.stats.course import Acts, MetricHistory, MetricKey, Node, StepIncident, StepKind
+from celedger.stats.course import MetricHistory, MetricKey, Node, StepIncident, StepKind
 from celedger.stats.line_steps import overlap
 from celedger.stats.slow_drift import level_at
 from celedger.trial.protocol import TELEMETRY
@@ -170,9 +170,11 @@ def _of_rises(derivation: Derivation, rises: Sequence[WorkRise]) -> _Part:
     metrics = []
     for rise in rises:
         change = rise.after - rise.before
+        state = acts.state_of(names, rise.key, rise.first, rise.last)
+        state = state or (IncidentState.OPEN if rise.closed is None else IncidentState.RECOVERED)
         metrics.append(IncidentMetric(
             *rise.key, rise.before, rise.after, change, change, change, PER_STEP, WORK,
-            _state_of_rise(rise, acts, names).value, rise.is_declared, change / rise.floor,
+            state.value, rise.is_declared, change / rise.floor,
         ))  # fmt: skip
     states = {IncidentState(metric.state) for metric in metrics}
     return _Part(
@@ -182,20 +184,6 @@ def _of_rises(derivation: Derivation, rises: Sequence[WorkRise]) -> _Part:
         max((rise.closed for rise in rises if rise.closed is not None), default=None),
         was_sure=True, also=tuple(names[1:]), is_measured=any(rise.is_current for rise in rises),
     )  # fmt: skip
-
-
-def _state_of_rise(rise: WorkRise, acts: Acts, names: Sequence[str]) -> IncidentState:
-    if rise.closed is not None:
-        return IncidentState.RECOVERED
-    if acts.dismissed_ids.intersection(names):
-        return IncidentState.WITHDRAWN
-    is_accepted = any(
-        suite == rise.suite and task in ("", rise.task) and count in ("", rise.count)
-        and any(rise.first <= place <= rise.last for place in places)
-        for (suite, task, count), places in acts.accepted.items()
-    )  # fmt: skip
-    is_accepted |= bool(acts.accepted_ids.intersection(names))
-    return IncidentState.ACCEPTED if is_accepted else IncidentState.OPEN
 
 
 STAYS = 1.5
@@ -284,20 +272,10 @@ def _of_failure(derivation: Derivation, failure: Failure, told: Sequence[Told]) 
     if at:
         first = last = likeliest = at[-1]
         probability = named[likeliest]
-    state = IncidentState.OPEN if failure.closed is None else IncidentState.RECOVERED
-    key = failure.key
-    accepted = derivation.acts_by_place.accepted
-    wanted = any(
-        places and any(first <= p <= last for p in places)
-        for (suite, task, metric), places in accepted.items()
-        if suite == key[0] and task in ("", key[1]) and metric in ("", key[2])
-    )
     names = tuple(dict.fromkeys(name for t in told for name in (t.id, *t.steps.also)))
-    if wanted or derivation.acts_by_place.accepted_ids.intersection(names):
-        state = IncidentState.ACCEPTED
-    elif derivation.acts_by_place.dismissed_ids.intersection(names):
-        state = IncidentState.WITHDRAWN
-    row = IncidentMetric(*key, *(math.nan,) * 5, state=state.value)
+    state = derivation.acts_by_place.state_of(names, failure.key, first, last)
+    state = state or (IncidentState.OPEN if failure.closed is None else IncidentState.RECOVERED)
+    row = IncidentMetric(*failure.key, *(math.nan,) * 5, state=state.value)
     return _Part(
         first, last, likeliest, probability, state, failure.kind, (row,), "".join(names[:1]),
         failure.last, failure.first - 1, failure.closed, (failure,), True, also=names[1:],

@@ -9,7 +9,7 @@ larger one is worse, whatever the metric's own direction.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
@@ -270,6 +270,27 @@ class Acts:
     accepted_ids: frozenset[str] = frozenset()
     dismissed_ids: frozenset[str] = frozenset()
     named: Mapping[MetricKey, Mapping[int, float]] = field(default_factory=dict)
+
+    def accepted_at(self, key: MetricKey) -> list[int]:
+        """Return the places that a person accepted for a metric."""
+        return [
+            place
+            for of, places in self.accepted.items()
+            if all(not part or part == own for part, own in zip(of, key, strict=True))
+            for place in places
+        ]
+
+    def state_of(
+        self, names: Collection[str], key: MetricKey, first: int, last: int
+    ) -> IncidentState | None:
+        """Return what a person decided about an incident, by its names or by a commit of its set
+        (places `first` to `last`); None for nothing. It holds whatever the trials say."""
+        if not self.dismissed_ids.isdisjoint(names):
+            return IncidentState.WITHDRAWN
+        by_place = any(first <= place <= last for place in self.accepted_at(key))
+        if by_place or not self.accepted_ids.isdisjoint(names):
+            return IncidentState.ACCEPTED
+        return None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -299,16 +299,7 @@ class LineSteps:
         """Return True if a person accepted a commit of a set; `was`: the set was accepted when
         it was last told, and may have moved since."""
         slack = NEAR if was else 0
-        return any(first - slack <= place <= last + slack for place in self._accepted(key))
-
-    def _accepted(self, key: MetricKey) -> list[int]:
-        """Return the places that a person accepted for a metric."""
-        return [
-            place
-            for of, places in self.acts.accepted.items()
-            if all(not part or part == own for part, own in zip(of, key, strict=True))
-            for place in places
-        ]
+        return any(first - slack <= place <= last + slack for place in self.acts.accepted_at(key))
 
     def commit_set(self, key: MetricKey, step: Step) -> CommitSet:
         return commit_set(step, self._named[key].get(step, {}))
@@ -399,7 +390,7 @@ class LineSteps:
             if t.kind is StepKind.DRIFT and not any(overlap(t, s) for s in drifting)
         ]  # fmt: skip
         accepted = [t.last for t in own if t.states[key] is IncidentState.ACCEPTED]
-        accepted += self._accepted(key)
+        accepted += self.acts.accepted_at(key)
         result, run, total = [], list[Step](), 0.0
 
         def is_told(step: Step) -> bool:

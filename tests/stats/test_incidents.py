@@ -755,3 +755,20 @@ def test_sets_that_overlap_without_a_common_commit_are_both_kept() -> None:
     middle = CommitSet(1, 3, 1, np.array([0.3, 0.4, 0.3]))
     joint = ends.both(middle)
     assert (joint.first, joint.last, joint.weights.sum()) == (0, 4, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("names", "first", "last", "expected"),
+    [
+        (("new",), 4, 6, IncidentState.ACCEPTED),  # a commit of its set is accepted
+        (("new",), 6, 8, None),
+        (("new", "kept"), 6, 8, IncidentState.ACCEPTED),  # by one of its names
+        (("false",), 4, 6, IncidentState.WITHDRAWN),  # whatever was accepted, too
+    ],
+)
+def test_what_a_person_decided_is_one_rule_for_every_kind(
+    names: tuple[str, ...], first: int, last: int, expected: IncidentState | None
+) -> None:
+    acts = Acts({("s", "", "loss"): frozenset({5})}, frozenset({"kept"}), frozenset({"false"}))
+    assert acts.state_of(names, ("s", "fit", "loss"), first, last) is expected
+    assert acts.state_of(("new",), ("s", "fit", "operators"), first, last) is None
