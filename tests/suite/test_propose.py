@@ -244,6 +244,13 @@ def test_a_script_that_needs_no_download_is_preferred(tmp_path: Path) -> None:
     assert found is not None and found.script == "tools/fit.py"
 
 
+def test_what_is_slow_to_import_is_preloaded(tmp_path: Path) -> None:
+    imports = "from sklearn.datasets import load_digits\nimport scipy.ndimage, json, ours.sklearn\n"
+    found = proposed(tmp_path, {"ours/__init__.py": OURS, "train.py": imports + LOOP})
+    assert found is not None
+    assert found.preload == ("torch", "torch._dynamo", "scipy.ndimage", "sklearn.datasets")
+
+
 def test_odd_names_make_a_suite_that_loads(tmp_path: Path) -> None:
     odd = LIGHTNING.replace("valid/accuracy", "valid accuracy")
     found = proposed(tmp_path, {"my tools/train it.py": odd, "{x}/train.py": odd})
