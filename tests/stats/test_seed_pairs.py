@@ -377,3 +377,15 @@ def test_a_node_with_the_bits_of_one_long_ago_is_read_with_all_before_it() -> No
     measured, nodes = measurements(trials)
     grown = paired_steps(measured, nodes, EXACT, hazard=HAZARD, checkpoints=kept)
     assert grown == paired_steps(measured, nodes, EXACT, hazard=HAZARD)
+
+
+def test_a_seed_of_one_commit_alone_is_not_the_one_apart() -> None:
+    """It stood before the others in its commit, and was taken for one of them (IndexError)."""
+    own = SD * np.random.default_rng(3).normal(0, 1, 6)
+    trials = [
+        (place, seed, LEVEL + own[seed] + (place >= 6) * (2 + 0.3 * own[seed] / SD) * SD)
+        for place in range(12)
+        for seed in range(1, 6)
+    ]
+    (step,) = steps_of([*trials, (6, 0, LEVEL + 40 * SD)])
+    assert (step.first, step.last) == (6, 6) and step.probability > 0.5
