@@ -32,10 +32,6 @@ _LARGEST = 1e100
 _REPEATS = 3
 """Repeats of a seed at a commit that agree to the last digit, from which memory or work counts as
 exact: bytes that torch allocated, calls of a function. One that differs makes it noisy again."""
-_FINENESS = 32
-"""Standard deviations of a trial, at most, to an absolute floor. Bytes that a step leaves behind
-repeat to the last digit within a session and differ by 100 between two: a leak of nine floors had a
-probability of .50. It has .995 with 200 deviations to a floor, 1 - 1e-8 with 30."""
 _SHORT = "%.6g"
 """A value that this writes in full may be equal by chance: an accuracy of 0.875, a count."""
 
@@ -224,7 +220,6 @@ def _of_metric(
     measurements_of = Measurements(
         whole[0], whole[1], sessions, whole[3], whole[4], value * metric.direction.sign,
         own == 1, bits.astype(np.int64), has_sessions,
-        metric.floor.amount / _FINENESS if has_sessions and not metric.floor.relative else 0.0,
     )  # fmt: skip
     asked = zip(whole[0][risen == 1].tolist(), sessions[risen == 1].tolist(), strict=True)
     return measurements_of, broken, frozenset(asked)

@@ -43,7 +43,6 @@ class Measurements:
             trial reported about quality, and of speed, work and memory the same trial, re-used. -1
             where that is not known.
         has_sessions: True for speed, work and memory, whose values of one session share an effect.
-        least: The least standard deviation of a trial that is believed.
     """
 
     place: Ints
@@ -55,14 +54,12 @@ class Measurements:
     own: Bools
     bits: Ints
     has_sessions: bool
-    least: float = 0.0
 
     def where(self, rows: Bools | Ints) -> Measurements:
         """Return these rows alone."""
         return Measurements(
             self.place[rows], self.chain[rows], self.session[rows], self.rank[rows],
             self.seed[rows], self.value[rows], self.own[rows], self.bits[rows], self.has_sessions,
-            self.least,
         )  # fmt: skip
 
 

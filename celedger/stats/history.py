@@ -133,7 +133,7 @@ def _series(key: MetricKey, measured: Measurements, nodes: CommitNodes, kept: Ke
     values = nodes.means(measured.value)
     largest = float(np.abs(values).max())
     level = max(trial_noise.scale_of(values), largest * metric_passes.LEAST_UNIT)
-    least = max(trial_noise.least_sd(nodes, values), measured.least)
+    least = trial_noise.least_sd(nodes, values)
     scale = 2.0 ** round(math.log2(level))
     if measured.has_sessions:
         amplitude = trial_noise.warm_up(nodes, values)

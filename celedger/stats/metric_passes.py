@@ -193,7 +193,7 @@ LEAST_UNIT = 1e-300
 """Share of the largest value: no quotient is infinite then."""
 FARTHEST = 1e15
 """Deviations from the first value: a level beyond is as far, and whole numbers have it exactly."""
-_FAR = 20.0  # deviations; beyond, a level is another level, not an error of this one
+_FAR = 20.0  # deviations of a session; beyond, a level is another level, not an error of this one
 _ONE = ((0.0, 1.0),)
 _GAUSS_HERMITE = ((-math.sqrt(3.0), 1 / 6), (0.0, 2 / 3), (math.sqrt(3.0), 1 / 6))
 
@@ -331,7 +331,8 @@ def _near_mode(mass: Floats, metric: Prepared) -> Floats:
     if not metric.grid.has_gaps:
         return mass
     mode = metric.grid.points[np.tensordot(mass, metric.rows.weight, (-2, 0)).argmax(-1)]
-    near = np.abs(metric.grid.points - mode[..., None, None]) <= _FAR
+    reach = _FAR * np.hypot(metric.rows.sd, metric.rows.session)[:, None]
+    near = np.abs(metric.grid.points - mode[..., None, None]) <= reach
     result: Floats = mass * near
     return result
 
