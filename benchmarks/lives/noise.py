@@ -1,4 +1,4 @@
-"""Nine kinds of noise, and what scenes need beside them.
+"""Ten kinds of noise, and what scenes need beside them.
 
 | kind | a trial reports, in sd beyond its level |
 |---|---|
@@ -10,9 +10,11 @@
 | scale | N(0, 1) times 1 + .1 × the level's rise in sd, at least .4 |
 | session | N(0, 1), and an effect of the session of .5 to 3 sd (log-uniform, one a life) |
 | walk | N(0, 1), and a state of the machine: AR(1), .9 a session, sd .5 to 3 |
+| share | as "session", noise and effect both in proportion to the level |
 | lognormal | a log-normal of sigma .6 with sd 1, and an effect of the session of .2 to 1 sd |
 
-The sd is .3 to 3 % of the level for quality and 1 to 5 % for speed (log-uniform, one a metric).
+The sd is .3 to 3 % of the level for quality and 1 to 5 % for speed, 3 to 10 % for "share"
+(log-uniform, one a metric).
 Several metrics share half of a trial's variance. `warm`: "walk", and a session's first trials are
 slower by 1.5 sd × e^(-rank/3). `paired`: seeds repeat and keep their own part over commits.
 """
@@ -28,7 +30,7 @@ from numpy.random import Generator
 from lives.life import Floats
 
 QUALITY = ("seed", "exact", "outlier", "collapse", "integer", "scale")
-SPEED = ("session", "walk", "lognormal")
+SPEED = ("session", "walk", "lognormal", "share")
 KINDS = QUALITY + SPEED
 SHARED = 0.5  # of a trial's variance, between the metrics of a task
 REDRAWN = 0.25  # of the commits that change no level draw all seeds anew ("exact")
@@ -51,7 +53,10 @@ class Noise:
         self.speed = kind in (*SPEED, "warm")
         self.metrics = base.size
         self._random = random
+        self.grows = self.speed and session is None  # times: that of memory is given
         low, high = (0.01, 0.05) if self.speed else (0.003, 0.03)
+        if kind == "share":
+            low, high = 0.03, 0.1
         self.sd = base * log_uniform(random, low, high, base.size) if sd is None else sd
         self._collapses = float(random.uniform(0.03, 0.12))
         self._fall = float(log_uniform(random, 6, 20))
@@ -61,9 +66,11 @@ class Noise:
             "walk": (0.5, 3.0),
             "warm": (0.5, 3.0),
             "lognormal": (0.2, 1),
+            "share": (0.5, 3.0),
         }
         drawn = float(log_uniform(random, *widest.get(kind, (1.0, 1.0))))
         self.session_sd = (drawn if session is None else session) if self.speed else 0.0
+        self._share = self.sd / base if kind == "share" else np.zeros(base.size)
         self._effect = self.session_sd * random.standard_normal(base.size)
         redrawn = (random.random(commits) < REDRAWN).tolist()
         self._draw = np.cumsum([r or c in set(changed) for c, r in enumerate(redrawn)])
@@ -75,7 +82,9 @@ class Noise:
         self._effect = stays * self._effect + math.sqrt(1 - stays**2) * fresh
 
     def growth(self, level: float) -> float:
-        return max(0.4, 1 + GROWTH * level) if self.kind == "scale" else 1.0
+        if self.kind == "scale":
+            return max(0.4, 1 + GROWTH * level)
+        return 1 + float(self._share.mean()) * level
 
     def value(self, level: Floats, commit: int, seed: int, environment: int, rank: int) -> Floats:
         if self.kind == "exact":
@@ -95,7 +104,7 @@ class Noise:
             z = (np.exp(0.6 * z) - mean) / sd
         if self.kind == "warm":
             z = z + 1.5 * math.exp(-rank / 3)
-        return self.sd * (z + self._effect)
+        return self.sd * (z + self._effect) * (1 + self._share * level)
 
     def rounded(self, values: Floats) -> Floats:
         """Return the values as the metric can have them."""

@@ -52,6 +52,7 @@ class PureJudge:
 
     def start(self, life: Life) -> None:
         self._life = life
+        self._grows = bool(getattr(life.noise, "grows", False))
         self._keys = [("core", "task", f"m{m}") for m in range(life.metrics)]
         self._trials: list[Trial] = []
         self._bits: dict[bytes, int] = {}
@@ -166,7 +167,9 @@ class PureJudge:
             "bits": np.array([self._bits_of(t) for t in own]),
         }
         return {
-            key: Measurements(value=values[:, m], has_sessions=self._life.speed, **columns)
+            key: Measurements(
+                value=values[:, m], has_sessions=self._life.speed, grows=self._grows, **columns
+            )
             for m, key in enumerate(self._keys)
         }
 

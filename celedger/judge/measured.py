@@ -220,6 +220,7 @@ def _of_metric(
     measurements_of = Measurements(
         whole[0], whole[1], sessions, whole[3], whole[4], value * metric.direction.sign,
         own == 1, bits.astype(np.int64), has_sessions,
+        has_sessions and metric.kind is not Kind.MEMORY,
     )  # fmt: skip
     asked = zip(whole[0][risen == 1].tolist(), sessions[risen == 1].tolist(), strict=True)
     return measurements_of, broken, frozenset(asked)

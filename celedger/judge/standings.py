@@ -157,7 +157,7 @@ class _Numbers:
         self.floor, self.metric_floor = metric.visible_at(level), metric.floor_at(level)
         size = node.level - level
         repeats = before is node
-        session = 0.0 if shares_session else noise.session * noise.sd
+        session = 0.0 if shares_session else noise.session * noise.at(node.level)
         error = math.hypot(node.error, before.error if before is not None else math.nan, session)
         if repeats:
             error = 0.0

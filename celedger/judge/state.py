@@ -490,9 +490,11 @@ def _offsets(
 
 def _noise(derivation: Derivation) -> Iterable[MetricNoise]:
     for key, history in derivation.histories.items():
-        noise = history.noise
+        noise, newest = history.noise, history.nodes[-1].level if history.nodes else 0.0
         declared = derivation.metric(key) not in TELEMETRY
-        yield MetricNoise(*key, noise.sd, noise.freedom, noise.is_exact, noise.session, declared)
+        yield MetricNoise(
+            *key, noise.at(newest), noise.freedom, noise.is_exact, noise.session, declared
+        )
 
 
 def _doubts(derivation: Derivation) -> Iterable[Doubt]:

@@ -43,6 +43,7 @@ class Measurements:
             trial reported about quality, and of speed, work and memory the same trial, re-used. -1
             where that is not known.
         has_sessions: True for speed, work and memory, whose values of one session share an effect.
+        grows: True for times and throughput, whose noise grows with the level.
     """
 
     place: Ints
@@ -54,12 +55,14 @@ class Measurements:
     own: Bools
     bits: Ints
     has_sessions: bool
+    grows: bool = False
 
     def where(self, rows: Bools | Ints) -> Measurements:
         """Return these rows alone."""
         return Measurements(
             self.place[rows], self.chain[rows], self.session[rows], self.rank[rows],
             self.seed[rows], self.value[rows], self.own[rows], self.bits[rows], self.has_sessions,
+            self.grows,
         )  # fmt: skip
 
 
@@ -137,17 +140,23 @@ class TrialNoise:
     """What repeats of the same code tell of a metric's noise.
 
     Attributes:
-        sd: Standard deviation of a trial, in the metric's unit.
+        sd: Standard deviation of a trial, in the metric's unit or as a share of the level.
         freedom: Degrees of freedom of the repeats that it was learned from. 0: nothing is known
             but the prior.
         session: Standard deviation of a session's effect over `sd`; 0 for quality.
         is_exact: True where a seed repeats bit by bit.
+        is_share: True where it is a share.
     """
 
     sd: float
     freedom: int
     session: float = 0.0
     is_exact: bool = False
+    is_share: bool = False
+
+    def at(self, level: float) -> float:
+        """Return the standard deviation of a trial at a level, in the metric's unit."""
+        return self.sd * abs(level) if self.is_share else self.sd
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ from celedger.stats.seed_pairs import paired_steps
 from celedger.stats.settled import Cache, Checkpoints, Kept, Stretch
 from celedger.stats.slow_drift import KEPT, replaced, with_drifts
 from celedger.stats.trial_noise import NoisePoint
+from celedger.stats.value_scale import ValueScale
 
 HAZARD = 1 / 400
 """Prior probability that a commit changes a metric, for one metric. A false step of probability
@@ -56,18 +57,20 @@ class Series:
     """One metric's draws: values less the effect of their place in a session.
 
     Attributes:
+        scale: That of the values, and of all that follows.
         least: The least deviation that is believed.
-        level: The typical size of a value.
-        scale: Of the tables of noise: a power of two near `level`.
+        level: The typical size of a value; 1 of a logarithm, whose deviations are shares.
+        unit: Of the tables of noise: a power of two near `level`.
     """
 
     key: MetricKey
     has_sessions: bool
     nodes: CommitNodes
     values: Floats
+    scale: ValueScale
     least: float
     level: float
-    scale: float
+    unit: float
     kept: Kept
 
 
@@ -134,27 +137,22 @@ def _series(key: MetricKey, measured: Measurements, nodes: CommitNodes, kept: Ke
     largest = float(np.abs(values).max())
     level = max(trial_noise.scale_of(values), largest * metric_passes.LEAST_UNIT)
     least = trial_noise.least_sd(nodes, values)
-    scale = 2.0 ** round(math.log2(level))
-    if measured.has_sessions:
+    scale = ValueScale.of(values, grows=measured.grows)
+    if kept.facts.setdefault("sign", scale.sign) != scale.sign:
+        kept.facts = {"sign": scale.sign}
+    if scale.sign:
+        values, least, level = scale.values(values), least / level, 1.0
         amplitude = trial_noise.warm_up(nodes, values)
         sd = math.exp(kept.facts["noise"]["log_sd"]) if "noise" in kept.facts else 0.0
         old = kept.facts.get("warm_up", math.inf)
         if abs(amplitude - old) <= WARM_UP_STEP * sd:
             amplitude = old
-        if abs(amplitude) < LEAST_WARM_UP * level:
+        if abs(amplitude) < LEAST_WARM_UP:
             amplitude = 0.0
         kept.facts["warm_up"] = amplitude
-        share = _warm_share(metric_passes.node_medians(values, nodes.offset), scale)
-        values = values - trial_noise.warmth(nodes) * amplitude * share[nodes.node]
-    return Series(key, measured.has_sessions, nodes, values, least, level, scale, kept)
-
-
-def _warm_share(medians: Floats, scale: float) -> Floats:
-    """Return the part of the warm-up that is taken from each node, in powers of two: a level far
-    below the typical one warms up by less. Later commits seldom change it."""
-    with np.errstate(divide="ignore"):
-        powers = np.floor(np.log2(np.abs(medians) / scale)) + 1
-    return np.asarray(np.minimum(1.0, np.exp2(powers)), dtype=np.float64)
+        values = values - trial_noise.warmth(nodes) * amplitude
+    unit = 2.0 ** round(math.log2(level))
+    return Series(key, measured.has_sessions, nodes, values, scale, least, level, unit, kept)
 
 
 def _table(series: Series) -> Floats:
@@ -169,13 +167,13 @@ def _table(series: Series) -> Floats:
         draws = of(begin, end)
         cell = nodes.cell[draws] - nodes.cell[draws][0]
         return settled.digest(
-            series.scale, has_modes, series.values[draws], cell, nodes.counts[draws]
+            series.unit, has_modes, series.values[draws], cell, nodes.counts[draws]
         )
 
     def compute(begin: int, end: int) -> Floats:
         draws = of(begin, end)
         counts = nodes.counts[draws]
-        values = series.values[draws][counts] / series.scale
+        values = series.values[draws][counts] / series.unit
         return trial_noise.repeat_table(values, nodes.cell[draws][counts], has_modes)
 
     return settled.summed_table(len(nodes), compute, name, series.kept)
@@ -191,13 +189,14 @@ def _points(kind: Sequence[Series]) -> list[NoisePoint]:
     differences = None
     if kind[0].has_sessions:
         differences = [trial_noise.session_differences(s.nodes, s.values) for s in kind]
-    scale = np.array([s.scale for s in kind])
+    unit = np.array([s.unit for s in kind])
     return trial_noise.posterior(
         tables=np.array([_table(s) for s in kind]),
-        log_level=np.log(np.array([s.level for s in kind]) / scale),
-        log_scale=np.log(scale),
+        log_level=np.log(np.array([s.level for s in kind]) / unit),
+        log_scale=np.log(unit),
         least=np.array([s.least for s in kind]),
         has_repeats=np.array([_freedom(s.nodes) > 0 for s in kind]),
+        is_share=np.array([s.scale.sign != 0 for s in kind]),
         differences=differences,
     )
 
@@ -209,6 +208,7 @@ def _noise(series: Series, point: NoisePoint) -> TrialNoise:
         freedom=_freedom(series.nodes),
         session=math.exp(point.log_ratio) if point.log_ratio is not None else 0.0,
         is_exact=series.nodes.is_exact,
+        is_share=series.scale.sign != 0,
     )
 
 
@@ -320,7 +320,7 @@ def _pass_all(kind: Sequence[Series], points: Sequence[NoisePoint], task: _Task)
 
 
 def _history(series: Series, noise: TrialNoise, chains: Sequence[CommitNodes]) -> MetricHistory:
-    """Join what is kept of a metric's chains."""
+    """Join what is kept of a metric's chains, in the metric's unit."""
     nodes: list[Node] = []
     steps: list[Step] = []
     for chain in chains:  # each was just passed, or is current
@@ -330,9 +330,10 @@ def _history(series: Series, noise: TrialNoise, chains: Sequence[CommitNodes]) -
             is_newest = (step.last, step.node) == newest
             same = not nodes and is_newest == step.is_newest
             node = step.node + len(nodes)
-            steps.append(step if same else step._replace(node=node, is_newest=is_newest))
-        level = result.level * result.unit + result.origin
-        error = np.sqrt(result.variance) * result.unit
+            moved = step if same else step._replace(node=node, is_newest=is_newest)
+            steps.append(series.scale.told_step(moved))
+        level, error = result.level * result.unit, np.sqrt(result.variance) * result.unit
+        level, error = series.scale.told(level + result.origin, error)
         ends = (column.tolist() for column in (chain.chain, chain.first, chain.last))
         nodes += Node.of(*ends, chain.rows, level.tolist(), error.tolist())
     steps.sort(key=lambda step: (step.likeliest, step.node))

@@ -357,7 +357,7 @@ class _Assembly:
         """Return True if an incident that was sure may be a rise of one commit, and not noise."""
         return told.was_sure and any(
             self.line.risen_node(k, told.first, told.last) is not None
-            and self.line.is_large_still(k, s.size)
+            and self.line.is_large_still(k, s)
             for k, s in measured.items()
         )
 

@@ -319,10 +319,10 @@ class LineSteps:
             and self.histories[k].knows_noise
         ]
 
-    def is_large_still(self, key: MetricKey, size: float) -> bool:
-        """Return True if a size is more than noise, by what repeats tell of the noise now."""
+    def is_large_still(self, key: MetricKey, step: Step) -> bool:
+        """Return True if a rise is more than noise, by what repeats tell of the noise now."""
         noise = self.histories[key].noise
-        return size > STILL_LARGE * noise.sd * math.hypot(1.0, noise.session)
+        return step.size > STILL_LARGE * noise.at(step.after) * math.hypot(1.0, noise.session)
 
     def risen_node(self, key: MetricKey, first: int, last: int) -> Node | None:
         """Return the node at which a rise of a set shows; None if none of it is measured."""
@@ -358,7 +358,7 @@ class LineSteps:
             after_error=math.hypot(error, size[1]),
             chain=node.chain if node is not None else 0,
             known=before[-1].last if before else first - 1,
-            unit=noise.sd,
+            unit=noise.at(level + size[0]),
             is_newest=False,
             node=nodes.index(node) if node is not None else 0,
         )

@@ -134,15 +134,17 @@ def _contrast(
     is_asked: bool,
 ) -> Iterator[Contrast]:  # fmt: skip
     """Yield what a session tells of two commits that it measured, if it did so in one chain."""
-    sd, there = history.noise.sd, data.own & (data.session == session)
+    there = data.own & (data.session == session)
     at_old, at_new = there & (data.place == old), there & (data.place == new)
     chain = int(data.chain[at_old][0])
     if chain != int(data.chain[at_new][0]):
         return
-    counts = int(at_old.sum()), int(at_new.sum())
     here, now = float(np.median(data.value[at_old])), float(np.median(data.value[at_new]))
     elsewhere = data.own & (data.place == old) & (data.chain == chain) & (data.session != session)
     previous = [n for n in history.nodes if n.chain == chain and n.last < old]
+    counts = int(at_old.sum()), int(at_new.sum())
+    sds = history.noise.at(here), history.noise.at(now)
+    variance = sum(sd**2 / n for sd, n in zip(sds, counts, strict=True))
     rise, rise_error = _rise(data, history, previous, elsewhere)
     high = [
         int(s)
@@ -156,12 +158,12 @@ def _contrast(
         old,
         new,
         difference=now - here,
-        error=max(sd, 1e-300) * math.sqrt(MEDIAN_VARIANCE * sum(1 / n for n in counts)),
+        error=max(math.sqrt(MEDIAN_VARIANCE * variance), 1e-300),
         trials=min(counts),
         rise=rise,
         rise_error=rise_error,
         new_above=now - previous[-1].level if previous else 0.0,
-        unit=sd,
+        unit=sds[0],
         high_sessions=tuple(high),
         is_asked=is_asked,
     )
@@ -176,8 +178,9 @@ def _rise(
     noise = history.noise
     sessions = len(np.unique(measurements.session[elsewhere]))
     variance = MEDIAN_VARIANCE / int(elsewhere.sum()) + noise.session**2 / sessions
-    size = float(np.median(measurements.value[elsewhere])) - previous[-1].level
-    return size, math.sqrt(variance * noise.sd**2 + previous[-1].error ** 2)
+    level = float(np.median(measurements.value[elsewhere]))
+    error = math.hypot(math.sqrt(variance) * noise.at(level), previous[-1].error)
+    return level - previous[-1].level, error
 
 
 def _log_t5(z: float) -> float:

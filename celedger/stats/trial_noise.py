@@ -318,6 +318,10 @@ ROUNDING = 1e-6  # two distances that differ by no more are equal
 LOG_RATIOS: Floats = np.log(2.0 ** np.arange(-3, 18))
 """Of a session's deviation over a trial's; peak memory reaches 100 and more."""
 LOG_RATIO_PRIOR = 1.7
+USUAL_SESSION, LOG_SESSION_PRIOR = 0.2, 0.5
+"""A session's deviation as a share of the level, beyond which the prior falls, and the spread of
+its logarithm there. Without, a step of 14 times the level may be the machine's, however often it
+is measured."""
 LEAST_LOG_RATIO_ERROR = 0.05
 OWN_SHARE = 0.8  # of the pooled posterior in the prior of a session's ratio; the rest is flat
 LARGEST_RATIO = 64.0
@@ -419,10 +423,12 @@ def _posterior_of_sd(
 
 
 def _posterior_of_ratio(
-    sd: Floats, differences: Sequence[tuple[Floats, Floats]]
+    sd: Floats, usual: Floats, differences: Sequence[tuple[Floats, Floats]]
 ) -> tuple[Floats, Floats]:
-    """Return mean and error of log(session's deviation / trial's), pooled over the metrics."""
-    log = np.tile(-0.5 * (LOG_RATIOS / LOG_RATIO_PRIOR) ** 2, (len(sd), 1))
+    """Return mean and error of log(session's deviation / trial's), pooled over the metrics. Beyond
+    `usual` it is unusual."""
+    excess = np.maximum(LOG_RATIOS - usual[:, None], 0.0)
+    log = -0.5 * ((LOG_RATIOS / LOG_RATIO_PRIOR) ** 2 + (excess / LOG_SESSION_PRIOR) ** 2)
     for m, (difference, inverse) in enumerate(differences):
         scale = sd[m] * np.sqrt(inverse[:, None] + 2 * np.exp(2 * LOG_RATIOS))
         log[m] += np.log(mean_core(difference[:, None] / scale, ONE) / scale).sum(0)
@@ -442,6 +448,7 @@ def posterior(
     log_scale: Floats,
     least: Floats,
     has_repeats: Bools,
+    is_share: Bools,
     differences: Sequence[tuple[Floats, Floats]] | None,
 ) -> list[NoisePoint]:
     """Return the noise of metrics of one kind: a row or a value of each argument a metric.
@@ -451,6 +458,7 @@ def posterior(
         log_level: Of the metric's typical size over its scale.
         log_scale: Of the scale to which its table relates.
         least: Of `least_sd`.
+        is_share: True where a deviation is a share of the level.
         differences: Of `session_differences`; None for quality.
     """
     if not LEARNS_FROM_REPEATS:
@@ -464,7 +472,8 @@ def posterior(
         log_ratio = np.full(len(tables), math.log(NO_RATIO))
         ratio_error = np.full(len(tables), LEAST_LOG_RATIO_ERROR)
         if HAS_SESSION_EFFECT:
-            log_ratio, ratio_error = _posterior_of_ratio(np.exp(log_sd), differences)
+            usual = np.where(is_share, math.log(USUAL_SESSION) - log_sd, math.inf)
+            log_ratio, ratio_error = _posterior_of_ratio(np.exp(log_sd), usual, differences)
         excess = np.maximum(log_ratio - math.log(LARGEST_RATIO), 0.0)
         columns[0] = log_sd + excess
         ratios = np.stack([log_ratio - excess, ratio_error], 1).tolist()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import pytest
@@ -52,3 +53,27 @@ def test_one_repeat_that_differs_makes_it_noisy_again(history: Any) -> None:
     history.trial(made[0], {"peak": 1e8 + 4096, "val_loss": 0.4}, seed=0)
     measured = derivation(history.ledger, made).tasks[key[:2]].measured[key]
     assert measured.has_sessions
+
+
+@pytest.mark.parametrize("direction", [Direction.LOWER, Direction.HIGHER])
+def test_a_time_of_many_times_the_level_is_told_with_levels_and_noise_in_its_unit(
+    history: Any, direction: Direction
+) -> None:
+    """A step of .5 ms became 7 ms, 25 times as noisy: "seems worse, not settled" (.89)."""
+    power = direction.sign
+    time = Metric("rate", "", direction, Kind.SPEED, Floor(0.05, relative=True))
+    history.task = history.task.__class__("core", "mlp", history.task.commands, metrics=(time,))
+    made, random = history.commits(commits(4)), Random(5)
+    for place, commit in enumerate(made):
+        for seed in range(3):
+            level, sd = (0.5, 0.04) if place < 2 else (7.0, 0.07)
+            history.trial(commit, {"rate": (level * random.gauss(1, sd)) ** power}, seed=seed)
+    derived = derivation(history.ledger, made)
+    assert derived.tasks["core", "mlp"].measured["core", "mlp", "rate"].grows
+    state = state_of(derived)
+    (incident,) = state.incidents
+    (metric,) = incident.metrics
+    assert incident.first_bad == (made[2].sha,)
+    assert [metric.before, metric.after] == pytest.approx([0.5**power, 7.0**power], rel=0.2)
+    assert metric.low < metric.change < metric.high < metric.low + 0.5 * abs(metric.change)
+    assert state.noise[0].sd == pytest.approx(0.055 * 7.0**power, rel=0.4)
