@@ -7,18 +7,22 @@ state is read from it (`state.py`), and the planner of extra trials asks it.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
+from statistics import median
 
 import numpy as np
 
 from celedger.base.model import (
+    ALLOCATOR,
     BY_ID,
     ENVIRONMENTS,
     BaselineAct,
     BaselineRecord,
     BisectRecord,
+    Kind,
     Metric,
     TaskRecord,
 )
@@ -42,6 +46,9 @@ from celedger.trial.protocol import TELEMETRY
 NO_LONGER = 20
 """Commits at which other tasks of the suite were measured since, from which a task counts as
 measured no more."""
+FEWEST_CHANGES, USUAL_CHANGES = 6, 4.0
+"""Moves of the level, commit to commit, that tell their median, and the medians from which one is
+unusual: two uniform draws differ by 3.4 at most, normal ones by 4 in 7 of 1,000 pairs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,13 +192,26 @@ def _incidents(
     derived = step_incidents.derive(
         histories,
         [each.steps for each in told if each.is_here and not is_as_recorded(each, histories)],
-        floors={key: metric.floor_at for key, metric in metrics.items()},
+        floors={key: floor_of(metrics[key], history) for key, history in histories.items()},
         acts=acts,
         evidence=_evidence(line, tasks, histories),
         contrasts=beside,
         undeclared={key for key, metric in metrics.items() if metric in TELEMETRY},
     )
     return derived, beside
+
+
+def floor_of(metric: Metric, history: MetricHistory) -> Callable[[float], float]:
+    """Return the smallest change that counts, by level. Where the heap lies is drawn anew by each
+    commit, and no repeat of one shows it: memory that no suite declares has to move by more than
+    commits usually move it."""
+    is_share = metric.kind is Kind.MEMORY and metric.floor.relative
+    if not is_share or metric not in TELEMETRY:
+        return metric.floor_at
+    pairs = pairwise(history.nodes)
+    moves = [abs(new.level - old.level) for old, new in pairs if old.chain == new.chain]
+    usual = median(moves) if len(moves) >= FEWEST_CHANGES else 0.0
+    return lambda level: max(metric.floor_at(level), ALLOCATOR, USUAL_CHANGES * usual)
 
 
 def is_as_recorded(each: tellings.Told, histories: Mapping[MetricKey, MetricHistory]) -> bool:
