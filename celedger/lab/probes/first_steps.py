@@ -99,7 +99,8 @@ class FirstSteps(observe.Probe):
         self._evaluating = self._backward = False
         self._first: InputRecorder | None = InputRecorder()  # until the loss of the first step
         self._first_loss: tuple[LossCall | None, Sequence[Tensor]] = None, ()
-        self._calls: list[LossCall] = []  # since the last backward pass
+        self._calls: list[LossCall] = []  # since the last backward pass, of two steps at most
+        self._older = 0  # how many of them are of the step before
         self._codes = IdentityMap()
         self._dirty = IdentityMap()  # optimisers: gradients that are there at the next pass
         self._buffers: dict[str, Tensor] = {}
@@ -245,7 +246,7 @@ class FirstSteps(observe.Probe):
             self.passes += 1
             if call is not None:
                 self._note_loss(call)
-        self._calls = []
+        self._calls, self._older = [], 0
 
     def backward_ends(self) -> None:
         self._backward = False
@@ -299,6 +300,8 @@ class FirstSteps(observe.Probe):
         self.steps = step + 1
         self._dirty[optimiser] = STEPPED  # until a backward pass begins
         self._stack = []
+        self._calls = self._calls[self._older :]  # torch.func calls no backward pass
+        self._older = len(self._calls)
         self._roots = self.names.roots()  # the script's own variables are gone when the checks run
         if self.steps <= REPEATED:
             self.fingerprint = self._fingerprint(optimiser)

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from .losses import LossCall, graded, precision
-from .tensors import tensors
+from .tensors import tensors, unwrapped
 
 _MOST = 2000  # calls of the first step
 _UNCHANGED = ("requires_grad_", "retain_grad", "register_hook")
@@ -132,6 +132,9 @@ class InputRecorder:
             if own:
                 modules[id(function)] = function
                 rows = rows or next((len(t) for t in inputs if t.dim()), 0)
+            given = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+            if any(unwrapped(tensor) is not tensor for tensor in given):
+                return "the modules run within vmap, or within a functional gradient"
             args, kwargs = tree_map(kept, (args, kwargs))
             numbers = [next(count) for _ in outputs]
             slots.update(zip(map(id, outputs), numbers))  # noqa: B905

@@ -208,11 +208,11 @@ class WatchProbe(observe.Probe):
                 hook: Any = tensor.register_hook
                 hook(self._gradient_hook(name, kind, position))
 
-    def _gradient_hook(self, name: str, kind: str, position: str) -> Callable[[Tensor], None]:
+    def _gradient_hook(self, name: str, kind: str, position: str) -> Callable[..., None]:
         step = self.step
 
-        def hook(gradient: Tensor) -> None:
-            if self.looking and self.step == step and readable(gradient):
+        def hook(gradient: Tensor | None) -> None:  # None: a scripted function did not reach it
+            if gradient is not None and self.looking and self.step == step and readable(gradient):
                 with self._aside():
                     about = ["gradient", "grad", name, kind, position, False, None, ""]
                     self.batch.add(gradient, about, torch.finfo(gradient.dtype).tiny)
@@ -254,11 +254,14 @@ class WatchProbe(observe.Probe):
         ]  # fmt: skip
         if not batch:
             return
-        mark = 0.0  # that two equal batches share
+        mark, told = 0.0, False  # that two equal batches share
         with self._aside():
             for tensor in batch:
                 row = sample(tensor, SAMPLE).double().nan_to_num()
                 mark += float(row.sum() + (row * row.roll(1)).sum())
+                told |= bool(row.min() < row.max())
+        if not told:  # zeros, as a first state
+            return
         first = batch[0]
         before = self._last_batch() if self._last_batch is not None else None
         self._last_batch = weakref.ref(first)
