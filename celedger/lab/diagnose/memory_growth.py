@@ -190,7 +190,7 @@ def _types(marks: Marks, tensors: float, keepers: Mapping[str, str]) -> list[Doc
 
 def _growth(marks: Marks, counts: Sequence[Mapping[Any, float]], skip: int = 1) -> dict[Any, float]:
     """Return, for everything counted at the last mark, its least growth a step from mark to mark,
-    starting at zero. `skip`: ignore the first marks; fewer than two spans give nothing."""
+    from the first with any. `skip`: ignore the first marks; fewer than two spans give nothing."""
     spans = np.diff([0, *(mark["step"] for mark in marks)])
     chosen = spans > 0
     if chosen.sum() < 2:
@@ -198,5 +198,6 @@ def _growth(marks: Marks, counts: Sequence[Mapping[Any, float]], skip: int = 1) 
     growth = {}
     for key in counts[-1]:
         values = np.diff([0, *(count.get(key, 0) for count in counts)])
-        growth[key] = float((values[chosen] / spans[chosen])[skip:].min())
+        rates = np.trim_zeros(values[chosen] / spans[chosen], "f")  # another part came before
+        growth[key] = float(rates[skip:].min()) if len(rates) > max(skip, 1) else 0.0
     return growth

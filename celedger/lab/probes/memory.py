@@ -34,7 +34,7 @@ from .phases import BACKWARD, FORWARD, GAP, STATES, TAIL
 from .stack import Lines
 from .tensors import follow_graph, graph_node, tensors
 
-_MARK = 32  # steps between two marks, in a training that reports no epochs
+_MARK = 16  # steps between two marks, in a training that reports no epochs
 _MOST_MARKS = 24  # then every second is dropped
 _TOP = 40  # rows of a table
 _KEPT = 3  # steps whose tensors live: then what holds them is named
