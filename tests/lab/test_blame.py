@@ -70,6 +70,27 @@ def test_the_line_that_ran_is_blamed_first_and_comments_last(tmp_path: Path) -> 
     assert blame(finding, CodeChange(apart), tree, [])[0].sureness == "unsure"
 
 
+def test_a_hunk_beside_the_function_that_ran_is_not_near_and_new_names_come_last(
+    tmp_path: Path,
+) -> None:
+    old = BEFORE.replace("    pass\n", "    return mask(2), net.body, 1\n")
+    old = old.replace("import torch\n", "import torch\n\nx = net.body\n")
+    new = old.replace("def other():", "def other(n=1):").replace("net.body", "net.trunk")
+    project = make_project(tmp_path / "project")
+    first = project.commit("one", {"net.py": old})
+    change = code_change(
+        Repository.open(project.root), first, project.commit("two", {"net.py": new})
+    )
+    tree = tmp_path / "tree"
+    place = CodePlace("b", "call", (Frame(str(tree / "net.py"), 7, "mask"),))
+    finding = ExplainFinding(
+        FindingPhase.FORWARD, 0, "", "Net", "output", "code", "it differs", places=(place,)
+    )
+    _, blamed = blame(finding, change, tree, [str(tree / "net.py")])
+    assert [one.closeness for one in blamed] == [2, 2]  # `other` stands three lines below
+    assert [change.renames(one.hunk) for one in blamed] == [False, True]
+
+
 def test_what_slowed_functions_have_to_do_with_comes_in_their_order(tmp_path: Path) -> None:
     change = changed(tmp_path)
     slowed = [("<genexpr>", "elsewhere.py"), ("mask", "net.py")]

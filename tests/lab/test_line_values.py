@@ -146,7 +146,7 @@ def test_a_copy_is_told_from_the_thing_itself(monkeypatch: pytest.MonkeyPatch) -
     a, b = values(old, new, "keep(np.zeros(3))", monkeypatch)
     assert a["0:y"]["v"] == b["0:y"]["v"]
     assert (a["0:y"]["s"], b["0:y"]["s"]) == ("array float64", "array float64 shared")
-    assert a["1:return"]["v"] == b["1:return"]["v"]
+    assert a["1:return keep"]["v"] == b["1:return keep"]["v"]
 
 
 def test_what_a_deleted_line_changed_is_recorded_where_it_stood(

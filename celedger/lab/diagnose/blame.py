@@ -61,6 +61,8 @@ def blame(
         ]
         cost, at = min(reached, default=(_LOADED, ""))
         verdict = Verdict.EQUAL if change.same(hunk) else values.get(hunk, Verdict.UNKNOWN)
+        if verdict is Verdict.UNKNOWN and change.renames(hunk):
+            verdict = Verdict.RENAMED
         closeness = _CLOSENESS.get(at, 3)
         if verdict is Verdict.FIRST:
             closeness = min(closeness, 1)
@@ -119,7 +121,9 @@ def _reach(change: CodeChange, hunk: Hunk, side: str, path: str, frame: Frame) -
         return "near" if function else "line"
     at = hunk.new_start if side == "b" else hunk.old_start
     ends = lines or {at, at + 1}  # it stands between two lines
-    if any(first - _NEAR <= line <= last + _NEAR for line in ends):
+    source = change.source(side, path)
+    around = source.function_at(first)
+    close = [line for line in ends if first - _NEAR <= line <= last + _NEAR]
+    if close and (not around or any(n in around or first in source.function_at(n) for n in close)):
         return "near"
-    around = change.source(side, path).function_at(first)
     return "function" if any(line in around for line in ends) else "file"

@@ -3,6 +3,7 @@ records them (celedger.lab.probes.line_values), and what two traces say. Pure.""
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import IntEnum
@@ -33,8 +34,9 @@ class Verdict(IntEnum):
 
     FIRST = 0  # it is the first to make another value of equal ones, or runs at the difference
     UNKNOWN = 1
-    LATER = 2  # it ran only after the difference, or was given other values before it made any
-    EQUAL = 3  # all values that leave it are equal on both sides, up to the difference
+    RENAMED = 2  # unknown, and nothing in it but other names
+    LATER = 3  # it ran only after the difference, or was given other values before it made any
+    EQUAL = 4  # all values that leave it are equal on both sides, up to the difference
 
 
 def recorded_values(change: CodeChange, side: str) -> dict[str, Any]:
@@ -65,18 +67,18 @@ def hunk_values(c: TraceComparison, front: Front, change: CodeChange) -> dict[Hu
             _leaving(change, hunk, side, values) for side, values in zip("ab", before, strict=True)
         ]
         ran_later = not any(before) and any(number in after for _, after in sides)
-        given = _first_parting(before, inputs=True)
-        made = _first_parting(leaving if all(leaving) else before, inputs=False)
+        given = min(_partings(before, inputs=True), default=None)
+        partings = _partings(leaving if all(leaving) else before, inputs=False)
         draws = [values[_DRAWN] for values in before if _DRAWN in values]
         if len(draws) == 1 and all(before):
             events = draws[0] if _DRAWN in before[1] else min(before[1].values(), key=_order)
-            made = min(filter(None, [made, (events[0].order, False)]))
+            partings.append((events[0].order, False))
         running = all(
             _is_running(trace, at, values.get(number, {}), after.get(number))
             for (trace, at), (values, after) in zip(ends, sides, strict=True)
         )
-        if running and made is None:
-            made = len(c.b.events), False
+        if running and not partings:
+            partings.append((len(c.b.events), False))
         if (
             leaving[0]
             and not running
@@ -84,12 +86,12 @@ def hunk_values(c: TraceComparison, front: Front, change: CodeChange) -> dict[Hu
             and all(_are_equal(leaving[0][what], leaving[1][what], unread) for what in leaving[0])
         ):
             verdicts[hunk] = Verdict.EQUAL
-        elif ran_later or (given is not None and (made is None or given[0] < made[0])):
+        elif ran_later or (given is not None and given < min(partings, default=(math.inf, False))):
             verdicts[hunk] = Verdict.LATER
-        elif made is not None and not made[1]:
-            event = c.b.events[made[0]] if made[0] < len(c.b.events) else None
+        elif made := [at for at, only_shared in partings if not only_shared]:
+            event = c.b.events[min(made)] if min(made) < len(c.b.events) else None
             if event is None or not _is_moved(event, sides[0][0]):
-                makers.append((event is not None and event.raw["u"] & _OPAQUE, made[0], number))
+                makers.append((event is not None and event.raw["u"] & _OPAQUE, min(made), number))
     if makers:
         verdicts[change.hunks[min(makers)[-1]]] = Verdict.FIRST
     return verdicts
@@ -180,8 +182,8 @@ def _differ(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     return a["v"] != b["v"] and not held_otherwise and not ("(" in a["q"] and "text" in kinds)
 
 
-def _first_parting(sides: Sequence[_Values], *, inputs: bool) -> tuple[int, bool] | None:
-    """Return what `_parted` does of the value that a hunk is first given, or first makes."""
+def _partings(sides: Sequence[_Values], *, inputs: bool) -> list[tuple[int, bool]]:
+    """Return what `_parted` does of the values that a hunk is given, or makes."""
     a, b = sides
     names = (what for what in a.keys() & b.keys() if (what[0] == _INPUT) == inputs)
-    return min(filter(None, (_parted(a[what], b[what]) for what in names)), default=None)
+    return [*filter(None, (_parted(a[what], b[what]) for what in names))]

@@ -6,6 +6,7 @@ lines that mean something else: statements and variables. Pure: texts in, lines 
 from __future__ import annotations
 
 import ast
+import re
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from celedger.repo.hunks import Hunk
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _Definition = _Function | ast.ClassDef
+_WORDS = re.compile(r"\w+|[^\w\s]")
 _PLAIN = ast.Constant | ast.Name | ast.Attribute  # whose order of evaluation means nothing
 
 
@@ -136,14 +138,15 @@ class CodeChange:
 
     def reads_elsewhere(self, hunk: Hunk, side: str, name: str) -> bool:
         """Return True if a variable that a hunk binds is read outside of the hunk, as far as its
-        function goes; one of a module or class is."""
+        function goes; one of a module or class is, and one that it only writes to."""
         source = self.source(side, hunk.path(side))
         lines = _lines(hunk, side)
         around = source.function_at(min(lines, default=0))
-        return not around or any(
-            node.lineno in around and node.lineno not in lines
-            for node in source.nodes if isinstance(node, ast.Name)
-            if _reads(node, name) and id(node) not in source.comprehended
+        named = [n for n in source.nodes if isinstance(n, ast.Name) and n.id == name]
+        binds = any(isinstance(n.ctx, ast.Store) and n.lineno in lines for n in named)
+        return not (around and binds) or any(
+            isinstance(node.ctx, ast.Load) and node.lineno in around and node.lineno not in lines
+            for node in named if id(node) not in source.comprehended
         )  # fmt: skip
 
     def statements(self, hunk: Hunk, side: str) -> list[tuple[int, int, int]]:
@@ -157,15 +160,17 @@ class CodeChange:
         other = "b" if side == "a" else "a"
         column = min((node.col_offset for node in self._heads(hunk, other)), default=0)
         at, _ = hunk.span(side)
+        source = self.source(side, hunk.path(side))
+        # The nearest lines of code: those of other blocks are not beside it.
+        above = max((line for line in source.code_lines if line <= at), default=0)
+        below = min((line for line in source.code_lines if line > at), default=0)
         beside = [
-            (node.lineno, node.end_lineno or node.lineno)
-            for node in self.source(side, hunk.path(side)).nodes
+            node for node in source.nodes
             if isinstance(node, ast.stmt) and node.col_offset == column
-        ]
-        if before := [last for _, last in beside if last <= at]:
-            return [(max(before), max(before), 1)]
-        after = [first for first, _ in beside if first > at]
-        return [(min(after), min(after), -1)] if after else []
+        ]  # fmt: skip
+        if any(node.end_lineno == above for node in beside):
+            return [(above, above, 1)]
+        return [(below, below, -1)] if any(node.lineno == below for node in beside) else []
 
     def _heads(self, hunk: Hunk, side: str) -> list[ast.stmt]:
         """Return the statements with a changed line, in their head where they have a body."""
@@ -194,6 +199,17 @@ class CodeChange:
     def same(self, hunk: Hunk) -> bool:
         """Return True if a hunk means the same on both sides."""
         return not self.changed_lines(hunk, "a") and not self.changed_lines(hunk, "b")
+
+    def renames(self, hunk: Hunk) -> bool:
+        """Return True if a hunk only replaces names by others, each as often as the whole change
+        does."""
+        sides = [[line[1:] for line in hunk.lines if line[0] == sign] for sign in "-+"]
+        old, new = (_WORDS.findall(" ".join(lines)) for lines in sides)
+        before, after = self._names
+        return len(old) == len(new) and all(
+            x == y or before[x] == after[y] > after[x] == before[y] == 0
+            for x, y in zip(old, new, strict=True)
+        )
 
     @cached_property
     def _names(self) -> tuple[Counter[str], Counter[str]]:
@@ -251,10 +267,6 @@ def _name(node: ast.AST) -> str:
     """Return the name that a node binds or reads; empty if it has none."""
     names = (getattr(node, field, None) for field in ("id", "attr", "name", "arg"))
     return next((name for name in names if isinstance(name, str)), "")
-
-
-def _reads(node: ast.AST, name: str) -> bool:
-    return isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load)
 
 
 def _lone_call(node: ast.stmt) -> ast.Call | None:

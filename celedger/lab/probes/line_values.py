@@ -235,7 +235,10 @@ class _Place:
             self.flags |= (_GRADIENT if gradient else 0) | (0 if mark else _OPAQUE)
             if number is not None:
                 return self._number(number)
-            return self._feed("tensor", mark.encode()) + f" {tuple(value.shape)}"
+            self._feed("tensor", mark.encode())
+            if depth and (attributes := getattr(value, "__dict__", None)):  # `no_decay`
+                self._read(attributes, depth - 1)
+            return f"tensor {tuple(value.shape)}"
         if type(value).__module__ == "numpy":
             return self._numpy(value)
         if depth == 0:
@@ -286,15 +289,16 @@ class _Place:
         fields, kind = getattr(value, "__dict__", None), type(value)
         plain = kind.__module__.startswith(_PLAIN)
         foreign = kind.__module__.partition(".")[0] in ("torch", "builtins", "collections")
-        unread = (foreign and not plain) or hasattr(value, "named_parameters")
-        if not isinstance(fields, dict) or unread:
-            return self._opaque()
+        is_module = hasattr(value, "named_parameters")
+        if not isinstance(fields, dict) or (foreign and not plain) or is_module:
+            modes = {one.training for one in value.modules()} if is_module else ()
+            return self._opaque() if not modes else self._opaque(f"{sorted(modes)}")
         named = {"class": kind.__qualname__} if plain else {}
         return self._read({**named, **{name: fields[name] for name in sorted(fields)}}, depth)
 
-    def _opaque(self) -> str:
+    def _opaque(self, seen: str = "") -> str:
         self.flags |= _OPAQUE
-        return self._feed("")
+        return self._feed("", seen.encode())
 
 
 def _is_container(value: Any) -> bool:
@@ -423,6 +427,7 @@ class _Instrument:
         self._hunks: dict[int, int] = {}
         self._beside: dict[tuple[int, int], list[int]] = {}  # by line and side of it
         self._variables = names
+        self._function = ""  # in which a statement stands; a hunk may be in several
         for hunk, first, last, beside in ranges:
             if beside:
                 self._beside.setdefault((last, beside), []).append(hunk)
@@ -473,9 +478,12 @@ class _Instrument:
             self._changed(node, hunk)
             if self._is_whole(node, hunk):
                 return
+        around = self._function
+        self._function = node.name if isinstance(node, _Definition) else around
         for field in ("body", "orelse", "finalbody"):
             if isinstance(inner := getattr(node, field, None), list):
                 self.block(inner)
+        self._function = around
         for part in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
             self.block(part.body)
         if hunk >= 0 and isinstance(node, _BINDING):
@@ -517,7 +525,7 @@ class _Instrument:
             if isinstance(part, ast.Lambda):
                 part.body = self._value(hunk, "lambda", part.body)
             elif isinstance(part, ast.Return) and part.value is not None:
-                part.value = self._value(hunk, "return", part.value)
+                part.value = self._value(hunk, f"return {self._function}", part.value)
             elif isinstance(part, ast.Yield) and part.value is not None:
                 part.value = self._value(hunk, "yield", part.value)
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
