@@ -186,9 +186,7 @@ CAUSES = (
         and step.optimiser_given(s, f"{step.changed_names(s)} get no gradient any more")),
     Cause("frozen", "gradients", SURE, lambda s: not s.event_a.tensors
         and step.optimiser_given(s, f"{step.changed_names(s)} get a gradient now")),
-    Cause("not-cleared", "gradients", SURE, lambda s: step.not_cleared(s) and step.optimiser_given(
-        s, "gradients are not cleared between steps: those of the step before are added",
-        by_loop=True)),
+    Cause("not-cleared", "gradients", SURE, step.not_cleared),
     Cause("scaled", "gradients", SURE, lambda s: (factor := step.gradient_factor(s))
         and step.optimiser_given(
             s, f"{step.all_gradients(s)} {figure(factor)} times what they were: clipped or scaled",

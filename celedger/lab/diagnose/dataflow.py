@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from celedger.lab.diagnose.trace import Event, Trace
 
+UNWRITTEN = {"empty", "empty_like", "new_empty", "empty_strided"}  # whose results are any memory
+
 
 class Origin(NamedTuple):
     """The origin of tensors that only one side has. `source`: the first call that makes one of
@@ -48,7 +50,8 @@ def origin(mine: Trace, theirs: Trace, event: Event) -> Origin:
     later: list[Event] = []
     for call in reversed(calls):  # what made an operand comes before
         made, consumed = _made(call), {mark for mark in call.raw["i"] if mark}
-        if not made & wanted or made <= consumed:  # or it looks at a tensor in another way
+        # Or it looks at a tensor in another way, or at memory that is not written yet.
+        if not made & wanted or made <= consumed or call.name in UNWRITTEN:
             continue
         wanted |= (operands := consumed - produced)
         follows = any(first.get(mark, call.order) < call.order for mark in operands)
@@ -73,6 +76,17 @@ def parting(a: Origin, b: Origin) -> tuple[Event | None, Event | None]:
     if (other := b.like(gone)) is not None:
         return (None, new) if other.call == gone.call else (gone, other)
     return gone, new
+
+
+def from_modules(trace: Trace, event: Event) -> set[str]:
+    """Return the hashes of what modules returned in the step of an event up to it, and of what was
+    computed from that."""
+    derived: set[str] = set()
+    for e in trace.events[: event.order]:
+        of_call = e.kind == "call" and not derived.isdisjoint(e.raw["i"])
+        if e.step == event.step and (e.kind == "leave" or of_call):
+            derived |= _made(e)
+    return derived
 
 
 def _pass(trace: Trace, event: Event) -> Iterator[Event]:

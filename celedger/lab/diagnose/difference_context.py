@@ -4,11 +4,11 @@ causes (celedger.lab.diagnose.causes) can read."""
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
-from celedger.lab.diagnose.dataflow import Origin, origin, parting
+from celedger.lab.diagnose.dataflow import UNWRITTEN, Origin, from_modules, origin, parting
 from celedger.lab.diagnose.difference import Front, TraceComparison, changed
 from celedger.lab.diagnose.finding import (
     CodePlace,
@@ -21,11 +21,11 @@ from celedger.lab.diagnose.finding import (
 from celedger.lab.diagnose.tensor_distance import first_distance
 from celedger.lab.diagnose.trace import Event, Module, Tensor, Trace
 
-_UNWRITTEN = {"empty", "empty_like", "new_empty", "empty_strided"}  # whose results are any memory
 # Calls that seldom are the cause if other calls are new, too.
 _VIEWS = {
     "detach", "view", "reshape", "flatten", "contiguous", "to", "clone", "unsqueeze", "__getitem__",
 }  # fmt: skip
+DETACHING = {"detach", "detach_", "data", "no_grad"}
 _AHEAD = 8  # draws that must agree after a new one
 # The part of a step in which a difference lies, by the kind of its event.
 _PARTS = {
@@ -72,8 +72,12 @@ class DifferenceContext:
             [e for e in some if e.drew or e.order in {one.order for one in made}]
             for some, made in zip((self.gone, self.fresh), self._novel, strict=True)
         ]
-        if any(live) or self.part not in ("backward", "gradients"):  # there, equal values may be
-            self.gone, self.fresh = live  # detached
+        if not any(live) and self.part in ("backward", "gradients"):  # equal values may be detached
+            live = [
+                [e for e in some if e.name in DETACHING or not _returns_its_operand(e)]
+                for some in (self.gone, self.fresh)
+            ]
+        self.gone, self.fresh = live
         # On each side, the first call with a result that the other side never has.
         self.first_calls = self._first_calls()
         x, y = self.first_calls
@@ -88,12 +92,13 @@ class DifferenceContext:
         if self.front.kind != "enter" or a.raw.get("u") is not None:
             return _PARTS.get(self.front.kind, "update")
         # A module's input from the training loop: a batch, or computed from other outputs.
-        at = (a.step, a.evaluation)
-        leaves = (e for e in self.comparison.a.of("leave") if (e.step, e.evaluation) == at)
-        if not any(e.order < a.order for e in leaves):
-            return "data"
+        made = from_modules(self.comparison.b, self.event_b)
         pairs = zip(a.tensors, self.event_b.tensors, strict=False)
-        computed = any(y.gradient for x, y in pairs if not x.same(y))
+        other = [y for x, y in pairs if not x.same(y)]
+        given = self.event_b.tensors
+        if not made or not any(t.gradient or t.hash in made for t in given):
+            return "data"
+        computed = any(y.gradient or y.hash in made for y in other)
         return "loss" if self.labels and not computed else "forward"
 
     # --- the tensors
@@ -168,8 +173,10 @@ class DifferenceContext:
         evaluation = self.event_a.evaluation if self.part == "data" else 0
         step = self.step if evaluation else max(self.step, 1)
         at = (step, evaluation)
-        enters = (e.order for e in trace.of("enter") if (e.step, e.evaluation) == at)
-        end = next(enters, len(trace.events))
+        enters = [e.order for e in trace.of("enter") if (e.step, e.evaluation) == at]
+        event = self.event_a if trace is self.comparison.a else self.event_b
+        late = self.part == "data" and event.step == step and event.order in enters
+        end = event.order if late else next(iter(enters), len(trace.events))
         calls = (e for e in trace.of("call") if (e.step, e.evaluation) == at and e.order < end)
         return [e for e in calls if e.path is None]
 
@@ -317,7 +324,18 @@ class DifferenceContext:
             pairs = zip(passes, b[loss], strict=True)
             wrong += sum(int((one != other).sum()) for one, other in pairs)
             total += sum(len(rows) for rows in passes)
+        wrong = 0 if self._targets_are_computed(a) else wrong
         return f"labels differ: {share(wrong / total)} of {total} targets" if wrong else ""
+
+    def _targets_are_computed(self, losses: Iterable[tuple[str, int]]) -> bool:
+        """Return True if the targets of this step that only b has come from modules."""
+        names = {name for name, _ in losses}
+        calls = [
+            [e for e in trace.of("call") if e.step == self.step and e.name in names]
+            for trace in (self.comparison.a, self.comparison.b)
+        ]
+        old, new = ({mark for e in side for mark in e.raw["i"][1:2]} for side in calls)
+        return bool(new - old) and new - old <= from_modules(self.comparison.b, calls[1][-1])
 
     @cached_property
     def gradient_path(self) -> str | None:
@@ -407,7 +425,7 @@ def novel_calls(calls: Sequence[Event], other_calls: Sequence[Event]) -> list[Ev
     fresh: dict[int, Event] = {}
     live: dict[int, Event] = {}
     near: dict[int, Event] = {}
-    for event in reversed([event for event in calls if event.name not in _UNWRITTEN]):
+    for event in reversed([event for event in calls if event.name not in UNWRITTEN]):
         reading = [e.order for tensor in event.tensors for e in readers[tensor.hash]]
         if any(_result(tensor) not in results for tensor in event.tensors):
             fresh[event.order] = event
@@ -443,6 +461,10 @@ def _only_on_one_side(a: Sequence[Event], b: Sequence[Event]) -> tuple[list[Even
         for side, other in ((gone, computations[1]), (fresh, computations[0]))
     )
     return left, right
+
+
+def _returns_its_operand(event: Event) -> bool:
+    return bool(event.tensors) and {t.hash for t in event.tensors} <= set(event.raw["i"])
 
 
 def _computation(event: Event) -> tuple[object, ...]:

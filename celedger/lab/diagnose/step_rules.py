@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from celedger.lab.diagnose.difference import changed
-from celedger.lab.diagnose.difference_context import DifferenceContext, new_or_gone
+from celedger.lab.diagnose.difference_context import DETACHING, DifferenceContext, new_or_gone
 from celedger.lab.diagnose.finding import (
     CodePlace,
     FindingPhase,
@@ -22,6 +22,7 @@ from celedger.lab.diagnose.finding import (
     named,
     ordinal,
     places_of,
+    places_of_site,
     some,
 )
 from celedger.lab.diagnose.tensor_distance import distance
@@ -187,8 +188,7 @@ def flagged_output(s: DifferenceContext) -> Event | None:
 
 
 def _detaching(s: DifferenceContext) -> Event | None:
-    names = ("detach", "detach_", "data", "no_grad")
-    return next((e for e in s.fresh if e.name in names), None)
+    return next((e for e in s.fresh if e.name in DETACHING), None)
 
 
 def gradient(s: DifferenceContext) -> dict[str, Any]:
@@ -215,6 +215,8 @@ def gradient(s: DifferenceContext) -> dict[str, Any]:
         sentence += s.more
     for path in dict.fromkeys((module, s.gradient_path)):
         places += code_of(s.comparison.b, s.module(path))
+    returned = (e for e in s.comparison.b.of("leave") if (e.step, e.path) == (s.step, module))
+    places += places_of(s.comparison.b, next(returned, None), "caller")
     operator = detaching.call if detaching is not None else ""
     places = [*custom_backwards(s), *places]
     return {"sentence": sentence, "module": module, "places": places, "operator": operator}
@@ -267,8 +269,8 @@ def passes(s: DifferenceContext) -> str:
     return f"a step adds up {new} backward pass{plural} instead of {old}" if old != new else ""
 
 
-def not_cleared(s: DifferenceContext) -> bool:
-    """Return True if b's gradients are the sums of a's and those of the step before."""
+def not_cleared(s: DifferenceContext) -> dict[str, Any] | None:
+    """Describe that b's gradients are the sums of a's and those of the step before."""
     uncleared = [
         max((int(e.raw.get("held", 0)) for e in t.of("loss") if e.step == s.step), default=0)
         for t in (s.comparison.a, s.comparison.b)
@@ -286,7 +288,21 @@ def not_cleared(s: DifferenceContext) -> bool:
             room = 1e-4 * float(np.abs(now).max(initial=0.0)) + 1e-12
             added = len(now) > 0 and np.allclose(now, was + before.values, rtol=1e-3, atol=room)
             sums.append(added)
-    return uncleared[1] > uncleared[0] or bool(sums and all(sums))
+    if uncleared[1] <= uncleared[0] and not (sums and all(sums)):
+        return None
+    sentence = "gradients are not cleared between steps: those of the step before are added"
+    given = optimiser_given(s, sentence, by_loop=True)
+    return {**given, "places": [*_clearing(s), *given["places"]]}
+
+
+def _clearing(s: DifferenceContext) -> list[CodePlace]:
+    """Return where gradients are cleared in a step."""
+    return [
+        place for trace in (s.comparison.b, s.comparison.a)
+        for event in trace.of("loss") if event.step == s.step
+        for site in event.raw["z"]
+        for place in places_of_site(trace, site, "gradients cleared")
+    ]  # fmt: skip
 
 
 def held_within_a_step(s: DifferenceContext) -> dict[str, Any] | None:
@@ -300,7 +316,7 @@ def held_within_a_step(s: DifferenceContext) -> dict[str, Any] | None:
     if held[0] == held[1] or sum(held[1]) <= sum(held[0]):
         return None
     sentence = "gradients are not cleared between the passes of a step: they add up"
-    places = s.stepping(s.comparison.b, by_loop=True)
+    places = [*_clearing(s), *s.stepping(s.comparison.b, by_loop=True)]
     return {"sentence": sentence, "places": places, "module": "", "phase": FindingPhase.UPDATE}
 
 

@@ -29,6 +29,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
+from celedger.child.torch_steps import dense
+
 from . import describe, observe
 from .describe import Origins
 from .names import IdentityMap
@@ -83,6 +85,9 @@ class TraceProbe(observe.Probe):
             recorder.begin(self.write, self._values_wanted, self._read_tensor, self._generators)
         if options.get("replay"):
             self._replay = observe.mode(TorchDispatchMode, self._dispatched)
+        self._cleared: list[int] = []  # where gradients were cleared since the last backward pass
+        for kind in (Optimizer, nn.Module):
+            observe.patch(kind, "zero_grad", before=self._clears)
         observe.watch_functions(self._applied)
         self.functions = observe.mode(TorchFunctionMode, self._called)
         self.functions.__enter__()
@@ -384,6 +389,10 @@ class TraceProbe(observe.Probe):
 
     # --- backward, step, the rest
 
+    def _clears(self, *_: Any, **__: Any) -> None:
+        if self._recording():
+            self._cleared.append(self.sites.here())
+
     def backward_begins(self, losses: Sequence[Tensor]) -> None:
         self._evaluating = self._looking = False
         for loss in losses:
@@ -391,10 +400,14 @@ class TraceProbe(observe.Probe):
             self._losses.append([self.store.mark(loss), describe.simple(mean)])
         if self._recording():
             uncleared = sum(
-                weight.grad is not None and bool(weight.grad.count_nonzero())
+                weight.grad is not None and bool(dense(weight.grad).count_nonzero())
                 for _, root in self.names.roots() for weight in root.parameters()
             )  # fmt: skip
-            self.write("loss", x=self._tensors(losses), held=uncleared, w=self.sites.here())
+            cleared = dict.fromkeys(self._cleared)
+            self.write(
+                "loss", x=self._tensors(losses), held=uncleared, w=self.sites.here(), z=[*cleared]
+            )
+        self._cleared.clear()
         self._replay_on(True)
 
     def backward_ends(self) -> None:
