@@ -6,6 +6,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from conftest import UNCOMPILED, make_project
@@ -167,3 +169,31 @@ def test_figures_of_the_process_with_most_steps_count_and_are_no_epoch() -> None
     assert parser.feed(b'{"trial": {"step_time": "much"}}') is None and parser.rubbish
     report = parser.feed(b'{"trial": 3}')
     assert report is not None and report.values == {"trial": 3} and report.epoch == 0
+
+
+def test_what_a_reading_of_the_memory_takes_is_no_part_of_a_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, hooks, ends, lines = [0.0], list[Any](), list[Any](), list[Any]()
+
+    def allocated() -> int:
+        clock[0] += 0.004
+        return int(clock[0] * 1000)
+
+    monkeypatch.setenv("CELEDGER_FD", "3")
+    monkeypatch.setattr(step_meter, "_allocated", lambda: allocated)
+    monkeypatch.setattr(step_meter.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(step_meter.time, "process_time", lambda: clock[0])
+    monkeypatch.setattr(step_meter.atexit, "register", ends.append)
+    monkeypatch.setattr(step_meter.child, "_journal", lambda: 3)
+    monkeypatch.setattr(step_meter.child, "_write", lambda _, line: lines.append(line))
+    step_meter.attach(SimpleNamespace(register_optimizer_step_post_hook=hooks.append))
+    optimiser = SimpleNamespace(param_groups=[])
+    for _ in range(100):
+        clock[0] += 0.5
+        hooks[0](optimiser)
+    ends[0]()
+    figures = lines[0]["trial"]
+    assert figures["step_time"] == pytest.approx(0.5)
+    assert figures["step_cpu_time"] == pytest.approx(0.5)
+    assert figures["memory_growth"] == pytest.approx(504, abs=1)  # read at every step
