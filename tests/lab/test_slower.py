@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from celedger.lab.diagnose.slower import compare
 from celedger.lab.diagnose.stalls import CodeLine, Document, line_fields
+from celedger.lab.views import memory
 from celedger.lab.views.profile import difference_headline, largest, verdict
 
 MS = 1e-3
@@ -144,3 +145,25 @@ def test_every_table_adds_up_to_the_whole(a: list[float], b: list[float], extra:
     for rows in (*tables, largest(found["operators"], 1)):
         total = sum(row["difference"] for row in rows)
         assert total == pytest.approx(found["whole"]["difference"], abs=1e-12)
+
+
+def test_a_leak_is_told_before_the_peaks_and_no_peak_that_fell_is_called_larger() -> None:
+    """An alert said "larger: the peak of a training step is -15.0 KiB; tensors … pile up"."""
+    leak = {
+        "kind": "tensors", "what": "aten::norm", "module": None, "number": 16.0, "bytes": 64.0,
+        "place": "prodigy.py:144", "keeper": "optimizer.trace",
+    }  # fmt: skip
+    found = {
+        "verdict": "larger",
+        "peaks": {
+            "training": {"before": 1_000_000, "after": 985_000, "parts": []},
+            "evaluation": {"before": 1_000_000, "after": 1_200_000, "parts": []},
+        },
+        "process": {"before": 50_000_000, "after": 50_000_000},
+        "new_leaks": [leak],
+    }
+    text = memory.difference_headline(found)
+    assert text.startswith("larger: tensors of aten::norm pile up: 16 a step, 64 B a step made at ")
+    assert (
+        "kept in optimizer.trace; the peak of an evaluation is +" in text and "training" not in text
+    )

@@ -102,17 +102,17 @@ def _more(rows: Sequence[object]) -> str:
 
 
 def difference_headline(document: Document) -> str:
-    """Return whether the peaks grew, and by how much."""
-    changes = []
+    """Return whether something piles up, or the peaks grew, and by how much. Where memory is
+    larger, a peak that fell by the way is left to the tables."""
+    is_larger = document["verdict"] == "larger"
+    changes = [*map(leak_text, document["new_leaks"][:1])]
     for name, peak in document["peaks"].items():
         grown, before = peak["after"] - peak["before"], peak["before"]
-        if before and abs(grown / before) >= PEAK_FLOOR:
+        change = grown / before if before else 0.0
+        if change >= PEAK_FLOOR or (change <= -PEAK_FLOOR and not is_larger):
             part = f"{relative(grown, before)} of {size(before)}"
             changes.append(f"the peak of {PEAKS[name]} is {_grown(grown)} ({part})")
-    changes += map(leak_text, document["new_leaks"][:1])
-    word = "smaller" if changes else "no difference"
-    if document["verdict"] == "larger":
-        word = "larger"
+    word = "larger" if is_larger else "smaller" if changes else "no difference"
     text = f"{word}: {'; '.join(changes) or f'the peaks are within {percent(PEAK_FLOOR)}'}"
     old, new = (document["process"][side] for side in ("before", "after"))
     tensors = sum(peak["after"] - peak["before"] for peak in document["peaks"].values())
