@@ -156,12 +156,11 @@ def drift(
 
     with reading(context.obj) as session:
         ledger = session.ledger
-        names = {(m.name) for t in ledger.tasks() for m in ledger.metrics(t.recipe)}
-        is_measured = any(
-            suite in (None, t.suite) and task in (None, t.name) for t in ledger.tasks()
-        )
-        if not ledger.tasks():
+        tasks = ledger.tasks()
+        if not tasks:
             raise nothing_yet()
+        names = {m.name for t in tasks for m in ledger.metrics(t.recipe)}
+        is_measured = any(suite in (None, t.suite) and task in (None, t.name) for t in tasks)
         if not is_measured or (metric is not None and metric not in names):
             raise UsageError(
                 "the ledger holds no such task or metric", f"{command('show')} names those it has"

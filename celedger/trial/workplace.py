@@ -207,11 +207,11 @@ def lacking(
             records = bench.held(commit.sha, task)
             if not asked and failed_alike(records):
                 continue
-            held = Counter(record.trial.seed for record in records)
+            by_seed = Counter(record.trial.seed for record in records)
             needs += [
                 Need(commit, task, seed, None if force else number, if_alike=asked)
                 for seed in seeds or task.seeds
-                for number in range(1 if force else held[seed] + 1, repeat + 1)
+                for number in range(1 if force else by_seed[seed] + 1, repeat + 1)
             ]
     return needs
 

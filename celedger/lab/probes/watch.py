@@ -254,13 +254,13 @@ class WatchProbe(observe.Probe):
         ]  # fmt: skip
         if not batch:
             return
-        mark, told = 0.0, False  # that two equal batches share
+        mark, varies = 0.0, False  # the mark is what two equal batches share
         with self._aside():
             for tensor in batch:
                 row = sample(tensor, SAMPLE).double().nan_to_num()
                 mark += float(row.sum() + (row * row.roll(1)).sum())
-                told |= bool(row.min() < row.max())
-        if not told:  # zeros, as a first state
+                varies |= bool(row.min() < row.max())
+        if not varies:  # zeros, as a first state
             return
         first = batch[0]
         before = self._last_batch() if self._last_batch is not None else None
