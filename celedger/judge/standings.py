@@ -5,8 +5,9 @@ be told. Only `check` and its views ask; the incidents themselves come from else
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -145,7 +146,7 @@ class _Numbers:
 
     def __init__(
         self, metric: Metric, history: MetricHistory, node: Node, before: Node | None, own: Floats,
-        pairs: Floats, shares_session: bool, worse_than: int,
+        pairs: Floats, shares_session: bool, worse_than: Callable[[int], int],
     ) -> None:  # fmt: skip
         sign, noise = metric.direction.sign, history.noise
         self.trials, self.is_first = own.size, before is None
@@ -166,8 +167,13 @@ class _Numbers:
         agree = pairs.size > 0 and float(np.abs(pairs).max()) <= PAIRED * self.floor
         self.hides_floor = not agree and size + ONE_SIDED_95 * error > self.floor
         self.knows_noise = history.knows_noise or agree or repeats
-        self.worse_than = worse_than  # the newest earlier place, or -1
-        self.seems_worse = before is not None and worse_than == before.last
+        self._worse_than = worse_than
+        self.seems_worse = before is not None and worse_than(1) == before.last
+
+    @cached_property
+    def worse_than(self) -> int:
+        """The newest earlier place than which it seems worse, or -1; few metrics are asked."""
+        return self._worse_than(EARLIER)
 
 
 def _least(pairs: Floats, probability: float) -> float:
@@ -176,10 +182,12 @@ def _least(pairs: Floats, probability: float) -> float:
     return float(pairs.mean() - reach * pairs.std(ddof=1) / math.sqrt(pairs.size))
 
 
-def _worse_than(metric: Metric, values: Measurements, node: Node, earlier: Sequence[Node]) -> int:
-    """Return the newest place of the last earlier node that a node seems worse than by more than
-    the floor, as equal seeds tell it; -1 without one."""
-    for number, other in enumerate(earlier[: -EARLIER - 1 : -1], 1):
+def _worse_than(
+    metric: Metric, values: Measurements, node: Node, earlier: Sequence[Node], most: int
+) -> int:
+    """Return the newest place of the last earlier node, of so many, that a node seems worse than by
+    more than the floor, as equal seeds tell it; -1 without one."""
+    for number, other in enumerate(earlier[: -most - 1 : -1], 1):
         pairs = _pairs(values, node, other)
         is_large = pairs.size > 1 and pairs.mean() > metric.floor_at(other.level)
         if is_large and _least(pairs, 1 - ERRING / (number * (number + 1))) > 0:
@@ -225,7 +233,8 @@ def _numbers(
         pairs = _pairs(values, node, before)
         of_both = values.session[list(before.rows)], values.session[list(node.rows)]
         shares = not values.has_sessions or bool(np.intersect1d(*of_both).size)
-    worse_than = _worse_than(metric, values, node, [n for n in earlier if n.last >= over])
+    unsettled = [n for n in earlier if n.last >= over]
+    worse_than = partial(_worse_than, metric, values, node, unsettled)
     return _Numbers(metric, history, node, before, values.value[rows], pairs, shares, worse_than)
 
 
