@@ -84,6 +84,7 @@ class Incident:
         known_good: The newest measured commit before the set, "" where there is none.
         closed_at: The commit that mended it, "" while it is not: of several the one that says so.
         mend_seen_at: The measured commit at which that shows first.
+        mended_by: Every commit that may have mended it, oldest first.
         message: What a failing trial said; its `ulid`.
         is_measured: False if its tasks are measured no more.
         why: What a person wrote who accepted or dismissed it.
@@ -116,6 +117,7 @@ class Incident:
     is_explained: bool = False
     inseparable: bool = False
     mend_seen_at: str = ""
+    mended_by: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -361,31 +361,50 @@ def _named(derivation: Derivation, part: _Part, taken: Collection[str]) -> Incid
     while not name or (name in taken and not part.id):
         name = identity(main.suite, main.task, main.name, part.kind, oldest + name)
     failure = part.failures[0] if part.failures else None
+    closed_at, mend_seen_at, mended_by = _mended(derivation, part)
     return Incident(
         name, part.kind, part.state.value, metrics, among, likeliest, probability,
         derivation.sha(part.seen), derivation.sha(part.known) if part.known >= 0 else "",
         derivation.line.parent(likeliest),
-        derivation.sha(part.closed) if part.closed is not None else "",
+        closed_at,
         bisect.ulid if bisect is not None else "",
         failure.message if failure else "", failure.ulid if failure else "",
         failure.log if failure else "",
         any(derivation.is_measured(m.suite, m.task) for m in part.metrics)
         if part.is_measured is None else part.is_measured, part.was_sure,
         part.why or _reason(derivation, (name, *part.also), part), part.also,
-        inseparable=inseparable is not None, mend_seen_at=_mend_seen_at(derivation, part),
+        inseparable=inseparable is not None, mend_seen_at=mend_seen_at, mended_by=mended_by,
     )  # fmt: skip
 
 
-def _mend_seen_at(derivation: Derivation, part: _Part) -> str:
+def _mended(derivation: Derivation, part: _Part) -> tuple[str, str, tuple[str, ...]]:
+    """Return the likeliest mend, the measured commit at which it shows, and the commits that may be
+    it: all since the one that was tried before, or the one that reverts a first bad commit."""
     if part.closed is None:
-        return ""
+        return "", "", ()
     seen = []
     for key in {m.key for m in part.metrics} & derivation.histories.keys():
         nodes = derivation.histories[key].nodes
         for chain in _chains(nodes):
             at = bisect_left(nodes, part.closed, chain.start, chain.stop, key=lambda n: n.first)
             seen += [node.first for node in nodes[at : chain.stop][:1]]
-    return derivation.sha(min(seen, default=part.closed))
+    last = min(seen, default=part.closed)
+    first = 1 + max(
+        (
+            place
+            for task in {m.key[:2] for m in part.metrics} & derivation.tasks.keys()
+            for place in derivation.tasks[task].tried
+            if place < min(part.closed, last)
+        ),
+        default=min(part.closed, last) - 1,
+    )
+    for place in range(last, first - 1, -1):
+        named = derivation.line.names(place)
+        if named is not None and part.first <= named <= part.last:
+            sha = derivation.sha(place)
+            return sha, derivation.sha(last), (sha,)
+    closed, seen_at = derivation.sha(part.closed), derivation.sha(last)
+    return closed, seen_at, derivation.among(first, last)
 
 
 def _chains(nodes: Sequence[Node]) -> list[range]:

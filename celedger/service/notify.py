@@ -168,7 +168,7 @@ def _lines(news: News, commits: Mapping[str, Commit], cause: Sequence[str]) -> l
         lines += words.also(incident)
         lines += filter(None, [words.reason(incident, cause)])
     if news.event is NewsEvent.RECOVERED and incident.closed_at:
-        lines.append(f"mended by {_described(incident.closed_at, commits)}")
+        lines.append(f"mended by {words.mended_by(incident, lambda c: _described(c, commits))}")
     return lines
 
 

@@ -193,7 +193,8 @@ class _Assembly:
                 self.causes += [p for p in parts if p is not largest]
 
     def join(self, opened: Iterable[tuple[MetricKey, Step]]) -> None:
-        """Join new steps to the incidents whose commits they share; open incidents for the rest."""
+        """Join new steps to the incidents whose commits they share; open incidents for the rest.
+        What is over takes only what probably is of its commits: a new one would be hidden there."""
         for key, step in sorted(opened, key=lambda o: (self.line.rank(*o), o[0], o[1].first)):
             own = self.line.commit_set(key, step)
             fitting = [
@@ -201,6 +202,7 @@ class _Assembly:
                 for c in self.causes
                 if c.commits is not None and c.commits.meets(own) and key not in c.members
                 if c.kind() is step.kind and not self._is_dismissed(c.told)
+                if not self._is_over(c.told) or own.within(c.commits) >= KEPT
             ]
             if fitting:
                 max(fitting, key=lambda c: _shared(c.commits, own)).add(key, step, own)
@@ -412,6 +414,12 @@ class _Assembly:
 
     def _is_dismissed(self, told: ToldIncident | None) -> bool:
         return told is not None and not told.names.isdisjoint(self.line.acts.dismissed_ids)
+
+    def _is_over(self, told: ToldIncident | None) -> bool:
+        return told is not None and (
+            told.state is IncidentState.RECOVERED
+            or not told.names.isdisjoint(self.line.acts.accepted_ids)
+        )
 
     def _is_accepted(self, key: MetricKey, cause: _Cause) -> bool:
         told = cause.told

@@ -5,7 +5,7 @@ what to type. Every view that prints an incident takes them from here.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from celedger.base.errors import TYPED, command
@@ -139,13 +139,20 @@ def whose(incident: Incident, commits: Mapping[str, Commit]) -> str:
     return plain(commit.author) if commit else ""
 
 
+def mended_by(incident: Incident, name: Callable[[str], str]) -> str:
+    """Return what mended it, by its name: `3f2a9c1d`, or `one of 3 commits up to 3f2a9c1d`."""
+    if len(incident.mended_by) > 1:
+        return f"one of {len(incident.mended_by)} commits up to {name(incident.mended_by[-1])}"
+    return name(incident.closed_at)
+
+
 def state(incident: Incident) -> str:
     """Return `open`, `recovered by 3f2a9c1d`, or why it is over."""
     if incident.state == "withdrawn" and not incident.why:
         return "withdrawn: was a false alarm"
     if incident.state in ("recovered", "partly") and incident.closed_at:
         verb = "recovered by" if incident.state == "recovered" else "partly recovered by"
-        return f"{verb} {short(incident.closed_at)}"
+        return f"{verb} {mended_by(incident, short)}"
     text = {"partly": "partly recovered"}.get(incident.state, incident.state)
     if not incident.is_measured and incident.in_force:
         text += ", no longer measured"
@@ -349,7 +356,7 @@ def at_commit(
             phrases.append(_caused(incident, metrics, named=metric is None))
         if sha == incident.mend_seen_at:
             verb = "partly mends" if incident.state == "partly" else "mends"
-            by = f" (by {short(incident.closed_at)})" if sha != incident.closed_at else ""
+            by = f" (by {mended_by(incident, short)})" if (sha,) != incident.mended_by else ""
             phrases.append(f"{verb} {incident.id}{by}")
     for change in state.changes:
         if (change.suite, change.task, change.seen_at) != (suite, task, sha):

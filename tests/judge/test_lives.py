@@ -23,6 +23,12 @@ from celedger.repo import Repository
 from .conftest import SUITE, Life, training
 
 Live = Callable[..., Life]
+OTHER = """
+[[task]]
+name = "other"
+command = "{python} {suite}/fit.py --seed {seed}"
+seeds = [10, 11]
+"""
 
 
 @pytest.mark.matrix
@@ -340,6 +346,57 @@ def test_an_incident_is_accepted_by_its_id(live: Live) -> None:
     assert life.check() == 1
     assert life.only()["first_bad"] == [bad]
     assert "recovered" not in life.alerts[name]
+
+
+@pytest.mark.parametrize("bad", [1.3, "1 / 0"])
+def test_of_commits_that_came_together_none_is_said_to_mend(live: Live, bad: float | str) -> None:
+    life = live(exact=True)
+    life.begin()
+    for named in (False, True):
+        worse = life.commit(bad)
+        life.check()
+        reverts = f'Revert "{worse}"\n\nThis reverts commit {worse}.' if named else ""
+        first, last = life.commit(1, reverts), life.commit(1)
+        life.check()
+        row = next(row for row in life.listed("recovered") if row["first_bad"] == [worse])
+        said = f"one of 2 commits up to {last[:10]}" if not named else first[:10]
+        assert f"mended by {said} " in life.texts[-1]
+        assert f"recovered by {said[:-2]}" in life.say("status", row["id"]).out
+        if named:
+            assert row["closed_at"] == first
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("end", ["accepted", "recovered"])
+def test_what_is_over_hides_nothing_that_was_measured_later(live: Live, end: str) -> None:
+    """The other task was last measured before what was accepted; each commit since may be it."""
+
+    def by_task(model: Mapping[str, Any], seed: int) -> Iterator[scripted.Report]:
+        level = model["LEVEL"] if seed < 10 else model["OTHERS"]["other"]
+        yield {"epoch": 0, "val_loss": level * (1 + Random(seed).gauss(0, 0.01))}
+
+    life = live(suite=SUITE + OTHER)
+    life.project.executor.training = by_task
+    well = "OTHERS = {'other': 1}\n"
+    for _ in range(3):
+        life.commit(1, text=well)
+        life.say("check")
+    bad = life.commit(1.4, text=well)
+    assert life.say("check", "--task", "fit").status == 1
+    old = life.only()["id"]
+    if end == "accepted":
+        life.say("baseline", "accept", old, "--why", "a new loss")
+    for _ in range(3):
+        life.commit(1.4 if end == "accepted" else 1, text=well)
+        life.say("check", "--task", "fit")
+    assert life.only(end)["id"] == old
+    life.commit(1.4 if end == "accepted" else 1, text="OTHERS = {'other': 1.3}\n")
+    assert life.check() == 1
+    row = life.only()
+    assert row["id"] != old
+    assert [m["task"] for m in row["metrics"]] == ["other"]
+    assert bad in row["first_bad"]
+    assert life.only(end)["id"] == old
 
 
 @pytest.mark.matrix
@@ -709,15 +766,7 @@ def test_the_worker_names_the_commit_inside_a_bad_merge_in_one_alert(
     assert life.alerts == {row["id"]: ["opened"]}
 
 
-TWO = (
-    SUITE.replace("val_loss", "step_ms").replace("quality", "speed")
-    + """
-[[task]]
-name = "other"
-command = "{python} {suite}/fit.py --seed {seed}"
-seeds = [10, 11]
-"""
-)
+TWO = SUITE.replace("val_loss", "step_ms").replace("quality", "speed") + OTHER
 
 
 def step(model: Mapping[str, Any], seed: int) -> Iterator[scripted.Report]:
