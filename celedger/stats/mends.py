@@ -154,6 +154,11 @@ ALIKE = 0.02
 LOG_EXACT = math.log(0.5)
 """Prior that it does return exactly, as a revert does, and that it does not. With the latter alone
 a fall by the very sum of two rises was an improvement of its own with P = .1."""
+SCALED, SCALE = 0.1, 0.25
+"""Prior that what causes of one metric do depends on one another, as factors of a loss do; by what
+share a mend's size then differs from its rise's, at least: of two factors the mend of the first one
+falls by the second one's share too much. Where the newest are gone the level is that before them.
+"""
 UNDONE = 1e6
 """Likelihood ratio of a commit with the code, or with the bits, of before an incident. What was
 re-used is proved, so it is as good as certain; a file that the trial's footprint lacks is left."""
@@ -351,11 +356,13 @@ class _Filter:
         asked = np.flatnonzero(every.any(0))
         if not len(asked):
             return 1.0
-        first, same = _distinct(every)
-        near, taken = [rises[columns[k]] for k in asked.tolist()], every[np.ix_(first, asked)]
+        rest = np.concatenate([np.array(left) - hypotheses[left][0] for left in hypotheses]) > 0
+        first, same = _distinct(np.hstack([every, rest]))
+        near = [rises[columns[k]] for k in asked.tolist()]
+        taken, rest = (rows[np.ix_(first, asked)] for rows in (every, rest))
         is_accepted = np.array([rise.is_accepted for rise in near])
         whole, part = _log_ratios(fall, near, ratios) + np.log(WANTED) * is_accepted
-        density, improved = _log_densities(fall, near, self.levels, taken / PARTS)
+        density, improved = _log_densities(fall, near, self.levels, taken / PARTS, rest)
         some = taken > 0
         log = log + np.where(is_whole, (some @ whole)[same], (some @ part)[same]) + density[same]
         nothing, none_wanted = (~np.any(each, 1) for each in (some, some & ~is_accepted))
@@ -524,8 +531,18 @@ def _log_ratios(fall: Fall, rises: Sequence[Rise], ratios: MendRatios) -> Floats
     return result
 
 
+def _log_normal(square: Floats, variance: Floats) -> Floats:
+    """Return log of the normal density, of squared distances from the mean."""
+    result: Floats = -0.5 * (square / variance + np.log(2 * math.pi * variance))
+    return result
+
+
 def _log_densities(
-    fall: Fall, rises: Sequence[Rise], levels: Mapping[MetricKey, MetricLevels], taken: Floats
+    fall: Fall,
+    rises: Sequence[Rise],
+    levels: Mapping[MetricKey, MetricLevels],
+    taken: Floats,
+    rest: Bools,
 ) -> tuple[Floats, float]:
     """Return log P(the levels seen) of each hypothesis, that the shares of the rises that it takes
     are what fell, and of an improvement that mends nothing. Metrics of which a hypothesis takes
@@ -533,6 +550,7 @@ def _log_densities(
 
     Args:
         taken: [hypotheses, rises].
+        rest: [hypotheses, rises]: whether something of a rise is left then.
     """
     keys = sorted(set(fall.steps) | {key for rise in rises for key in rise.steps})
     log_improved = np.empty((len(keys), 1))
@@ -552,18 +570,30 @@ def _log_densities(
     size = mean[:, :-1] @ taken.T  # [metrics, hypotheses]
     variance = np.maximum(((shares @ covariance) * shares).sum(2), 0.0) + 1e-24
     square = (mean @ shares.T) ** 2
-    exact, about = (
-        -0.5 * (square / v + np.log(2 * math.pi * v))
-        for v in (variance, variance + (ALIKE * size) ** 2)
-    )
+    exact, about = (_log_normal(square, variance + (share * size) ** 2) for share in (0.0, ALIKE))
     logs = np.logaddexp(exact, about) + LOG_EXACT
+    scaled = logs.copy()
+    for k, key in enumerate(keys):
+        own = [i for i, rise in enumerate(rises) if key in rise.steps]
+        if len(own) < 2 or key not in fall.steps:
+            continue
+        fallen = fall.steps[key]
+        risen = [rises[i].steps[key] for i in own]
+        reach = [max(SCALE, abs(fallen.before / s.after - 1)) if s.after else SCALE for s in risen]
+        error = taken[:, own] @ (mean[k, own] * reach)
+        scaled[k] = _log_normal(square[k], variance[k] + error**2)
+        for i, oldest in enumerate(risen):  # it and what came later are gone, the others are left
+            if fallen.chain == oldest.chain:
+                (_, above), spread = levels[key].since(oldest, fallen)
+                is_back = rest[:, own[:i]].all(1) & ~rest[:, own[i:]].any(1) & (size[k] != 0)
+                back = _log_normal(above**2, spread[1, 1] + (ALIKE * size[k]) ** 2 + 1e-24)
+                scaled[k] = np.where(is_back, back, scaled[k])
     is_minor = [not any(key in rise.steps for rise in rises) for key in keys]
     beside = (size == 0) | np.array(is_minor)[:, None]
     beside &= np.array([key in fall.steps for key in keys])[:, None]
-    total, still, improved = (
-        np.where(where, each, 0.0).sum(0)
-        for where, each in ((~beside, logs), (beside, logs), (beside, log_improved))
-    )
+    parts = (~beside, logs), (~beside, scaled), (beside, logs), (beside, log_improved)
+    alone, dependent, still, improved = (np.where(where, each, 0.0).sum(0) for where, each in parts)
+    total = np.logaddexp(alone + math.log(1 - SCALED), dependent + math.log(SCALED))
     more = np.logaddexp(still, LOG_IMPROVED + improved)
     nothing = LOG_IMPROVED + float(log_improved.sum())
     return total + np.where(beside.any(0), more, 0.0), nothing

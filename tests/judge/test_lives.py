@@ -348,7 +348,7 @@ def test_an_incident_is_accepted_by_its_id(live: Live) -> None:
     assert "recovered" not in life.alerts[name]
 
 
-@pytest.mark.parametrize("bad", [1.3, "1 / 0"])
+@pytest.mark.parametrize("bad", matrix_after(1, [1.3, "1 / 0"]))
 def test_of_commits_that_came_together_none_is_said_to_mend(live: Live, bad: float | str) -> None:
     life = live(exact=True)
     life.begin()
@@ -364,6 +364,43 @@ def test_of_commits_that_came_together_none_is_said_to_mend(live: Live, bad: flo
         assert f"recovered by {said[:-2]}" in life.say("status", row["id"]).out
         if named:
             assert row["closed_at"] == first
+
+
+@pytest.mark.matrix
+def test_of_two_factors_none_is_left_where_the_level_is_that_of_before(live: Live) -> None:
+    """The first mend falls by .36, of rises of .3 and .23: its commit does not say of which."""
+    life = live(0.005)
+    for _ in range(5):
+        life.commit(1)
+        life.check()
+    life.commit(1.3)
+    life.check()
+    second = life.commit(1.3 * 1.17)
+    life.check()
+    life.commit(1.17, "tidy up")
+    life.check()
+    life.commit(1, f'Revert "number 7"\n\nThis reverts commit {second}.')
+    life.check()
+    life.commit(1)
+    life.check()
+    assert [row["state"] for row in life.rows()] == ["recovered"] * 2
+
+
+@pytest.mark.parametrize(("one", "other"), matrix_after(1, [(1.26, 1.35), (1.4, 1.1)]))
+def test_of_two_factors_the_one_that_is_reverted_recovers(
+    live: Live, one: float, other: float
+) -> None:
+    """Without noise: the first one's mend falls by the second one's share more than it rose."""
+    life = live(exact=True)
+    life.begin()
+    first = life.commit(one)
+    life.check()
+    second = life.commit(one * other)
+    life.check()
+    life.commit(other, f'Revert "number 4"\n\nThis reverts commit {first}.')
+    assert life.check() == 1
+    assert life.only("recovered")["first_bad"] == [first]
+    assert life.only()["first_bad"] == [second]
 
 
 @pytest.mark.matrix
