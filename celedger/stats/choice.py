@@ -340,7 +340,7 @@ def _alone(
         between = quantiles(lineage, posterior, marks, tested | hidden)
         positions = sorted({*positions, *between})
     share = shares(lineage, posterior, positions)
-    predictions = belief.fit.predictions()
+    predictions = belief.fit.predictions(belief.group)
     gain = _gains(posterior, positions, share, predictions)
     if doubted:
         of_change = _gains(posterior, positions, share, predictions, of_change=True)
@@ -432,10 +432,11 @@ def gains(
 ) -> Floats:
     """(P,) bits that one trial at each position tells about this answer beyond those under way; 0
     while the ends do not differ. What several metrics learn of one trial is compared by it."""
-    if posterior.belief is None:
+    belief = posterior.belief
+    if belief is None:
         return np.zeros(len(positions))
     share = shares(question.lineage, posterior, positions)
-    gain = _gains(posterior, positions, share, posterior.belief.fit.predictions())
+    gain = _gains(posterior, positions, share, belief.fit.predictions(belief.group))
     gain = np.asarray(seed_choice.weigh_seeds(posterior, positions, share, gain)[1].max(axis=1))
     if beside.positions:
         gain = gain * _left(question, posterior, positions, beside.positions)
@@ -510,7 +511,7 @@ def _bits(posterior: Posterior, repeats: float) -> float:
     assert belief is not None
     if belief.table.alone:
         return 1.0
-    good, bad, _, step = belief.fit.predictions()
+    good, bad, _, step = belief.fit.predictions(belief.group)
     each = entropy((good + bad) / 2) - (entropy(good) + entropy(bad)) / 2
     return float(repeats + (1 - repeats) * (belief.group @ each) * step / np.log(2))
 

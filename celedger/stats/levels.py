@@ -165,6 +165,9 @@ def _log_shift(shift: Floats) -> Floats:
 PREDICTION_NODES = 32, 120
 NEGLIGIBLE = 1e-4
 """Nodes with less belief than this share of the best one predict nothing."""
+FAR_OUT = 0.01
+"""Nodes with less belief than this share of the best one, groups mixed, widen no grid: a group of
+.001 that wants noise of a thousand times the usual one would leave no value between the levels."""
 QUANTILES = 200
 """By so many a belief in a side's mean is described."""
 SMALLEST = 1e-300
@@ -202,9 +205,10 @@ class Fit:
         """Return True if the levels are rates of failure."""
         return self.background is None
 
-    def predictions(self) -> tuple[Floats, Floats, Floats, float]:
+    def predictions(self, weight: Floats) -> tuple[Floats, Floats, Floats, float]:
         """Densities of the next value: (G, X) if good, (G, X) if bad, (X,) if nothing changed,
-        on a grid of X values, and that grid's step."""
+        on a grid of X values, and that grid's step; the grid is that of groups mixed by
+        `weight`."""
         beliefs = self.good, self.bad, self.same[None]
         if self.background is None:  # the next value is 0 or 1
             rates = [
@@ -215,9 +219,9 @@ class Fit:
             return good, bad, same[0], 1.0
         low, high, finest = np.inf, -np.inf, np.inf
         for belief, (level, scale) in zip(beliefs[:2], self.nodes[:2], strict=True):
-            weight = belief.max(axis=0)  # (K, A, W)
-            for noise, rows in zip(self.noises, weight, strict=True):
-                node = np.flatnonzero(rows.max(axis=1) > NEGLIGIBLE * weight.max())
+            mass = np.einsum("g,gkaw->ka", weight, belief)
+            for noise, row in zip(self.noises, mass, strict=True):
+                node = np.flatnonzero(row > FAR_OUT * mass.max())
                 offset = 0.0 if np.isnan(noise.offset) else noise.offset
                 for mode in {0.0, offset}:
                     if len(node):
@@ -229,11 +233,13 @@ class Fit:
             low, high, finest = float(level.min()), float(level.max()), float(scale.min())
         fewest, most = PREDICTION_NODES
         x = np.linspace(low, high, int(np.clip((high - low) / finest, fewest, most)))
+        step = float(x[1] - x[0])
+        # Densities narrower than the step would lie between values: blurred ones tell the sides.
         good, bad, same = (
-            self._mixed(x, belief, *nodes)
-            for belief, nodes in zip(beliefs, self.nodes, strict=True)
+            self._mixed(x, belief, level, np.maximum(scale, step))
+            for belief, (level, scale) in zip(beliefs, self.nodes, strict=True)
         )
-        return good, bad, same[0], float(x[1] - x[0])
+        return good, bad, same[0], step
 
     def _mixed(self, x: Floats, belief: Floats, level: Floats, scale: Floats) -> Floats:
         """(G, X) density of the next value under a belief (G, K, A, W)."""

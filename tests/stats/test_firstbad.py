@@ -507,3 +507,18 @@ def test_a_stretch_is_presumed_from_trials_that_end_alike() -> None:
     assert not presumed(line, endings | {36: "make: exit status 1"}, {GOOD, 63})
     assert not presumed(line, endings, {GOOD, 35, 63})  # that one runs
     assert presumed(line, {}, {GOOD, 63}) == frozenset()
+
+
+def test_a_group_that_wants_huge_noise_hides_no_trial_between_the_last_two_candidates() -> None:
+    """Memory: 100 bytes a step before the leak, 45,000 after it. If the leak came earlier, noise is
+    as large as the step: with a grid as wide as that noise no trial seemed to tell anything, and a
+    commit that was known to be good ran fourteen times."""
+    ends = [Reading(GOOD, v, seed) for seed, v in enumerate((100.2, 68.6, 68.6, 68.6, 68.6))]
+    between = {0: 102.7, 2: 102.7, 6: 106.5, 7: 106.5, 8: 107.4, 14: 45774.6}
+    evidence = Evidence((*ends, *(Reading(p, value, 0) for p, value in between.items())))
+    prior = [0.02 if p in (1, 4, 5, 10, 11, 12, 13) else 1.0 for p in range(15)]
+    question = Question(Lineage.line(15), noise=NoisePrior(0.0, 1.0), prior=prior, floor=1024.0)
+    answer = posterior(question, evidence)
+    choice = choose(question, evidence, answer)
+    assert choice is not None and choice.position in range(9, 14)
+    assert choice.gain > 0.5
