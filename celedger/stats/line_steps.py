@@ -59,7 +59,15 @@ class CommitSet:
     named: float | None = None
 
     def meets(self, other: CommitSet) -> bool:
-        return self.first <= other.last and other.first <= self.last
+        """Return True if both may have one commit. A commit that a bisect named is none of a set
+        that thinks it no likelier than those outside, though measured ones lie around it."""
+        if self.first > other.last or other.first > self.last:
+            return False
+        if (self.named is None) == (other.named is None):
+            return True
+        one, stretch = (other, self) if self.named is None else (self, other)
+        outside = (1 - HELD) / 2 / (stretch.last - stretch.first + 1)
+        return stretch.within(one) > outside
 
     def within(self, other: CommitSet) -> float:
         """Return the probability that its first bad commit lies in another set."""

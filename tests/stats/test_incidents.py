@@ -252,6 +252,22 @@ def test_a_bisect_parts_a_joined_incident_and_the_largest_keeps_the_identity() -
     ]
 
 
+@pytest.mark.parametrize(("at_11", "causes"), [(0.0, 2), (0.2, 1)])
+def test_a_named_commit_amid_the_set_of_another_metric_is_its_cause_only_if_likely(
+    at_11: float, causes: int
+) -> None:
+    """A leak is named; time rose before it for sure, or after it by chance: another cause."""
+    slower = step(10, 12, size=9)._replace(posterior=(0.9 - at_11, at_11, 0.1))
+    for said in ([], [open_at("aaaaaaaa", 10, 12, keys=(LOSS, TIME))]):
+        derived = of(
+            (LOSS, history(step(10, 12, size=8))),
+            (TIME, history(slower)),
+            said=said,
+            acts=Acts(named={LOSS: {11: 0.98}}),
+        )
+        assert len(derived.incidents) == causes
+
+
 def test_another_fall_of_what_rose_by_little_with_an_incident_does_not_veto_its_mend() -> None:
     """Memory rose by luck, within its floor, with a loss, and fell by more of it with the mend."""
     derived = derive(
