@@ -175,12 +175,13 @@ class Task:
     stop_after: int = 0  # steps of an optimiser, after which the training ends; 0: it ends itself
     pattern: tuple[str, ...] = ()  # regular expressions that find reports in its output
     tensorboard: str = ""  # template of a folder whose event files hold its reports
+    cwd: str = ""  # folder of the checkout in which its commands run
     whole: str = ""  # recipe of the task that this one is a selection of commands of
 
     def definition(self) -> dict[str, object]:
         """Everything that decides what runs, and nothing that only decides how it is judged."""
-        names = ("steps", "stop_after", "pattern", "tensorboard", "whole", "venv", "pass_env")
-        seldom = {name: value for name in names if (value := getattr(self, name))}
+        keys = ("steps", "stop_after", "pattern", "tensorboard", "cwd", "whole", "venv", "pass_env")
+        seldom = {name: value for name in keys if (value := getattr(self, name))}
         return {
             "suite": self.suite,
             "name": self.name,

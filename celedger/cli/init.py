@@ -88,7 +88,7 @@ def init(
     gate.review(requests.starts if suite not in existing else [], texts=requests.texts)
     print(f"ledger   {settings.ledger} (kept out of git by .git/info/exclude)")
     if proposal is not None:
-        watched = [*proposal.metrics, *(_OF_STEPS * bool(proposal.preload))]
+        watched = [*proposal.metrics, *(_OF_STEPS * proposal.has_steps)]
         print(
             f"trains   {proposal.script}: {proposal.trains_by}; "
             f"watched: {', '.join(watched) or 'duration and memory'}"
@@ -99,7 +99,7 @@ def init(
             "reads nothing of this repository (docs/suites.md says how to write a task)"
         )
     plugins = ["pytest_benchmark"] if proposal is not None and proposal.benchmarks else []
-    _check_interpreters(repository, folder, python, plugins)
+    _check_interpreters(repository, folder, python, [script] if script else [], plugins)
     run = options.retyped("`celedger run HEAD`")
     print(f"\nNext: edit {folder / 'suite.toml'}, then type {run}.")
     if configured and settings.suite not in (None, suite):
@@ -112,10 +112,15 @@ _OF_STEPS = ("step_time", "step_cpu_time", "memory_growth")  # as templates/step
 
 
 def _check_interpreters(
-    repository: Repository, folder: Path, available: str, plugins: Sequence[str]
+    repository: Repository,
+    folder: Path,
+    available: str,
+    scripts: Sequence[str],
+    plugins: Sequence[str],
 ) -> None:
     """Say which interpreters train the suite, and what they cannot import. `available` is the one
-    that a suite which names none could have; no script imports the `plugins` that it needs."""
+    that a suite which names none could have; `scripts` are run as modules, perhaps; no script
+    imports the `plugins` that it needs."""
     from celedger import suite as suites
     from celedger.base.errors import CeledgerError
     from celedger.system import environment
@@ -130,7 +135,7 @@ def _check_interpreters(
             repository.worktree / word.removeprefix("{tree}/")
             for task in tasks for line in task.commands for word in line.template
             if word.startswith("{tree}/") and word.endswith(".py")
-        }  # fmt: skip
+        }.union(repository.worktree / script for script in scripts)  # fmt: skip
         modules = [*suites.installed_imports(folder, sorted(roots), sorted(trained)), *plugins]
         for python in dict.fromkeys(pythons.values()):
             if modules:

@@ -204,6 +204,7 @@ _OF_TASK = {
     "stop_after": toml_table.integer(1, 10**9),
     "pattern": toml_table.patterns,
     "tensorboard": toml_table.event_folder,
+    "cwd": lambda value: toml_table.inside(toml_table.string(value))[0],
     **_LIMITS,
 }
 _OF_METRIC: dict[str, Reader] = {

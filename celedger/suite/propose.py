@@ -11,7 +11,7 @@ import shlex
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
@@ -68,7 +68,13 @@ _SLOW = frozenset({"scipy", "sklearn", "torchvision"})
 """Libraries that take a second to import and start no thread: preloaded, too. A small training of
 scikit-learn's digits takes .7 s of processor time instead of 2.5 s."""
 _BENCHMARKS = re.compile(r"(^|/)(test|bench)[^/]*\.py$")
+_UNIT = re.compile(r"\s*([mun\N{MICRO SIGN}]?s|sec|seconds|[KMG]i?B)\b")  # after a printed number
+_CELL = re.compile(r"[A-Za-z][\w ]*")  # of the first line of a table
+_README = re.compile(r"(?:.*/)?README[^/]*", re.IGNORECASE)
+_TYPED = re.compile(r"(?m)^[ \t$>`]*python3? +(?:-m +([\w.]+)|(?:\./)?([\w./-]+\.py))([^\n`]*)")
 _MOST_BENCHMARKS = 20
+_TELEMETRY = {"cpu_time": "work", "peak_rss": "memory"}
+"""Measured of every trial; declared beside what a script of benchmarks prints, by their kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,21 +91,30 @@ class TaskProposal:
     stops: bool  # nothing makes it short, so it is stopped
     pythonpath: tuple[str, ...]  # folders of its packages; () for the root
     benchmarks: tuple[str, ...] = ()  # functions of pytest-benchmark, where nothing trains
+    units: Mapping[str, str] = field(default_factory=dict)  # of what a script of benchmarks prints
+    cwd: str = ""  # folder in which its users type the command
+
+    @property
+    def has_steps(self) -> bool:
+        """Return True if it has steps of an optimiser, which are measured from outside."""
+        return bool(self.preload) and not self.units
 
     @property
     def task(self) -> str:
         """Return its tables of suite.toml."""
         if self.benchmarks:
             return self._benchmarks
-        lines = []
-        for name, direction in self.metrics.items():
+        lines = [*self._measured(self.units)]
+        judged = {} if self.units else self.metrics
+        for name, direction in judged.items():
             lines += [f'[metrics."{name}"]', f'direction = "{direction}"', 'floor = "2%"', ""]
-        for name, direction in [*self.metrics.items()][:1]:  # how fast it converges
+        for name, direction in [*judged.items()][:1]:  # how fast it converges
             lines += [f'[metrics."{name[:59]}_area"]', f'summary = "area of {name}"']
             lines += [f'direction = "{direction}"', 'floor = "5%"', ""]
         name = re.sub(r"[^A-Za-z0-9_.-]+", "-", PurePosixPath(self.script).stem)
         lines += ["[[task]]", f'name = "{name}"']
         lines += [f"command = {json.dumps(self.command)}"]
+        lines += [f'cwd = "{self.cwd}"   # where the command is typed'] * bool(self.cwd)
         if self.params:
             params = ", ".join(f"{name} = {value}" for name, value in self.params.items())
             lines += [f"params = {{ {params} }}"]
@@ -108,24 +123,34 @@ class TaskProposal:
         if self.patterns:
             lines += ["pattern = [   # of what it prints; each named group is a metric"]
             lines += [*(f"  '{pattern}'," for pattern in self.patterns), "]"]
-        seeded = "{seed}" in self.command
-        lines += [f"seeds = {[*range(5)] if seeded else '[0]  # no option of the script sets one'}"]
+        seeds = "[0]  # no option of the script sets one"
+        if "{seed}" in self.command or self.units:
+            seeds = "[0, 1, 2, 3, 4]"
+        lines += [f"seeds = {seeds}"]
         return "\n".join(lines) + "\n"
 
     @property
     def _benchmarks(self) -> str:
-        lines, patterns = list[str](), list[str]()
-        for name, function in zip(self.metrics, self.benchmarks, strict=True):
-            lines += [f"[metrics.{name}]", 'unit = "s"', 'direction = "lower"', 'kind = "speed"']
-            lines += ['floor = "10%"', ""]
-            patterns.append(rf"  '\b{function} (?P<{name}>\S+)',")
-        lines += [
+        patterns = [
+            rf"  '\b{function} (?P<{name}>\S+)',"
+            for name, function in zip(self.metrics, self.benchmarks, strict=True)
+        ]
+        lines = [
+            *self._measured(dict.fromkeys(self.metrics, "s")),
             "[[task]]",
             'name = "benchmarks"',
             f"commands.measure = {json.dumps(self.command)}",
         ]
         lines += ['commands.report = "{python} {suite}/benchmarks.py {out}/benchmarks.json"']
         return "\n".join([*lines, "pattern = [", *patterns, "]", "seeds = 3"]) + "\n"
+
+    @staticmethod
+    def _measured(units: Mapping[str, str]) -> Iterator[str]:
+        """Yield the tables of the times and sizes that benchmarks report."""
+        for name, unit in units.items():
+            kind = _TELEMETRY.get(name) or ("memory" if unit.endswith("B") else "speed")
+            yield from (f'[metrics."{name}"]', f'unit = "{unit}"', 'direction = "lower"')
+            yield from (f'kind = "{kind}"', 'floor = "10%"', "")
 
 
 def propose(root: Path, names: Iterable[str]) -> TaskProposal | None:
@@ -154,6 +179,11 @@ def propose(root: Path, names: Iterable[str]) -> TaskProposal | None:
     script = f"{{tree}}/{best.name}"
     script = script if _PLAIN.fullmatch(best.name) else shlex.quote(script)
     words = [f"{best.spelling[name]}{{{name}}}" for name in options]
+    cwd, module, typed = _typed(root, names, best)
+    if best.required:
+        words = [*map(shlex.quote, typed), *words]
+    if module and not adapter:
+        script = f"-m {module}"
     if adapter and not options:  # the adapter ends the training
         options, script = {"epochs": _EPOCHS}, f"--epochs {{epochs}} {script}"
     words = ["{python}", *([f"-m {adapter}"] if adapter else []), script, *words, *best.seed()]
@@ -174,28 +204,59 @@ def propose(root: Path, names: Iterable[str]) -> TaskProposal | None:
     return TaskProposal(
         best.name, best.library or "a training loop", " ".join(words), options,
         tuple(text for name, text in printed.items() if name in (*metrics, "epoch")), metrics,
-        tuple(preload), stops, tuple(roots),
+        tuple(preload), stops, tuple(roots), cwd=cwd,
     )  # fmt: skip
 
 
+def _typed(root: Path, names: Iterable[str], source: _Source) -> tuple[str, str, list[str]]:
+    """Return the folder, the module (of `python -m`) and the words of the first command that runs a
+    script, in the nearest README at or above it; empty ones without such a command."""
+    above = PurePosixPath(source.name).parents
+    readmes = [n for n in names if _README.fullmatch(n) and PurePosixPath(n).parent in above]
+    for readme in sorted(readmes, key=lambda n: (-n.count("/"), n)):
+        folder = PurePosixPath(readme).parent
+        with suppress(OSError, ValueError):
+            for module, path, rest in _TYPED.findall((root / readme).read_text(encoding="utf-8")):
+                script = path or module.replace(".", "/") + ".py"
+                own = {str(folder / script), str(folder / "src" / script)}
+                if source.name in own and not {*"<>[]{}$|&;\\"} & {*rest.partition("#")[0]}:
+                    typed = shlex.split(rest, comments=True)
+                    return str(folder) * (folder != above[-1]), module, typed
+    return "", "", []
+
+
 def _of_benchmarks(root: Path, names: Iterable[str]) -> TaskProposal | None:
-    """Return a task that runs the benchmarks of the repository's tests: functions that take
-    pytest-benchmark's fixture."""
-    functions, files = list[str](), list[str]()
-    for name in sorted(n for n in names if _BENCHMARKS.search(n) and _can_be_named(n))[:_MOST]:
-        source = _read(root, name)
-        own = source.benchmarks if source is not None else []
-        functions += own
-        files += [name] * bool(own)
+    """Return a task that runs the benchmarks of the repository: tests that take pytest-benchmark's
+    fixture, or else a script that prints times or sizes."""
+    named = sorted(n for n in names if _BENCHMARKS.search(n) and _can_be_named(n))[:_MOST]
+    sources = [source for name in named if (source := _read(root, name)) is not None]
+    functions = [name for source in sources for name in source.benchmarks]
+    files = [source.name for source in sources if source.benchmarks]
     functions = [*dict.fromkeys(functions)][:_MOST_BENCHMARKS]
     if not functions:
-        return None
+        return next(filter(None, map(_of_script, sources)), None)
     words = ["{python} -m pytest -q --benchmark-only --benchmark-json {out}/benchmarks.json"]
     words += map(shlex.quote, files)
     metrics = {f"{name.removeprefix('test_')}_time": "lower" for name in functions}
     return TaskProposal(
         files[0], "pytest-benchmark", " ".join(words), {}, (), metrics, (), False, (),
         tuple(functions),
+    )  # fmt: skip
+
+
+def _of_script(source: _Source) -> TaskProposal | None:
+    """Return a task that runs a script of benchmarks; None for one that prints no time or size, or
+    that cannot be run without a word."""
+    printed = source.printed()
+    units = {name: source.units[name] for name in printed if name in source.units}
+    if not units or not source.runs or source.required:
+        return None
+    units |= {"cpu_time": "s", "peak_rss": "B"}
+    return TaskProposal(
+        source.name, "a benchmark", f"{{python}} {{tree}}/{source.name}", {},
+        tuple(text for name, text in printed.items() if name in units),
+        dict.fromkeys(units, "lower"), ("torch",) if "torch" in source.imports else (), False, (),
+        units=units,
     )  # fmt: skip
 
 
@@ -206,6 +267,8 @@ def _judged(names: Sequence[str]) -> dict[str, str]:
         words = _words(name)
         if words & (_LOWER | _HIGHER):
             metrics[name] = "lower" if words & _LOWER else "higher"
+    if not metrics:  # a column `valid`, say: of a loss
+        metrics = {n: "lower" for n in names if METRIC.fullmatch(n) and _words(n) <= _VALIDATION}
     of_validation = [n for n in metrics if _VALIDATION & _words(n)]
     return {name: metrics[name] for name in (of_validation or [*metrics])[:_MOST_METRICS]}
 
@@ -259,6 +322,7 @@ class _Source:
         self.spelling: dict[str, str] = {}  # name of an option -> what is typed before its value
         self.options: dict[str, int | None] = {}  # name -> default
         self.required = 0
+        self.units: dict[str, str] = {}  # of the numbers that it prints
         for called, node in self.calls:
             if called in ("add_argument", "option", "argument"):
                 self._add_option(node)
@@ -391,19 +455,23 @@ class _Source:
     def printed(self) -> dict[str, str]:
         """Return the numbers that it prints with a name, each with a pattern that finds it."""
         patterns: dict[str, str] = {}
+        rows: dict[tuple[str, ...], None] = {}  # what is printed, parted by `|`; 0 for a value
         for called, node in self.calls:
             if called not in ("print", "info", "write", "echo"):
                 continue
-            text = ""
+            text = name = ""
             written = node.args
             if len(written) > 1 and "%" in str(_constant(written[0])):  # as `logging` has it
                 written = [ast.BinOp(written[0], ast.Mod(), written[1])]
-            for part in (part for word in written for part in [*_parts(word), " "]):
+            parts = [part for word in written for part in [*_parts(word), " "]]
+            for part in parts:
                 if part is not None:
+                    if name and not text and (unit := _UNIT.match(part)):
+                        self.units[name] = unit[1]
                     text += part
                     continue
                 label = _LABEL.search(text)
-                text = ""
+                text = name = ""
                 if label is not None:
                     words = re.split(r"[^A-Za-z0-9]+", label[1].lower())
                     name = "_".join(filter(None, words))
@@ -411,7 +479,24 @@ class _Source:
                     patterns.setdefault(
                         name, rf"(?<![A-Za-z] )\b{spaced}\s*[:=]?\s*(?P<{name}>{_NUMBER})"
                     )
-        return patterns
+            cells = "".join("0" if part is None else part for part in parts).split("|")
+            rows[tuple(cell.strip() for cell in cells)] = None
+        return patterns | _of_table(rows)
+
+
+def _of_table(rows: Iterable[Sequence[str]]) -> dict[str, str]:
+    """Return by the names of its columns the patterns of a table that is printed as `| 3 | 0.5 |`
+    below a line `| epoch | loss |`; {} without one."""
+    values = {len(row) for row in rows if len(row) > 2 and {*row} <= {"", "0"}}
+    patterns = {}
+    for row in rows:
+        if len(row) in values and all(map(_CELL.fullmatch, filter(None, row))):
+            for i, cell in enumerate(row):
+                name = "_".join(cell.lower().split())
+                before = rf"(?:[^|]*\|){{{i}}}"
+                if name:
+                    patterns[name] = rf"^{before}\s*(?P<{name}>{_NUMBER})\s*(?:\||$)"
+    return patterns
 
 
 def _constant(node: ast.expr) -> object:

@@ -35,7 +35,7 @@ def scaffold(
     else:
         keys["pythonpath"] = [*proposal.pythonpath] if proposal.pythonpath != (".",) else []
         keys["preload"] = list(proposal.preload)
-        steps = texts["steps.toml"] if proposal.preload else ""
+        steps = texts["steps.toml"] if proposal.has_steps else ""
         files = {"suite.toml": suite + steps + proposal.task}
         if proposal.benchmarks:
             files["benchmarks.py"] = texts["benchmarks.py.in"]

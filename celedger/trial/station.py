@@ -271,8 +271,8 @@ class Station:
     ) -> process.Exit:
         """Run one command of a task in the checkout (`options`: those of `process.run`)."""
         return process.run(
-            argv, cwd=self.tree, writable=self.writable(task, out, *writable), cores=self.cores,
-            silence=task.silence, memory=task.memory, **options,
+            argv, cwd=self.tree / task.cwd, writable=self.writable(task, out, *writable),
+            cores=self.cores, silence=task.silence, memory=task.memory, **options,
         )  # fmt: skip
 
     def lacks(self, commit: Commit, task: Task, reason: str) -> str:
@@ -312,7 +312,7 @@ class Station:
             return None
         importing = events.Preparing(f"importing {', '.join(task.preload)} once for all trainings")
         fork = self.launchers.forker(
-            argv, self.tree, python, task.preload, env, partial(self.listen, importing)
+            argv, self.tree / task.cwd, python, task.preload, env, partial(self.listen, importing)
         )
         if not isinstance(fork, str):
             return fork

@@ -285,3 +285,77 @@ def test_the_proposed_suite_loads_and_trains(tmp_path: Path) -> None:
         (record,) = ledger.trials()
     assert record.ok and record.epochs == 5
     assert {"val_acc", "step_time"} <= set(record.summaries)
+
+
+def test_what_its_readme_types_is_run_where_it_is_typed(tmp_path: Path) -> None:
+    """A folder of a monorepo: the script needs a configuration, whose paths are relative to there,
+    and prints a table."""
+    loop = """\
+import argparse, json
+parser = argparse.ArgumentParser()
+parser.add_argument("--config", required=True)
+config = json.load(open(parser.parse_args().config))
+rows = open(config["data"]).read().split()
+from tagger import Loop
+class Row(Loop):
+    def backward(self): pass
+    def step(self): pass
+row = Row()
+row.backward(), row.step()
+print("| epoch | train | valid |")
+print("|------:|------:|------:|")
+for epoch in range(1, config["epochs"] + 1):
+    print(f"| {epoch:5d} | {0.5:5.4f} | {float(rows[epoch]):5.4f} |")
+"""
+    readme = "# tagger\n\n    $ python -m tagger.train --config <file>\n"
+    readme += "    $ python -m tagger.train --config small.json   # a minute\n"
+    there = "research/tagger/"
+    project = make_project(tmp_path / "project")
+    files = {
+        f"{there}tagger/__init__.py": "class Loop:\n    pass\n",
+        f"{there}tagger/train.py": loop,
+        f"{there}small.json": '{"data": "rows.txt", "epochs": 3}',
+        f"{there}rows.txt": "9 0.7 0.6 0.25",
+        f"{there}README.md": readme,
+        "README.md": "python services/train.py\n",
+    }
+    project.commit("a tagger", files)
+    found = proposed(project.root, files)
+    assert found is not None and found.cwd == "research/tagger"
+    assert found.command == "{python} -m tagger.train --config small.json"
+    assert found.metrics == {"valid": "lower"}
+    scaffold(project.root / "suites" / "mine", "mine", sys.executable, found)
+    done = project.run("run", "HEAD", "--suite", "mine")
+    assert done.status == 0, done.err
+    with Ledger.open(project.root / "ledger.db", readonly=True) as ledger:
+        (record,) = ledger.trials()
+    assert record.ok and (record.epochs, record.summaries["valid"]) == (3, 0.25)
+
+
+def test_a_script_that_prints_times_is_a_benchmark(tmp_path: Path) -> None:
+    text = """\
+import time
+start = time.perf_counter()
+sum(range(1000))
+if __name__ == "__main__":
+    passed = time.perf_counter() - start
+    print(f"forward: {passed:.2f} ms  backward: {2 * passed:.2f} ms  size {12} MiB, rounds: {3}")
+"""
+    found = proposed(tmp_path, {"bench.py": text, "tests/test_it.py": "print(f'took {3} s')\n"})
+    assert found is not None and (found.script, found.command) == (
+        "bench.py",
+        "{python} {tree}/bench.py",
+    )
+    scaffold(tmp_path / "suites" / "mine", "mine", sys.executable, found)
+    (task,) = load(tmp_path / "suites" / "mine").tasks
+    assert {m.name: (m.unit, str(m.kind)) for m in task.metrics} == {
+        "forward": ("ms", "speed"),
+        "backward": ("ms", "speed"),
+        "size": ("MiB", "memory"),
+        "cpu_time": ("s", "work"),
+        "peak_rss": ("B", "memory"),
+    }
+    line = "forward: 3.21 ms  backward: 8.10 ms  size 12 MiB, rounds: 3"
+    read = [match for p in task.pattern for match in [re.search(p, line)] if match is not None]
+    assert [next(iter(m.groupdict().values())) for m in read] == ["3.21", "8.10", "12"]
+    assert len(task.seeds) > 1
