@@ -398,6 +398,7 @@ def _declare(
     metric: str | None,
 ) -> int:
     from celedger.base.model import ENVIRONMENTS
+    from celedger.judge import memory
     from celedger.trial.workplace import choose_tasks
 
     _must_have_reason(why)
@@ -415,11 +416,17 @@ def _declare(
                 )
         elif metric is not None and metric not in names:
             raise UsageError(f"no task has a metric {metric!r}", f"there are {', '.join(names)}")
+        before = memory.read(session.repository, session.ledger).in_force
         _record_act(session, act, commit.sha, chosen.name, task or "", metric or "", why)
-        record_state(session, "baseline")
+        now = {i.id for i in record_state(session, "baseline").in_force}
         if act == "pin" and not measured:
             typed = command("run", revision, suite=suite)
             note(context.obj.retyped(f"celedger: {revision} is not measured yet: type {typed}"))
     subject = " ".join(filter(None, (chosen.name, task, (metric or "").lstrip("*"))))
     print(f"{'pinned' if act == 'pin' else 'accepted'} {commit.sha} for {subject}")
+    accepted = [incident for incident in before if incident.id not in now]
+    for incident in accepted:
+        print(f"  {incident.id} {incident.title()}")
+    if act == "accept" and metric != ENVIRONMENTS and not accepted:
+        note(f"celedger: no open incident can be of {commit.sha[:8]}: nothing else changed")
     return Status.GOOD

@@ -93,6 +93,8 @@ def init(
             f"trains   {proposal.script}: {proposal.trains_by}; "
             f"watched: {', '.join(watched) or 'duration and memory'}"
         )
+        if not proposal.metrics:
+            warn(f"no loss was recognised in what {script} prints or logs: `pattern` in suite.toml")
     elif suite not in existing:
         warn(
             f"no script here looks like a training: {folder / 'first.py'} is an example, which "

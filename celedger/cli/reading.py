@@ -86,9 +86,6 @@ def show(
                 document = CommitRows.of(own_session.ledger, sha, state, findings)
         except UnknownRevision:
             state = memory.read(session.repository, session.ledger)
-            if (incident := state.find(revision)) is not None:
-                see = command("status", incident.id)
-                raise UsageError(f"{revision} is an incident, not a commit", f"see {see}") from None
             tasks = session.ledger.tasks()
             if not any(revision in (t.name, f"{t.suite}/{t.name}") for t in tasks):
                 raise

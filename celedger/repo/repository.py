@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from celedger.base.errors import RepositoryError, UnknownRevision, UsageError
+from celedger.base.errors import RepositoryError, UnknownRevision, UsageError, command
 from celedger.base.model import Commit
 from celedger.base.text import plain
 from celedger.repo.plumbing import GitAnswer, ask, seen_beside, tell
@@ -456,6 +456,8 @@ class Repository:
         hint = f"did you mean {' or '.join(close)}?" if close else "git log --oneline --all"
         if not close and self.shallow_boundary():
             hint = f"this clone is shallow; {UNSHALLOW}"
+        if re.fullmatch("[0-9a-f]{8}", revision):
+            hint = f"an incident is shown by {command('status', revision)}"
         return UnknownRevision(f"unknown revision {revision!r}", hint)
 
     def _refs(self) -> list[str]:

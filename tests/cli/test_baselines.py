@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,11 @@ def test_a_regression_stays_one_until_it_is_accepted(project: Project) -> None:
         "baseline", "accept", shas[2], "--metric", "val_loss", "--why", "the label fix is right"
     )
     assert done.status == 0, done.err
+    assert re.search(r"(?m)^  [0-9a-f]{8} fit val_loss$", done.out)
+    again = project.run("baseline", "accept", shas[1], "--why", "it changed nothing")
+    assert (
+        again.err == f"celedger: no open incident can be of {shas[1][:8]}: nothing else changed\n"
+    )
     assert standing(project, shas[2])["standing"] == "same"
     assert "accepted" in str(standing(project, shas[2])["note"])
     assert standing(project, shas[4])["standing"] == "same"

@@ -51,10 +51,11 @@ def test_an_incident_is_searched_with_the_task_that_tells_most_and_the_others_ar
     (incident,) = json.loads(project.run("status", "--json").out)["incidents"]
     assert [metric["task"] for metric in incident["metrics"]] == ["wide", "fit"]
 
-    shown = project.run("show", incident["id"])
-    assert (shown.status, shown.err) == (129, (
-        f"celedger: {incident['id']} is an incident, not a commit"
-        f" (see `celedger status {incident['id']}`)\n"
+    for verb in ("show", "check"):
+        shown = project.run(verb, incident["id"])
+        assert (shown.status, shown.err) == (129, (
+        f"celedger: unknown revision '{incident['id']}' (an incident is shown by "
+        f"`celedger status {incident['id']}`)\n"
     ))  # fmt: skip
 
     project.executor.ran.clear()
