@@ -128,6 +128,20 @@ def test_the_level_before_the_named_commit_is_its_neighbours() -> None:
     assert level == pytest.approx(3.0, abs=0.7)
 
 
+def test_an_unlikely_further_step_takes_no_reading_from_the_effect() -> None:
+    """A leak of 8,900 bytes was told as "+73.6 %": of one reading that was left beside two."""
+    values = ((GOOD, 146.0), (GOOD, 255.0), (0, 9051.0), (2, 9091.0))
+    evidence = firstbad.Evidence(tuple(firstbad.Reading(p, v) for p, v in values))
+    question = firstbad.Question(Lineage.line(3), noise=firstbad.NoisePrior(45.0, 4.0))
+    answer = firstbad.posterior(question, evidence)
+    track: Any = SimpleNamespace(
+        question=question, evidence=evidence, posterior=answer,
+        symptom=SimpleNamespace(metric=object()),
+    )  # fmt: skip
+    level, effect, *_ = _effect(track, 1, [Rest(0, 2, 0.48, 40.0, 0.0, 3400.0, 0.38)])
+    assert (level, effect) == (200.5, pytest.approx(8870, rel=0.05))
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("unit", [1e300, 1.7e308, 1e-310])
 def test_values_at_the_limits_of_floats_have_an_effect(unit: float) -> None:

@@ -324,9 +324,10 @@ def report_of(
 
 def _effect(track: Track, sign: int, steps: Sequence[Rest]) -> tuple[float, float, float, float]:
     """Return the mean of what is good, the effect and its interval, in the metric's direction.
-    Where noise is the seed's, equal seeds tell it side by side; with further steps only the named
-    commit's neighbours tell of it, and of a slope what lies beyond it."""
+    Where noise is the seed's, equal seeds tell it side by side; with further steps that are likely
+    only the named commit's neighbours tell of it, and of a slope what lies beyond it."""
     posterior, question = track.posterior, track.question
+    steps = [step for step in steps if step.probability > 0.5]
     effect = posterior.effect_range
     sides = neighbours(question, track.evidence, posterior.leader, steps)
     if posterior.gradual:
