@@ -18,7 +18,16 @@ from typing import Any
 from celedger.base import PACKAGE
 from celedger.base.config import Config, closest, read_toml
 from celedger.base.errors import SuiteError, explained
-from celedger.base.model import Command, Direction, Kind, Metric, Task, usual_kind, usual_unit
+from celedger.base.model import (
+    CLOCKED,
+    Command,
+    Direction,
+    Kind,
+    Metric,
+    Task,
+    usual_kind,
+    usual_unit,
+)
 from celedger.suite import commands, toml_table
 from celedger.suite.content import FILE, check_links, digests, hash_of
 from celedger.suite.toml_table import TomlTable
@@ -238,7 +247,11 @@ def _tasks(
         for key in params
         if not used.intersection({key}.union(*alias.get(key, {}).values()))
     ]
-    if len(task.seeds) > 1 and "seed" not in used:
+    if (
+        len(task.seeds) > 1
+        and "seed" not in used
+        and not CLOCKED.issuperset(metric.kind for metric in task.metrics)
+    ):
         warnings.append(
             f"task {name}: no command uses {{seed}}; its {len(task.seeds)} seeds differ only if "
             "the script reads CELEDGER_SEED"

@@ -347,7 +347,9 @@ if __name__ == "__main__":
         "{python} {tree}/bench.py",
     )
     scaffold(tmp_path / "suites" / "mine", "mine", sys.executable, found)
-    (task,) = load(tmp_path / "suites" / "mine").tasks
+    suite = load(tmp_path / "suites" / "mine")
+    (task,) = suite.tasks
+    assert not suite.warnings  # it has no seed: its trials are repeats
     assert {m.name: (m.unit, str(m.kind)) for m in task.metrics} == {
         "forward": ("ms", "speed"),
         "backward": ("ms", "speed"),
