@@ -437,7 +437,9 @@ def _read(
         sure_fall = fell
         sets = (rise.first, rise.last), (fall.first, fall.last)
         undone = ratios.undoing(*sets, rise.tasks)
-        names = ratios.naming(*sets) if undone is None else undone
+        until = fall.last if undone is None else undone  # code is known of measured commits alone
+        names = ratios.naming(sets[0], (fall.first, until))
+        names = undone if names is None else names
         if undone is not None or _undoes(fall, rise):  # it fell as surely as it rose
             sure_fall = max(fell, *(s.probability for s in rise.steps.values()))
         elif names is not None:  # one that says so is one more often

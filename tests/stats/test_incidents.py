@@ -454,6 +454,15 @@ def test_the_code_of_before_an_incident_undoes_it_though_the_fall_is_not_sure() 
     assert [i.state for i in of((LOSS, lives), evidence=bad).incidents] == [OPEN, OPEN]
 
 
+def test_the_revert_mended_it_where_only_a_later_commit_was_measured() -> None:
+    """The alert named the commit of a README after the revert: its code was known to be as before,
+    and nothing was known of the revert's."""
+    lives = history(step(20, size=8), step(29, 30, size=-8, before=108))
+    said = CommitEvidence({29: 20}, lambda c, d: True, same_code={LOSS[:2]: {30: 15}})
+    (incident,) = of((LOSS, lives), evidence=said).incidents
+    assert (incident.state, incident.closed) == (RECOVERED, 29)
+
+
 def test_the_code_of_before_an_incident_undoes_it_where_an_improvement_goes_too() -> None:
     lives = history(step(10, size=8), step(20, size=-12, before=108), step(30, size=4, before=96))
     assert states(of((LOSS, lives)))[0][2] is not RECOVERED
