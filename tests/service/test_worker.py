@@ -341,6 +341,17 @@ def test_a_job_that_kills_its_worker_again_and_again_is_given_up(crew: Crew) -> 
     assert crew.ledger.trials() == []
 
 
+def test_status_proposes_no_run_of_what_the_worker_measures(
+    crew: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, head = crew.project.history([1.0, 1.0])
+    crew.project.run("run", first)
+    monkeypatch.setattr("celedger.cli.status._queue_hint", lambda queue: "")  # a worker runs
+    assert "`celedger run HEAD` measures HEAD" in crew.project.run("status").out
+    crew.enqueue(head)
+    assert "measures HEAD" not in crew.project.run("status").out
+
+
 def test_a_job_that_cannot_run_is_recorded_with_its_sentence_and_the_next_one_runs(
     crew: Crew, monkeypatch: pytest.MonkeyPatch
 ) -> None:
