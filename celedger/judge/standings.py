@@ -11,7 +11,7 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from celedger.base.model import Metric
+from celedger.base.model import Kind, Metric
 from celedger.judge.derivation import Derivation
 from celedger.judge.incident import IN_FORCE, Incident, MetricStanding, Standing, interval
 from celedger.stats.arrays import Floats
@@ -60,8 +60,30 @@ def at(
                 continue
             if standing.searched and _is_explained(derivation, standing, metric, incidents):
                 standing = replace(standing, searched=())
+            if apart := _of_another_kind(
+                derivation, key, metric, [incident for incident in own if incident.id in worse]
+            ):
+                standing = replace(standing, searched=apart)
             if standing.searched or not (failing and standing.standing is Standing.MISSING):
                 yield standing
+
+
+def _of_another_kind(
+    derivation: Derivation, key: MetricKey, metric: Metric, incidents: Sequence[Incident]
+) -> tuple[str, ...]:
+    """Return GOOD and BAD of the search that tells whether one of these incidents' commits made a
+    metric worse, too, where a search of a metric of another kind named it; () where none did. A
+    leak may lie anywhere within a stretch in which the loss rose at one commit."""
+    times = {Kind.SPEED, Kind.WORK}
+    history = derivation.histories.get(key)
+    for incident in incidents if history is not None else ():
+        kinds = {Kind(incident.main.kind), metric.kind}
+        place = derivation.place(incident.likeliest)
+        if incident.is_named and len(kinds) > 1 and kinds != times:
+            for step in history.steps if history is not None else ():
+                if step.size > 0 and step.known >= 0 and step.first <= place < step.last:
+                    return derivation.sha(step.known), derivation.sha(step.last)
+    return ()
 
 
 def _is_explained(

@@ -257,6 +257,8 @@ def searches(state: State, bisects: Iterable[BisectRecord]) -> list[str]:
     a line each, with the command. Not what a search answered already."""
     answered = {(b.key, b.bad) for b in bisects}
     named = {(b.key, b.culprits[0]) for b in bisects if b.status == "found"}
+    searched = {key for key, _ in named}
+    worse = {(s.suite, s.task, s.metric) for s in state.standings if s.standing is Standing.WORSE}
     by_metric: dict[tuple[str, str, str], tuple[str, str]] = {}
     for doubt in sorted(state.doubts, key=lambda d: -d.probability):
         key = doubt.suite, doubt.task, doubt.metric
@@ -269,12 +271,14 @@ def searches(state: State, bisects: Iterable[BisectRecord]) -> list[str]:
         if doubt.declared and doubt.probability >= _LIKELY and not is_known:
             by_metric.setdefault(key, (f"{doubt.among[0][:TYPED]}~1", doubt.among[-1]))
     for s in state.standings:
-        if s.declared and s.searched:
+        key = s.suite, s.task, s.metric
+        if s.declared and s.searched and key not in worse & searched:
             good, bad = s.searched
-            by_metric.setdefault((s.suite, s.task, s.metric), (good[:TYPED], bad))
+            by_metric.setdefault(key, (good[:TYPED], bad))
     return [
         command("bisect", f"{good}..{bad[:TYPED]}", suite=key[0], task=key[1], metric=key[2])
-        + f" settles whether {key[2]} got worse"
+        + (f" tells which commit made {key[2]} worse" if key in worse
+           else f" settles whether {key[2]} got worse")
         for key, (good, bad) in by_metric.items() if (key, bad) not in answered
     ]  # fmt: skip
 

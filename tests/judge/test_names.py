@@ -6,9 +6,13 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from celedger.base.model import IncidentState
+import pytest
+
+from celedger.base.model import Direction, IncidentState, Kind, Metric
 from celedger.judge.incident import IncidentMetric
+from celedger.judge.standings import _of_another_kind
 from celedger.judge.state import _first_of, _named, _Part
+from tests.stats.made_steps import history, step
 
 
 def test_what_parts_from_an_incident_gets_another_name() -> None:
@@ -33,3 +37,23 @@ def test_an_incident_shows_first_within_its_set() -> None:
     assert _first_of([5, 8], 8, 8) == 8
     assert _first_of([5, 9], 6, 10) == 9
     assert _first_of([5], 6, 10) == 10
+
+
+@pytest.mark.parametrize(
+    ("kind", "named_at", "ends"),
+    [(Kind.QUALITY, 7, ("6", "10")), (Kind.MEMORY, 7, ()), (Kind.QUALITY, 10, ())],
+)
+def test_what_another_metric_named_is_searched_by_a_metric_of_another_kind(
+    kind: Kind, named_at: int, ends: tuple[str, ...]
+) -> None:
+    """A search of the loss named a commit, and a leak of three commits later was said to be of it:
+    no trial lay between, and nothing proposed one."""
+    key = "core", "mlp", "memory_growth"
+    derivation: Any = SimpleNamespace(
+        histories={key: history(step(7, 10, size=9))}, place=int, sha=str
+    )
+    incident: Any = SimpleNamespace(
+        is_named=True, likeliest=str(named_at), main=SimpleNamespace(kind=kind.value)
+    )
+    metric = Metric("memory_growth", "B", Direction.LOWER, Kind.MEMORY)
+    assert _of_another_kind(derivation, key, metric, [incident]) == ends
