@@ -123,7 +123,7 @@ class Beam:
     moves: Floats
     commits: Floats
     log_evidence: Floats
-    kinds: NDArray[np.int8]
+    kinds: NDArray[np.int16]
     first: int = 0
     paths: list[tuple[int, ...]] = field(default_factory=lambda: [()])
     resumed: int = 0
@@ -240,7 +240,7 @@ def started(
     covariance[:, 0, 0] = FLAT
     return Beam(
         zeros, square, np.zeros((h, d)), covariance, share, none, none,
-        zeros, zeros, zeros, zeros, np.zeros((h, 0), dtype=np.int8),
+        zeros, zeros, zeros, zeros, np.zeros((h, 0), dtype=np.int16),
     )  # fmt: skip
 
 
@@ -304,12 +304,13 @@ def _predicted(beam: Beam, table: SeedTable, k: int) -> tuple[Floats, Floats, In
     diagonal[:DRAWN] += OWN_VARIANCES[:, None, None] + residual
     diagonal[DRAWN:] += beam.share[:, None] + residual
     apart = np.zeros((_KINDS, h), dtype=np.int64)
-    followed = int((at < table.passing).sum())
-    if followed > LEAST_AGREEING:
+    followed = at < table.passing
+    agreeing = followed.sum() - followed >= LEAST_AGREEING
+    if agreeing.any():
         for kind in (_MOVED_APART, _DRAWN_APART):
-            farthest = _farthest(error[kind, :, :followed], diagonal[kind, :, :followed])
-            diagonal[kind, np.arange(h), farthest] += APART_VARIANCE
-            apart[kind] = at[farthest]
+            farthest = _farthest(error[kind], diagonal[kind])
+            diagonal[kind, np.arange(h), farthest] += APART_VARIANCE * agreeing[farthest]
+            apart[kind] = at[farthest] * agreeing[farthest]
     sigma[:, :, np.arange(s), np.arange(s)] = diagonal
     log_determinant, errors, mixed, ones = (np.zeros((_KINDS, h)) for _ in range(4))
     one = np.ones((_KINDS, h, s))
@@ -376,7 +377,7 @@ def _survivors(
         beam.moves[parent] + (still & (kind > _KEPT) & (kind < DRAWN)),
         beam.commits[parent] + still * (k > 0),
         log_evidence[chosen] + gained,
-        np.column_stack([beam.kinds[parent], (kind + _KINDS * column).astype(np.int8)]),
+        np.column_stack([beam.kinds[parent], (kind + _KINDS * column).astype(np.int16)]),
         beam.first,
         beam.paths,
         beam.resumed,
@@ -482,15 +483,15 @@ def levels(table: SeedTable, beam: Beam, which: int, spread: int = 0) -> Levels:
 @dataclass(frozen=True, slots=True, eq=False)
 class _Structure:
     """What a history says of each node from `first` on, counted from it: which level it has, from
-    which node its seeds come (-1: drawn anew), and in the variance of a trial, that of each seed's
-    own move [nodes, columns], and of all moves since they were drawn, of seeds that are not apart.
+    which node its seeds come (-1: drawn anew), and in the variance of a trial, that of a followed
+    seed's own move, and of a passing one's moves since the draw: [nodes, columns].
     """
 
     first: int
     of_node: Ints
     source: list[int]
     moved: Floats
-    spread: Floats
+    passing: Floats
 
 
 def _structure(table: SeedTable, beam: Beam, which: int) -> _Structure:
@@ -509,11 +510,13 @@ def _structure(table: SeedTable, beam: Beam, which: int) -> _Structure:
         source.append(-1 if kinds[k - first] >= DRAWN else before)
     own = np.array([*OWN_VARIANCES, share, share])[kinds]
     spread = np.where(np.array(source) < 0, share, own)
-    moved = np.repeat(spread[:, None], table.passing, axis=1)
-    moved[apart > 0, apart[apart > 0]] += APART_VARIANCE
+    alone = np.zeros((len(own), table.width))
+    alone[apart > 0, apart[apart > 0]] = APART_VARIANCE
+    moved = spread[:, None] + alone[:, : table.passing]
     for k, before in enumerate(source):
         spread[k] += spread[before] if before >= 0 else 0.0
-    return _Structure(first, np.array(of_node), source, moved, spread)
+    passing = spread[:, None] + alone[:, table.passing :]
+    return _Structure(first, np.array(of_node), source, moved, passing)
 
 
 def _gram(table: SeedTable, structure: _Structure, share: float) -> Floats:
@@ -534,7 +537,7 @@ def _gram(table: SeedTable, structure: _Structure, share: float) -> Floats:
     gram = np.zeros((size + 1, size + 1))
     gram[np.arange(size), np.arange(size)] = np.bincount(of_node, weight.sum(1), size)
     gram[:-1, -1] = gram[-1, :-1] = np.bincount(of_node, every[:, :, -1].sum(1), size)
-    spread, passing = structure.spread[:, None], slice(table.passing, table.width)
+    passing, spread = slice(table.passing, table.width), structure.passing
     own = weight[:, passing]  # of no other node, wherever its seeds come from
     gram -= _products(every[:, passing], spread / (1 + spread * own))
     # Nodes whose seeds only stay are one.

@@ -221,8 +221,7 @@ def seed_table(
     newest, place = nodes[members[0]].first, measured.place.tolist()
     for at, mean, old in zip(members, means, known, strict=True):
         free = passing
-        # Those that are followed come first: one of them may be apart (`_predicted`).
-        for seed, (value, number) in sorted(mean.items(), key=lambda of: of[0] not in followed):
+        for seed, (value, number) in mean.items():
             if seed in dropped or seed in old:
                 continue
             if seed in followed:

@@ -379,13 +379,27 @@ def test_a_node_with_the_bits_of_one_long_ago_is_read_with_all_before_it() -> No
     assert grown == paired_steps(measured, nodes, EXACT, hazard=HAZARD)
 
 
-def test_a_seed_of_one_commit_alone_is_not_the_one_apart() -> None:
-    """It stood before the others in its commit, and was taken for one of them (IndexError)."""
-    own = SD * np.random.default_rng(3).normal(0, 1, 6)
+@pytest.mark.parametrize("far", [10, 40, -40])
+@pytest.mark.parametrize("passing", [0, 9])
+def test_a_seed_of_one_commit_alone_that_trained_badly_hides_no_step(
+    far: int, passing: int
+) -> None:
+    """It was never the one apart: ten sd off, it took a step from .92 to .25."""
+    own = dict(enumerate(SD * np.random.default_rng(3).normal(0, 1, 6)))
     trials = [
         (place, seed, LEVEL + own[seed] + (place >= 6) * (2 + 0.3 * own[seed] / SD) * SD)
         for place in range(12)
         for seed in range(1, 6)
     ]
-    (step,) = steps_of([*trials, (6, 0, LEVEL + 40 * SD)])
-    assert (step.first, step.last) == (6, 6) and step.probability > 0.5
+    (step,) = steps_of([*trials, (6, passing, LEVEL + (2 + far) * SD)])
+    assert (step.first, step.last) == (6, 6) and step.probability > 0.88
+    assert step.size == pytest.approx(1.8 * SD, rel=0.1) and step.unit < 2 * SD
+
+
+def test_one_of_many_seeds_of_one_commit_alone_is_the_one_apart() -> None:
+    trials = line(lambda p, s: LEVEL + A[s] + (p >= 6) * (1.8 + 0.2 * A[s] / SD) * SD, 4)
+    passing = [(6, 100 + s, LEVEL + y + 1.8 * SD) for s, y in enumerate(draw(5, 20))]
+    (step,) = steps_of([*trials, *passing, (6, 200, LEVEL + 40 * SD)])
+    (alone,) = steps_of([*trials, *passing])
+    assert step.probability == pytest.approx(alone.probability, abs=0.05)
+    assert step.size == pytest.approx(alone.size, rel=0.1)
