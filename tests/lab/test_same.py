@@ -18,7 +18,7 @@ from conftest import UNCOMPILED, Done, Project, git, make_project, matrix_after
 from lab.conftest import Answered
 
 from celedger.base.model import Commit
-from celedger.lab.diagnose.same import Signatures, quick_or_last
+from celedger.lab.diagnose.same import Signatures, log, quick_or_last
 from celedger.lab.diagnose.signature import (
     SHORT,
     STEPS,
@@ -408,6 +408,37 @@ def test_of_many_merged_commits_a_slow_task_is_signed_at_the_ends() -> None:
     quick = iter([True, False, False])
     assert [*quick_or_last(made, lambda: next(quick))] == [made[0], made[1], made[4]]
     assert [*quick_or_last(made[:1], lambda: False)] == [made[0]]
+
+
+@pytest.mark.parametrize(("commits", "quick"), [(2, True), (5, False)])
+def test_what_lies_between_is_signed_while_that_takes_no_longer_than_training(
+    commits: int, quick: bool
+) -> None:
+    """Seven merged commits of six tasks of a second were signed for longer than they trained."""
+    ledger = SimpleNamespace(
+        signatures=lambda **_: [SimpleNamespace(seconds=1.3)],
+        summaries=lambda *_, **__: [SimpleNamespace(value=1.2)],
+    )
+    task = SimpleNamespace(suite="first", name="fit", recipe="", seeds=(0, 1, 2))
+    assert Signatures(None, ledger, task, 0, Path()).is_quick(commits) is quick  # type: ignore[arg-type]
+
+
+def test_a_commit_that_changes_nothing_that_is_read_is_not_signed_anew() -> None:
+    made = [Commit(f"{i:040x}", f"{i:040x}", (), "Ada", i, i, "") for i in range(4)]
+    ran, kept_of = [], []
+
+    def sign(commit: Commit, _: Scheme) -> Signature:
+        ran.append(commit)
+        return signature(*(step(i, d={"loss": str(len(ran) > 2)}) for i in range(5)))
+
+    signatures: Any = SimpleNamespace(
+        stored=lambda *_: None, known_problem=lambda _: "", are_known_to_repeat=lambda *_: False,
+        reads_the_same=lambda a, b: b in made[1:3], sign=sign,
+        keep=lambda commit, _: kept_of.append(commit),
+    )  # fmt: skip
+    rows = [*log(signatures, made, STEPS)]
+    assert ran == [made[0], made[0], made[3]] and kept_of == made
+    assert [row.difference is None for row in rows] == [True, True, True, False]
 
 
 @pytest.mark.matrix

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -112,10 +113,15 @@ class Signatures:
         known = (scheme for scheme in SCHEMES if str(scheme) == used)
         return STEPS if newest.seconds > QUICK else next(known, SHORT)
 
-    def is_quick(self) -> bool:
-        """Return True unless the newest signature of the task took longer than `QUICK`."""
-        newest = self._newest()
-        return newest is None or newest.seconds <= QUICK
+    def is_quick(self, commits: int) -> bool:
+        """Return True unless the newest signature of the task took longer than `QUICK`, or so many
+        take more processor time than the trainings of a commit."""
+        newest, task = self._newest(), self.task
+        if newest is None:
+            return True
+        rows = self.ledger.summaries(task.name, "cpu_time", recipe=task.recipe)
+        trainings = rows[-1].value * len(task.seeds) if rows else math.inf
+        return newest.seconds <= QUICK and not newest.seconds * commits > trainings  # it may be NaN
 
     def _newest(self) -> SignatureRow | None:
         signatures = self.ledger.signatures(suite=self.task.suite, task=self.task.name)
@@ -125,7 +131,7 @@ class Signatures:
         """Compare two commits, the second of which is not kept. Where they differ, the first is
         signed again, since a training that does not repeat itself tells nothing."""
         began = time.monotonic()
-        if self._reads_the_same(a, b):
+        if self.reads_the_same(a, b):
             text = "nothing that it reads has changed"
             return TaskSameness(self.task.name, Sameness.SAME, message=text)
         if not self.bench.setup.gate.attended and (problem := self.known_problem(a)):
@@ -173,13 +179,13 @@ class Signatures:
             time.monotonic() - began,
         )  # fmt: skip
 
-    def _reads_the_same(self, a: Commit, b: Commit) -> bool:
-        """Return True if a trial at a commit named nothing in which the other differs."""
+    def reads_the_same(self, a: Commit, b: Commit) -> bool:
+        """Return True if a trial named nothing in which either commit differs from its own."""
         if self._files(a) != self._files(b):
             return False  # what a trial reads of the suite is its recipe's, not its footprint's
         environment = self.bench.place(a.sha, self.task).environment.fingerprint
-        agreeing = self.bench.reuse.agreeing([b], self.task, environment)[b.sha]
-        return any(t.tree == a.tree and t.whole and not t.failed for t in agreeing)
+        agreeing = self.bench.reuse.agreeing([a, b], self.task, environment)
+        return any(t in agreeing[a.sha] and t.whole and not t.failed for t in agreeing[b.sha])
 
     def _unsigned(self, commit: Commit, signature: Signature) -> TaskSameness:
         if signature.problem:
@@ -281,10 +287,15 @@ def log(
     signatures: Signatures, commits: Iterable[Commit], scheme: Scheme
 ) -> Iterator[LoggedCommit]:
     """Yield the signatures of successive commits, the oldest first; each is stored. Only the first
-    is yielded where that does not repeat its own bits."""
+    is yielded where that does not repeat its own bits. One that changes nothing that a trial named
+    has the signature of the commit before it."""
     before: Signature | None = None
+    last: Commit | None = None
     for commit in commits:
         signature = signatures.stored(commit, scheme)
+        if signature is None and before and last and signatures.reads_the_same(last, commit):
+            signature = before
+            signatures.keep(commit, signature)
         if signature is None:
             if problem := signatures.known_problem(commit):
                 yield LoggedCommit(commit, problem=problem)
@@ -315,12 +326,12 @@ def log(
         changes = {name: now[name] - old[name] for name in now.keys() & old.keys()}
         changes = {k: v for k, v in changes.items() if v}
         yield LoggedCommit(commit, difference, now, changes, "", signature.numerics())
-        before = signature
+        before, last = signature, commit
 
 
 def quick_or_last(commits: Sequence[Commit], is_quick: Callable[[], bool]) -> Iterator[Commit]:
-    """Yield the first and the last of some commits, and the others while a signature is quick: what
-    takes a minute for each of twenty merged commits delays what a job is for."""
+    """Yield the first and the last of some commits, and the others while that is quick: what takes
+    a minute for each of twenty merged commits delays what a job is for."""
     for number, commit in enumerate(commits):
         if number in (0, len(commits) - 1) or is_quick():
             yield commit

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -140,7 +141,9 @@ def _log(
             if not json and len(session.tasks) > 1:
                 print(f"{each.task.name}:", flush=True)
             every = [history.good, *history.commits]
-            commits = every if typed else quick_or_last(every, each.is_quick)
+            commits = (
+                every if typed else quick_or_last(every, partial(each.is_quick, len(every) - 2))
+            )
             # Nobody waits for an answer that was not asked for: it disturbs no measurement.
             with nullcontext() if typed else session.bench.station.device_held():
                 for row in log(each, commits, scheme or each.scheme()):
