@@ -23,11 +23,11 @@ _PLAIN = re.compile(r"[\w./+-]+")
 _LOWER = frozenset({
     "loss", "error", "err", "mse", "rmse", "mae", "nll", "ppl", "perplexity", "bpc", "wer", "cer",
 })  # fmt: skip
-_HIGHER = frozenset({
+_RANKED = frozenset({"recall", "precision", "map", "mrr", "ndcg"})  # of no batch of a training
+_HIGHER = _RANKED | {
     "accuracy", "acc", "f1", "auc", "bleu", "iou", "miou", "psnr", "ssim", "score", "reward",
-    "recall", "precision",
-})  # fmt: skip
-_VALIDATION = frozenset({"val", "valid", "validation", "test", "eval", "dev"})
+}  # fmt: skip
+_VALIDATION = _RANKED | {"val", "valid", "validation", "test", "eval", "dev"}
 _LATE = _VALIDATION | {"final", "best", "top"}
 _MOST_METRICS = 3
 _STEPS, _EPOCHS = 300, 5
@@ -45,7 +45,7 @@ _ELSEWHERE = re.compile(
     r"(^|/)(tests?|docs?|suites|build|\.[^/]*)/|(^|/)(test_[^/]*|[^/]*_test|setup|conftest)\.py$"
 )
 _PACKAGE = re.compile(r"(?:(.+)/)?([^/]+)/__init__\.py")
-_WORD = r"[A-Za-z][\w/.-]*"
+_WORD = r"[A-Za-z][\w/.@-]*"
 _LABEL = re.compile(rf"({_WORD}(?: {_WORD}){{0,2}})\s*[:=]?\s*$")  # of a printed number
 _NUMBER = r"[-+]?(?:\.?\d[-+.\w]*|nan\b|inf\b)"  # no word: a traceback has `loss = model(x)`
 _VALUE = re.compile(r"%[-+0-9.]*[a-z]|\{[^{}]*\}")  # of a format

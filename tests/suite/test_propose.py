@@ -67,6 +67,20 @@ def test_a_loop_is_run_small_and_what_it_prints_is_read(tmp_path: Path) -> None:
                    for m in re.finditer(p, f"Val Acc: {text} "))  # fmt: skip
 
 
+def test_recall_at_one_and_mean_average_precision_are_of_validation(tmp_path: Path) -> None:
+    """Only the loss of metric learning was watched: `recall@1` had no name."""
+    loop = LOOP.replace(
+        'train loss: {loss.item():.4f} | Val Acc = {1 - loss.item():.3f}',
+        'train loss {loss:.4f} - val loss {loss:.5f} - recall@1 {loss:.2%} - map {loss:.4f}',
+    )  # fmt: skip
+    found = proposed(tmp_path, {"ours/__init__.py": OURS, "train.py": loop})
+    assert found is not None
+    assert found.metrics == {"val_loss": "lower", "recall_1": "higher", "map": "higher"}
+    line = "epoch 4 - train loss 0.5 - val loss 0.62578 - recall@1 94.27% - map 0.9397"
+    values = {k: v for p in found.patterns for k, v in re.search(p, line).groupdict().items()}  # type: ignore[union-attr]
+    assert values == {"epoch": "4", "val_loss": "0.62578", "recall_1": "94.27", "map": "0.9397"}
+
+
 def test_where_nothing_trains_the_benchmarks_of_the_tests_are_run(tmp_path: Path) -> None:
     text = "def test_sum(benchmark):\n    benchmark(sum, [1])\ndef test_no(tmp_path):\n    pass\n"
     more = "import pytest\nclass TestMore:\n    def test_sort(self, benchmark, n):\n        pass\n"
