@@ -170,10 +170,12 @@ class Incident:
             and bool(self.known_good) and self.kind not in (DRIFT, WORK)
         )  # fmt: skip
 
-    def explains(self, suite: str, task: str, kind: str, among: Collection[str]) -> bool:
-        """Return True if its named commit is among those that may have moved a metric of this kind,
-        too: they have one cause, until it is mended."""
-        kinds = {metric.kind for metric in self.metrics if metric.key[:2] == (suite, task)}
+    def explains(self, key: tuple[str, str, str], kind: str, among: Collection[str]) -> bool:
+        """Return True if its named commit is among those that may have moved another metric of this
+        kind, or the same one of another task: they have one cause, until it is mended."""
+        suite, task, name = key
+        alike = (m for m in self.metrics if m.suite == suite and (m.task == task or m.name == name))
+        kinds = {metric.kind for metric in alike}
         times = {Kind.SPEED.value, Kind.WORK.value}
         return self.in_force and self.is_named and self.likeliest in among and (
             kind in kinds or (kind in times and not times.isdisjoint(kinds))
@@ -307,7 +309,7 @@ class LevelChange:
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """A rise that is suspected and not settled."""
+    """A rise that is suspected and not settled. `known`: the newest measured commit before it."""
 
     suite: str
     task: str
@@ -318,6 +320,7 @@ class Doubt:
     change: float
     unit: str
     before: float
+    known: str
     declared: bool = True  # False for telemetry
     kind: str = Kind.QUALITY.value
 

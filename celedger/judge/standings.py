@@ -92,7 +92,8 @@ def _is_explained(
     """Return True if what would be searched has a commit that a search named: one cause."""
     good, bad = map(derivation.place, standing.searched)
     among = derivation.among(good + 1, bad)
-    return any(i.explains(standing.suite, standing.task, metric.kind, among) for i in incidents)
+    key = standing.suite, standing.task, standing.metric
+    return any(i.explains(key, metric.kind, among) for i in incidents)
 
 
 def _holds(derivation: Derivation, incident: Incident, place: int) -> bool:

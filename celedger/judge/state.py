@@ -526,8 +526,8 @@ def _doubts(derivation: Derivation) -> Iterable[Doubt]:
             continue
         yield Doubt(
             *key, derivation.among(step.first, step.last), derivation.sha(step.likeliest),
-            step.probability, sign * step.size, metric.unit, sign * step.before, declared,
-            metric.kind.value,
+            step.probability, sign * step.size, metric.unit, sign * step.before,
+            derivation.sha(step.known) if step.known >= 0 else "", declared, metric.kind.value,
         )  # fmt: skip
 
 

@@ -264,12 +264,12 @@ def searches(state: State, bisects: Iterable[BisectRecord]) -> list[str]:
         key = doubt.suite, doubt.task, doubt.metric
         is_known = any(
             (i.is_named and i.likeliest == doubt.seen_at)
-            or i.explains(doubt.suite, doubt.task, doubt.kind, doubt.among)
+            or i.explains(key, doubt.kind, doubt.among)
             for i in state.in_force
         )  # fmt: skip
         is_known |= any((key, sha) in named for sha in doubt.among)
-        if doubt.declared and doubt.probability >= _LIKELY and not is_known:
-            by_metric.setdefault(key, (f"{doubt.among[0][:TYPED]}~1", doubt.among[-1]))
+        if doubt.declared and doubt.known and doubt.probability >= _LIKELY and not is_known:
+            by_metric.setdefault(key, (doubt.known[:TYPED], doubt.among[-1]))
     for s in state.standings:
         key = s.suite, s.task, s.metric
         if s.declared and s.searched and key not in worse & searched:

@@ -186,7 +186,7 @@ def test_a_repository_without_a_suite_is_told_to_make_one(tmp_path: Path) -> Non
 
 
 def test_what_is_probably_worse_is_searched_next() -> None:
-    doubt = Doubt("s", "fit", "loss", ("a" * 40, "b" * 40), "b" * 40, 0.85, 0.1, "", 1.0)
+    doubt = Doubt("s", "fit", "loss", ("a" * 40, "b" * 40), "b" * 40, 0.85, 0.1, "", 1.0, "e" * 40)
     session: Any = SimpleNamespace(
         repository=SimpleNamespace(resolve=lambda _: SimpleNamespace(sha="c" * 40)),
         ledger=SimpleNamespace(trials=lambda **_: [1], bisects=list),
@@ -195,7 +195,7 @@ def test_what_is_probably_worse_is_searched_next() -> None:
     said = status._next(session, state, ())
     state.doubts = (replace(doubt, probability=0.27),)
     assert status._next(session, state, ()) == said
-    search = f"'{'a' * 12}~1..{'b' * 12}' --suite s --task fit --metric loss"
+    search = f"{'e' * 12}..{'b' * 12} --suite s --task fit --metric loss"
     assert said == f"`celedger bisect {search}` settles whether loss got worse"
     state.doubts = (replace(doubt, probability=0.09),)
     assert status._next(session, state, ()) == ""

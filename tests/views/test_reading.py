@@ -312,7 +312,9 @@ def test_a_job_between_two_trials_is_no_idle_machine() -> None:
 
 def test_a_search_is_proposed_of_what_is_likely_and_not_already_named() -> None:
     def doubt(metric: str, seen_at: str, probability: float) -> Doubt:
-        return Doubt("s", "t", metric, ("a" * 40, seen_at), seen_at, probability, 1, "s", 1)
+        return Doubt(
+            "s", "t", metric, ("a" * 40, seen_at), seen_at, probability, 1, "s", 1, "e" * 40
+        )
 
     named: Any = SimpleNamespace(likeliest="b" * 40, is_named=True, explains=lambda *_: False)
     doubts = (
@@ -321,7 +323,7 @@ def test_a_search_is_proposed_of_what_is_likely_and_not_already_named() -> None:
     )  # fmt: skip
     state: Any = SimpleNamespace(doubts=doubts, standings=(), in_force=[named])
     expected = [
-        f"`celedger bisect 'aaaaaaaaaaaa~1..{bad * 12}' --suite s --task t --metric {metric}` "
+        f"`celedger bisect {'e' * 12}..{bad * 12} --suite s --task t --metric {metric}` "
         f"settles whether {metric} got worse"
         for bad, metric in (("c", "time"), ("d", "loss"))
     ]
@@ -343,11 +345,13 @@ def test_what_one_cause_explains_is_not_searched_again() -> None:
         "1" * 8, "metric", "open", (row,), (among[1],), among[1], 0.99, among[2], bisect="B"
     )
     speed = replace(row, name="step_time", kind="speed")
+    other = replace(row, task="u")
     for own, metric, kind, is_searched in (
         (row, "val_loss_area", "quality", False), (row, "memory_growth", "memory", True),
         (speed, "step_cpu_time", "work", False), (speed, "val_loss", "quality", True),
+        (other, "val_loss", "quality", False), (other, "val_loss_area", "quality", True),
     ):  # fmt: skip
-        doubt = Doubt("s", "t", metric, among, among[2], 0.9, 1.0, "", 1.0, kind=kind)
+        doubt = Doubt("s", "t", metric, among, among[2], 0.9, 1.0, "", 1.0, "e" * 40, kind=kind)
         known = State("", incidents=(replace(named, metrics=(own,)),), doubts=(doubt,))
         assert bool(words.searches(known, [])) is is_searched, metric
         assert words.searches(replace(known, incidents=()), [])
@@ -364,7 +368,7 @@ def test_the_next_search_is_of_what_is_declared_and_was_not_searched() -> None:
             known_good="c" * 40,
         )  # fmt: skip
 
-    doubt = Doubt("s", "t", "acc", ("a" * 40, "b" * 40), "b" * 40, 0.9, 1.0, "", 1.0)
+    doubt = Doubt("s", "t", "acc", ("a" * 40, "b" * 40), "b" * 40, 0.9, 1.0, "", 1.0, "e" * 40)
     rss, loss, flops = incident("rss", declared=False), incident("loss"), incident("flops")
     known = State("", incidents=(rss, loss, flops), doubts=(doubt,))
     bisects: list[Any] = []
@@ -377,7 +381,7 @@ def test_the_next_search_is_of_what_is_declared_and_was_not_searched() -> None:
         ends = {"good": "c" * 40, "bad": "b" * 40}
         bisects.append(SimpleNamespace(key=("s", "t", name), status="undecided", **ends))
     last = "l" * 8
-    assert answers == [last, "f" * 8, f"'{'a' * 12}~1..{'b' * 12}'", "r" * 8, last, last]
+    assert answers == [last, "f" * 8, f"{'e' * 12}..{'b' * 12}", "r" * 8, last, last]
 
 
 def test_what_a_crash_hides_is_asked_until_its_noise_is_known() -> None:
