@@ -223,6 +223,11 @@ def test_a_metric_that_is_computed_outside_of_modules_is_a_difference(tmp_path: 
     done = project.run("explain", "HEAD~1..HEAD", "fit")
     assert done.status == 1, done.out + done.err
     assert "The training agrees and the reported score" in done.out
+    assert "repeats itself" in done.err
+    assert project.run("same", "HEAD~1..HEAD", "fit").status == 0
+    again = project.run("explain", "HEAD~1..HEAD", "fit")
+    assert "The training agrees and the reported score" in again.out
+    assert "repeats itself" not in again.err, "a signature tells it"
 
 
 def test_what_differs_between_two_interpreters_is_said(repo: Path, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from celedger.base.errors import CannotJudge, RepositoryError, UsageError
 from celedger.base.model import Commit, Environment, Kind, Task
+from celedger.judge.work import repeating
 from celedger.lab.diagnose.blame import Blamed, blame
 from celedger.lab.diagnose.causes import judge
 from celedger.lab.diagnose.changed_values import Verdict, hunk_values, recorded_values
@@ -148,6 +149,13 @@ class SideRunner:
         self.seed = task.seeds[0] if seed is None else seed
         self.folder, self.steps, self.say = folder, steps, say
         self._runs = 0
+
+    @property
+    def is_signed(self) -> bool:
+        """Return True if the task has a signature: what does not repeat its bits has none."""
+        task = self.task
+        rows = self.bench.ledger.signatures(suite=task.suite, task=task.name)
+        return bool(repeating(rows))
 
     def _bench_of(self, side: Side) -> Bench:
         """Return the bench with the side's device and interpreter."""
@@ -301,8 +309,9 @@ def _bit_by_bit(
     whole = replace(whole, growth=c.growth(), layers=depth(c, first), stored=stored(c, first))
     whole = replace(whole, verdict="difference")
     # If every bit agrees up to a place where the code itself differs, the training has repeated
-    # itself far enough.
-    if finding is None or finding.cause not in (*_LITERAL, "argument"):
+    # itself far enough. Where only reports differ, signatures tell that these repeat, too.
+    literal = finding is not None and finding.cause in (*_LITERAL, "argument")
+    if not literal and not (finding and finding.cause == "metric" and runner.is_signed):
         runner.say(f"{name} again, to see whether it repeats itself")
         repeat = _first_process(runner, runs.left, runner.run(whole.a, runs.full)[1])
         parted = repeat.front() if repeat is not None else None
