@@ -18,7 +18,7 @@ from conftest import UNCOMPILED, Done, Project, git, make_project, matrix_after
 from lab.conftest import Answered
 
 from celedger.base.model import Commit
-from celedger.lab.diagnose.same import Signatures, log, quick_or_last
+from celedger.lab.diagnose.same import LoggedCommit, Signatures, log, quick_or_last
 from celedger.lab.diagnose.signature import (
     SHORT,
     STEPS,
@@ -408,6 +408,16 @@ def test_of_many_merged_commits_a_slow_task_is_signed_at_the_ends() -> None:
     quick = iter([True, False, False])
     assert [*quick_or_last(made, lambda: next(quick))] == [made[0], made[1], made[4]]
     assert [*quick_or_last(made[:1], lambda: False)] == [made[0]]
+
+
+@pytest.mark.parametrize(("change", "more"), [(161, True), (159, False), (-400, False)])
+def test_where_a_step_does_a_fifth_more_what_lies_between_is_signed(
+    change: int, more: bool
+) -> None:
+    """The operators of a slow miner were taken for those of another commit of the merge."""
+    commit = Commit("a" * 40, "b" * 40, (), "Ada", 0, 0, "")
+    row = LoggedCommit(commit, work={"operators": 800 + change}, changes={"operators": change})
+    assert row.is_more_work is more
 
 
 @pytest.mark.parametrize(("commits", "quick"), [(2, True), (5, False)])

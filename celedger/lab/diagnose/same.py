@@ -27,7 +27,7 @@ from celedger.base.model import (
     SignatureRow,
     Task,
 )
-from celedger.judge.work import repeating
+from celedger.judge.work import RISE, repeating
 from celedger.lab.diagnose.signature import (
     SCHEMES,
     SHORT,
@@ -281,6 +281,12 @@ class LoggedCommit:
     changes: Mapping[str, float] = field(default_factory=dict)
     problem: str = ""
     numerics: str = ""  # a digest of all that decides
+
+    @property
+    def is_more_work(self) -> bool:
+        """Return True if a step does more by what may be an incident."""
+        more = self.changes.items()
+        return any(n > 0 and n >= RISE * (self.work[name] - n) for name, n in more)
 
 
 def log(

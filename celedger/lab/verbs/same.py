@@ -150,6 +150,8 @@ def _log(
                     own.append(row)
                     if not json:
                         print(log_line(row), flush=True)
+                if len(own) < len(every) and own[-1].is_more_work:  # of which commit?
+                    own[:] = log(each, every, scheme or each.scheme())
     if json:
         print(document.dumps(log_json(rows)), flush=True)
     judged = all(any(not row.problem for row in own) for own in rows.values())
