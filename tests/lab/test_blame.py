@@ -55,6 +55,18 @@ def test_hunks_have_their_files_and_lines(tmp_path: Path) -> None:
     assert (mask.new_start, mask.new_count, mask.around) == (5, 1, "def mask(t):")
 
 
+def test_the_version_of_a_package_explains_nothing(tmp_path: Path) -> None:
+    """It was the first to compute another value, and was blamed for a metric of evaluation."""
+    project = make_project(tmp_path / "project")
+    old = project.commit("one", {"__init__.py": '__version__ = "1.6.1"\nSIZE = 1\n'})
+    new = project.commit("two", {"__init__.py": '__version__ = "1.6.2"\nSIZE = 1\n'})
+    size = project.commit("three", {"__init__.py": '__version__ = "1.6.2"\nSIZE = 2\n'})
+    repository = Repository.open(project.root)
+    for ends, is_same in (((old, new), True), ((new, size), False)):
+        change = code_change(repository, *ends)
+        assert [change.same(hunk) for hunk in change.hunks] == [is_same]
+
+
 def test_the_line_that_ran_is_blamed_first_and_comments_last(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     place = CodePlace("b", "call", (Frame(str(tree / "net.py"), 5, "mask"),))

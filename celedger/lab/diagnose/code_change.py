@@ -18,6 +18,8 @@ from celedger.repo.hunks import Hunk
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _Definition = _Function | ast.ClassDef
 _WORDS = re.compile(r"\w+|[^\w\s]")
+_VERSION = re.compile(r"(?<=^Assign\(targets=\[Name\(id='__version__', ).*", re.DOTALL)
+"""What follows the name of a package's version, as `ast.dump` writes it: no number rests on it."""
 _PLAIN = ast.Constant | ast.Name | ast.Attribute  # whose order of evaluation means nothing
 
 
@@ -68,10 +70,12 @@ class SourceText:
 
     @cached_property
     def units(self) -> Sequence[tuple[str, range]]:
-        """Definitions, at any depth, and other statements of a module, with their lines."""
+        """Definitions, at any depth, and other statements of a module, with their lines. Versions
+        of a package are alike."""
         nodes = [node for node in self.nodes if isinstance(node, _Definition)]
         plain = [node for node in self.tree.body if not isinstance(node, _Definition)]
-        return [(ast.dump(node), span(node)) for node in (*nodes, *plain)]
+        dumps = ((ast.dump(node), span(node)) for node in (*nodes, *plain))
+        return [(_VERSION.sub("", dump), lines) for dump, lines in dumps]
 
     @cached_property
     def functions(self) -> Mapping[str, range]:
