@@ -32,6 +32,8 @@ _LARGEST = 1e100
 _REPEATS = 3
 """Repeats of a seed at a commit that agree to the last digit, from which memory or work counts as
 exact: bytes that torch allocated, calls of a function. One that differs makes it noisy again."""
+_WITHIN_TRIAL = frozenset({"memory_growth"})
+"""What grows from step to step of one trial: no state of the machine or of a session is in it."""
 _SHORT = "%.6g"
 """A value that this writes in full may be equal by chance: an accuracy of 0.875, a count."""
 
@@ -209,7 +211,7 @@ def _of_metric(
     if not finite.any():
         return None, broken, frozenset()
     _, place, chain, session, rank, seed, own, bits, risen, value, same = joined[:, finite]
-    has_sessions = metric.kind in CLOCKED
+    has_sessions = metric.kind in CLOCKED and metric.name not in _WITHIN_TRIAL
     counts = metric.kind in (Kind.WORK, Kind.MEMORY) and not is_time(metric.unit)
     if counts and _is_exact(joined[:, finite & (joined[6] == 1)]):
         has_sessions = False

@@ -57,6 +57,31 @@ def test_one_repeat_that_differs_makes_it_noisy_again(history: Any) -> None:
     assert measured.has_sessions
 
 
+def test_a_leak_is_sure_after_the_three_trials_of_a_commit(history: Any) -> None:
+    """× 23 in three trials was "92 %, not settled": a session could have done it."""
+    growth = Metric("memory_growth", "B", Direction.LOWER, Kind.MEMORY, Floor(1024.0))
+    history.task = history.task.__class__("core", "mlp", history.task.commands, metrics=(growth,))
+    made = history.commits(commits(5))
+    for commit, bytes_of in zip(
+        made,
+        [
+            (162, 146, 362),
+            (199, 166, 383, 144, 239),
+            (357, 0, 220, 148),
+            (172, 222),
+            (4759, 4610, 4737),
+        ],
+        strict=True,
+    ):
+        for seed, value in enumerate(bytes_of):
+            history.trial(commit, {"memory_growth": float(value)}, seed=seed)
+    derived = derivation(history.ledger, made)
+    key = ("core", "mlp", "memory_growth")
+    assert not derived.tasks[key[:2]].measured[key].has_sessions
+    (incident,) = state_of(derived).incidents
+    assert incident.first_bad == (made[4].sha,)
+
+
 @pytest.mark.parametrize("direction", [Direction.LOWER, Direction.HIGHER])
 def test_a_time_of_many_times_the_level_is_told_with_levels_and_noise_in_its_unit(
     history: Any, direction: Direction
