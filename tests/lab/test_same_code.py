@@ -6,6 +6,7 @@ from pathlib import Path
 
 from conftest import make_project
 
+from celedger.lab.diagnose.code_change import CodeChange
 from celedger.lab.diagnose.explain import code_change
 from celedger.repo import Repository
 
@@ -30,15 +31,19 @@ def loss(x, y):
 """
 
 
+def change_of(tmp_path: Path, before: str, after: str) -> CodeChange:
+    project = make_project(tmp_path)
+    old, new = (project.commit(text[-9:], {"net.py": text}) for text in (before, after))
+    return code_change(Repository.open(project.root), old, new)
+
+
 def changes(tmp_path: Path, *edits: tuple[str, str]) -> dict[str, bool]:
     """Return, by a line of each hunk, whether it means the same on both sides."""
     after = BEFORE
     for old, new in edits:
         assert old in after
         after = after.replace(old, new)
-    project = make_project(tmp_path)
-    old, new = project.commit("one", {"net.py": BEFORE}), project.commit("two", {"net.py": after})
-    change = code_change(Repository.open(project.root), old, new)
+    change = change_of(tmp_path, BEFORE, after)
     return {hunk.lines[0][1:].strip(): change.same(hunk) for hunk in change.hunks}
 
 
@@ -57,6 +62,12 @@ def test_what_moved_as_a_whole_means_the_same(tmp_path: Path) -> None:
 def test_a_line_at_another_depth_is_a_change(tmp_path: Path) -> None:
     other = "    if x is None:\n        return 0\n    return x.flatten(1)\n"
     assert False in changes(tmp_path, ("    return x.flatten(1)\n", other)).values()
+
+
+def test_a_line_at_another_depth_is_no_other_name(tmp_path: Path) -> None:
+    before = "def main():\n    for x in range(2):\n        work(x)\n    step()\n"
+    change = change_of(tmp_path, before, before.replace("    step", "        step"))
+    assert [change.renames(hunk) for hunk in change.hunks] == [False]
 
 
 def test_a_function_that_nothing_names_means_nothing(tmp_path: Path) -> None:

@@ -210,7 +210,7 @@ class CodeChange:
         sides = [[line[1:] for line in hunk.lines if line[0] == sign] for sign in "-+"]
         old, new = (_WORDS.findall(" ".join(lines)) for lines in sides)
         before, after = self._names
-        return len(old) == len(new) and all(
+        return old != new and len(old) == len(new) and all(
             x == y or before[x] == after[y] > after[x] == before[y] == 0
             for x, y in zip(old, new, strict=True)
         )
