@@ -179,3 +179,26 @@ def test_the_innermost_frame_comes_before_its_callers_and_a_moved_function_last(
     _, blamed = blame(finding, change, tree, [file])
     assert "(0, 1, 2)" in "".join(blamed[0].hunk.lines)
     assert {one.closeness for one in blamed[1:]} == {4}
+
+
+def test_a_function_that_the_line_calls_comes_before_the_callers_of_the_line(
+    tmp_path: Path,
+) -> None:
+    """A compiled function has no frames."""
+    before = (
+        "import torch\n\n\n@torch.jit.script\ndef scan(x):\n    return x * 2\n\n\n"
+        "def forward(x):\n    return scan(x) + 1\n\n\ndef fit(x):\n    n = 1\n"
+        "    return forward(x) * n\n"
+    )
+    after = before.replace("x * 2", "x * 3").replace("n = 1", "n = 1.0")
+    project, tree = make_project(tmp_path / "project"), tmp_path / "tree"
+    old, new = (project.commit(text[-30:], {"fit.py": text}) for text in (before, after))
+    file = str(tree / "fit.py")
+    frames = Frame(file, 10, "forward"), Frame(file, 15, "fit")
+    finding = ExplainFinding(
+        FindingPhase.FORWARD, 0, "", "Net", "output", "operands", "it differs",
+        places=(CodePlace("b", "call", frames),),
+    )  # fmt: skip
+    change = code_change(Repository.open(project.root), old, new)
+    _, blamed = blame(finding, change, tree, [file])
+    assert ["x * 3" in one.hunk.lines[-1] for one in blamed] == [True, False]

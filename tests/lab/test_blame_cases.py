@@ -195,6 +195,29 @@ for step in range(4):
     optimiser.step()
 """
 )
+SLOW = (
+    START
+    + """\
+net, slow = nn.Linear(4, 2), nn.Linear(4, 2)
+x = torch.randn(8, 4)
+
+def follow():
+    for p, q in zip(slow.parameters(), net.parameters()):
+        p.lerp_(q, 0.5)
+
+optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range(4):
+    with torch.no_grad():
+        wanted = slow(x)
+    loss = F.mse_loss(net(x), wanted)
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()
+    torch.set_grad_enabled(False)
+    follow()
+    torch.set_grad_enabled(True)
+"""
+)
 BEAMS = (
     START
     + """\
@@ -259,6 +282,12 @@ def test_the_hunk_that_runs_when_a_gradient_differs_is_first(server: TrainingSer
     fault = ("grad(du.sum(), t, create", "grad(u.sum(), t, create")
     _, blamed, _ = server.explain(SECOND, edited(SECOND, fault, harmless))
     assert "(ddu,)" in blamed[0].hunk.lines[-1]
+
+
+def test_a_call_that_is_dropped_comes_before_what_it_called(server: TrainingServer) -> None:
+    harmless = ("p.lerp_(q, 0.5)", "p.mul_(0.5).add_(q, alpha=0.5)")
+    _, blamed, _ = server.explain(SLOW, edited(SLOW, ("    follow()\n", ""), harmless))
+    assert blamed[0].hunk.lines == ("-    follow()",)
 
 
 def test_sparse_gradients_are_compared(server: TrainingServer) -> None:

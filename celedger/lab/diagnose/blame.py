@@ -26,9 +26,9 @@ _NEAR = 3  # lines: a call that spans several is reported at its first or last
 # of a line may do anything else, too; another kind of place is a later guess.
 _CALLER = 2.0  # for each frame
 _LATER = 0.5  # for each kind
-_COST = {"line": 0.0, "near": 1.0, "function": 1.5, "file": 100.0}
+_COST = {"line": 0.0, "near": 1.0, "called": 1.25, "function": 1.5, "file": 100.0}
 _LOADED = 200.0  # of a hunk in a file without frames
-_CLOSENESS = {"line": 0, "near": 1, "function": 1, "file": 2}
+_CLOSENESS = {"line": 0, "near": 1, "called": 1, "function": 1, "file": 2}
 
 
 class Blamed(NamedTuple):
@@ -111,17 +111,20 @@ def _frames(finding: ExplainFinding, tree: Path) -> Iterator[tuple[str, str, Fra
 
 
 def _reach(change: CodeChange, hunk: Hunk, side: str, path: str, frame: Frame) -> str | None:
-    """Return how near a hunk comes to a frame, as a key of `_COST`; None in another file."""
-    if path not in (hunk.old, hunk.new):
-        return None
+    """Return how near a hunk comes to a frame, as a key of `_COST`; None in another file.
+    `called`: it is in a function that the frame's line calls, as a compiled one without frames."""
+    source, its_file = change.source(side, path), change.source(side, hunk.path(side))
     function = re.fullmatch(r"\w+ …(\d+)", frame.function)  # a place may be a whole function
     first, last = frame.line, int(function[1]) if function else frame.line
     lines = change.changed_lines(hunk, side)
+    if any(lines & its_file.lines_of(name) for name in source.called_in(range(first, last + 1))):
+        return "called"
+    if path not in (hunk.old, hunk.new):
+        return None
     if any(first <= line <= last for line in lines):
         return "near" if function else "line"
     at = hunk.new_start if side == "b" else hunk.old_start
     ends = lines or {at, at + 1}  # it stands between two lines
-    source = change.source(side, path)
     around = source.function_at(first)
     close = [line for line in ends if first - _NEAR <= line <= last + _NEAR]
     if close and (not around or any(n in around or first in source.function_at(n) for n in close)):

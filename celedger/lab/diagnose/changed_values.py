@@ -35,7 +35,7 @@ class Verdict(IntEnum):
     FIRST = 0  # it is the first to make another value of equal ones, or runs at the difference
     UNKNOWN = 1
     RENAMED = 2  # unknown, and nothing in it but other names
-    LATER = 3  # it ran only after the difference, or was given other values before it made any
+    LATER = 3  # it ran after the difference or on one side, or was given other values before
     EQUAL = 4  # all values that leave it are equal on both sides, up to the difference
 
 
@@ -66,7 +66,10 @@ def hunk_values(c: TraceComparison, front: Front, change: CodeChange) -> dict[Hu
         leaving = [
             _leaving(change, hunk, side, values) for side, values in zip("ab", before, strict=True)
         ]
-        ran_later = not any(before) and any(number in after for _, after in sides)
+        ran = [number in values or number in after for values, after in sides]
+        ran_later = not any(before) and any(ran)
+        # What runs on one side alone, though both have it, is kept from running elsewhere.
+        kept = len({*ran}) > 1 and all(change.waits_for_a_call(hunk, side) for side in "ab")
         given = min(_partings(before, inputs=True), default=None)
         partings = _partings(leaving if all(leaving) else before, inputs=False)
         draws = [values[_DRAWN] for values in before if _DRAWN in values]
@@ -86,7 +89,7 @@ def hunk_values(c: TraceComparison, front: Front, change: CodeChange) -> dict[Hu
             and all(_are_equal(leaving[0][what], leaving[1][what], unread) for what in leaving[0])
         ):
             verdicts[hunk] = Verdict.EQUAL
-        elif ran_later or (given is not None and given < min(partings, default=(math.inf, False))):
+        elif ran_later or kept or (given and given < min(partings, default=(math.inf, False))):
             verdicts[hunk] = Verdict.LATER
         elif made := [at for at, only_shared in partings if not only_shared]:
             event = c.b.events[min(made)] if min(made) < len(c.b.events) else None

@@ -109,6 +109,11 @@ class SourceText:
         named = (n for n in self.definitions.get(name, ()) if isinstance(n, _Function))
         return {line for node in named for line in span(node)}
 
+    def called_in(self, lines: range) -> set[str]:
+        """Return the names of the functions that some lines call, without methods."""
+        calls = (n.func for n in self.nodes if isinstance(n, ast.Call) and n.lineno in lines)
+        return {function.id for function in calls if isinstance(function, ast.Name)}
+
     def function_at(self, line: int) -> range:
         """Return the lines of the innermost function there; none outside of all."""
         spans = [span(node) for node in self.nodes if isinstance(node, _Function)]
@@ -182,6 +187,14 @@ class CodeChange:
         nodes = self.source(side, hunk.path(side)).nodes
         return [n for n in nodes if isinstance(n, ast.stmt) and not lines.isdisjoint(header(n))]
 
+    def waits_for_a_call(self, hunk: Hunk, side: str) -> bool:
+        """Return True if a hunk has statements on a side that run, and read variables, whenever
+        their function gets to them."""
+        heads = self._heads(hunk, side)
+        around = self.source(side, hunk.path(side)).function_at(min(_lines(hunk, side), default=0))
+        reads = (isinstance(getattr(p, "ctx", None), ast.Load) for n in heads for p in _own(n))
+        return any(reads) and bool(around) and not any(isinstance(n, _Definition) for n in heads)
+
     def variables(self, hunk: Hunk, side: str) -> set[str]:
         """Return the variables, and attributes of variables, that the hunk binds or writes to on a
         side; where one side has no lines, what the other binds, writes to or may change."""
@@ -210,9 +223,13 @@ class CodeChange:
         sides = [[line[1:] for line in hunk.lines if line[0] == sign] for sign in "-+"]
         old, new = (_WORDS.findall(" ".join(lines)) for lines in sides)
         before, after = self._names
-        return old != new and len(old) == len(new) and all(
-            x == y or before[x] == after[y] > after[x] == before[y] == 0
-            for x, y in zip(old, new, strict=True)
+        return (
+            old != new
+            and len(old) == len(new)
+            and all(
+                x == y or before[x] == after[y] > after[x] == before[y] == 0
+                for x, y in zip(old, new, strict=True)
+            )
         )
 
     @cached_property
