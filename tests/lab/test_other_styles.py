@@ -175,6 +175,36 @@ for step in range(12):
 )
 
 
+BALANCE = (
+    START
+    + """\
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.prior, self.post = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def ones(self, x):
+        ones = torch.ones(8, 4, dtype=torch.int64)
+        return ones.to(torch.float32)
+
+    def forward(self, x):
+        x = x * self.ones(x)
+        prior, post = self.prior(x), self.post(x)
+        dynamics = (post.detach() - prior).square().mean()
+        closeness = (post - prior.detach()).square().mean()
+        return 0.8 * dynamics + 0.2 * closeness
+
+net = Net()
+optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range(3):
+    loss = net(torch.randn(8, 4))
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()
+"""
+)
+
+
 def first_hunk(server: TrainingServer, text: str, *changes: tuple[str, str]) -> tuple[str, str]:
     """Return the sentence, and the lines of the hunk that is blamed first."""
     finding, blamed, _ = server.explain(text, edited(text, *changes))
@@ -267,6 +297,19 @@ def test_a_gradient_that_a_scripted_function_leaves_out_is_none(server: Training
     """Its state reaches no loss. And the first state, all zeros, is no batch that comes again."""
     (training,) = read(server.train(SCRIPTED, "watch"))
     assert judge(training, {}).findings == ()
+
+
+def test_a_gradient_that_differs_for_equal_values_is_blamed_around_its_module(
+    server: TrainingServer,
+) -> None:
+    sentence, hunk = first_hunk(
+        server, BALANCE,
+        ("0.8 * dynamics + 0.2 * closeness", "0.2 * dynamics + 0.8 * closeness"),
+        ("ones.to(torch.float32)", "ones.type_as(x)"),
+    )  # fmt: skip
+    assert sentence.startswith("the gradient that reaches `p")
+    assert "type_as" not in sentence  # the same cast, in other words
+    assert "0.2 * dynamics" in hunk
 
 
 def test_hooks_that_pile_up_after_another_training_are_seen(server: TrainingServer) -> None:

@@ -25,6 +25,7 @@ from celedger.lab.diagnose.trace import Event, Module, Tensor, Trace
 _VIEWS = {
     "detach", "view", "reshape", "flatten", "contiguous", "to", "clone", "unsqueeze", "__getitem__",
 }  # fmt: skip
+CASTS = {"half", "float", "double", "bfloat16", "to", "type", "type_as"}
 DETACHING = {"detach", "detach_", "data", "no_grad"}
 _AHEAD = 8  # draws that must agree after a new one
 # The part of a step in which a difference lies, by the kind of its event.
@@ -468,7 +469,10 @@ def _returns_its_operand(event: Event) -> bool:
 
 
 def _computation(event: Event) -> tuple[object, ...]:
-    return event.name, *event.raw["i"], *map(_result, event.tensors)
+    name, operands = event.name, event.raw["i"]
+    if name in CASTS:  # however they name the type
+        name, operands = "to", operands[:1]
+    return name, *operands, *map(_result, event.tensors)
 
 
 def telling(events: Sequence[Event]) -> Event | None:

@@ -12,7 +12,12 @@ from typing import Any
 import numpy as np
 
 from celedger.lab.diagnose.difference import changed
-from celedger.lab.diagnose.difference_context import DETACHING, DifferenceContext, new_or_gone
+from celedger.lab.diagnose.difference_context import (
+    CASTS,
+    DETACHING,
+    DifferenceContext,
+    new_or_gone,
+)
 from celedger.lab.diagnose.finding import (
     CodePlace,
     FindingPhase,
@@ -29,7 +34,6 @@ from celedger.lab.diagnose.tensor_distance import distance
 from celedger.lab.diagnose.trace import Event, Module, Trace, owner_of
 
 _LONG = 120  # characters of two calls that are shown whole
-_CASTS = {"half", "float", "double", "bfloat16", "to", "type", "type_as"}
 _NUMBER = re.compile(r"\d+\.\d+(?:e[-+]?\d+)?|\d+e[-+]?\d+")  # with a point or an exponent
 
 
@@ -136,7 +140,7 @@ def other_type(s: DifferenceContext) -> str | None:
     if x is None or y is None or not (x.tensors and y.tensors):
         return None
     old, new = x.tensors[0].dtype, y.tensors[0].dtype
-    if old == new or (x.name != y.name and y.name not in _CASTS):
+    if old == new or (x.name != y.name and y.name not in CASTS):
         return None
     return f"{s.place} computes `{y.name}` in {new} instead of {old}"
 
@@ -210,13 +214,12 @@ def gradient(s: DifferenceContext) -> dict[str, Any]:
         module = flagged.path
         sentence += f"; the output of {named(module)} requires a gradient on one side only"
         places = code_of(s.comparison.b, s.module(module))
-        places += places_of(s.comparison.b, flagged, "caller")
     else:
         sentence += s.more
     for path in dict.fromkeys((module, s.gradient_path)):
         places += code_of(s.comparison.b, s.module(path))
-    returned = (e for e in s.comparison.b.of("leave") if (e.step, e.path) == (s.step, module))
-    places += places_of(s.comparison.b, next(returned, None), "caller")
+    called = (e for e in s.comparison.b.of("enter") if (e.step, e.path) == (s.step, module))
+    places += places_of(s.comparison.b, next(called, None), "caller")
     operator = detaching.call if detaching is not None else ""
     places = [*custom_backwards(s), *places]
     return {"sentence": sentence, "module": module, "places": places, "operator": operator}
