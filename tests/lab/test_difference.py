@@ -19,7 +19,7 @@ from readable import assert_readable
 
 from celedger.base.model import Commit
 from celedger.lab.diagnose.causes import judge
-from celedger.lab.diagnose.changed_values import Verdict, hunk_values
+from celedger.lab.diagnose.changed_values import Verdict, hunk_values, unsteady_values
 from celedger.lab.diagnose.code_change import CodeChange
 from celedger.lab.diagnose.difference import Front, Growth, TraceComparison, depth, stored
 from celedger.lab.diagnose.explain import (
@@ -533,3 +533,20 @@ def test_a_hunk_that_ran_last_before_a_crash_is_not_held_for_later(tmp_path: Pat
     before = tuple(event for event in sides[1].events if event.kind != "value")
     c = TraceComparison(sides[0], replace(sides[1], events=before))
     assert _values_before_crash(c, change) == {change.hunks[0]: Verdict.LATER}
+
+
+def test_what_each_run_makes_otherwise_says_nothing(tmp_path: Path) -> None:
+    """The name of a temporary folder."""
+    old, new = "y = folder()\n", "y = str(folder())\n"
+    change = CodeChange(hunks(old, new), ({"fit.py": old}, {"fit.py": new}))
+    runs = []
+    for run in "abc":
+        told = Writer(tmp_path / run)
+        told.module("")
+        told.add("value", h=0, q="y", m=1, v=run, d=run, u=0, s="text")
+        told.enter("", X)
+        runs.append(told.done())
+    c = TraceComparison(*runs[:2])
+    front = Front(c.pairs[0], "enter", ())
+    assert hunk_values(c, front, change) == {change.hunks[0]: Verdict.FIRST}
+    assert hunk_values(c, front, change, unsteady_values(runs[0], runs[2])) == {}

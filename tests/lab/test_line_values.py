@@ -149,6 +149,36 @@ def test_a_copy_is_told_from_the_thing_itself(monkeypatch: pytest.MonkeyPatch) -
     assert a["1:return keep"]["v"] == b["1:return keep"]["v"]
 
 
+class Block:
+    """Memory, as a tensor looks at it."""
+
+    shape = (2,)
+
+    def __init__(self, memory: object) -> None:
+        self.memory = memory
+
+    def untyped_storage(self) -> Block:
+        return self
+
+    def data_ptr(self) -> int:
+        return id(self.memory)
+
+    def view(self) -> Block:
+        return Block(self.memory)
+
+
+def test_a_view_shares_memory_however_it_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = "def f(q):\n    q = q.view()\n    q.view()\n    n = 1\n    return q, n\n"
+    new = edited(old, ("q = q.view()", "(q,) = (t.view() for t in [q])"), ("n = 1", "n = 2"))
+    monkeypatch.setattr("builtins.Block", Block, raising=False)
+
+    def described(value: Any) -> tuple[str, bool, object] | None:
+        return ("bits", False, None) if isinstance(value, Block) else None
+
+    a, b = values(old, new, "f(Block(object()))", monkeypatch, described)
+    assert [side["0:q"]["s"] for side in (a, b)] == ["tensor (2,) shared"] * 2
+
+
 def test_what_a_deleted_line_changed_is_recorded_where_it_stood(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

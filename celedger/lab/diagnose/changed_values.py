@@ -55,10 +55,28 @@ def recorded_values(change: CodeChange, side: str) -> dict[str, Any]:
     return {} if many else {"early": "line_values", "changed": changed, "names": names}
 
 
-def hunk_values(c: TraceComparison, front: Front, change: CodeChange) -> dict[Hunk, Verdict]:
-    """Compare the values of each hunk, on both sides up to the first difference of the traces."""
+def unsteady_values(one: Trace, other: Trace) -> set[tuple[int, str]]:
+    """Return the values, by hunk and name, that two runs of one side make otherwise: a clock's, the
+    name of a temporary folder."""
+    before, after = (_by_hunk(trace, None)[0] for trace in (one, other))
+    return {
+        (number, what)
+        for number in before.keys() & after.keys()
+        for what in before[number].keys() & after[number].keys()
+        if _parted(before[number][what], after[number][what]) is not None
+    }
+
+
+def hunk_values(
+    c: TraceComparison,
+    front: Front,
+    change: CodeChange,
+    unsteady: Collection[tuple[int, str]] = (),
+) -> dict[Hunk, Verdict]:
+    """Compare the values of each hunk, on both sides up to the first difference of the traces.
+    `unsteady`: those that tell nothing."""
     ends = ((c.a, front.pair.a), (c.b, front.pair.b))
-    sides = [_by_hunk(trace, event) for trace, event in ends]
+    sides = [_by_hunk(trace, event, unsteady) for trace, event in ends]
     unread = _OPAQUE | (_GRADIENT if front.kind in _BACKWARD else 0)
     verdicts, makers = {}, []
     for number, hunk in enumerate(change.hunks):
@@ -114,13 +132,15 @@ def _is_moved(made: Event, others: Mapping[int, _Values]) -> bool:
 
 
 def _by_hunk(
-    trace: Trace, until: Event | None
+    trace: Trace, until: Event | None, unsteady: Collection[tuple[int, str]] = ()
 ) -> tuple[Mapping[int, _Values], Mapping[int, Event]]:
     """Return the values up to an event by hunk and by what they are, and the next of each hunk."""
     end = len(trace.events) if until is None else until.order + 1
     before: dict[int, dict[str, list[Event]]] = defaultdict(lambda: defaultdict(list))
     after: dict[int, Event] = {}
     for event in trace.of("value"):
+        if (event.raw["h"], event.name) in unsteady:
+            continue
         if event.order < end:
             before[event.raw["h"]][event.name].append(event)
         else:

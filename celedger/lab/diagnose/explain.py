@@ -18,7 +18,12 @@ from celedger.base.model import Commit, Environment, Kind, Task
 from celedger.judge.work import repeating
 from celedger.lab.diagnose.blame import Blamed, blame
 from celedger.lab.diagnose.causes import judge
-from celedger.lab.diagnose.changed_values import Verdict, hunk_values, recorded_values
+from celedger.lab.diagnose.changed_values import (
+    Verdict,
+    hunk_values,
+    recorded_values,
+    unsteady_values,
+)
 from celedger.lab.diagnose.code_change import CodeChange
 from celedger.lab.diagnose.difference import (
     Front,
@@ -310,10 +315,9 @@ def _bit_by_bit(
     whole = replace(whole, verdict="difference")
     # If every bit agrees up to a place where the code itself differs, the training has repeated
     # itself far enough. Where only reports differ, signatures tell that these repeat, too.
-    literal = finding is not None and finding.cause in (*_LITERAL, "argument")
+    repeat, literal = None, finding is not None and finding.cause in (*_LITERAL, "argument")
     if not literal and not (finding and finding.cause == "metric" and runner.is_signed):
-        runner.say(f"{name} again, to see whether it repeats itself")
-        repeat = _first_process(runner, runs.left, runner.run(whole.a, runs.full)[1])
+        repeat = _again(runner, whole.a, runs, change)
         parted = repeat.front() if repeat is not None else None
         repeats = repeat is None or (repeat.equal and parted is None)
         whole = replace(whole, repeats=repeats)
@@ -325,9 +329,18 @@ def _bit_by_bit(
     if front is None or finding is None:
         note = "the trainings part, at no place that was looked at"
         return replace(whole, notes=(*whole.notes, note))
-    tree = runner.bench.station.tree
-    values = hunk_values(c, front, change)
-    finding, blamed = blame(finding, change, tree, runs.files, values)
+
+    named_cause = finding
+
+    def judged(repeat: TraceComparison | None) -> tuple[ExplainFinding, tuple[Blamed, ...]]:
+        alike = repeat is not None and repeat.a.rank == c.a.rank
+        unsteady = unsteady_values(repeat.a, repeat.b) if repeat is not None and alike else ()
+        values = hunk_values(c, front, change, unsteady)
+        return blame(named_cause, change, runner.bench.station.tree, runs.files, values)
+
+    finding, blamed = judged(repeat)
+    if repeat is None and blamed and blamed[0].closeness > min(one.closeness for one in blamed):
+        finding, blamed = judged(_again(runner, whole.a, runs, change))  # is it of each run?
     whole = replace(whole, finding=finding, blamed=blamed, vanished=len(front.vanished))
     far = finding.distance
     # Where none of the elements that are kept differs, those that do are too few for rounding.
@@ -339,6 +352,15 @@ def _bit_by_bit(
             if rounding_ratio(c.growth(), shaken.growth()) <= _LIKE_ROUNDING:
                 return replace(whole, verdict="rounding")
     return whole
+
+
+def _again(
+    runner: SideRunner, a: Side, runs: TracedRuns, change: CodeChange
+) -> TraceComparison | None:
+    """Run side a a second time, and compare the two runs."""
+    runner.say(f"{runner.task.name}: {a.name} again, to see whether it repeats itself")
+    again = runner.run(a, runs.full, **recorded_values(change, "a"))[1]
+    return _first_process(runner, runs.left, again)
 
 
 def _comes_before(front: Front | None, parted: Front | None) -> bool:

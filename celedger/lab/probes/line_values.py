@@ -335,7 +335,8 @@ def _bound(
             yield name, scope[variable]
             continue
         if hasattr(scope[variable], "untyped_storage"):  # a tensor's `grad`, `data`
-            yield name, getattr(scope[variable], attribute, None)
+            value = getattr(scope[variable], attribute, None)
+            yield (variable, scope[variable]) if reading and callable(value) else (name, value)
             continue
         fields = getattr(scope[variable], "__dict__", None)
         for holder in ("", "_parameters", "_buffers", "_modules"):  # of a module
