@@ -219,3 +219,44 @@ def test_a_backward_pass_by_hand_is_a_place(server: TrainingServer, old: str, ne
     assert finding is not None
     assert "backward" in {place.what for place in finding.places}
     assert new in blamed[0].hunk.lines[1]
+
+
+KEYS = (
+    START
+    + """\
+class Pair(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.query, self.key = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.key.load_state_dict(self.query.state_dict())
+
+    def forward(self, x, y):
+        q = self.query(x)
+        with torch.no_grad():
+            self.key.weight.lerp_(self.query.weight, 0.1)
+            k = self.key(y)
+        return (q * k).sum(1)
+
+net = Pair()
+optimiser = torch.optim.SGD(net.query.parameters(), lr=0.1)
+for step in range(3):
+    loss = net(torch.randn(8, 4), torch.randn(8, 4)).square().mean()
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()
+"""
+)
+
+
+def test_a_module_that_is_called_in_place_of_another_is_named(server: TrainingServer) -> None:
+    finding, blamed, _ = server.explain(
+        KEYS,
+        edited(
+            KEYS,
+            ("self.key(y)", "self.query(y)"),
+            ("nn.Linear(4, 4)\n", "nn.Linear(4, out_features=4)\n"),
+        ),
+    )
+    assert finding is not None
+    assert finding.sentence == "the model itself calls `query` where it called `key`"
+    assert "self.query(y)" in blamed[0].hunk.lines[-1]

@@ -78,6 +78,27 @@ def child(s: DifferenceContext, *, added: bool) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
+def other_calls(s: DifferenceContext) -> dict[str, Any] | None:
+    """Describe a module that both sides have and one calls in place of another, or more often."""
+    c, at = s.comparison, (s.step, s.event_a.evaluation)
+    pairs = [p for p in c.pairs if p.one.kind == "enter" and (p.step, p.one.evaluation) == at]
+    less = (p.a for p in pairs if p.a and not p.b and p.a.path in c.paths_in_b)
+    more = (p.b for p in pairs if p.b and not p.a and p.b.path in c.alignment.modules)
+    gone = next((e for e in less if e.order < s.event_a.order), None)
+    new = next((e for e in more if e.order < s.event_b.order), None)
+    if (one := new or gone) is None:
+        return None
+    caller, path = (one.raw["u"], one.path) if new else map(c.path_in_b, (one.raw["u"], one.path))
+    replaces = new is not None and gone is not None and c.path_in_b(gone.raw["u"]) == caller
+    instead = f"where it called {named(c.path_in_b(gone.path))}" if gone and replaces else ""
+    sentence = f"calls {named(path)} {instead or ('more often' if new else 'less often')}"
+    caller_name = named(caller) if caller is not None else "the training loop"
+    return {
+        "sentence": f"{caller_name} {sentence}", "module": caller, "operator": "",
+        "places": s.both_places(gone, new, "caller"),
+    }  # fmt: skip
+
+
 def other_argument(s: DifferenceContext, *, number: bool | None = None) -> str | None:
     """Describe a call of the same function with other arguments. `number`: require that a number
     with a point differs, or that none does."""
