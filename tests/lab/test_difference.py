@@ -550,3 +550,19 @@ def test_what_each_run_makes_otherwise_says_nothing(tmp_path: Path) -> None:
     front = Front(c.pairs[0], "enter", ())
     assert hunk_values(c, front, change) == {change.hunks[0]: Verdict.FIRST}
     assert hunk_values(c, front, change, unsteady_values(runs[0], runs[2])) == {}
+
+
+def test_another_value_counts_beside_one_that_only_shares_memory(tmp_path: Path) -> None:
+    old, new = "x = f(w)\ny = 1\n", "x = g(w)\ny = 2\n"
+    change = CodeChange(hunks(old, new), ({"fit.py": old}, {"fit.py": new}))
+    sides = []
+    for side, shared in (("a", ""), ("b", " shared")):
+        told = Writer(tmp_path / side)
+        told.module("")
+        told.add("value", h=0, q="x", m=1, v="1", d="1", u=0, s=f"tensor (4,){shared}")
+        told.add("value", h=0, q="y", m=1, v=side, d=side, u=0, s="number")
+        told.enter("", X)
+        sides.append(told.done())
+    c = TraceComparison(*sides)
+    (verdict,) = hunk_values(c, Front(c.pairs[0], "enter", ()), change).values()
+    assert verdict is Verdict.FIRST

@@ -179,6 +179,50 @@ def test_a_view_shares_memory_however_it_is_called(monkeypatch: pytest.MonkeyPat
     assert [side["0:q"]["s"] for side in (a, b)] == ["tensor (2,) shared"] * 2
 
 
+class Net:
+    """A model, as far as it tells its mode."""
+
+    training = True
+
+    def named_parameters(self) -> list[Any]:
+        return []
+
+    def modules(self) -> list[Net]:
+        return [self]
+
+    def eval(self) -> None:
+        self.training = False
+
+
+def test_the_mode_of_a_model_is_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = "def f(net):\n    net.eval()\n    n = 1\n    return n\n"
+    new = edited(old, ("    net.eval()\n", ""), ("return n", "return n + 1"))
+    monkeypatch.setattr("builtins.Net", Net, raising=False)
+    a, b = values(old, new, "f(Net())", monkeypatch)
+    assert a["0:net"]["v"] != b["0:net"]["v"]
+
+
+def test_an_attribute_of_a_tensor_is_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = "def f(p):\n    p.decayed = True\n    q = p\n    q.shape\n    n = 1\n    return q, n\n"
+    new = edited(old, ("decayed = True", "decayed = False"), ("n = 1", "n = p.shape"))
+    new = edited(new, ("    q = p\n", "    (q,) = [p]\n"))
+    monkeypatch.setattr("builtins.Block", Block, raising=False)
+
+    def described(value: Any) -> tuple[str, bool, object] | None:
+        return ("bits", False, None) if isinstance(value, Block) else None
+
+    a, b = values(old, new, "f(Block(1))", monkeypatch, described)
+    assert a["0:q"]["v"] != b["0:q"]["v"]
+
+
+def test_what_two_functions_of_a_hunk_return_is_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = "def f():\n    return 1\ndef g():\n    return 2\nn = 1\nk = 3\n"
+    new = old.replace("return 1", "return 2 - 1").replace("def g():", "def g(x=1):")
+    new = new.replace("return 2\n", "return 1 + 1\n").replace("k = 3", "k = 4")
+    a, _ = values(old, new, "g(), f()", monkeypatch)
+    assert {"0:return f", "0:return g"} <= a.keys()
+
+
 def test_what_a_deleted_line_changed_is_recorded_where_it_stood(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -75,3 +75,11 @@ def test_a_function_that_nothing_names_means_nothing(tmp_path: Path) -> None:
     assert set(changes(tmp_path / "a", (".mean()\n", f".mean()\n{unused}")).values()) == {True}
     used = changes(tmp_path / "b", ("(x - y).mean()\n", f"unused(x - y)\n{unused}"))
     assert False in used.values()
+
+
+def test_a_line_that_is_gone_is_looked_for_in_its_own_block(tmp_path: Path) -> None:
+    before = (
+        "def f(x):\n    if x:\n        x = 0\n    for i in x:\n        y = h(i)\n        k(y)\n"
+    )
+    change = change_of(tmp_path, before, before.replace("        y = h(i)\n", ""))
+    assert change.statements(change.hunks[0], "b") == [(5, 5, -1)]  # `k(y)`, not `x = 0`
