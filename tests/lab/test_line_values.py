@@ -180,9 +180,24 @@ def test_a_view_shares_memory_however_it_is_called(monkeypatch: pytest.MonkeyPat
 
 
 class Net:
-    """A model, as far as it tells its mode."""
+    """A model with one weight and a mode."""
 
     training = True
+
+    def __init__(self) -> None:
+        self._parameters = {"weight": Block(object())}
+
+    def parameters(self) -> list[Block]:
+        return [*self._parameters.values()]
+
+    def buffers(self) -> list[Block]:
+        return []
+
+    def state(self) -> dict[str, Block]:
+        return {name: one.view() for name, one in self._parameters.items()}
+
+    def copies(self) -> dict[str, Block]:
+        return {name: Block(object()) for name in self._parameters}
 
     def named_parameters(self) -> list[Any]:
         return []
@@ -192,6 +207,21 @@ class Net:
 
     def eval(self) -> None:
         self.training = False
+
+
+def test_a_container_tells_what_its_items_share_with_a_model(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    old = "def f(net):\n    kept = net.copies()\n    net.eval()\n    n = 1\n    return kept, n\n"
+    new = edited(old, ("net.copies()", "net.state()"), ("n = 1", "n = 2"))
+    monkeypatch.setattr("builtins.Net", Net, raising=False)
+
+    def described(value: Any) -> tuple[str, bool, object] | None:
+        return ("bits", False, None) if isinstance(value, Block) else None
+
+    a, b = values(old, new, "f(Net())", monkeypatch, described)
+    assert [side["0:kept"]["s"] for side in (a, b)] == ["fields", "fields shared"]
+    assert a["0:kept"]["v"] == b["0:kept"]["v"]
 
 
 def test_the_mode_of_a_model_is_a_value(monkeypatch: pytest.MonkeyPatch) -> None:

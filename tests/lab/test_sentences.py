@@ -260,3 +260,41 @@ def test_a_module_that_is_called_in_place_of_another_is_named(server: TrainingSe
     assert finding is not None
     assert finding.sentence == "the model itself calls `query` where it called `key`"
     assert "self.query(y)" in blamed[0].hunk.lines[-1]
+
+
+BEST = (
+    START
+    + """\
+import copy
+from celedger.child import log
+
+def keep(net):
+    return copy.deepcopy(net.state_dict())
+
+def penalty(net):
+    return net.weight.square().sum() * 0.1
+
+net, x = nn.Linear(4, 2), torch.randn(8, 4)
+optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range(4):
+    loss = net(x).square().mean() + penalty(net)
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()
+    if step == 1:
+        best = keep(net)
+net.load_state_dict(best)
+with torch.no_grad():
+    log(epoch=0, score=net(x).square().mean().item())
+"""
+)
+
+
+def test_weights_that_were_kept_without_a_copy_are_those_of_the_end(server: TrainingServer) -> None:
+    fault = "copy.deepcopy(net.state_dict())", "net.state_dict()"
+    harmless = "net.weight.square().sum() * 0.1", "0.1 * (net.weight**2).sum()"
+    finding, blamed, _ = server.explain(BEST, edited(BEST, fault, harmless))
+    assert finding is not None
+    said = "the model itself has other weights or buffers in the evaluation, though"
+    assert finding.sentence == f"{said} the training agrees"
+    assert "state_dict()" in blamed[0].hunk.lines[-1]

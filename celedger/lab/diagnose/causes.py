@@ -147,6 +147,7 @@ CAUSES = (
     Cause("argument", "forward", SURE, lambda s: step.other_argument(s, number=False)),
     Cause("calls", "forward", SURE, lambda s: s.computed
         and f"{s.place} computes something else: {s.computed}"),
+    Cause("weights", "forward", LIKELY, step.other_weights),
     Cause("operands", "forward", LIKELY, lambda s: s.same_function
         and s.first_calls[0].raw["i"] != s.first_calls[1].raw["i"]
         and f"`{s.first_calls[1].function}` in {s.place} is given {step.other_operands(s)}"),

@@ -141,6 +141,21 @@ def other_operands(s: DifferenceContext) -> str:
     return f"another {ordinal(differing[0] + 1)} operand" if name == "_" else f"another `{name}`"
 
 
+def other_weights(s: DifferenceContext) -> str | None:
+    """Describe a module that computes something else of equal inputs in an evaluation, after a
+    training that agrees."""
+    c, at = s.comparison, (s.step, s.event_a.evaluation)
+    given = (p for p in c.pairs if p.one.kind == "enter" and (p.step, p.one.evaluation) == at)
+    pair = next((p for p in given if p.a and p.b and p.a.path == s.owner), None)
+    agrees = c.parted is None or c.parted >= s.step
+    x, y = s.first_calls
+    if not (at[1] and agrees and s.same_function and s.new and s.new.shapes and x and y):
+        return None
+    if pair is None or c.differs(pair) or x.raw["i"] == y.raw["i"]:
+        return None
+    return f"{s.place} has other weights or buffers in the evaluation, though the training agrees"
+
+
 def other_inputs(s: DifferenceContext) -> dict[str, Any] | None:
     """Describe that a module is given more or fewer tensors."""
     if s.front.kind != "enter" or len(s.event_a.tensors) == len(s.event_b.tensors):

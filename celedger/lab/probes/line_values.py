@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import contextlib
 import hashlib
 import importlib.machinery
 import itertools
@@ -39,6 +40,8 @@ _ITEM = 64
 _LARGEST = 1 << 40  # a larger integer may be an address
 _MOST_ITEMS = 20_000
 _DEEPEST = 6
+_MOST_SHARING = 256  # items of a container that are asked for their memory
+_UNWRITABLE = (bool, int, float, complex, str, bytes, tuple)
 _OPAQUE, _GRADIENT = 1, 2
 _PLAIN = ("torch.utils.data", "torch.optim")  # of torch, whose objects are their settings
 _LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
@@ -123,7 +126,7 @@ class ValueRecorder:
         """Record what a hunk is about to read."""
         values = dict(_bound(names, scope, reading=True))
         self._guarded(hunk, [(_INPUT + name, value) for name, value in values.items()], begins=True)
-        self._read[hunk] = {_memory(value) for value in values.values()} - {0}
+        self._read[hunk] = _memories(values.values())
 
     def _guarded(
         self, hunk: int, values: Iterable[tuple[str, Any]], *, begins: bool = False
@@ -162,7 +165,7 @@ class ValueRecorder:
             place = self._places[hunk, what] = _Place()
         place.add(value, self.describe)
         shares = what[0] != _INPUT and place.kind != "number"
-        if shares and _memory(value) in self._read.get(hunk, ()):
+        if shares and not _memories([value]).isdisjoint(self._read.get(hunk, ())):
             place.kind += " shared"  # equal bits do not stay equal when either is written
         alone = place.count <= _ALONE
         if self._is_child and not alone:
@@ -308,18 +311,27 @@ def _is_container(value: Any) -> bool:
     return isinstance(value, (list, dict, set))
 
 
-def _memory(value: Any) -> int:
-    """Return what tells whether two values share memory; 0 of one that cannot be written."""
-    if hasattr(value, "untyped_storage"):
-        try:
-            return int(value.untyped_storage().data_ptr())
-        except (RuntimeError, NotImplementedError):  # it has no elements of its own
-            return 0
-    base = value
-    while type(base).__module__ == "numpy" and getattr(base, "base", None) is not None:
-        base = base.base
-    plain = value is None or isinstance(value, (bool, int, float, complex, str, bytes, tuple))
-    return 0 if plain else id(base)
+def _memories(values: Iterable[Any], depth: int = 1) -> set[int]:
+    """Return what tells whether values share memory, with the items of containers and the tensors
+    of modules; nothing of one that cannot be written."""
+    found: set[int] = set()
+    for value in itertools.islice(values, _MOST_SHARING):
+        if hasattr(value, "untyped_storage"):
+            # Meta tensors, and those of torch.func, have no elements of their own.
+            with contextlib.suppress(RuntimeError, NotImplementedError):
+                found.add(int(value.untyped_storage().data_ptr()))
+            continue
+        items: Iterable[Any] = value if isinstance(value, (list, tuple)) else ()
+        if isinstance(value, dict):
+            items = value.values()
+        elif hasattr(value, "named_parameters"):
+            items = itertools.chain(value.parameters(), value.buffers())
+        found |= _memories(items, depth - 1) if depth else set()
+        while type(value).__module__ == "numpy" and getattr(value, "base", None) is not None:
+            value = value.base
+        if not (value is None or isinstance(value, _UNWRITABLE)):
+            found.add(id(value))
+    return found - {0}
 
 
 def _bound(
@@ -345,7 +357,7 @@ def _bound(
                 yield name, values[attribute]
                 break
         else:
-            if reading and not fields:
+            if reading and (not fields or "_parameters" in fields):
                 yield variable, scope[variable]
 
 
