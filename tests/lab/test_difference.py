@@ -26,6 +26,7 @@ from celedger.lab.diagnose.explain import (
     Explanation,
     Side,
     _first_process,
+    _unseen,
     _values_before_crash,
     rounding_ratio,
 )
@@ -210,6 +211,13 @@ def test_a_schedule_a_step_early_is_told_from_another_rate(make: Any) -> None:
     c = TraceComparison(a, b)
     pair = next(p for p in c.pairs if p.one.kind == "hyper" and c.differs(p))
     assert "one step early" in judge(c, Front(pair, "hyper", ())).sentence
+
+
+def test_values_are_recorded_in_the_step_of_the_first_difference(make: Any) -> None:
+    c = TraceComparison(make(steps=6), make(steps=6, out=lambda step: 2 * X + (step == 5)))
+    assert _unseen(c, {*range(5)}, values=True) == {4, 5}
+    assert _unseen(c, {*range(5)}, values=False) is None
+    assert _unseen(c, {*range(6)}, values=True) is None
 
 
 def test_labels_that_differ_are_counted(make: Any) -> None:

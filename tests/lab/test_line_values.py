@@ -190,6 +190,9 @@ class Net:
     def parameters(self) -> list[Block]:
         return [*self._parameters.values()]
 
+    def named_parameters(self) -> list[Any]:
+        return [*self._parameters.items()]
+
     def buffers(self) -> list[Block]:
         return []
 
@@ -198,9 +201,6 @@ class Net:
 
     def copies(self) -> dict[str, Block]:
         return {name: Block(object()) for name in self._parameters}
-
-    def named_parameters(self) -> list[Any]:
-        return []
 
     def modules(self) -> list[Net]:
         return [self]
@@ -281,11 +281,12 @@ def test_a_value_that_cannot_be_read_ends_no_recording() -> None:
     events: list[dict[str, Any]] = []
     recorder = line_values.ValueRecorder()
     recorder.begin(_into(events), lambda: True, lambda value: None)
+    recorder.inputs(0, ["Net"], {"Net": Net})  # a class has no parameters of its own
     for name, value in (("a", Broken()), ("b", np.random), ("c", 1)):
         recorder.value(0, name, value)
     recorder.flush()
-    assert [event["s"] for event in events] == ["", "name", "number"]
-    assert [event["u"] for event in events] == [1, 0, 0]
+    assert [event["s"] for event in events] == ["name", "", "name", "number"]
+    assert [event["u"] for event in events] == [0, 1, 0, 0]
 
 
 def recording(folder: Path, line: int, shown: str) -> dict[str, str]:

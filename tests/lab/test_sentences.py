@@ -283,8 +283,10 @@ for step in range(4):
     optimiser.step()
     if step == 1:
         best = keep(net)
-net.load_state_dict(best)
 with torch.no_grad():
+    for rows in x.split(2):
+        net(rows)
+    net.load_state_dict(best)
     log(epoch=0, score=net(x).square().mean().item())
 """
 )
@@ -292,7 +294,7 @@ with torch.no_grad():
 
 def test_weights_that_were_kept_without_a_copy_are_those_of_the_end(server: TrainingServer) -> None:
     fault = "copy.deepcopy(net.state_dict())", "net.state_dict()"
-    harmless = "net.weight.square().sum() * 0.1", "0.1 * (net.weight**2).sum()"
+    harmless = "nn.Linear(4, 2), torch", "nn.Linear(4, out_features=2), torch"
     finding, blamed, _ = server.explain(BEST, edited(BEST, fault, harmless))
     assert finding is not None
     said = "the model itself has other weights or buffers in the evaluation, though"

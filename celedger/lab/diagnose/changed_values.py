@@ -78,7 +78,7 @@ def hunk_values(
     ends = ((c.a, front.pair.a), (c.b, front.pair.b))
     sides = [_by_hunk(trace, event, unsteady) for trace, event in ends]
     unread = _OPAQUE | (_GRADIENT if front.kind in _BACKWARD else 0)
-    verdicts, makers = {}, []
+    verdicts, makers, sharers = {}, [], []
     for number, hunk in enumerate(change.hunks):
         before = [values.get(number, {}) for values, _ in sides]
         leaving = [
@@ -113,8 +113,12 @@ def hunk_values(
             event = c.b.events[min(made)] if min(made) < len(c.b.events) else None
             if event is None or not _is_moved(event, sides[0][0]):
                 makers.append((event is not None and event.raw["u"] & _OPAQUE, min(made), number))
-    if makers:
-        verdicts[change.hunks[min(makers)[-1]]] = Verdict.FIRST
+        elif partings:
+            sharers.append((0, min(partings)[0], number))
+    # What is kept of a training changes with it where it only shares memory.
+    after_training = front.kind == "report" or front.pair.one.evaluation
+    if first := makers or (sharers if after_training else []):
+        verdicts[change.hunks[min(first)[-1]]] = Verdict.FIRST
     return verdicts
 
 

@@ -290,7 +290,7 @@ def _train_both(
     crashed = not bad.ok and not any(trace.cut for trace in right)
     for _ in range(3):  # each pass names a step that was not recorded in full
         c = _first_process(runner, left, right)
-        if c is None or not exact or (wanted := _unseen(c, full)) is None:
+        if c is None or not exact or (wanted := _unseen(c, full, values=bool(of_b))) is None:
             break
         full |= wanted
         runner.say(f"{task.name}: both again, for a close look at step {max(wanted)}")
@@ -423,13 +423,13 @@ def _parting(c: TraceComparison) -> tuple[float, int]:
     return front.pair.step, late
 
 
-def _unseen(c: TraceComparison, full: set[int]) -> set[int] | None:
+def _unseen(c: TraceComparison, full: set[int], *, values: bool) -> set[int] | None:
     """Return the steps to record in full, if the trainings part before the first recorded
-    difference."""
-    parted, front = c.parted, c.front()
-    if parted is None or (front is not None and front.pair.step <= parted):
-        return None
-    wanted = {max(parted - 1, 0), parted}
+    difference, or `values` are compared and it is in a step of which none were recorded."""
+    at, front = c.parted, c.front()
+    if front is not None and (at is None or front.pair.step <= at):
+        at = front.pair.step if values and front.pair.step not in full else None
+    wanted = {max(at - 1, 0), at} if at is not None else full
     return None if wanted <= full else wanted
 
 

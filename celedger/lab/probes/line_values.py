@@ -126,7 +126,9 @@ class ValueRecorder:
         """Record what a hunk is about to read."""
         values = dict(_bound(names, scope, reading=True))
         self._guarded(hunk, [(_INPUT + name, value) for name, value in values.items()], begins=True)
-        self._read[hunk] = _memories(values.values())
+        self._read[hunk] = set()
+        with contextlib.suppress(Exception):  # of an object that cannot be asked for anything
+            self._read[hunk] = _memories(values.values())
 
     def _guarded(
         self, hunk: int, values: Iterable[tuple[str, Any]], *, begins: bool = False
@@ -324,7 +326,7 @@ def _memories(values: Iterable[Any], depth: int = 1) -> set[int]:
         items: Iterable[Any] = value if isinstance(value, (list, tuple)) else ()
         if isinstance(value, dict):
             items = value.values()
-        elif hasattr(value, "named_parameters"):
+        elif hasattr(value, "named_parameters") and not isinstance(value, type):
             items = itertools.chain(value.parameters(), value.buffers())
         found |= _memories(items, depth - 1) if depth else set()
         while type(value).__module__ == "numpy" and getattr(value, "base", None) is not None:

@@ -88,6 +88,7 @@ class TraceProbe(observe.Probe):
         self._cleared: list[int] = []  # where gradients were cleared since the last backward pass
         for kind in (Optimizer, nn.Module):
             observe.patch(kind, "zero_grad", before=self._clears)
+        observe.patch(nn.Module, "load_state_dict", before=self._loads)
         observe.watch_functions(self._applied)
         self.functions = observe.mode(TorchFunctionMode, self._called)
         self.functions.__enter__()
@@ -370,6 +371,10 @@ class TraceProbe(observe.Probe):
         self._calls += 1
         few = self._evaluations <= int(self.options.get("evaluations", 3))
         self._looking = few and self._calls <= _CALLS_OF_EVALUATION
+
+    def _loads(self, *_: Any, **__: Any) -> None:
+        """End an evaluation: what follows is one of other weights."""
+        self._evaluating = self._looking = False
 
     def _recording(self) -> bool:
         return self._looking if self._inside_evaluation() else self.step in self.full
