@@ -9,6 +9,7 @@ from conftest import make_project
 from lab.made_traces import Writer
 
 from celedger.lab.diagnose.blame import blame, blame_functions
+from celedger.lab.diagnose.changed_values import Verdict
 from celedger.lab.diagnose.code_change import CodeChange
 from celedger.lab.diagnose.difference import TraceComparison
 from celedger.lab.diagnose.explain import code_change
@@ -80,6 +81,20 @@ def test_the_line_that_ran_is_blamed_first_and_comments_last(tmp_path: Path) -> 
     assert judged.sureness == "likely"
     apart = [h for h in changed(tmp_path / "more").hunks if h.new == "new.py"]
     assert blame(finding, CodeChange(apart), tree, [])[0].sureness == "unsure"
+
+
+def test_the_line_that_calls_another_module_comes_before_what_is_inside_of_it(
+    tmp_path: Path,
+) -> None:
+    tree, change = tmp_path / "tree", changed(tmp_path)
+    place = CodePlace("b", "caller", (Frame(str(tree / "net.py"), 5, "mask"),))
+    finding = ExplainFinding(
+        FindingPhase.FORWARD, 0, "", "Net", "output", "called", "it differs", places=(place,)
+    )
+    inside = next(hunk for hunk in change.hunks if hunk.new == "new.py")
+    files = [str(tree / "net.py"), str(tree / "new.py")]
+    _, blamed = blame(finding, change, tree, files, {inside: Verdict.FIRST})
+    assert "tril(1)" in "".join(blamed[0].hunk.lines)
 
 
 def test_a_hunk_beside_the_function_that_ran_is_not_near_and_new_names_come_last(

@@ -63,6 +63,8 @@ def blame(
         verdict = Verdict.EQUAL if change.same(hunk) else values.get(hunk, Verdict.UNKNOWN)
         if verdict is Verdict.UNKNOWN and change.renames(hunk):
             verdict = Verdict.RENAMED
+        if finding.cause == "called" and at == "line":  # what is inside of a module is another's
+            verdict = Verdict.FIRST
         closeness = _CLOSENESS.get(at, 3)
         if verdict is Verdict.FIRST:
             closeness = min(closeness, 1)

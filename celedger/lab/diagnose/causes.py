@@ -132,7 +132,7 @@ CAUSES = (
 
     Cause("mode", "forward", SURE, step.other_mode),
     Cause("inputs", "forward", SURE, step.other_inputs),
-    Cause("calls", "forward", SURE, step.other_calls),
+    Cause("called", "forward", SURE, step.other_calls),
     Cause("class", "forward", SURE, lambda s: s.old and s.new and s.old.short != s.new.short
         and (s.old.of_torch or s.new.of_torch)
         and f"{s.place} is a {s.new.short} where it was a {s.old.short}"),

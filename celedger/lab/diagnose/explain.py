@@ -339,7 +339,7 @@ def _bit_by_bit(
         return blame(named_cause, change, runner.bench.station.tree, runs.files, values)
 
     finding, blamed = judged(repeat)
-    if repeat is None and blamed and blamed[0].closeness > min(one.closeness for one in blamed):
+    if repeat is None and len(blamed) > 1 and blamed[0].closeness:
         finding, blamed = judged(_again(runner, whole.a, runs, change))  # is it of each run?
     whole = replace(whole, finding=finding, blamed=blamed, vanished=len(front.vanished))
     far = finding.distance
