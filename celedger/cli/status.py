@@ -214,7 +214,8 @@ def _next(session: Session, state: State, tasks: Sequence[Task]) -> str:
                 tells = f"says why; {accept} where it is wanted"
             return f"`{typed}` {tells}"
     head = session.repository.resolve("HEAD").sha
-    queued = any(job.commit == head and job.ended is None for job in session.ledger.jobs())
-    if not session.ledger.trials(commit=head) and not queued:
+    if not session.ledger.trials(commit=head) and not any(
+        job.commit == head and job.ended is None for job in session.ledger.jobs()
+    ):
         return f"{command('run', 'HEAD')} measures HEAD"
     return words.OLDER if state.commits == 1 else ""
