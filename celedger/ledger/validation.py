@@ -176,7 +176,7 @@ _sha = _matches("[0-9a-f]{40}([0-9a-f]{24})?")
 _DEFINITION = _object(
     suite=_text, name=_text, commands=_list(_texts), params=_mapping, files=_text, python=_text,
     pythonpath=_texts, build=_list(_texts), inputs=_texts, threads=_count, steps=_some(bool),
-    pattern=_texts, tensorboard=_text, whole=_text, venv=_texts, pass_env=_texts,
+    pattern=_texts, tensorboard=_text, cwd=_text, whole=_text, venv=_texts, pass_env=_texts,
 )  # fmt: skip
 _DETAILS = _object(packages=_some(dict, str), beside=_object(imported=_texts))
 _REPORT = _object(
