@@ -115,13 +115,13 @@ class Signatures:
 
     def is_quick(self, commits: int) -> bool:
         """Return True unless the newest signature of the task took longer than `QUICK`, or so many
-        take more processor time than the trainings of a commit."""
+        do and take more processor time than the trainings of a commit."""
         newest, task = self._newest(), self.task
         if newest is None:
             return True
         rows = self.ledger.summaries(task.name, "cpu_time", recipe=task.recipe)
         trainings = rows[-1].value * len(task.seeds) if rows else math.inf
-        return newest.seconds <= QUICK and not newest.seconds * commits > trainings  # it may be NaN
+        return newest.seconds <= QUICK and newest.seconds * commits <= max(QUICK, trainings)
 
     def _newest(self) -> SignatureRow | None:
         signatures = self.ledger.signatures(suite=self.task.suite, task=self.task.name)
