@@ -71,6 +71,12 @@ class IncidentMetric:
         )
 
 
+def share_causes(kind: str, other: str) -> bool:
+    """Return True if what moves a metric of one kind moves one of the other, too: of the same kind,
+    or a time and the work that takes it."""
+    return kind == other or {kind, other} == {Kind.SPEED.value, Kind.WORK.value}
+
+
 @dataclass(frozen=True, slots=True)
 class Incident:
     """One cause that made something worse.
@@ -175,10 +181,8 @@ class Incident:
         kind, or the same one of another task: they have one cause, until it is mended."""
         suite, task, name = key
         alike = (m for m in self.metrics if m.suite == suite and (m.task == task or m.name == name))
-        kinds = {metric.kind for metric in alike}
-        times = {Kind.SPEED.value, Kind.WORK.value}
         return self.in_force and self.is_named and self.likeliest in among and (
-            kind in kinds or (kind in times and not times.isdisjoint(kinds))
+            any(share_causes(kind, metric.kind) for metric in alike)
         )  # fmt: skip
 
     def was_searched(self, bisects: Iterable[BisectRecord]) -> bool:

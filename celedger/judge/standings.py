@@ -11,9 +11,16 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from celedger.base.model import Kind, Metric
+from celedger.base.model import Metric
 from celedger.judge.derivation import Derivation
-from celedger.judge.incident import IN_FORCE, Incident, MetricStanding, Standing, interval
+from celedger.judge.incident import (
+    IN_FORCE,
+    Incident,
+    MetricStanding,
+    Standing,
+    interval,
+    share_causes,
+)
 from celedger.stats.arrays import Floats
 from celedger.stats.course import Measurements, MetricHistory, MetricKey, Node, Step
 from celedger.stats.line_steps import DOUBT, overlap
@@ -74,13 +81,12 @@ def _of_another_kind(
     """Return GOOD and BAD of the search that tells whether one of these incidents' commits made a
     metric worse, too, where a search of a metric of another kind named it; () where none did. A
     leak may lie anywhere within a stretch in which the loss rose at one commit."""
-    times = {Kind.SPEED, Kind.WORK}
     history = derivation.histories.get(key)
-    for incident in incidents if history is not None else ():
-        kinds = {Kind(incident.main.kind), metric.kind}
-        place = derivation.place(incident.likeliest)
-        if incident.is_named and len(kinds) > 1 and kinds != times:
-            for step in history.steps if history is not None else ():
+    steps = history.steps if history is not None else ()
+    for incident in incidents:
+        if incident.is_named and not share_causes(incident.main.kind, metric.kind):
+            place = derivation.place(incident.likeliest)
+            for step in steps:
                 if step.size > 0 and step.known >= 0 and step.first <= place < step.last:
                     return derivation.sha(step.known), derivation.sha(step.last)
     return ()

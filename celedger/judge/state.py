@@ -389,15 +389,10 @@ def _mended(derivation: Derivation, part: _Part) -> tuple[str, str, tuple[str, .
             at = bisect_left(nodes, part.closed, chain.start, chain.stop, key=lambda n: n.first)
             seen += [node.first for node in nodes[at : chain.stop][:1]]
     last = min(seen, default=part.closed)
-    first = 1 + max(
-        (
-            place
-            for task in {m.key[:2] for m in part.metrics} & derivation.tasks.keys()
-            for place in derivation.tasks[task].tried
-            if place < min(part.closed, last)
-        ),
-        default=min(part.closed, last) - 1,
-    )
+    earliest = min(part.closed, last)
+    tasks = {m.key[:2] for m in part.metrics} & derivation.tasks.keys()
+    before = (p for task in tasks for p in derivation.tasks[task].tried if p < earliest)
+    first = 1 + max(before, default=earliest - 1)
     for place in range(last, first - 1, -1):
         named = derivation.line.names(place)
         if named is not None and part.first <= named <= part.last:

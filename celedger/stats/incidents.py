@@ -415,15 +415,16 @@ class _Assembly:
     def _is_dismissed(self, told: ToldIncident | None) -> bool:
         return told is not None and not told.names.isdisjoint(self.line.acts.dismissed_ids)
 
+    def _is_accepted_by_name(self, told: ToldIncident | None) -> bool:
+        return told is not None and not told.names.isdisjoint(self.line.acts.accepted_ids)
+
     def _is_over(self, told: ToldIncident | None) -> bool:
-        return told is not None and (
-            told.state is IncidentState.RECOVERED
-            or not told.names.isdisjoint(self.line.acts.accepted_ids)
-        )
+        is_recovered = told is not None and told.state is IncidentState.RECOVERED
+        return is_recovered or self._is_accepted_by_name(told)
 
     def _is_accepted(self, key: MetricKey, cause: _Cause) -> bool:
         told = cause.told
-        if told is not None and not told.names.isdisjoint(self.line.acts.accepted_ids):
+        if self._is_accepted_by_name(told):
             return True
         was = told is not None and told.states.get(key) is IncidentState.ACCEPTED
         where = cause.commits or told

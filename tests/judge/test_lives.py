@@ -359,9 +359,9 @@ def test_of_commits_that_came_together_none_is_said_to_mend(live: Live, bad: flo
         first, last = life.commit(1, reverts), life.commit(1)
         life.check()
         row = next(row for row in life.listed("recovered") if row["first_bad"] == [worse])
-        said = f"one of 2 commits up to {last[:10]}" if not named else first[:10]
-        assert f"mended by {said} " in life.texts[-1]
-        assert f"recovered by {said[:-2]}" in life.say("status", row["id"]).out
+        mender = f"one of 2 commits up to {last[:10]}" if not named else first[:10]
+        assert f"mended by {mender} " in life.texts[-1]
+        assert f"recovered by {mender[:-2]}" in life.say("status", row["id"]).out
         if named:
             assert row["closed_at"] == first
 

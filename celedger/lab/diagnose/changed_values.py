@@ -87,7 +87,7 @@ def hunk_values(
         ran = [number in values or number in after for values, after in sides]
         ran_later = not any(before) and any(ran)
         # What runs on one side alone, though both have it, is kept from running elsewhere.
-        kept = len({*ran}) > 1 and all(change.waits_for_a_call(hunk, side) for side in "ab")
+        one_sided = len({*ran}) > 1 and all(change.waits_for_a_call(hunk, side) for side in "ab")
         given = min(_partings(before, inputs=True), default=None)
         partings = _partings(leaving if all(leaving) else before, inputs=False)
         draws = [values[_DRAWN] for values in before if _DRAWN in values]
@@ -107,7 +107,7 @@ def hunk_values(
             and all(_are_equal(leaving[0][what], leaving[1][what], unread) for what in leaving[0])
         ):
             verdicts[hunk] = Verdict.EQUAL
-        elif ran_later or kept or (given and given < min(partings, default=(math.inf, False))):
+        elif ran_later or one_sided or (given and given < min(partings, default=(math.inf, False))):
             verdicts[hunk] = Verdict.LATER
         elif made := [at for at, only_shared in partings if not only_shared]:
             event = c.b.events[min(made)] if min(made) < len(c.b.events) else None

@@ -316,24 +316,24 @@ def _is_container(value: Any) -> bool:
 def _memories(values: Iterable[Any], depth: int = 1) -> set[int]:
     """Return what tells whether values share memory, with the items of containers and the tensors
     of modules; nothing of one that cannot be written."""
-    found: set[int] = set()
+    addresses: set[int] = set()
     for value in itertools.islice(values, _MOST_SHARING):
         if hasattr(value, "untyped_storage"):
             # Meta tensors, and those of torch.func, have no elements of their own.
             with contextlib.suppress(RuntimeError, NotImplementedError):
-                found.add(int(value.untyped_storage().data_ptr()))
+                addresses.add(int(value.untyped_storage().data_ptr()))
             continue
         items: Iterable[Any] = value if isinstance(value, (list, tuple)) else ()
         if isinstance(value, dict):
             items = value.values()
         elif hasattr(value, "named_parameters") and not isinstance(value, type):
             items = itertools.chain(value.parameters(), value.buffers())
-        found |= _memories(items, depth - 1) if depth else set()
+        addresses |= _memories(items, depth - 1) if depth else set()
         while type(value).__module__ == "numpy" and getattr(value, "base", None) is not None:
             value = value.base
         if not (value is None or isinstance(value, _UNWRITABLE)):
-            found.add(id(value))
-    return found - {0}
+            addresses.add(id(value))
+    return addresses - {0}
 
 
 def _bound(
