@@ -47,6 +47,13 @@ def changed(tmp_path: Path) -> CodeChange:
     return code_change(Repository.open(project.root), old, new)
 
 
+def edited(tmp_path: Path, file: str, before: str, after: str) -> CodeChange:
+    """Return the change of one file."""
+    project = make_project(tmp_path / "project")
+    old, new = (project.commit(name, {file: text}) for name, text in (("1", before), ("2", after)))
+    return code_change(Repository.open(project.root), old, new)
+
+
 def test_hunks_have_their_files_and_lines(tmp_path: Path) -> None:
     found = {(h.old, h.new): h for h in changed(tmp_path).hunks}
     assert ("gone.py", "") in found
@@ -103,12 +110,7 @@ def test_a_hunk_beside_the_function_that_ran_is_not_near_and_new_names_come_last
     old = BEFORE.replace("    pass\n", "    return mask(2), net.body, 1\n")
     old = old.replace("import torch\n", "import torch\n\nx = net.body\n")
     new = old.replace("def other():", "def other(n=1):").replace("net.body", "net.trunk")
-    project = make_project(tmp_path / "project")
-    first = project.commit("one", {"net.py": old})
-    change = code_change(
-        Repository.open(project.root), first, project.commit("two", {"net.py": new})
-    )
-    tree = tmp_path / "tree"
+    change, tree = edited(tmp_path, "net.py", old, new), tmp_path / "tree"
     place = CodePlace("b", "call", (Frame(str(tree / "net.py"), 7, "mask"),))
     finding = ExplainFinding(
         FindingPhase.FORWARD, 0, "", "Net", "output", "code", "it differs", places=(place,)
@@ -180,17 +182,13 @@ def test_the_innermost_frame_comes_before_its_callers_and_a_moved_function_last(
     after = before.replace("(1, 2)", "(0, 1, 2)").replace("value = loss(x)", "value = loss( x )")
     after = after.replace("def rows(x):\n    return x\n\n\n", "")
     after = after.replace("fit(1)\n", "def rows(x):\n    return x\n\n\nfit(1)  # now\n")
-    project, tree = make_project(tmp_path / "project"), tmp_path / "tree"
-    commits = [
-        project.commit(name, {"fit.py": text}) for name, text in (("1", before), ("2", after))
-    ]
+    change, tree = edited(tmp_path, "fit.py", before, after), tmp_path / "tree"
     file = str(tree / "fit.py")
     frames = Frame(file, 8, "loss"), Frame(file, 12, "fit"), Frame(file, 20, "<module>")
     finding = ExplainFinding(
         FindingPhase.LOSS, 0, None, "", "loss", "argument", "it differs",
         places=(CodePlace("b", "call", frames),), sureness=Sureness.SURE,
     )  # fmt: skip
-    change = code_change(Repository.open(project.root), *commits)
     _, blamed = blame(finding, change, tree, [file])
     assert "(0, 1, 2)" in "".join(blamed[0].hunk.lines)
     assert {one.closeness for one in blamed[1:]} == {4}
@@ -206,14 +204,12 @@ def test_a_function_that_the_line_calls_comes_before_the_callers_of_the_line(
         "    return forward(x) * n\n"
     )
     after = before.replace("x * 2", "x * 3").replace("n = 1", "n = 1.0")
-    project, tree = make_project(tmp_path / "project"), tmp_path / "tree"
-    old, new = (project.commit(text[-30:], {"fit.py": text}) for text in (before, after))
+    change, tree = edited(tmp_path, "fit.py", before, after), tmp_path / "tree"
     file = str(tree / "fit.py")
     frames = Frame(file, 10, "forward"), Frame(file, 15, "fit")
     finding = ExplainFinding(
         FindingPhase.FORWARD, 0, "", "Net", "output", "operands", "it differs",
         places=(CodePlace("b", "call", frames),),
     )  # fmt: skip
-    change = code_change(Repository.open(project.root), old, new)
     _, blamed = blame(finding, change, tree, [file])
     assert ["x * 3" in one.hunk.lines[-1] for one in blamed] == [True, False]
