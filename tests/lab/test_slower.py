@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celedger.lab.diagnose.slower import compare
+from celedger.lab.diagnose.slower import compare, in_turns
 from celedger.lab.diagnose.stalls import CodeLine, Document, line_fields
 from celedger.lab.views import memory
 from celedger.lab.views.profile import difference_headline, largest, verdict
@@ -110,6 +110,20 @@ def test_six_times_as_long_counts_after_one_turn_on_a_busy_machine() -> None:
     found = compare([run(1.0), run(1.4)], [run(5.0), run(8.5)])
     assert found["verdict"] == "slower"
     assert found["operators"][-1]["difference"] == pytest.approx(0.0, abs=1e-9)
+
+
+@pytest.mark.parametrize(("after", "ran"), [(2.0, "ABBA"), (0.4, "ABBA"), (1.1, "ABBAABBA")])
+def test_what_is_plain_after_one_turn_runs_no_other(after: float, ran: str) -> None:
+    order: list[int] = []
+
+    def one(side: int, left: int) -> Document:
+        assert left == 8 - len(order)
+        order.append(side)
+        return run((1.0, after)[side] * NOISY[len(order) % 4])
+
+    sides = in_turns(one, 2)
+    assert ["AB"[side] for side in order] == [*ran]
+    assert [len(side) for side in sides] == [len(ran) // 2] * 2
 
 
 def test_a_large_difference_within_noise_is_undecided() -> None:

@@ -18,7 +18,7 @@ from celedger.lab.diagnose.stalls import Document, cause
 from celedger.stats.tails import t_quantile
 
 # A difference counts beyond Student's limit for this confidence, two-sided. The level is strict
-# because two tests, of the whole and of all additions, are made for every pair of commits.
+# because two tests, of the whole and of all additions, are made for every pair after each turn.
 CONFIDENCE = 0.999
 # What is assumed of the spread between runs before any was seen: so much of the level, known as
 # well as from so many degrees of freedom. Two runs a side alone would need 31 standard errors.
@@ -85,6 +85,21 @@ def compare(before: Sequence[Document], after: Sequence[Document]) -> Document:
             lambda wait: (wait["method"], wait["file"], wait["function"]),
         ),
     }  # fmt: skip
+
+
+def in_turns(run: Callable[[int, int], Document], turns: int) -> list[list[Document]]:
+    """Run both sides in turns until it is plain which is slower, and by which function: one turn
+    tells a difference of a third. `run` takes the side and how many runs are left at most."""
+    sides: list[list[Document]] = [[], []]
+    left = len(TURNS) * turns
+    while left:
+        for side in map(TURNS.index, TURNS):
+            sides[side].append(run(side, left))
+            left -= 1
+        found = compare(*sides)
+        if found["verdict"] == "faster" or (found["verdict"] == "slower" and slowed(found)):
+            break
+    return sides
 
 
 def slowed(difference: Document) -> list[tuple[str, str]]:

@@ -38,7 +38,7 @@ def profile(
         typer.Option(min=1, metavar="N", help="End each training after N steps [default: all]."),
     ] = None,
     turns: Annotated[
-        int, typer.Option(min=1, metavar="N", help="In turns: N times good, bad, bad, good.")
+        int, typer.Option(min=1, metavar="N", help="At most N times good, bad, bad, good.")
     ] = 2,
     tries: Annotated[
         list[str] | None,
@@ -162,26 +162,23 @@ def _try(
 def _measure(
     looking: Looking, target: ProfileTarget, probe: dict[str, object], turns: int
 ) -> list[list[dict[str, Any]]]:
-    """Measure each commit once, or two of them so often in turns; return what was measured of
+    """Measure each commit once, or two of them in up to so many turns; return what was measured of
     either."""
     from celedger.lab.diagnose.memory_growth import memory
     from celedger.lab.diagnose.profile import profile as time
-    from celedger.lab.diagnose.slower import TURNS
+    from celedger.lab.diagnose.slower import in_turns
 
     measure = memory if probe["kind"] == "memory" else time
     (task,), count = looking.tasks, len(target.commits)
-    order = TURNS * turns if turns else TURNS[:count]
-    sides: list[list[dict[str, Any]]] = [[] for _ in range(count)]
-    for number, letter in enumerate(order):
-        side = TURNS.index(letter)
-        commit, left = target.commits[side], len(order) - number
-        more = f" ({left} to run)" if left > 1 else ""
+
+    def run(side: int, left: int) -> dict[str, Any]:
+        commit, most = target.commits[side], "at most " if turns else ""
+        more = f" ({most}{left} to run)" if left > 1 else ""
         note(f"celedger: {task.name} at {commit.sha[:10]}, not recorded{more}")
-        folder = looking.folder / str(number)
-        sides[side].append(
-            measure(looking.bench_at(commit), commit, task, target.seed, folder, probe)
-        )
-    return sides
+        folder = looking.folder / str(left)
+        return measure(looking.bench_at(commit), commit, task, target.seed, folder, probe)
+
+    return in_turns(run, turns) if turns else [[run(side, count - side)] for side in range(count)]
 
 
 def _answer(
