@@ -378,6 +378,16 @@ def test_two_values_drawn_anew_have_no_distribution_to_differ_in(make: Any) -> N
     assert (zeros.cause, zeros.sureness) == ("initialisation", "sure")
 
 
+def test_a_weight_that_is_written_in_another_part_is_not_drawn_anew(make: Any) -> None:
+    """A forget gate's bias of one, set in the quarter before: no number was drawn otherwise."""
+    drawn = np.random.default_rng(3).uniform(-0.2, 0.2, 64)
+    gates = [np.where(np.arange(64) // 16 == gate, 1.0, drawn) for gate in (0, 1)]
+    trained = {"given_": drawn, "out": drawn}
+    finding = found(make(start=gates[1], **trained), make(start=gates[0], **trained))
+    assert (finding.cause, finding.sureness) == ("initialisation", "sure")
+    assert "in 50 % of its elements" in finding.sentence
+
+
 def test_a_trace_cut_short_by_a_kill_is_read_as_far_as_it_goes(make: Any, tmp_path: Path) -> None:
     make()
     file = tmp_path / "0" / "events.jsonl"

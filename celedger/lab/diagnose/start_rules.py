@@ -16,6 +16,7 @@ from celedger.lab.diagnose.tensor_distance import distance, same_distribution, s
 from celedger.lab.diagnose.trace import Digests, Tensor
 
 _FEW = 2  # elements: too few to compare distributions
+_DRAWN_ANEW = 0.9  # of the elements: a draw keeps none, and other lines of code may set some
 _DRAWING = ("rand", "normal", "uniform", "multinomial", "bernoulli")
 REORDERED = "random numbers are drawn in another order while the model is made"
 
@@ -24,14 +25,15 @@ REORDERED = "random numbers are drawn in another order while the model is made"
 
 
 def _is_redrawn(pair: Pair) -> bool:
-    """Return True if a parameter has other values of the same distribution. Too few values to
-    compare distributions count as redrawn if the same call drew them."""
+    """Return True if a parameter has other values of the same distribution: hardly one is kept.
+    Too few values to compare distributions count as redrawn if the same call drew them."""
     assert pair.a is not None and pair.b is not None
     x, y = pair.a.tensors[0], pair.b.tensors[0]
     writers = [str(event.raw.get("o", "")) for event in (pair.a, pair.b)]
     few = x.size <= _FEW and (x.shape, x.dtype) == (y.shape, y.dtype) and writers[0] == writers[1]
     drawn = few and any(word in writers[0] for word in _DRAWING)
-    return pair.one.name == "parameter" and (drawn or same_distribution(x, y))
+    anew = same_distribution(x, y) and distance(x, y).share > _DRAWN_ANEW
+    return pair.one.name == "parameter" and (drawn or anew)
 
 
 def other_tie(s: DifferenceContext) -> dict[str, Any] | None:
@@ -95,11 +97,11 @@ def _shift(x: Tensor, y: Tensor) -> str:
     one, other = spread(x), spread(y)
     means = f"mean {figure(one.mean)} → {figure(other.mean)}"
     widest = max(one.deviation, other.deviation)
-    if one.deviation != other.deviation and widest > 0:
+    if far.share > _DRAWN_ANEW and one.deviation != other.deviation and widest > 0:
         moved = abs(other.mean - one.mean) > 0.1 * widest
         deviations = f"{figure(one.deviation)} → {figure(other.deviation)}"
         return f": standard deviation {deviations}" + (f", {means}" if moved else "")
-    if one.mean != other.mean:
+    if far.share > _DRAWN_ANEW and one.mean != other.mean:
         return f": {means}"
     return f" in {share(far.share)} of its elements"
 
