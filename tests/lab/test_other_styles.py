@@ -245,8 +245,9 @@ def test_rows_that_are_stored_otherwise_are_data_and_no_labels(server: TrainingS
 
 
 def test_targets_that_a_network_computes_are_no_labels(server: TrainingServer) -> None:
-    sentence, _ = first_hunk(server, WORLD, ("    follow(slow, net)\n", ""), FREEZE)
-    assert "label" not in sentence
+    for edit in (("    follow(slow, net)\n", ""), ("1 + 0.9 * slow", "1 + 0.8 * slow")):
+        sentence, _ = first_hunk(server, WORLD, edit, FREEZE)
+        assert "label" not in sentence
 
 
 def test_a_mode_that_stays_is_given_to_the_hunks_that_call_the_module(

@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from celedger.base.errors import CannotJudge, RepositoryError, UsageError
 from celedger.base.model import Commit, Environment, Kind, Task
@@ -306,6 +306,10 @@ def _bit_by_bit(
 ) -> Explanation:
     """Explain the first bit that differs, unless it is rounding or noise."""
     name = f"{whole.task}: {whole.a.name}"
+
+    def is_alike(repeat: TraceComparison | None) -> TypeGuard[TraceComparison]:
+        return repeat is not None and repeat.a.rank == c.a.rank
+
     front = c.front()
     if front is None and c.equal:
         return replace(whole, vanished=sum(1 for pair in c.pairs if c.differs(pair)))
@@ -321,10 +325,9 @@ def _bit_by_bit(
         parted = repeat.front() if repeat is not None else None
         repeats = repeat is None or (repeat.equal and parted is None)
         whole = replace(whole, repeats=repeats)
-        alike = repeat is not None and repeat.a.rank == c.a.rank
         far = finding.distance if finding is not None else None
         small = far is not None and far.rounding  # it may be the same noise, met earlier
-        if not repeats and (small or not (alike and _comes_before(front, parted))):
+        if not repeats and (small or not (is_alike(repeat) and _comes_before(front, parted))):
             return _unrepeatable(whole, parted)
     if front is None or finding is None:
         note = "the trainings part, at no place that was looked at"
@@ -333,8 +336,7 @@ def _bit_by_bit(
     named_cause = finding
 
     def judged(repeat: TraceComparison | None) -> tuple[ExplainFinding, tuple[Blamed, ...]]:
-        alike = repeat is not None and repeat.a.rank == c.a.rank
-        unsteady = unsteady_values(repeat.a, repeat.b) if repeat is not None and alike else ()
+        unsteady = unsteady_values(repeat.a, repeat.b) if is_alike(repeat) else ()
         values = hunk_values(c, front, change, unsteady)
         return blame(named_cause, change, runner.bench.station.tree, runs.files, values)
 
