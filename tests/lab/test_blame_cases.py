@@ -248,6 +248,46 @@ with torch.no_grad():
 )
 
 
+BLOCKS = (
+    START
+    + """\
+def block(a, b, p=0.0):
+    layers = [nn.Linear(a, b), nn.Dropout(p)]
+    return nn.Sequential(*layers)
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.parts = nn.ModuleList()
+        for width in (4, 4):
+            self.parts.append(block(width, 4))
+
+    def forward(self, x):
+        for part in self.parts:
+            x = part(x)
+        return x
+
+net, x = Net(), torch.randn(8, 4)
+optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range(3):
+    loss = net(x).square().mean()
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()
+"""
+)
+
+
+def test_a_setting_is_blamed_where_the_module_is_made(server: TrainingServer) -> None:
+    spelt = ("    loss = net(x).square().mean()", "    y = net(x)\n    loss = y.square().mean()")
+    finding, blamed, _ = server.explain(
+        BLOCKS, edited(BLOCKS, ("block(width, 4)", "block(width, 4, 0.1)"), spelt)
+    )
+    assert finding is not None
+    assert finding.sentence == "settings of `parts.0.1` (Dropout) changed: p 0 → 0.1"
+    assert "block(width, 4, 0.1)" in blamed[0].hunk.lines[-1]
+
+
 def test_gradients_by_vmap_are_followed(server: TrainingServer) -> None:
     harmless = (
         "    for name, g in grads.items():\n",

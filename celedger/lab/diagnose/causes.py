@@ -135,9 +135,9 @@ CAUSES = (
     Cause("called", "forward", SURE, step.other_calls),
     Cause("class", "forward", SURE, lambda s: s.old and s.new and s.old.short != s.new.short
         and (s.old.of_torch or s.new.of_torch)
-        and f"{s.place} is a {s.new.short} where it was a {s.old.short}"),
-    Cause("settings", "forward", SURE, lambda s: s.settings
-        and f"settings of {s.place} ({s.new.short}) changed: {became(s.settings)}"),
+        and step.constructed(s, f"{s.place} is a {s.new.short} where it was a {s.old.short}")),
+    Cause("settings", "forward", SURE, lambda s: s.settings and step.constructed(
+        s, f"settings of {s.place} ({s.new.short}) changed: {became(s.settings)}")),
     Cause("added", "forward", SURE, lambda s: step.child(s, added=True)),
     Cause("removed", "forward", SURE, lambda s: step.child(s, added=False)),
     Cause("dtype", "forward", SURE, step.other_type),

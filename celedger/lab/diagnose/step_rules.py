@@ -78,6 +78,11 @@ def child(s: DifferenceContext, *, added: bool) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
+def constructed(s: DifferenceContext, sentence: str) -> dict[str, Any]:
+    """Describe what the module at fault is: where it is made counts before where it is called."""
+    return {"sentence": sentence, "places": s.both_codes(s.old, s.new)}
+
+
 def other_calls(s: DifferenceContext) -> dict[str, Any] | None:
     """Describe a module that both sides have and one calls in place of another, or more often."""
     c, at = s.comparison, (s.step, s.event_a.evaluation)
