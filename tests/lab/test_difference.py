@@ -25,6 +25,8 @@ from celedger.lab.diagnose.difference import Front, Growth, TraceComparison, dep
 from celedger.lab.diagnose.explain import (
     Explanation,
     Side,
+    TracedRuns,
+    _explain_crash,
     _first_process,
     _unseen,
     _values_before_crash,
@@ -32,7 +34,7 @@ from celedger.lab.diagnose.explain import (
 )
 from celedger.lab.diagnose.finding import ExplainFinding, FindingPhase
 from celedger.lab.diagnose.tensor_distance import distance, same_distribution
-from celedger.lab.diagnose.trace import Tensor, Trace, read
+from celedger.lab.diagnose.trace import Frame, Tensor, Trace, read
 from celedger.lab.views.error_by_depth import draw
 from celedger.lab.views.explain import explanation_text, explanations_json
 
@@ -551,6 +553,36 @@ def test_a_hunk_that_ran_last_before_a_crash_is_not_held_for_later(tmp_path: Pat
     before = tuple(event for event in sides[1].events if event.kind != "value")
     c = TraceComparison(sides[0], replace(sides[1], events=before))
     assert _values_before_crash(c, change) == {change.hunks[0]: Verdict.LATER}
+
+
+def test_a_crash_is_blamed_on_what_parted_the_trainings_before(tmp_path: Path) -> None:
+    """A schedule that is stepped twice ends early: the optimiser fails at a rate that is none."""
+    old, new = "y = net(x)\nstep()\nr = f()\n", "z = net(x)\nstep()\nr = g()\n"
+    change = CodeChange(hunks(old, new), ({"fit.py": old}, {"fit.py": new}))
+    sides = []
+    for side, rates in (("a", (0.1, 0.1, 0.1)), ("b", (0.1, 0.2))):
+        told = Writer(tmp_path / side)
+        told.site(0, ("/tree/fit.py", 3, "<module>"))
+        told.module("")
+        for rate in rates:
+            told.enter("", X)
+            told.leave("", X)
+            told.learn(1.0, {"weight": X}, {"weight": X * rate}, lr=rate)
+        for event in told.events:
+            event |= {"at": 0} if event["k"] == "hyper" else {}
+        sides.append(replace(told.done(), files=frozenset({"/tree/fit.py"})))
+    raised = (Frame("/tree/fit.py", 2, "<module>"),)
+    c = TraceComparison(*sides)
+    runs = TracedRuns(sides[:1], sides[1:], [0, 1], c, "no number", raised)
+    finding, blamed = _explain_crash(runs, change, Path("/tree"), exact=True)
+    assert finding.sentence == "it fails at step 2: no number"
+    (fact,) = finding.facts
+    assert fact.endswith(
+        "part before, in step 1: optimiser settings differ at step 1: lr 0.1 → 0.2"
+    )
+    assert blamed[0].hunk == change.hunks[1]
+    _, blamed = _explain_crash(runs, change, Path("/tree"), exact=False)
+    assert blamed[0].hunk == change.hunks[0]
 
 
 def test_what_each_run_makes_otherwise_says_nothing(tmp_path: Path) -> None:

@@ -221,9 +221,7 @@ def explain(runner: SideRunner, a: Side, b: Side) -> Explanation:
     notes = (f"compared is {c.a.rank}",) if c is not None and c.a.rank else ()
     whole = Explanation(runner.task.name, a, b, runner.seed, steps, "equal", notes=notes)
     if runs.crash:
-        tree = runner.bench.station.tree
-        values = _values_before_crash(c, change) if c is not None else {}
-        crash, blamed = blame(_crash(right, runs), change, tree, runs.files, values)
+        crash, blamed = _explain_crash(runs, change, runner.bench.station.tree, exact=exact)
         steps = min((trace.steps for trace in right), default=0)
         return replace(whole, verdict="difference", finding=crash, blamed=blamed, steps=steps)
     if c is None:
@@ -464,6 +462,25 @@ def _crash(traces: Sequence[Trace], runs: TracedRuns) -> ExplainFinding:
         FindingPhase.CRASH, step, path, kind, "", "crash", f"it fails at step {step}: {runs.crash}",
         places=places, sureness=Sureness.SURE,
     )  # fmt: skip
+
+
+def _explain_crash(
+    runs: TracedRuns, change: CodeChange, tree: Path, *, exact: bool
+) -> tuple[ExplainFinding, tuple[Blamed, ...]]:
+    """Blame the lines that raise; where no hunk has them, what parted the trainings before."""
+    c = runs.comparison
+    values = _values_before_crash(c, change) if c is not None else {}
+    crash, blamed = blame(_crash(runs.right, runs), change, tree, runs.files, values)
+    front = c.front() if c is not None and exact else None
+    if c is None or front is None or front.pair.step >= crash.step:
+        return crash, blamed
+    earlier = judge(c, front)
+    _, causes = blame(earlier, change, tree, runs.files, hunk_values(c, front, change))
+    rounding = earlier.distance is not None and earlier.distance.rounding
+    if rounding or not causes or causes[0].closeness > 1 or (blamed and not blamed[0].closeness):
+        return crash, blamed
+    fact = f"the trainings part before, in step {front.pair.step}: {earlier.sentence}"
+    return replace(crash, facts=[*crash.facts, fact]), causes
 
 
 def _values_before_crash(c: TraceComparison, change: CodeChange) -> dict[Hunk, Verdict]:
