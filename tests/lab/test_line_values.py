@@ -272,6 +272,17 @@ def test_an_address_is_no_value(monkeypatch: pytest.MonkeyPatch) -> None:
     assert a["1:n"]["v"] == b["1:n"]["v"]
 
 
+@pytest.mark.parametrize("made", ["random.Random(0)", "torch.Generator().manual_seed(0)"])
+def test_a_generator_is_a_value_by_its_state(made: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    old = f"import random, torch\ndef f():\n    g = {made}\n    k = 1\n    h = {made}\n"
+    old += "    return g, h, k\n"
+    other = (f"g = {made}", f"g = {made.replace('0', '1')}")
+    a, b = values(old, edited(old, other, ("h =", "h: object =")), "f()", monkeypatch)
+    assert a["0:g"]["v"] != b["0:g"]["v"]
+    assert (a["1:h"]["u"], a["1:h"]["v"]) == (0, b["1:h"]["v"])
+
+
 def test_a_value_that_cannot_be_read_ends_no_recording() -> None:
     class Broken:
         @property

@@ -23,6 +23,7 @@ import importlib.machinery
 import itertools
 import json
 import os
+import random
 import runpy
 import sys
 import threading
@@ -286,8 +287,8 @@ class _Place:
         if isinstance(value, (type, BuiltinFunctionType, ModuleType)):
             name = f"{getattr(value, '__module__', '')}.{getattr(value, '__name__', '')}"
             return self._feed("name", name.encode())
-        if (state := getattr(value, "bit_generator", None)) is not None:  # of NumPy
-            return self._feed("state", repr(state.state).encode())
+        if (state := _random_state(value)) is not None:
+            return self._feed("state", state)
         return self._object(value, depth)
 
     def _object(self, value: Any, depth: int) -> str:
@@ -304,6 +305,16 @@ class _Place:
     def _opaque(self, seen: str = "") -> str:
         self.flags |= _OPAQUE
         return self._feed("", seen.encode())
+
+
+def _random_state(value: Any) -> bytes | None:
+    """Return the state of a generator of random numbers; None of anything else."""
+    if isinstance(value, random.Random):
+        return repr(value.getstate()).encode()
+    if hasattr(value, "get_state") and type(value).__module__.partition(".")[0] == "torch":
+        return bytes(value.get_state().numpy())
+    numpy_state = getattr(value, "bit_generator", None)
+    return None if numpy_state is None else repr(numpy_state.state).encode()
 
 
 def _is_container(value: Any) -> bool:
