@@ -85,6 +85,8 @@ CASES = {
     "buffer": (("torch.stack([x, y], dim=-1)", "torch.stack([y, x], dim=-1)"),
                ("h = torch.relu(h)", "h = h.relu()")),
     "shared": (("corners.clone())", "corners)"), ("h = torch.relu(h)", "h = h.relu()")),
+    "average": (("self.average.lerp_(self.average + 1, 0.1)", "self.average = self.average + 0.2"),
+                ("net = Net()\n", "net: nn.Module = Net()\n")),
     "array": (("size=(64, 4))\n", "size=(64, 4)) + 1\n"), ("h = torch.relu(h)", "h = h.relu()")),
     "frozen": (('name != "body.bias"', 'name != "body.weight"'),
                ("h = torch.relu(h)", "h = h.relu()")),
@@ -99,6 +101,7 @@ CASES = {
 SENTENCES = {
     "validation": "of an evaluation differs",
     "frozen": "body.weight",
+    "average": "`average` differs after equal forward passes",
     "shared": "`average` is now in the memory of `grid`",
 }
 CLOSURE = (

@@ -306,7 +306,11 @@ def _changed_by(node: ast.stmt) -> Iterator[str]:
     """Yield the variables that a call which stands alone may change."""
     if (call := _lone_call(node)) is not None:
         holders = ast.walk(call.func.value) if isinstance(call.func, ast.Attribute) else ()
-        yield from (one.id for one in (*holders, *call.args) if isinstance(one, ast.Name))
+        for one in (*holders, *call.args):
+            if isinstance(one, ast.Name):
+                yield one.id
+            elif isinstance(one, ast.Attribute) and isinstance(one.value, ast.Name):
+                yield f"{one.value.id}.{one.attr}"
 
 
 def _own(node: ast.AST) -> list[ast.AST]:
