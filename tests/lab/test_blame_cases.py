@@ -502,6 +502,14 @@ def test_a_call_that_is_written_otherwise_is_not_named(server: TrainingServer) -
     assert finding is not None
     assert finding.sentence.endswith("`neg(_)` is new")
     assert "(-self" in blamed[0].hunk.lines[-1]
+    last = "    losses.mean().backward()\n"
+    plain = edited(NET, (last, "    torch.relu(losses).unsqueeze(0).mean(0).sum().backward()\n"))
+    spelt = ("torch.relu(losses).unsqueeze(0)", "F.relu(losses).unsqueeze(dim=0)")
+    changed = edited(plain, ("kept.mean() + weight", "kept.mean() - weight"), spelt)
+    finding, _, _ = server.explain(plain, changed)
+    assert finding is not None
+    assert finding.sentence == "the loss computes something else: `sub(_, _)` where `add(_, _)` was"
+    assert finding.facts == ["no longer called: add(_, _)", "newly called: sub(_, _)"]
 
 
 def test_scaled_gradients_of_one_of_two_optimisers_are_named(server: TrainingServer) -> None:

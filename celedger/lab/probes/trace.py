@@ -270,7 +270,7 @@ class TraceProbe(observe.Probe):
         path, site = self._makers.get(number if node is None else node._sequence_nr(), (None, -1))
         self.write(
             "replayed", o=name, p=path, b=node is not None, w=site,
-            l=describe.literals(args, kwargs),
+            l=describe.literals(name, args, kwargs),
             x=self._tensors(results),
         )  # fmt: skip
 
@@ -286,7 +286,7 @@ class TraceProbe(observe.Probe):
         given = self._tensors(arguments, sampled=False)
         inputs = [old or one.get("h") for old, one in zip(before, given)]  # noqa: B905 (3.8)
         outputs = self._tensors(result, sampled=False)
-        literals = describe.literals(args, kwargs)
+        literals = describe.literals(name, args, kwargs)
         if not arguments and describe.is_made_of_data(name, args):
             literals[0], inputs = "_", [f"data {one.get('h')}" for one in outputs]
         drawn = self._drawn() if kind == "call" else {}
