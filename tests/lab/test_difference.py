@@ -602,6 +602,23 @@ def test_what_each_run_makes_otherwise_says_nothing(tmp_path: Path) -> None:
     assert hunk_values(c, front, change, unsteady_values(runs[0], runs[2])) == {}
 
 
+def test_a_line_in_another_block_is_first_where_it_runs_less_often(tmp_path: Path) -> None:
+    """`done += 1` after its loop instead of within it."""
+    old = "for x in y:\n    step()\n    n += 1\nfor x in z:\n    k = f()\n"
+    new = "for x in y:\n    step()\nn += 1\nfor x in z:\n    k = g()\n"
+    change = CodeChange(hunks(old, new), ({"fit.py": old}, {"fit.py": new}))
+    for times, verdicts in ((1, {}), (2, {change.hunks[0]: Verdict.FIRST})):
+        sides = []
+        for side, count in (("a", times), ("b", 1)):
+            told = Writer(tmp_path / f"{side}{times}")
+            told.module("")
+            told.add("value", h=0, q="n", m=count, v="1", d="1", u=1, s="number")
+            told.enter("", X)
+            sides.append(told.done())
+        c = TraceComparison(*sides)
+        assert hunk_values(c, Front(c.pairs[0], "enter", ()), change) == verdicts
+
+
 def test_another_value_counts_beside_one_that_only_shares_memory(tmp_path: Path) -> None:
     old, new = "x = f(w)\ny = 1\n", "x = g(w)\ny = 2\n"
     change = CodeChange(hunks(old, new), ({"fit.py": old}, {"fit.py": new}))

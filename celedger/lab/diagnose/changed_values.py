@@ -98,7 +98,9 @@ def hunk_values(
             _is_running(trace, at, values.get(number, {}), after.get(number))
             for (trace, at), (values, after) in zip(ends, sides, strict=True)
         )
-        if running and not partings:
+        # In another block it runs more or less often.
+        moved = change.reindents(hunk) and len({*map(_runs, before)}) > 1
+        if (running or moved) and not partings:
             partings.append((len(c.b.events), False))
         if (
             leaving[0]
@@ -124,6 +126,14 @@ def hunk_values(
 
 def _order(events: Sequence[Event]) -> int:
     return events[0].order
+
+
+def _runs(values: _Values) -> int:
+    """Return how often a hunk has made its values."""
+    made = (
+        event.raw["m"] for what, events in values.items() if what[0] != _INPUT for event in events
+    )
+    return max(made, default=0)
 
 
 def _is_moved(made: Event, others: Mapping[int, _Values]) -> bool:

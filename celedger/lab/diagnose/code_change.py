@@ -232,6 +232,11 @@ class CodeChange:
             )
         )
 
+    def reindents(self, hunk: Hunk) -> bool:
+        """Return True if a hunk only moves its lines into another block."""
+        old, new = ([x[1:].strip() for x in hunk.lines if x[0] == sign] for sign in "-+")
+        return old == new
+
     @cached_property
     def _names(self) -> tuple[Counter[str], Counter[str]]:
         """Return how often each name stands on either side."""
