@@ -516,6 +516,27 @@ def test_an_evaluation_counts_where_a_script_reports_nothing(tmp_path: Path) -> 
     assert found(*equal) is None  # what is reported of it agrees
 
 
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_of_an_evaluation_that_goes_on_unseen_the_last_calls_tell_nothing(
+    goes_on: bool, tmp_path: Path
+) -> None:
+    """In another order, others are among the first calls that are seen."""
+    sides = []
+    for name, calls, value in (("a", ("exp", "sub"), 1.0), ("b", ("sub",), 2.0)):
+        w = Writer(tmp_path / name)
+        w.module("", "net.Net")
+        w.learn(1.0, {"weight": X}, {"weight": X})
+        w.enter("", X, e=1)
+        w.leave("", X, e=1)
+        for call in calls:
+            w.call(call, None, X * value + len(call), e=1)
+        if goes_on:
+            w.add("unseen", e=1)
+        w.add("report", e=0, v={"acc": value})
+        sides.append(w.done())
+    assert ("`exp(_)` is gone" in found(*sides).sentence) is not goes_on
+
+
 def test_weights_first_used_later_are_no_initialisation(tmp_path: Path) -> None:
     sides = []
     for name, decay in (("a", "0.9"), ("b", "0.1")):

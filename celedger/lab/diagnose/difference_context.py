@@ -62,9 +62,12 @@ class DifferenceContext:
             self.old = c.a.modules.get(self.owner)
             self.new = c.b.modules.get(c.paths_in_b.get(self.owner, "no module"))
         self.calls = self._calls(c.a), self._calls(c.b)
-        counts = [Counter(event.call for event in self._scope(trace)) for trace in (c.a, c.b)]
+        told, seen = (
+            [Counter(event.call for event in calls(trace)) for trace in (c.a, c.b)]
+            for calls in (self._whole_scope, self._scope)
+        )
         # The calls that one side makes more often, wherever in the pass: no other is gone or new.
-        self.extra = counts[0] - counts[1], counts[1] - counts[0]
+        self.extra = told[0] - seen[1], told[1] - seen[0]
         self.gone, self.fresh = (
             [event for event in side if extra[event.call]]
             for side, extra in zip(_only_on_one_side(*self.calls), self.extra, strict=True)
@@ -167,6 +170,18 @@ class DifferenceContext:
             number = 0 if trace is self.comparison.a else 1
             return self.comparison.calls(self.owner, self._owner_number, self.event_a)[number]
         return self._data_calls(trace) if self.part == "data" else []
+
+    def _whole_scope(self, trace: Trace) -> list[Event]:
+        """Return the same without the last calls that are seen of an evaluation which goes on:
+        what one side makes among them the other may make later."""
+        ends: dict[int, int] = {}
+        last = 0
+        for event in trace.of("leave", "unseen") if self.part == "report" else ():
+            if event.kind == "unseen":
+                ends.setdefault(event.evaluation, last)
+            last = event.order
+        calls = self._scope(trace)
+        return [e for e in calls if e.order <= ends.get(e.evaluation, len(trace.events))]
 
     def _data_calls(self, trace: Trace) -> list[Event]:
         # What makes batches, outside of modules. The calls for step 0 were made before the trace

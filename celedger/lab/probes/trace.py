@@ -369,6 +369,8 @@ class TraceProbe(observe.Probe):
             self._evaluating, self._calls = True, 0
             self._evaluations += 1
         self._calls += 1
+        if self._looking and self._calls > _CALLS_OF_EVALUATION:
+            self.write("unseen")  # from here on
         few = self._evaluations <= int(self.options.get("evaluations", 3))
         self._looking = few and self._calls <= _CALLS_OF_EVALUATION
 
