@@ -226,6 +226,24 @@ for step in range(60):
     second.step()
 """
 )
+RETRIEVAL = (
+    START
+    + """\
+users, items = nn.Embedding(40, 8), nn.Embedding(30, 8)
+optimiser = torch.optim.Adam([*users.parameters(), *items.parameters()], lr=0.05)
+for step in range(40):
+    who = torch.randint(40, (32,))
+    drawn = torch.cat([(who % 30)[:, None], torch.randint(30, (32, 4))], 1)
+    scores = (users(who)[:, None] * items(drawn)).sum(-1)
+    loss = F.cross_entropy(scores, torch.zeros(32, dtype=torch.long))
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()
+    if step % 10 == 9:
+        with torch.no_grad():
+            (users(torch.arange(40)) @ items.weight.T).argmax(1)
+"""
+)
 
 
 def checked(server: TrainingServer, text: str) -> dict[str, tuple[str, str]]:
@@ -374,3 +392,12 @@ def test_a_loss_that_begins_below_its_floor_passes_nothing(server: TrainingServe
         text = edited(SHORT, ("F.cross_entropy(net(x), y)", loss))
         status, said = checked(server, text)["overfits one batch"]
         assert status == "n/a", said
+
+
+def test_a_place_is_no_label_and_who_comes_again_is_no_row(server: TrainingServer) -> None:
+    """Of a sampled softmax every target is 0, and a recommender is evaluated on its users."""
+    found = checked(server, RETRIEVAL)
+    assert found["labels balanced"] == (
+        "n/a", "the training computes its targets itself: they are no labels",
+    )  # fmt: skip
+    assert found["train and validation apart"][0] == "n/a"

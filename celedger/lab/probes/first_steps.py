@@ -24,7 +24,7 @@ from celedger.child.torch_steps import dense
 
 from . import observe
 from .fed_rows import FedRows
-from .losses import CHOOSERS, LossCall, leading, loss_call
+from .losses import CHOOSERS, CONSTANTS, LossCall, leading, loss_call
 from .names import IdentityMap
 from .observe import Args, Kwargs
 from .replay import InputRecorder, Replay, detached
@@ -76,6 +76,7 @@ class FirstSteps(observe.Probe):
         self.fed = FedRows()
         self._fed: tuple[list[bytes], list[Tensor]] = [], []  # in the last step
         self.known_rows: set[bytes] = set()  # evaluated after training on them
+        self.evaluates_names = False  # a whole number a row, as a user's, which has to come again
         self.broken_input = ""  # the first that is not finite
         self.same_tensor = False
         self.evaluated: dict[int, bool] = {}  # step: whether a graph was recorded
@@ -102,6 +103,7 @@ class FirstSteps(observe.Probe):
         self._calls: list[LossCall] = []  # since the last backward pass, of two steps at most
         self._older = 0  # how many of them are of the step before
         self._codes = IdentityMap()
+        self._constants = IdentityMap()  # by the step that made them
         self._dirty = IdentityMap()  # optimisers: gradients that are there at the next pass
         self._buffers: dict[str, Tensor] = {}
         self.modes.enter_context(observe.mode(TorchFunctionMode, self._ran))
@@ -119,6 +121,8 @@ class FirstSteps(observe.Probe):
             for _, tensor in tensors(result):
                 if not tensor.is_floating_point():
                     self._codes[tensor] = True
+        if name in CONSTANTS and isinstance(result, Tensor):
+            self._constants[result] = self.steps
         if self._first is not None and not self._stack and not self._backward:
             self._first.note(function, args, kwargs, result)
         call = loss_call(function, args, kwargs, result)
@@ -179,12 +183,15 @@ class FirstSteps(observe.Probe):
             return
         evaluating = self._evaluating
         rows, parts = _rows(inputs)
-        if evaluating:
-            self.known_rows |= self.trained_rows.intersection(rows)
-        else:
+        if not evaluating:
             self.trained_rows |= parts
             self.broken_input = self.broken_input or self._broken(inputs)
-        self.rows[evaluating] |= set(rows)
+            self.rows[False] |= set(rows)
+        elif all(t.dim() == 1 and not t.is_floating_point() for t in inputs):
+            self.evaluates_names = True
+        else:
+            self.known_rows |= self.trained_rows.intersection(rows)
+            self.rows[True] |= set(rows)
         if not evaluating and self._batch_step != self.steps:
             self._batch_step = self.steps
             self._inputs = [address(tensor) for tensor in inputs]
@@ -256,14 +263,15 @@ class FirstSteps(observe.Probe):
         labels, target = call.labels, call.target
         if not target.numel():  # all ignored
             return
-        if self._codes.get(call.arguments["target"]):
+        given = call.arguments["target"]
+        if self._codes.get(given) or self._constants.get(given) == self.steps:
             self.codes += 1
             return
         keys, inputs = self._fed
         # A model that computes its loss itself is given the labels too.
-        given = [t for t in inputs if address(t) != address(call.arguments["target"])]
+        others = [t for t in inputs if address(t) != address(given)]
         ignored = None if labels.is_floating_point() else call.arguments.get("ignore_index", -100)
-        self.fed.label(self.steps, keys, given, labels, ignored)
+        self.fed.label(self.steps, keys, others, labels, ignored)
         if not target.is_floating_point():
             classes = max(call.classes, int(target.max()) + 1)
             counts = torch.bincount(target.flatten().cpu(), minlength=classes)

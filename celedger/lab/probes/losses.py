@@ -22,6 +22,9 @@ ONE = 1e-3  # how far the sum of probabilities may be from it; of coarse types t
 # Operators that turn numbers into classes: an index from one of them is a code, not a label.
 CHOOSERS = {"argmax", "argmin", "topk", "sort", "argsort", "multinomial", "searchsorted",
             "bucketize"}  # fmt: skip
+# Functions whose result, given to a loss as it is, says where the true output stands: first of all.
+CONSTANTS = {"zeros", "zeros_like", "new_zeros", "ones", "ones_like", "new_ones", "full",
+             "full_like", "new_full", "arange"}  # fmt: skip
 
 
 @dataclass

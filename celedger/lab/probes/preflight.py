@@ -461,6 +461,8 @@ def _not_evaluated(probe: FirstSteps) -> str:
 
 def _no_validation(probe: FirstSteps) -> str:
     """Return why validation rows cannot be judged; empty if they can."""
+    if probe.evaluates_names and not probe.rows[True]:
+        return "a validation row is one whole number: what it names comes in training, too"
     parts = "" if probe.rows[True] else "of the model only a part was evaluated"
     return _not_evaluated(probe) or parts
 
