@@ -101,7 +101,7 @@ CASES = {
 SENTENCES = {
     "validation": "of an evaluation differs",
     "frozen": "body.weight",
-    "average": "`average` differs after equal forward passes",
+    "average": "buffers differ after equal forward passes: `average`",
     "shared": "`average` is now in the memory of `grid`",
 }
 CLOSURE = (

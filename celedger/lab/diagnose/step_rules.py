@@ -486,16 +486,12 @@ def buffer(s: DifferenceContext, *, by_settings: bool) -> dict[str, Any] | None:
     path, old, new, changes = _owner_settings(s)
     if bool(changes) is not by_settings:
         return None
-    names = changed_names(s)
-    several = "," in names or " and " in names
-    sentence = f"{'buffers' if several else 'buffer'} {names} {'differ' if several else 'differs'}"
-    sentence += " after equal forward passes"
-    sentence += f": settings changed: {became(changes)}" if changes else ""
+    sentence = f"buffers differ after equal forward passes: {changed_names(s)}"
+    sentence += f"; settings changed: {became(changes)}" if changes else ""
     places = s.both_codes(old, new)
-    passes = [place for place in places if place.what == "forward"]  # what writes it in between
-    return {
-        "sentence": sentence, "module": path, "places": places if changes else passes or places,
-    }  # fmt: skip
+    if not changes:  # what writes them is in between
+        places = [place for place in places if place.what == "forward"] or places
+    return {"sentence": sentence, "module": path, "places": places}
 
 
 def changed_names(s: DifferenceContext) -> str:

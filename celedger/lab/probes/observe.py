@@ -9,8 +9,8 @@ import itertools
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +123,13 @@ def guarded(call: Callable[..., object], *args: Any, **kwargs: Any) -> None:
             _observer.failed(error)
         finally:
             _observer.busy = outer
+
+
+def numbers(values: Mapping[str, object]) -> Iterator[tuple[str, float]]:
+    """Yield those of reported values that are numbers."""
+    for name, value in values.items():
+        with suppress(TypeError, ValueError, RuntimeError):
+            yield name, float(value)  # type: ignore[arg-type]
 
 
 def choose_repeatable() -> None:

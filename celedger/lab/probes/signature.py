@@ -185,12 +185,7 @@ class SignatureProbe(observe.Probe):
             os._exit(0)  # the rest of the training is not needed
 
     def reported(self, epoch: int | None, values: Mapping[str, object]) -> None:
-        numbers = {}
-        for name, value in values.items():
-            try:
-                numbers[name] = repr(float(value))  # type: ignore[arg-type]
-            except (TypeError, ValueError, RuntimeError):
-                continue
+        numbers = {name: repr(value) for name, value in observe.numbers(values)}
         self.write("report", e=epoch, v=numbers)
 
     # --- what it costs

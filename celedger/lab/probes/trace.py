@@ -482,12 +482,7 @@ class TraceProbe(observe.Probe):
         )  # fmt: skip
 
     def reported(self, epoch: int | None, values: Mapping[str, object]) -> None:
-        numbers = {}
-        for name, value in values.items():
-            try:
-                numbers[name] = describe.simple(float(value))  # type: ignore[arg-type]
-            except (TypeError, ValueError, RuntimeError):
-                continue
+        numbers = {name: describe.simple(value) for name, value in observe.numbers(values)}
         self._evaluating = self._looking = False
         self.write("report", e=epoch, v=numbers)
 
