@@ -254,6 +254,22 @@ def test_inputs_made_of_equal_rows_are_no_other_rows(tmp_path: Path) -> None:
     assert found(*sides).sentence == "the input differs in 100 % of its elements"
 
 
+def test_a_generator_that_draws_other_numbers_is_told_by_its_call(tmp_path: Path) -> None:
+    draw, sides = np.random.default_rng(0), []
+    for name in "ab":
+        w = Writer(tmp_path / name)
+        w.module("", "net.Net")
+        for _ in range(2):
+            noise = draw.uniform(size=6)
+            w.call("rand", None, noise, "6, generator=Generator")
+            w.call("add", None, X + noise, "_, _", i=["x", "noise"])
+            w.enter("", X + noise)
+            w.leave("", X + noise)
+            w.learn(float(noise.sum()), {"weight": noise}, {"weight": X - noise})
+        sides.append(w.done())
+    assert found(*sides).sentence.endswith("; `rand(6, generator=Generator)` draws other numbers")
+
+
 def test_weights_drawn_anew_are_told_from_wrong_weights(make: Any) -> None:
     draw = np.random.default_rng(0)
     one, other = draw.normal(0, 0.02, 6), draw.normal(0, 0.02, 6)

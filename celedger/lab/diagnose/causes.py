@@ -128,7 +128,8 @@ CAUSES = (
     Cause("axes", "data", SURE, lambda s: (axes := start.moved_axes(s)) and f"{s.input} {axes}"),
     Cause("scale", "data", SURE, start.scaled_input),
     Cause("data", "data", LIKELY, lambda s: f"{s.input} differs in "
-        f"{share(s.far.share if s.far else 0.0)} of its elements{s.more}"),
+        f"{share(s.far.share if s.far else 0.0)} of its elements"
+        f"{start.other_numbers(s) or s.more}"),
 
     Cause("mode", "forward", SURE, step.other_mode),
     Cause("inputs", "forward", SURE, step.other_inputs),

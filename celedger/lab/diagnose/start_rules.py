@@ -204,6 +204,14 @@ def other_rows(s: DifferenceContext) -> str | None:
     return f"other rows are drawn: {share(shared)} of them are the same{s.more}"
 
 
+def other_numbers(s: DifferenceContext) -> str:
+    """Return the end of a sentence on a call of both sides that draws other numbers: it is given no
+    tensor, and returns another; empty if there is none."""
+    x, y = s.first_calls
+    draws = x is not None and y is not None and x.call == y.call and not any(x.raw["i"])
+    return f"; `{s.call}` draws other numbers" if draws else ""
+
+
 def _drew_before(s: DifferenceContext) -> bool:
     """Return True if the generators' states already differed when the step began."""
     traces = (s.comparison.a, s.comparison.b)
