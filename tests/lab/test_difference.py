@@ -359,12 +359,14 @@ def test_a_loss_without_modules_is_explained_by_its_calls(tmp_path: Path) -> Non
     for name, factor in (("a", 2), ("b", 3)):
         writer = Writer(tmp_path / name)
         writer.call("mul", None, X * factor, f"_, {factor}")
+        writer.call("mul", None, X * factor**2, f"_, {factor}")
         weights = {"parameter 0.0": X * factor}
         writer.learn(float(factor), weights, weights)
         traces.append(writer.done())
     finding = found(*traces)
     assert (finding.phase, finding.cause, finding.sureness) == ("loss", "argument", "sure")
     assert finding.sentence == "the loss calls `mul(_, 3)` instead of `mul(_, 2)`"
+    assert finding.facts == ["no longer called: mul(_, 2)", "newly called: mul(_, 3)"]
 
 
 def test_parameters_without_a_module_are_followed_through_a_new_name(tmp_path: Path) -> None:

@@ -95,9 +95,9 @@ def _facts(s: DifferenceContext) -> list[str]:
         facts.append(
             f"autocast {s.event_a.raw.get('ac') or 'off'} → {s.event_b.raw.get('ac') or 'off'}"
         )
-    if s.part != "report":
-        facts += [f"no longer called: {event.call}" for event in s.gone[:4]]
-        facts += [f"newly called: {event.call}" for event in s.fresh[:4]]
+    for word, calls in (("no longer", s.gone), ("newly", s.fresh)) if s.part != "report" else ():
+        different = [*dict.fromkeys(event.call for event in calls)]
+        facts += [f"{word} called: {call}" for call in different[:4]]
     return facts
 
 
