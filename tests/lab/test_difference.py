@@ -599,14 +599,14 @@ def test_a_crash_is_blamed_on_what_parted_the_trainings_before(tmp_path: Path) -
     old, new = "y = net(x)\nstep()\nr = f()\n", "z = net(x)\nstep()\nr = g()\n"
     change = CodeChange(hunks(old, new), ({"fit.py": old}, {"fit.py": new}))
     sides = []
-    for side, rates in (("a", (0.1, 0.1, 0.1)), ("b", (0.1, 0.2))):
+    for side, rates in (("a", (0.1, 0.1, 0.1)), ("b", (0.1, "complex"))):
         told = Writer(tmp_path / side)
         told.site(0, ("/tree/fit.py", 3, "<module>"))
         told.module("")
         for rate in rates:
             told.enter("", X)
             told.leave("", X)
-            told.learn(1.0, {"weight": X}, {"weight": X * rate}, lr=rate)
+            told.learn(1.0, {"weight": X}, {"weight": X}, lr=rate)
         for event in told.events:
             event |= {"at": 0} if event["k"] == "hyper" else {}
         sides.append(replace(told.done(), files=frozenset({"/tree/fit.py"})))
@@ -617,7 +617,7 @@ def test_a_crash_is_blamed_on_what_parted_the_trainings_before(tmp_path: Path) -
     assert finding.sentence == "it fails at step 2: no number"
     (fact,) = finding.facts
     assert fact.endswith(
-        "part before, in step 1: optimiser settings differ at step 1: lr 0.1 → 0.2"
+        "part before, in step 1: optimiser settings differ at step 1: lr 0.1 → complex"
     )
     assert blamed[0].hunk == change.hunks[1]
     _, blamed = _explain_crash(runs, change, Path("/tree"), exact=False)

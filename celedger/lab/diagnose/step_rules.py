@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -440,9 +441,11 @@ def _rate_shift(s: DifferenceContext) -> str:
 
 def _rates(trace: Trace, number: str | None) -> list[float]:
     """Return the learning rate of the first group of an optimiser, by step."""
-    changes = {
-        e.step: float(e.raw["v"][0].get("lr", 0.0)) for e in trace.of("hyper") if e.path == number
-    }
+    changes = {}
+    for e in trace.of("hyper"):
+        if e.path == number:
+            with suppress(ValueError):  # of a rate that is no real number
+                changes[e.step] = float(e.raw["v"][0].get("lr", 0.0))
     rates = [0.0]
     for pulse in trace.pulses:
         rates.append(changes.get(pulse.step, rates[-1]))
