@@ -236,6 +236,8 @@ def test_data_in_another_order_is_told_from_other_data(make: Any) -> None:
     scaled = found(make(), make(given_=X / 16, batches=range(50, 70), out=X))
     assert (scaled.phase, scaled.cause) == ("data", "scale")
     assert "0.0625 times" in scaled.sentence
+    zeros = found(make(), make(given_=0 * X, batches=range(50, 70), out=X))
+    assert zeros.sentence == "the input is zero"
 
 
 def test_inputs_made_of_equal_rows_are_no_other_rows(tmp_path: Path) -> None:

@@ -124,7 +124,8 @@ CAUSES = (
     Cause("order", "data", SURE, start.data_order),
     Cause("data", "data", LIKELY, start.other_rows),
     Cause("scale", "data", SURE, lambda s: s.far is not None and s.far.ratio == s.far.ratio
-        and f"{s.input} is {figure(s.far.ratio)} times what it was"),
+        and f"{s.input} is "
+        + (f"{figure(s.far.ratio)} times what it was" if s.far.ratio else "zero")),
     Cause("axes", "data", SURE, lambda s: (axes := start.moved_axes(s)) and f"{s.input} {axes}"),
     Cause("scale", "data", SURE, start.scaled_input),
     Cause("data", "data", LIKELY, lambda s: f"{s.input} differs in "
