@@ -161,9 +161,9 @@ class DifferenceContext:
             calls = (e for e in trace.of("call") if e.evaluation or e.step == step)
             return [e for e in calls if e.path is None]
         if self.part in ("backward", "gradients"):
-            calls_of_step = _calls_of_step(trace, self.step)
+            of_step = (e for e in trace.of("call") if e.step == self.step and not e.evaluation)
             loop = self.part == "gradients" and self.every_gradient
-            return [e for e in calls_of_step if e.path is None] if loop else calls_of_step
+            return [e for e in of_step if e.path is None or not loop]
         if self.part == "late":  # what wrote its weights is no module
             return [e for e in trace.of("call") if e.path is None and e.step <= self.step]
         if self.part in ("forward", "loss"):
@@ -422,10 +422,6 @@ class DifferenceContext:
         if event.raw.get("f") and not event.raw["c"].startswith("torch."):
             places.append(function_place(trace, "step", event.raw["f"]))
         return places
-
-
-def _calls_of_step(trace: Trace, step: int) -> list[Event]:
-    return [e for e in trace.of("call") if e.step == step and not e.evaluation]
 
 
 def novel(a: Sequence[Event], b: Sequence[Event]) -> tuple[Event | None, Event | None]:

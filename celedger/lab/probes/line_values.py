@@ -311,7 +311,7 @@ def _random_state(value: Any) -> bytes | None:
     """Return the state of a generator of random numbers; None of anything else."""
     if isinstance(value, random.Random):
         return repr(value.getstate()).encode()
-    if hasattr(value, "get_state") and type(value).__module__.partition(".")[0] == "torch":
+    if type(value).__module__ == "torch._C" and hasattr(value, "get_state"):
         return bytes(value.get_state().numpy())
     numpy_state = getattr(value, "bit_generator", None)
     return None if numpy_state is None else repr(numpy_state.state).encode()

@@ -59,7 +59,7 @@ class PhaseProbe(observe.Probe):
         self.entered(GAP)
         # Until the next forward pass with gradients: those without are an evaluation.
         self._unhook()
-        self._hooks = observe.module_hooks(self.forward_in_gap, self._evaluated_in_gap)
+        self._hooks = observe.module_hooks(self.forward_in_gap, lambda *_: self.clock.evaluated())
         if self.clock.step >= self.options.get("steps", sys.maxsize):
             self.stop()
 
@@ -82,9 +82,6 @@ class PhaseProbe(observe.Probe):
         if self.clock.state == GAP and self.trains(module):
             self._unhook()
             self.enter(FORWARD)
-
-    def _evaluated_in_gap(self, *_: Any) -> None:
-        self.clock.evaluated()
 
     def _unhook(self) -> None:
         for hook in self._hooks:
