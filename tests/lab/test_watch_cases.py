@@ -176,6 +176,17 @@ def test_heads_ends_of_branches_and_loaded_weights_are_no_false_start(
     assert [one.watchpoint.name for one in watched(server, PPO)] == []
 
 
+def test_hidden_units_of_one_constant_are_told_though_their_biases_part_them(
+    server: TrainingServer,
+) -> None:
+    constant = DIVERGED.replace("lr=30.0, momentum=0.9", "lr=0.01")
+    made = "optimiser = "
+    constant = constant.replace(made, f"nn.init.constant_(net[2].weight, 0.1)\n{made}")
+    (found,) = watched(server, constant)
+    assert (found.watchpoint.name, found.first.module) == ("weight-symmetric", "2")
+    assert watched(server, constant.replace("net[2].weight, 0.1", "net[3].weight, 0.1")) == []
+
+
 def test_a_number_among_the_parameters_has_no_units(server: TrainingServer) -> None:
     """A temperature, as CLIP's, ended the verb with an IndexError."""
     (training,) = read(server.train(TWO_OPTIMISERS, "watch"))

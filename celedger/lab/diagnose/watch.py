@@ -215,7 +215,7 @@ WATCHPOINTS = (
     # MindInsight requires 100 % zeros; heads and residual branches start at zero on purpose, and
     # partly.
     Watchpoint(
-        "weight-symmetric", 0.0, "largest difference between units, after 3 steps",
+        "weight-symmetric", 0.0, "largest difference between units that began constant",
         "draw the first weights at random: units that begin alike stay alike",
         watch_rules.alike, below=True,
     ),

@@ -262,9 +262,14 @@ def _passed_on(training: Watched, about: Parameter) -> bool:
 
 
 def alike(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
-    """Yield matrices that started constant and whose units are equal after `IN_A_ROW` real steps:
-    nothing will separate them. (The last matrix of a residual branch, or a head, is not one of
-    them.)"""
+    """Yield matrices that started constant. Those of zeros only if their units are equal after
+    `IN_A_ROW` real steps, so that nothing will separate them: the last matrix of a residual branch,
+    or a head, is not one of them. All units of another see one sum of their inputs."""
+    for about in training.parameters.values():
+        constant = about.trained and about.fan_in > 1 and about.low == about.high != 0
+        if constant and not about.met and beyond(0.0) and _passed_on(training, about):
+            note = f"it begins as {about.low:.3g} everywhere: {about.shape[0]} units see one sum"
+            yield TensorPlace(0, *training.place_of(about.name), 0.0, note)
     steps = [step for step in training.steps if not step.skipped and step.number >= IN_A_ROW]
     for step in steps[:1]:
         for name, gap in step.alike.items():
