@@ -653,7 +653,9 @@ def test_a_line_in_another_block_is_first_where_it_runs_less_often(tmp_path: Pat
         for side, count in (("a", times), ("b", 1)):
             told = Writer(tmp_path / f"{side}{times}")
             told.module("")
-            told.add("value", h=0, q="n", m=count, v="1", d="1", u=1, s="number")
+            seen = {"m": 1, "v": f"{count}", "d": f"{count}", "u": 1, "s": "number"}
+            told.add("value", h=0, q="<n", **seen)
+            told.add("value", h=0, q="n", **{**seen, "m": count})
             told.enter("", X)
             sides.append(told.done())
         c = TraceComparison(*sides)

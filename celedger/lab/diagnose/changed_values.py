@@ -98,8 +98,9 @@ def hunk_values(
             _is_running(trace, at, values.get(number, {}), after.get(number))
             for (trace, at), (values, after) in zip(ends, sides, strict=True)
         )
-        # In another block it runs more or less often.
+        # In another block it runs more or less often, and is given other values by that alone.
         moved = change.reindents(hunk) and len({*map(_runs, before)}) > 1
+        given = None if moved else given
         if (running or moved) and not partings:
             partings.append((len(c.b.events), False))
         if (
