@@ -324,6 +324,8 @@ def effect_text(report: Report, unit: str) -> str:
     interval = [relative(end, report.level) for end in ends]
     if not all(interval):  # both in the metric's unit, where one has no multiple
         interval = [change(end, unit=unit, scale_of=report.level + end) for end in ends]
+    if set(interval) == {effect}:  # too narrow for these digits
+        return f"{text} ({effect})"
     return f"{text} ({effect}; 95 %: {' … '.join(interval)})"
 
 
@@ -337,16 +339,13 @@ def shares_of(report: Report) -> list[str]:
             low, high = sorted((abs(other.low / whole), abs(other.high / whole)))
             chance = sure(other.probability)
             lines.append(
-                f"  against     {ends} moves {100 * low:.0f} to {whole_percent(high)} of it back "
-                f"({chance} sure)"
+                f"  against     {ends} moves {_range(low, high)} of it back ({chance} sure)"
             )
             continue
         low, high = sorted(np.clip([other.low / whole, other.high / whole], 0.0, 1.0))
         if other.probability >= report.confidence:
             rest += low, high
-            lines.append(
-                f"  also        {100 * low:.0f} to {whole_percent(high)} of it lies in {ends}"
-            )
+            lines.append(f"  also        {_range(low, high)} of it lies in {ends}")
         else:  # at most what the named commit surely leaves
             own = np.clip([report.low / whole, report.high / whole], 0.0, 1.0)
             high = min(high, 1 - float(own.min())) if np.isfinite(own).all() else high
@@ -357,8 +356,14 @@ def shares_of(report: Report) -> list[str]:
                 )
     if rest.any():
         low, high = np.clip(1 - rest[::-1], 0.0, 1.0)
-        lines.insert(0, f"  explains    {100 * low:.0f} to {whole_percent(high)} of the difference")
+        lines.insert(0, f"  explains    {_range(low, high)} of the difference")
     return lines
+
+
+def _range(low: float, high: float) -> str:
+    """Return `45 to 55 %` of two shares, `1 %` where both round to that."""
+    first, last = whole_percent(low), whole_percent(high)
+    return last if first == last else f"{first.removesuffix(' %')} to {last}"
 
 
 def _than(report: Report) -> str:

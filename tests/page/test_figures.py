@@ -603,6 +603,8 @@ def test_an_interval_has_one_scale(make_commits: Commits) -> None:
     assert effect_text(searched(made, 7, level=1.0, effect=0.1, low=0.05, high=0.2), "").endswith(
         "(+10.0 %; 95 %: +5.0 % … +20.0 %)"
     )
+    exact = searched(made, 7, level=1.0, effect=0.1, low=0.1, high=0.1)
+    assert effect_text(exact, "").endswith("(+10.0 %)")  # and not "+10.0 % … +10.0 %"
 
 
 def test_another_step_has_at_most_what_the_named_commit_leaves(make_commits: Commits) -> None:
@@ -611,3 +613,6 @@ def test_another_step_has_at_most_what_the_named_commit_leaves(make_commits: Com
     text = "\n".join(shares_of(searched(made, 7, others=(other,))))
     assert "perhaps     up to 20 % of the difference lies in" in text  # named: 0.04 at least
     assert not shares_of(searched(made, 7, others=(other,), low=0.05))
+    back = Other(made[2], made[3], -0.0005, 0.9, -0.01, -0.00055, -0.00045)
+    (line,) = shares_of(searched(made, 7, others=(back,)))
+    assert " moves 1 % of it back" in line  # and not "1 to 1 %"
