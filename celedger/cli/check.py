@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from celedger.base.model import Commit, Task
     from celedger.judge.incident import MetricStanding, State
+    from celedger.repo import Repository
     from celedger.repo.synthetic import Synthetic
     from celedger.suite import Suite
     from celedger.views.check import CheckDocument
@@ -92,22 +93,25 @@ def check(
         if synthetic is not None and is_unchanged(synthetic):
             return Status.GOOD
         commit = synthetic.base if synthetic else repository.resolve(revision)
-        number = 0
+        number, edited = 0, ""
         if synthetic is None:
-            state, tasks, judged, complete = _measure(session, commit, task, budget)
-            standings = memory.standings_at(repository, ledger, state, commit.sha, tasks, judged)
+            state, tasks, own, complete = _measure(session, commit, task, budget)
+            edited = _edited(repository, commit, own)
+            standings = memory.standings_at(
+                repository, ledger, state, commit.sha, tasks, own.judged
+            )
         else:
             with suite_at(session, load_suite(session), commit, commit.sha) as at_base:
-                state, tasks, judged, complete = _measure(session, commit, task, budget, at_base)
+                state, tasks, own, complete = _measure(session, commit, task, budget, at_base)
             standings, number, is_whole = _beside(
-                session, synthetic, revision, state, tasks, judged, task
+                session, synthetic, revision, state, tasks, own.judged, task
             )
             commit, complete = synthetic.commit, complete and is_whole
         state = replace(state, standings=standings)
         commits = memory.commits_of(repository, state)
         upgrades = upgrade_texts(state, ledger.environments() if state.upgrades else {})
         searches = words.searches(state, ledger.bisects())
-        document = CheckDocument(commit, state, commits, number, upgrades, searches)
+        document = CheckDocument(commit, state, commits, number, upgrades, searches, edited)
         _answer(context, document, json=json, markdown=markdown)
         question = (repository, ledger, state.tip, commit.sha, tasks)
         if not (synthetic or budget == 0 or memory.is_settled(*question)):
@@ -124,9 +128,9 @@ def _measure(
     names: Sequence[str] | None,
     budget: int | None,
     suite: Suite | None = None,
-) -> tuple[State, Sequence[Task], frozenset[tuple[str, str]], bool]:
-    """Measure a commit. Return the state, the tasks, which of their metrics the suite judges, and
-    whether every trial was measured."""
+) -> tuple[State, Sequence[Task], Suite, bool]:
+    """Measure a commit. Return the state, the tasks, their suite, and whether every trial was
+    measured."""
     from celedger.base.model import Purpose
     from celedger.cli.progress import Progress
     from celedger.trial.workplace import lacking
@@ -145,7 +149,19 @@ def _measure(
     for each in state.in_force:
         if not each.is_measured and each.main.suite == bench.suite.name:
             note(f"{each.id} {each.title()} is left out: it is no longer measured")
-    return state, tasks, bench.suite.judged, complete
+    return state, tasks, bench.suite, complete
+
+
+def _edited(repository: Repository, commit: Commit, suite: Suite) -> str:
+    """Return the file of the suite, by its path in the repository, if the commit edits it."""
+    from celedger.suite.content import FILE
+
+    file = (suite.folder / FILE).resolve()
+    if not commit.parents or not file.is_relative_to(repository.root.resolve()):
+        return ""
+    path = file.relative_to(repository.root.resolve()).as_posix()
+    before, after = (repository.matching(sha, [path]) for sha in (commit.parents[0], commit.sha))
+    return path if before and before != after else ""
 
 
 def _beside(

@@ -55,6 +55,7 @@ class CheckDocument(Document):
     number: int = 0
     upgrades: Sequence[tuple[str, str]] = ()  # a line, and the command that searches it
     searches: Sequence[str] = ()  # a line each: what settles a doubt, and the command
+    edited: str = ""  # the file of the suite, where the commit edits it
 
     def text(self, width: int = 100) -> str:
         """Return the worst first, one row a task × metric; then the incidents."""
@@ -65,7 +66,7 @@ class CheckDocument(Document):
         declared, telemetry = self.rows()
         if not declared and not telemetry:
             return f"{head}\nnothing was measured"
-        lines = [head]
+        lines = [head, *filter(None, [self.edits()])]
         new = [s for s, _ in (*declared, *telemetry) if s.standing is Standing.FIRST]
         for title, every in (("", declared), (_TELEMETRY, telemetry)):
             if rows := [row for row in every if row[0].standing is not Standing.FIRST]:
@@ -99,9 +100,16 @@ class CheckDocument(Document):
         return {
             "commit": self.commit.sha,
             **({"try": self.number, "against": self.commit.parents[0]} if self.number else {}),
+            "edited": self.edited or None,
             "standings": [asdict(standing) for standing in self.state.standings],
             **state_json(self.state),
         }
+
+    def edits(self) -> str:
+        """Return that the commit edits what it is judged by; "" if it does not."""
+        return (
+            f"this commit edits {plain(self.edited)}, by which it is judged" if self.edited else ""
+        )
 
     def incidents(self) -> list[Incident]:
         """Return the incidents that made this commit worse."""
@@ -191,7 +199,8 @@ def markdown(document: CheckDocument) -> str:
     commit = document.commit
     lines = [
         f"### celedger: {head}", "",
-        f"`{short(commit.sha)}` {_escaped(plain(commit.subject))}", "", *_table(declared),
+        f"`{short(commit.sha)}` {_escaped(plain(commit.subject))}", "",
+        *([f"⚠️ {_escaped(document.edits())}", ""] if document.edited else []), *_table(declared),
     ]  # fmt: skip
     if telemetry:
         lines += ["<details><summary>telemetry, which never decides</summary>", ""]
@@ -220,6 +229,8 @@ def _escaped(text: str) -> str:
 
 def workflow_commands(document: CheckDocument) -> Iterator[str]:
     """Yield GitHub's workflow commands for what the suite declares, the worst first."""
+    if document.edited:
+        yield f"::warning file={_property(document.edited)}::{_data(document.edits())}"
     for standing, (task, metric, kind, size, remarks) in document.rows()[0]:
         if level := _LEVELS.get(standing.standing, "warning"):
             title = _property(f"{task} {metric}: {kind} {size}".strip())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -45,6 +46,24 @@ def test_a_workflow_gets_a_summary_and_annotations(
     assert summary.read_text() == "what was there\n" + done.out.rstrip("\n") + "\n"
     (error,) = [line for line in done.err.splitlines() if line.startswith("::")]
     assert error.startswith("::error title=fit val_loss%3A worse +3")
+
+
+def test_a_commit_that_edits_what_it_is_judged_by_says_so(project: ScriptedProject) -> None:
+    """A pull request that took 60 % longer was green, without a word: it had raised the floor."""
+    suite = next(project.root.glob("suites/*/suite.toml"))
+    text, path = suite.read_text(), suite.relative_to(project.root).as_posix()
+    git(project.root, "add", "--force", path)
+    project.commit("add the suite")
+    assert "by which it is judged" not in project.run("check").out
+    project.commit("edit the suite", {path: f"{text}\n# edited\n"})
+    words = f"this commit edits {path}, by which it is judged"
+    done = project.run("check", "--markdown", env={"GITHUB_ACTIONS": "true"})
+    assert f"⚠️ {words}\n" in done.out.replace("\\", "")
+    assert f"::warning file={path}::{words}\n" in done.err
+    assert words in project.run("check").out
+    assert json.loads(project.run("check", "--json").out)["edited"] == path
+    project.commit("another", {"README.md": "x"})
+    assert "by which it is judged" not in project.run("check").out
 
 
 def test_outside_of_a_workflow_nothing_is_added(project: ScriptedProject) -> None:
