@@ -385,10 +385,8 @@ def _record_act(
 
     from celedger.base.model import BaselineAct, BaselineRecord
     from celedger.ledger import ulid
-    from celedger.service import hooks
 
     now = time.time()
-    hooks.take_line(session.repository)  # the next merge would tell what was true before this act
     session.ledger.record_commits([session.repository.commit(commit)])
     record = BaselineRecord(
         ulid.new(now, SystemRandom()),

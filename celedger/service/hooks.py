@@ -196,7 +196,7 @@ def _read(path: Path) -> str | None:
 
 def _explained(folder: Path) -> AbstractContextManager[None]:
     cause = f"the hooks in {folder} cannot be read or written"
-    return explained(cause, "correct the permissions there and try again")
+    return explained(cause, "correct that and try again")
 
 
 # --- the line that the next merge prints, in a small file. One that cannot be written costs a line

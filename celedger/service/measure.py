@@ -69,9 +69,13 @@ def open_bench(
 
 def record_state(session: Session, job: str, tip: str = "") -> State:
     """Bring the state of a line, HEAD's where no `tip` is named, up to date, and record what was
-    not said yet."""
+    not said yet. What an earlier worker left for the next merge to print is out of date where a
+    person asks."""
     from celedger.judge import memory
+    from celedger.service import hooks
 
+    if session.gate.attended:
+        hooks.take_line(session.repository)
     tip = tip or memory.tip_of(session.repository)
     return memory.record(session.repository, session.ledger, tip, job=job, now=time.time())
 

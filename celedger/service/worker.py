@@ -223,9 +223,7 @@ class Worker:
         self.ledger.queue.finish(job.id, self.owner, state, time.time(), message)
         waits = "waits: " if state is JobState.WAITING else ""
         self.say(f"{job.commit[:10]}: {waits}{message}")
-        if self.attended:  # who typed it knows; what an earlier worker left is out of date
-            hooks.take_line(self.repository)
-        else:
+        if not self.attended:  # who typed it knows
             hooks.leave_line(self.repository, f"{job.commit[:10]}: {waits}{message} ({_SEE})")
         self._publish(job)
 

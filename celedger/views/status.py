@@ -156,7 +156,9 @@ class StatusDocument(Document):
             return []
         job = max(ended, key=lambda job: job.ended or 0.0)
         when = iso_time(job.ended or job.created)
-        return [f"{short(job.commit)} {job.state.value}, {when} UTC: {plain(job.message)}"]
+        # What a job that is done said is in the state, or is true no more.
+        why = f": {plain(job.message)}" if job.state is JobState.FAILED else ""
+        return [f"{short(job.commit)} {job.state.value}, {when} UTC{why}"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,6 +104,30 @@ def test_status_leads_from_a_new_repository_to_the_first_bad_commit(
 
 
 def test_a_failure_of_an_earlier_definition_does_not_judge_the_present_one(
+@with_verbs("explain")
+def test_a_diagnosis_that_follows_torch_is_not_proposed_without_it(
+    project: ScriptedProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packages = {"packages": {"numpy": "2.4.6"}}
+    monkeypatch.setattr("scripted.ENVIRONMENT", Environment("f" * 64, packages))
+    shas = project.history([1.0, 1.5])
+    project.run("run", shas[0])
+    project.run("check", "HEAD")
+    assert f"`celedger show {shas[1][:12]}` shows it" in project.run("status").out
+
+
+def test_what_a_person_asks_takes_back_the_line_of_an_earlier_job(
+    project: ScriptedProject,
+) -> None:
+    """A merge said that a loss was worse after `check` had shown that it was mended."""
+    project.history([1.0])
+    line = project.root / ".git" / "celedger" / "last-job"
+    line.parent.mkdir(exist_ok=True)
+    line.write_text("celedger: 1a2b: fit loss is worse\n")
+    project.run("check", "HEAD")
+    assert not line.exists()
+
+
     project: ScriptedProject,
 ) -> None:
     def fail(*_: object) -> NoReturn:

@@ -482,13 +482,3 @@ def test_a_worker_that_cannot_start_is_told_by_the_next_merge(project: Project) 
     assert line.startswith("celedger: an earlier merge was not measured: ")
     assert "unknown key 'notify'" in line
     assert line.count("\n") == 1
-
-
-@pytest.mark.matrix
-def test_an_act_on_what_is_worse_takes_back_the_line_that_told_it(project: Project) -> None:
-    project.history([1.0])
-    project.run("run", "HEAD")
-    line = project.root / ".git" / "celedger" / "last-job"
-    line.write_text("celedger: 1a2b: fit loss is worse\n")
-    assert project.run("baseline", "pin", "HEAD", "--why", "wanted").status == 0
-    assert not line.exists()
