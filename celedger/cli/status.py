@@ -211,7 +211,8 @@ def _next(session: Session, state: State, tasks: Sequence[Task]) -> str:
             if incident.inseparable:
                 tells = "lists its commits, which cannot be told apart"
             if incident.is_named:
-                tells = f"says why; {accept} where it is wanted"
+                tells = "shows it" if typed.startswith("celedger show ") else "says why"
+                tells += f"; {accept} where it is wanted"
             return f"`{typed}` {tells}"
     head = session.repository.resolve("HEAD").sha
     if not session.ledger.trials(commit=head) and not any(

@@ -97,6 +97,7 @@ class Incident:
         also: Its other names, which another ledger gave it; it answers to all.
         work: The counts of a step that rose by the same cause, as signatures show them.
         is_explained: True if a diagnosis of the named commit says why.
+        has_torch: False where no environment of the ledger has the torch that diagnoses follow.
         inseparable: True if a bisect ended with these commits: what lies between cannot be tested.
     """
 
@@ -121,6 +122,7 @@ class Incident:
     also: tuple[str, ...] = ()
     work: tuple[IncidentMetric, ...] = ()
     is_explained: bool = False
+    has_torch: bool = True
     inseparable: bool = False
     mend_seen_at: str = ""
     mended_by: tuple[str, ...] = ()
@@ -222,7 +224,7 @@ class Incident:
         if not self.parent:
             return ""
         verb, *words = self.diagnosis(self.main.task)
-        if verb not in plugins.installed(plugins.VERBS):
+        if not self.has_torch or verb not in plugins.installed(plugins.VERBS):
             return command("show", self.likeliest[:TYPED]).strip("`")
         ends = f"{self.parent[:TYPED]}..{self.likeliest[:TYPED]}"
         return command(verb, ends, self.main.task, *words, suite=self.main.suite).strip("`")

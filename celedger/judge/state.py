@@ -96,12 +96,14 @@ def _incidents(
     parts += [_of_rises(derivation, each) for each in _by_cause(rises)]
     incidents, sizes = list[Incident](), StepSizes()
     names = {part.id for part in parts} - {""}
+    packages = [e.details.get("packages") for e in derivation.ledger.environments().values()]
+    has_torch = any(not isinstance(own, Mapping) or "torch" in own for own in packages)
     for part in parts:
         incident = _named(derivation, part, names)
         if incident.in_force and incident.is_named:
             findings = derivation.ledger.findings(incident.likeliest)
             explained = explanation(incident, findings) is not None
-            incident = replace(incident, is_explained=explained)
+            incident = replace(incident, is_explained=explained, has_torch=has_torch)
         names.add(incident.id)
         incidents.append(incident)
         sizes[incident.id] = part.sizes

@@ -22,6 +22,7 @@ import pytest
 from conftest import git, with_verbs
 from scripted import Report, ScriptedProject, descend, scripted, typed
 
+from celedger.base.model import Environment
 from celedger.cli import status
 from celedger.judge.incident import Doubt
 
