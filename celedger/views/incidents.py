@@ -105,7 +105,7 @@ def interval(metric: IncidentMetric) -> str:
     if not metric.before or not math.isfinite(metric.low) or metric.unit == PER_STEP:
         return ""
     low, high = (relative(end, metric.before) for end in (metric.low, metric.high))
-    return f"{low} … {high}" if low and high else ""
+    return f"{low} … {high}" if low and high and low != high else ""
 
 
 def levels(metric: IncidentMetric) -> str:
@@ -345,10 +345,12 @@ def at_commit(
     state: State, sha: str, suite: str, task: str, metric: str | None = None
 ) -> list[str]:
     """Return what the state says of a commit and a task, or one metric of it ("" for a failure):
-    `val_loss worse +8.1 % (5e0c91aa)`, `mends 5e0c91aa`."""
+    `val_loss worse +8.1 % (5e0c91aa)`, `mends 5e0c91aa`. The tip has what fails there still."""
     phrases = []
     for incident in state.incidents:
-        if incident.state == "withdrawn" or sha not in (incident.shown_at, incident.mend_seen_at):
+        fails_still = sha == state.tip and incident.is_failing and incident.state == "open"
+        is_shown = sha == incident.shown_at or fails_still
+        if incident.state == "withdrawn" or not (is_shown or sha == incident.mend_seen_at):
             continue
         metrics = [
             m for m in (*incident.metrics, *incident.work)
@@ -356,7 +358,7 @@ def at_commit(
         ]  # fmt: skip
         if not metrics:
             continue
-        if sha == incident.shown_at:
+        if is_shown:
             phrases.append(_caused(incident, metrics, named=metric is None))
         if sha == incident.mend_seen_at:
             verb = "partly mends" if incident.state == "partly" else "mends"

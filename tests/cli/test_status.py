@@ -104,7 +104,6 @@ def test_status_leads_from_a_new_repository_to_the_first_bad_commit(
     assert "over" not in project.run("status").out
 
 
-def test_a_failure_of_an_earlier_definition_does_not_judge_the_present_one(
 @with_verbs("explain")
 def test_a_diagnosis_that_follows_torch_is_not_proposed_without_it(
     project: ScriptedProject, monkeypatch: pytest.MonkeyPatch
@@ -129,6 +128,7 @@ def test_what_a_person_asks_takes_back_the_line_of_an_earlier_job(
     assert not line.exists()
 
 
+def test_a_failure_of_an_earlier_definition_does_not_judge_the_present_one(
     project: ScriptedProject,
 ) -> None:
     def fail(*_: object) -> NoReturn:
@@ -258,6 +258,9 @@ def test_what_a_crash_may_hide_is_looked_for_after_its_search(project: ScriptedP
     assert f"Next: `{check}` tells what got worse before it fails" in found.err
     assert follow(project) == check
     assert json.loads(project.run("status", "--json").out)["next"] != check
+    # The tip fails by it still: the named commit is not the only one that says so.
+    assert f"fails ({crash['id']})" in project.run("show", "HEAD").out
+    assert f"fails ({crash['id']})" in project.run("log").out.partition(shas[3][:8])[0]
 
 
 def test_commits_that_cannot_be_told_apart_are_the_incidents_and_are_not_searched_again(
