@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from celedger.base.model import Commit, Task
     from celedger.judge.incident import MetricStanding, State
+    from celedger.ledger import Ledger
     from celedger.repo import Repository
     from celedger.repo.synthetic import Synthetic
     from celedger.suite import Suite
@@ -78,6 +79,7 @@ def check(
 
     from celedger.judge import memory
     from celedger.judge.incident import status
+    from celedger.repo.repository import UNSHALLOW
     from celedger.service.notify import announce
     from celedger.views import incidents as words
     from celedger.views.check import CheckDocument
@@ -107,6 +109,9 @@ def check(
                 session, synthetic, revision, state, tasks, own.judged, task
             )
             commit, complete = synthetic.commit, complete and is_whole
+        if _is_cut_off(repository, ledger, standings):
+            warn(f"this clone is shallow and lacks what was measured before ({UNSHALLOW})")
+            complete = False
         state = replace(state, standings=standings)
         commits = memory.commits_of(repository, state)
         upgrades = upgrade_texts(state, ledger.environments() if state.upgrades else {})
@@ -150,6 +155,19 @@ def _measure(
         if not each.is_measured and each.main.suite == bench.suite.name:
             note(f"{each.id} {each.title()} is left out: it is no longer measured")
     return state, tasks, bench.suite, complete
+
+
+def _is_cut_off(
+    repository: Repository, ledger: Ledger, standings: Sequence[MetricStanding]
+) -> bool:
+    """Return True if a first measurement may be none: a shallow clone lacks measured commits."""
+    from celedger.judge.incident import Standing
+
+    if not repository.shallow_boundary():
+        return False
+    measured = ledger.commits_with_trials()
+    is_first = any(each.declared and each.standing is Standing.FIRST for each in standings)
+    return is_first and len(repository.known(measured)) < len(measured)
 
 
 def _edited(repository: Repository, commit: Commit, suite: Suite) -> str:

@@ -212,7 +212,8 @@ def _explained(
 def _file(repository: Repository, ledger: Ledger, asked: str, *, every: bool = False) -> Path:
     """Return the file of the cache for what is asked, a line's tip or what may be settled: its name
     is a hash of all that the answer is derived from."""
-    text = f"{VERSION} {RULES} {ledger.path.resolve()} {ledger.facts()} {asked} {every}"
+    cut = sorted(repository.shallow_boundary())  # a fetch makes the line longer
+    text = f"{VERSION} {RULES} {ledger.path.resolve()} {ledger.facts()} {asked} {every} {cut}"
     name = hashlib.sha256(os.fsencode(text)).hexdigest()[:32]
     return repository.state_dir / _STATES / f"{name}.json"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -64,6 +65,22 @@ def test_a_commit_that_edits_what_it_is_judged_by_says_so(project: ScriptedProje
     assert json.loads(project.run("check", "--json").out)["edited"] == path
     project.commit("another", {"README.md": "x"})
     assert "by which it is judged" not in project.run("check").out
+
+
+def test_a_shallow_clone_passes_no_first_measurement(
+    project: ScriptedProject, tmp_path: Path
+) -> None:
+    """As `actions/checkout` clones it by default: every commit of it was the first, and green."""
+    clone = tmp_path / "clone"
+    git(tmp_path, "clone", "--quiet", "--depth", "1", f"file://{project.root}", str(clone))
+    shutil.copytree(project.root / "suites", clone / "suites")
+    shallow = ScriptedProject(clone, project.executor)
+    assert shallow.run("--ledger", "new.db", "check", "--lenient").status == 0
+    shutil.copy(project.root / "ledger.db", clone)
+    done = shallow.run("check", "--lenient")
+    assert (done.status, "git fetch --unshallow" in done.err) == (125, True)
+    git(clone, "fetch", "--quiet", "--unshallow")
+    assert shallow.run("check", "--lenient").status == 1
 
 
 def test_outside_of_a_workflow_nothing_is_added(project: ScriptedProject) -> None:
