@@ -143,6 +143,9 @@ def test_the_action_is_green_on_the_first_day_and_red_after_a_regression(tmp_pat
     assert "::error title=fit val_loss" in said
     assert ["1 metric worse" in text for (text,) in comments] == [False, True]
     assert "worse" in (tmp_path / "summary").read_text()
+    environment |= {"ACCEPT": "HEAD", "WHY": "wanted"}  # as by hand, with the incident's id
+    done = step(script)
+    assert (done.returncode, "::error" in done.stderr) == (0, False), done.stderr
     assert celedger(project.root, "status").status == 0
 
 
