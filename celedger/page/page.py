@@ -118,10 +118,10 @@ def build(
 
 def _notes(history: Measured) -> list[str]:
     """Return a line for each change of environment or suite, each clear distance from a pin, and
-    what lies on commits that are gone."""
+    what lies on commits that this history lacks."""
     state = history.state
     pinned = [pinned_text(distance) for distance in state.pinned if distance.is_clear]
-    gone = [f"{name}: on commits that are gone" for name in state.gone]
+    gone = [f"{name}: on commits that this history lacks" for name in state.gone]
     return [*offset_texts(state, history.environments), *pinned, *gone]
 
 

@@ -81,7 +81,7 @@ class StatusDocument(Document):
             "upgrade": [text for text, _ in self.upgrades],
             "suspected": [self._doubt(doubt) for doubt in self.state.doubts],
             "noise": list(filter(None, [words.unknown_noise(self.state)])),
-            "gone": [f"{name}: on commits that are gone" for name in self.state.gone],
+            "gone": [f"{name}: on commits that this history lacks" for name in self.state.gone],
         }
         if rows := _titled(others):
             parts += ["", table(_COLUMNS, rows, width=width)]
