@@ -16,7 +16,7 @@ import typer
 from celedger.base.errors import TYPED, CeledgerError, Status, UsageError
 from celedger.base.text import whole_percent
 from celedger.cli import options, verbs
-from celedger.cli.session import Options, note, writing
+from celedger.cli.session import Options, no_incident, note, writing
 from celedger.service.measure import Session, load_suite, open_bench, record_state
 
 if TYPE_CHECKING:
@@ -249,6 +249,8 @@ def _incident(session: Session, name: str) -> Incident | None:
         return None
     state = record_state(session, "bisect")
     incident = state.find(name)
+    if incident is None and name in state.gone:
+        raise no_incident(name, state.gone)
     if incident is None:
         raise UsageError(
             f"{name!r} is not a range or an incident",

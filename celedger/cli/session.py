@@ -97,9 +97,15 @@ def warn(text: str) -> None:
     note(f"celedger: {text}")
 
 
-def no_incident(name: str) -> UsageError:
+def no_incident(name: str, gone: Sequence[str] = ()) -> UsageError:
+    """Return why a name is no incident; `gone` are those whose commits the history lacks."""
     from celedger.base.errors import UsageError
 
+    if name in gone:
+        return UsageError(
+            f"this history lacks the commits of incident {name}",
+            "check out a branch that has them; in a shallow clone: git fetch --unshallow",
+        )
     return UsageError(f"there is no incident {name}", "see `celedger status`")
 
 

@@ -88,7 +88,7 @@ def status(
         if incident is not None:
             one = state.find(incident)
             if one is None:
-                raise no_incident(incident)
+                raise no_incident(incident, state.gone)
             cause = words.cause(one, ledger.findings(one.likeliest))
             evidence = IncidentDocument(one, commits, cause, _proof(ledger, one))
             options.answer(evidence, json, typed.retyped)

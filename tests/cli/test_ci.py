@@ -71,6 +71,8 @@ def test_a_shallow_clone_passes_no_first_measurement(
     project: ScriptedProject, tmp_path: Path
 ) -> None:
     """As `actions/checkout` clones it by default: every commit of it was the first, and green."""
+    assert project.run("check").status == 1
+    project.commit("more", {"README.md": "x"})
     clone = tmp_path / "clone"
     git(tmp_path, "clone", "--quiet", "--depth", "1", f"file://{project.root}", str(clone))
     shutil.copytree(project.root / "suites", clone / "suites")
@@ -79,6 +81,9 @@ def test_a_shallow_clone_passes_no_first_measurement(
     shutil.copy(project.root / "ledger.db", clone)
     done = shallow.run("check", "--lenient")
     assert (done.status, "git fetch --unshallow" in done.err) == (125, True)
+    (incident,) = json.loads(project.run("status", "--json").out)["incidents"]
+    for words in (["status", incident["id"]], ["bisect", incident["id"]]):
+        assert "this history lacks the commits" in shallow.run(*words).err
     git(clone, "fetch", "--quiet", "--unshallow")
     assert shallow.run("check", "--lenient").status == 1
 
