@@ -453,7 +453,7 @@ class State:
         gone: Incidents on commits that the line has no more.
         standings: At the tip, or at the commit that was asked for.
         metrics: How many are judged.
-        trials_at: How many trials each measured commit of the line has.
+        trials_at: How many trials each measured commit of the line has, the oldest first.
         aside: Measured commits that are not on the line.
     """
 

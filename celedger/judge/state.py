@@ -460,7 +460,7 @@ def state_and_sizes(derivation: Derivation, at: str | None = None) -> tuple[Stat
         gone=gone,
         signed=tuple(derivation.signed.commits()),
         metrics=len(derivation.histories),
-        trials_at={derivation.sha(place): trials for place, trials in measured.items()},
+        trials_at={derivation.sha(place): trials for place, trials in sorted(measured.items())},
         aside=len(everywhere - derivation.line.places.keys()),
         environments=len({c.environment for t in derivation.tasks.values() for c in t.chains}),
     )

@@ -90,7 +90,7 @@ class Log(Document):
         found = [bisect for bisect in ledger.last_bisects() if bisect.status == "found"]
         older: dict[tuple[str, str], Batch] = {}
         entries, declared = [], cache(ledger.metrics)
-        for commit in samples.measured_commits(ledger)[-limit:]:
+        for commit in samples.measured_commits(ledger, state.trials_at)[-limit:]:
             lines = []
             batches = samples.batches(ledger.trials(commit=commit.sha))
             for key, batch in sorted(samples.latest(batches).items()):

@@ -160,13 +160,15 @@ def in_order(metrics: Iterable[Metric]) -> list[Metric]:
     return sorted(metrics, key=lambda m: (m.direction is Direction.INFO, kinds.index(m.kind)))
 
 
-def history_order(commits: Iterable[Commit]) -> list[Commit]:
-    """Sort by time, but a parent before its children in spite of their clocks."""
+def history_order(commits: Iterable[Commit], line: Iterable[str] = ()) -> list[Commit]:
+    """Sort by time, but a parent before its children in spite of their clocks, and commits of one
+    second as on a line (hashes, the oldest first)."""
+    places = {sha: place for place, sha in enumerate(line)}
     by_sha = {c.sha: c for c in commits}
     graph = {sha: [p for p in c.parents if p in by_sha] for sha, c in by_sha.items()}
     ranks: dict[str, tuple[int, int, int]] = {}
     for sha in TopologicalSorter(graph).static_order():
-        times = by_sha[sha].commit_time, by_sha[sha].author_time, 0
+        times = by_sha[sha].commit_time, by_sha[sha].author_time, places.get(sha, 0)
         after = [(time, author, depth + 1) for time, author, depth in map(ranks.get, graph[sha])]  # type: ignore[misc]
         ranks[sha] = max([times, *after])
     return sorted(by_sha.values(), key=lambda c: (ranks[c.sha], c.sha))
@@ -193,12 +195,12 @@ def positions(ledger: Reader) -> dict[str, int]:
     return {c.sha: i for i, c in enumerate(history_order(ledger.commits()))}
 
 
-def measured_commits(ledger: Reader) -> list[Commit]:
+def measured_commits(ledger: Reader, line: Iterable[str]) -> list[Commit]:
     """Return the commits that have trials, in history order. Raises CeledgerError without any."""
     tried = set(ledger.commits_with_trials())
     if not tried:
         raise nothing_yet()
-    return [c for c in history_order(ledger.commits()) if c.sha in tried]
+    return [c for c in history_order(ledger.commits(), line) if c.sha in tried]
 
 
 def run_command(

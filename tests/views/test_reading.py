@@ -279,6 +279,13 @@ def test_parents_come_before_children_whatever_the_clocks_said(make_commits: Com
     assert samples.history_order(reversed(skewed)) == skewed
 
 
+def test_commits_of_one_second_are_listed_as_on_the_line(make_commits: Commits) -> None:
+    """Those of the tutorial are, and the ledger has not the parents between them."""
+    made = [replace(c, commit_time=0, author_time=0, parents=()) for c in make_commits(9)[::2]]
+    line = [commit.sha for commit in made]
+    assert samples.history_order(reversed(made), line) == made
+
+
 def test_what_was_not_judged_has_no_least_change(history: Any, make_commits: Commits) -> None:
     (commit,) = history.commits(make_commits(1))
     history.trial(commit, {"val_loss": 0.4, "surprise": 7.0})
