@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import count
 from types import ModuleType
 from typing import Any
 
@@ -113,9 +114,7 @@ class PureJudge:
         return "reruns" in self._without and wanted.why in doubts and wanted.key is not None
 
     def _run(self, session: Session, wanted: Wanted) -> None:
-        own = {t.seed for t in self._trials if t.commit == wanted.place}
-        here = [t.seed for t in session.trials if t.commit == wanted.beside]
-        seed = next((s for s in here if s not in own), None)
+        seed = self._seed(session, wanted)
         if seed is None:
             self._trials += session.run(wanted.place)
         else:
@@ -125,6 +124,19 @@ class PureJudge:
         if wanted.why is Why.CONTROL and wanted.incident:
             self._controls[wanted.incident] += 1
             self._controls[""] += 1
+
+    def _seed(self, session: Session, wanted: Wanted) -> int | None:
+        """Return the seed to run, None for one that the commit has not seen."""
+        if wanted.seed is not None:
+            return wanted.seed
+        history = self._histories[wanted.key] if wanted.key is not None else None
+        if history is not None and history.by_seeds and wanted.why is Why.AGAIN:
+            nodes = history.nodes_at(wanted.place)
+            same = {self._trials[row].seed for node in nodes for row in node.rows}
+            return next(seed for seed in count() if seed not in same)
+        own = {t.seed for t in self._trials if t.commit == wanted.place}
+        here = [t.seed for t in session.trials if t.commit == wanted.beside]
+        return next((seed for seed in here if seed not in own), None)
 
     def _derive(self) -> list[Contrast]:
         measured = self._measurements()

@@ -222,8 +222,14 @@ class ExtraTrials:
         one again where it is not known whether bits repeat; else a new one."""
         task, bench = self.task, self.bench
         key = wanted.key
+        if wanted.seed is not None:
+            return wanted.seed
         if wanted.why is Why.REPEAT and not self._has_repeat(now):
             return task.seeds[0]
+        if wanted.why is Why.AGAIN and key is not None and now.histories[key].by_seeds:
+            nodes = now.histories[key].nodes_at(wanted.place)
+            same = {p for node in nodes for p in range(node.first, node.last + 1)}
+            return next_seed(bench, commit, task, [now.sha(place) for place in sorted(same)])
         if other is not None:
             # What sessions share is told by the trials of this one; all else by those of any.
             history = now.histories.get(key) if key is not None else None

@@ -90,6 +90,8 @@ class Step(NamedTuple):
         posterior: Probability of each place from `first` to `last`; their sum is at most 1. Empty
             where only the set is known: its places then count alike.
         returns: The newest place before of which the commit has the bits, -1 if there is none.
+        unpaired: Where equal seeds tell it and it is the newest: the seeds that only the node
+            before was measured with, and those that only its own was.
     """
 
     first: int
@@ -110,6 +112,7 @@ class Step(NamedTuple):
     kind: StepKind = StepKind.STEP
     posterior: tuple[float, ...] = ()
     returns: int = -1
+    unpaired: tuple[tuple[int, ...], tuple[int, ...]] = (), ()
 
     def undoes(self, earlier: Step) -> bool:
         """Return True if it ends at bits of before an earlier step in the other direction: then one

@@ -64,6 +64,8 @@ class Wanted:
         beside: The commit that it is compared with. Choose a seed that this one has in the
             present session and `place` has not, where there is one.
         incident: Id of the incident that the trial is about, "" without one.
+        seed: The seed to run, where equal seeds tell what is in doubt: what `beside` has and
+            `place` lacks. None: any; where they tell it, one that neither's node has.
     """
 
     place: int
@@ -71,6 +73,7 @@ class Wanted:
     why: Why
     beside: int | None = None
     incident: str = ""
+    seed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,8 +250,13 @@ def _doubt(
         if job.run.count(old) < job.run.count(new):
             return Wanted(old, key, Why.BESIDE, new, incident)
         return Wanted(new, key, Why.AGAIN, old, incident)
-    if history.by_seeds:  # equal seeds: each new one of HEAD is run at the commit before, too
-        return beside if job.run.count(old) < job.run.count(job.head) - job.own else again
+    if history.by_seeds:  # a seed tells what it was measured with on both sides
+        of_old, of_new = step.unpaired
+        if job.head <= history.nodes[step.node].last:  # its bits are those of HEAD
+            new = job.head
+        if of_new:
+            return Wanted(old, key, Why.BESIDE, new, incident, of_new[0])
+        return Wanted(new, key, Why.AGAIN, old, incident, of_old[0] if of_old else None)
     if _takes_back(history, step):  # unless the trials between are outliers: there is no step then
         return beside if job.run.count(old) <= job.run.count(new) else again
     before, after = _trials(history, step)

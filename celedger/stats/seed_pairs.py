@@ -112,10 +112,17 @@ def paired_steps(
         stepped = float(weight @ [len(beam.paths[path]) for path in beam.path])
         draws += float(weight @ beam.draws)
         commits += len(table.nodes) - 1 - stepped + float(table.quiet.sum())
-        steps += own
+        steps += (_with_unpaired(step, means) for step in own)
     if commits >= RULE_COMMITS and draws > RULE_SHARE * commits:
         return None
     return tuple(sorted(steps, key=lambda step: (step.first, step.last, step.chain)))
+
+
+def _with_unpaired(step: Step, means: Sequence[Mean]) -> Step:
+    if not step.is_newest or not step.node:
+        return step
+    old, new = means[step.node - 1].keys(), means[step.node].keys()
+    return step._replace(unpaired=(tuple(sorted(old - new)), tuple(sorted(new - old))))
 
 
 def _followed(

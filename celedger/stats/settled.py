@@ -33,7 +33,7 @@ from celedger.stats.metric_passes import ChainResult
 from celedger.stats.seed_histories import Beam, SeedTable
 from celedger.stats.trial_noise import NoisePoint
 
-VERSION = 16
+VERSION = 17
 """Of the model and the format: an item of another one is not read."""
 LAG = 120
 """The newest nodes that every job passes again: as many as the longest drift has commits."""
@@ -273,8 +273,8 @@ def facts_of(steps: Sequence[Step]) -> list[list[Any]]:
 
 def restored(stored: Sequence[Sequence[Any]]) -> list[Step]:
     return [
-        Step._make((*row, StepKind(kind), tuple(posterior), returns))
-        for *row, kind, posterior, returns in stored
+        Step._make((*row, StepKind(kind), tuple(posterior), returns, (tuple(old), tuple(new))))
+        for *row, kind, posterior, returns, (old, new) in stored
     ]
 
 

@@ -151,6 +151,31 @@ def test_a_doubt_is_settled_by_seeds_that_both_commits_have(tmp_path: Path) -> N
     assert repeats <= 1, seeds  # whether bits repeat was asked once
 
 
+def test_a_doubt_of_an_earlier_commit_is_settled_by_seeds_that_are_new_to_its_bits(
+    tmp_path: Path,
+) -> None:
+    """HEAD changes no bit: what an earlier commit of the same bits ran tells nothing at HEAD."""
+
+    def descend(model: Mapping[str, Any], seed: int) -> Iterator[Report]:
+        own = Random(f"{seed} {model['LEVEL']}").gauss(0, 0.02)
+        yield {"epoch": 0, "val_loss": model["LEVEL"] + Random(seed).gauss(0, 0.03) + own}
+
+    project = scripted(tmp_path / "project", training=descend)
+    old, new = project.history([1.0, 1.05])
+    for sha in (old, new):
+        assert project.run("run", sha).status == 0
+    project.run("check", "HEAD", "--budget", "5")
+    head = project.commit("a comment", {"README": "more\n"})
+    assert project.run("run", head).status == 0
+    known = len(project.executor.ran)
+    project.run("check", "HEAD", "--budget", "6")
+    assert len(project.executor.ran) == known + 6  # it is in doubt still
+    seeds = {sha: [s for c, s in project.executor.ran if c == sha] for sha in (old, new, head)}
+    later = [s for c, s in project.executor.ran[known:] if c == head]
+    assert later and set(later).isdisjoint(seeds[new]), seeds
+    assert set(seeds[old]) == {*seeds[new], *seeds[head]}, seeds
+
+
 def test_a_time_budget_begins_with_the_ends_and_says_what_it_left_out(
     quick: ScriptedProject,
 ) -> None:

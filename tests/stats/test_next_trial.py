@@ -173,10 +173,16 @@ def test_without_repeats_the_first_doubt_asks_for_head_again() -> None:
 
 def test_where_bits_repeat_a_new_seed_runs_on_both_sides() -> None:
     exact = replace(NOISE, is_exact=True)
-    lives = {LOSS: replace(history(doubt(0.02), noise=exact), by_seeds=True)}
-    assert wanted(lives, PLAIN) == Wanted(HEAD, LOSS, Why.AGAIN, 58)
-    assert wanted(lives, replace(PLAIN, run=[HEAD] * 3)) == Wanted(58, LOSS, Why.BESIDE, HEAD)
-    assert wanted(lives, replace(PLAIN, run=[HEAD] * 3 + [58])) == Wanted(HEAD, LOSS, Why.AGAIN, 58)
+
+    def asked(old: tuple[int, ...], new: tuple[int, ...], *, job: Job = PLAIN) -> Wanted | None:
+        step = doubt(0.02)._replace(unpaired=(old, new))
+        return wanted({LOSS: replace(history(step, noise=exact), by_seeds=True)}, job)
+
+    assert asked((), ()) == Wanted(HEAD, LOSS, Why.AGAIN, 58)
+    assert asked((), (5,)) == Wanted(58, LOSS, Why.BESIDE, HEAD, seed=5)
+    assert asked((4, 6), ()) == Wanted(HEAD, LOSS, Why.AGAIN, 58, seed=4)
+    later = replace(PLAIN, head=HEAD + 1, run=[HEAD + 1] * 2)  # of other bits: it tells less
+    assert asked((4,), (), job=later) == Wanted(HEAD, LOSS, Why.AGAIN, 58, seed=4)
 
 
 def test_a_fall_is_worth_a_trial_only_while_something_is_open() -> None:
@@ -230,7 +236,7 @@ def test_equal_seeds_tell_that_head_is_as_high_as_a_doubted_rise() -> None:
     nodes[HEAD] = nodes[HEAD]._replace(level=100.0)
     lives = {LOSS: replace(lives[LOSS], nodes=tuple(nodes))}
     job = replace(PLAIN, rises=[(LOSS, RISE)])
-    assert wanted(lives, job) == Wanted(HEAD, LOSS, Why.AGAIN, 57)
+    assert wanted(lives, job) == Wanted(58, LOSS, Why.AGAIN, 57)
     fall = step(59, size=-10, before=110, probability=0.2)
     back = {LOSS: replace(history(RISE._replace(probability=0.8), fall), by_seeds=True)}
     assert wanted(back, job) == Wanted(58, LOSS, Why.RISEN, HEAD)
