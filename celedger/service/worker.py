@@ -14,7 +14,7 @@ import signal
 import socket
 import time
 import traceback
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -282,35 +282,46 @@ class Worker:
             answers = [_unjudged(ran, state, {task.name for task in tasks})]
             try:
                 if settings.bisect_on_regression:
-                    answers += self._search(session, bench, tasks, state)
-                    state = record_state(session, commit.sha, commit.sha)
+                    for answer, after in self._search(session, bench, tasks, commit.sha, state):
+                        answers.append(answer)
+                        state = after
             finally:  # one alert tells what was opened and named, and none waits for the next job
                 announce(session, state, self.draw)
             summary = incidents.summary(state, memory.commits_of(repository, state))
             return "; ".join(filter(None, [summary, *answers]))
 
     def _search(
-        self, session: Session, bench: Bench, tasks: Sequence[Task], state: State
-    ) -> list[str]:
-        """Bisect each incident of several commits that no bisect searched yet, within one budget of
-        trials, and rehearse the revert of each commit that is named; the answers, a line each."""
-        budget = session.config.bisect_budget
-        bisects = self.ledger.bisects()
-        answers, left = [], budget
-        for incident in state.in_force:
-            if not incident.is_searchable or not incident.declared:
-                continue
-            if incident.was_searched(bisects):
-                continue
+        self, session: Session, bench: Bench, tasks: Sequence[Task], tip: str, state: State
+    ) -> Iterator[tuple[str, State]]:
+        """Bisect each incident of several commits that no bisect searched yet, those too that a
+        bisect parted from another, within one budget of trials, and rehearse the revert of each
+        commit that is named. Yield the answers, a line each, and the state after each."""
+        left = budget = session.config.bisect_budget
+        asked: set[object] = set()
+        while incident := self._unsearched(state, asked):
             if left <= 0:
-                answers.append(f"bisect_budget of {budget} trials is spent")
-                break
+                yield f"bisect_budget of {budget} trials is spent", state
+                return
             answer, report = _bisect(session, bench, tasks, incident, left, state)
-            answers.append(answer)
             if report is not None:
                 left -= report.trials
                 self._explain(session, bench, report, incident)
-        return [answer for answer in answers if answer]
+            state = record_state(session, tip, tip)
+            yield answer, state
+
+    def _unsearched(self, state: State, asked: set[object]) -> Incident | None:
+        """Return the first incident that a bisect can tell more of, was not `asked` for in this job
+        and note that it is now; None where no one is left."""
+        bisects = self.ledger.bisects()
+        for incident in state.in_force:
+            question = incident.known_good, incident.first_bad, *(m.key for m in incident.metrics)
+            if (
+                incident.is_searchable and incident.declared and question not in asked
+                and not incident.was_searched(bisects)
+            ):  # fmt: skip
+                asked.add(question)
+                return incident
+        return None
 
     def _sign(self, run_verb: Callable[[Sequence[str]], str], bench: Bench, commit: Commit) -> None:
         """Record the first steps of the commits that came, up to this one, and say whether they

@@ -11,12 +11,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
-from conftest import PEOPLE, SCRIPT, Done, Project, git, make_project, until, with_verbs
+from conftest import PEOPLE, SCRIPT, SUITE, Done, Project, git, make_project, until, with_verbs
+from scripted import Report, scripted
 
 from celedger.base.model import JobState, QueuedJob
 from celedger.ledger import Ledger
@@ -44,6 +46,15 @@ def jobs(project: Project) -> list[tuple[str, str, str]]:
 
 def log(project: Project) -> str:
     return (project.root / ".git" / "celedger" / "worker.log").read_text()
+
+
+def two_losses(model: Mapping[str, Any], seed: int) -> Iterator[Report]:
+    rng = Random(seed)
+    yield {
+        "epoch": 0,
+        "val_loss": model["LEVEL"] + rng.gauss(0, 0.01),
+        "other": model["OTHER"] + rng.gauss(0, 0.01),
+    }
 
 
 def alive(pid: int) -> bool:
@@ -306,6 +317,29 @@ def test_a_crash_is_bisected_too_and_only_where_the_configuration_says_so(
     assert ": exit status 1: RuntimeError: boom" in message
     assert (f"since {boom[:8]} boom" in message) is bisect, message
     assert (f"reverting {boom[:8]} on" in message and "every training runs" in message) is bisect
+
+
+def test_what_a_bisect_parts_from_an_incident_is_bisected_in_the_same_job(
+    tmp_path: Path,
+) -> None:
+    suite = SUITE.replace("[[task]]", '[metrics.other]\ndirection = "lower"\n\n[[task]]', 1)
+    project = scripted(tmp_path / "project", suite, two_losses)
+    with project.executor.at(project.root):
+        crew = Crew(project)
+        project.commit("configure", {"celedger.toml": "bisect_on_regression = true\n"})
+        project.allow()
+        project.commit("base", {"model.py": "LEVEL = OTHER = 1.0\n"})
+        crew.note()
+        assert crew.worker().drain() == 1
+        first = project.commit("other", {"model.py": "LEVEL = 1.0\nOTHER = 1.5\n"})
+        for number in range(6):
+            project.commit("between", {"a.py": f"{number}\n"})
+        second = project.commit("level", {"model.py": "LEVEL = OTHER = 1.5\n"})
+        crew.note()
+        assert crew.worker().drain() == 1
+    incidents = json.loads(project.run("status", "--json").out)["incidents"]
+    named = {row["metrics"][0]["name"]: row["first_bad"] for row in incidents}
+    assert named == {"other": [first], "val_loss": [second]}
 
 
 def test_a_merge_at_the_moment_the_lock_is_let_go_is_not_lost(
