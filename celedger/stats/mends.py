@@ -273,7 +273,12 @@ def _together(
     levels = {
         k: MetricLevels(own, [c for c in contrasts if c.key == k]) for k, own in steps.items()
     }
-    falls = joint_falls(steps)
+    # A doubted fall of what did not rise is no improvement yet: it says nothing of a mend.
+    risen = {key for rise in rises for key in (*rise.steps, *rise.minor)}
+    falls = joint_falls({
+        key: own if key in risen else [s for s in own if s.probability >= OPEN]
+        for key, own in steps.items()
+    })  # fmt: skip
     filtered = _Filter(levels)
     mends = [Mend() for _ in rises]
     events = sorted(

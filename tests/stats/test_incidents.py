@@ -576,6 +576,17 @@ def test_a_commit_may_mend_one_metric_and_improve_another() -> None:
     assert [key for key, _ in derived.changes] == [TIME]
 
 
+def test_a_doubted_fall_of_what_did_not_rise_says_nothing_of_a_mend() -> None:
+    """An exact revert on a busy machine was "good again", and open once a fall of the same metric
+    in another task was likelier than not."""
+    mended = LOSS, history(step(10, size=8), step(30, size=-9.3, before=108, probability=0.9))
+    faint = history(step(30, size=-7, before=108, error=2.0, probability=0.6))
+    for others in ((), ((OTHER, faint),)):
+        derived = of(mended, *others, said=[open_at("aaaaaaaa", 10, state=RECOVERED)])
+        assert states(derived) == [(10, 10, RECOVERED)]
+        assert not derived.changes
+
+
 def test_what_rose_within_its_floor_is_mended_with_what_rose_beyond_it() -> None:
     large = history(step(10, size=8), step(30, size=-8, before=108))
     small = history(step(10, size=4), step(30, size=-4, before=104))
