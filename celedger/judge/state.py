@@ -128,20 +128,23 @@ def with_work(incidents: Sequence[Incident]) -> list[Incident]:
     rises = [i for i in incidents if i.kind == WORK and not i.declared]
     others = [i for i in incidents if i not in rises]
     for rise in rises:
-        for place, host in enumerate(others):
-            own = [m for m in host.metrics if m.key[:2] == rise.main.key[:2] and m.name]
-            costs = any(Kind(m.kind) in CLOCKED for m in own)
-            if (
-                own and host.in_force == rise.in_force and host.kind != WORK
-                and not set(rise.first_bad).isdisjoint(
-                    host.first_bad if costs or host.is_named else ()
-                )
-            ):  # fmt: skip
-                others[place] = replace(host, work=(*host.work, *rise.metrics))
-                break
+        hosts = [place for place, host in enumerate(others) if _may_have_raised(host, rise)]
+        if hosts:
+            place = min(hosts, key=lambda place: len(others[place].first_bad))
+            others[place] = replace(others[place], work=(*others[place].work, *rise.metrics))
         else:
             others.append(rise)
     return others
+
+
+def _may_have_raised(host: Incident, rise: Incident) -> bool:
+    own = [m for m in host.metrics if m.key[:2] == rise.main.key[:2] and m.name]
+    if not own or host.in_force != rise.in_force or host.kind == WORK:
+        return False
+    if host.state == IncidentState.WITHDRAWN:  # it was nothing, and counts are exact
+        return False
+    costs = any(Kind(m.kind) in CLOCKED for m in own)
+    return not set(rise.first_bad).isdisjoint(host.first_bad if costs or host.is_named else ())
 
 
 def _by_cause(rises: Sequence[WorkRise]) -> list[list[WorkRise]]:

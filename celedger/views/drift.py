@@ -108,6 +108,8 @@ class DriftDocument(Document):
         places = {commit.sha: position for position, commit in enumerate(self.commits)}
         rows = []
         for incident in self.state.incidents:
+            if incident.state == "withdrawn":  # no level changed
+                continue
             for metric in (*incident.metrics, *incident.work):
                 cells = self._incident_cells(incident, metric)
                 size = abs(metric.relative or math.inf)

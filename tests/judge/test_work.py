@@ -192,6 +192,18 @@ def test_a_rise_of_work_stands_beside_what_shares_its_cause(host: Incident, toge
     assert listed[0].metrics == host.metrics
 
 
+def test_a_rise_of_work_that_is_over_is_of_what_was_mended_and_of_no_false_alarm() -> None:
+    """Counts that a revert undid stood beside a false alarm of two commits before them."""
+    rise = incident("r", "operators", WORK, "bc", "recovered")
+    false = incident("f", "step_time", "speed", "abc", "withdrawn")
+    wide = incident("w", "step_time", "speed", "abc", "recovered")
+    mended = incident("m", "step_time", "speed", "c", "recovered")
+    assert [(i.id, bool(i.work)) for i in with_work([false, wide, mended, rise])] == [
+        ("f", False), ("w", False), ("m", True)
+    ]  # fmt: skip
+    assert [i.id for i in with_work([false, rise])] == ["f", "r"]
+
+
 def test_a_merge_that_raises_what_nobody_declared_is_not_told_as_nothing() -> None:
     rise = incident("r", "operators", WORK, "c")
     assert summary(State("c", (rise,)), {}) == (
