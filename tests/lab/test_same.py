@@ -17,7 +17,7 @@ import pytest
 from conftest import UNCOMPILED, Done, Project, git, make_project, matrix_after
 from lab.conftest import Answered
 
-from celedger.base.model import Commit
+from celedger.base.model import Commit, FindingRecord
 from celedger.lab.diagnose.same import LoggedCommit, Signatures, log, quick_or_last
 from celedger.lab.diagnose.signature import (
     SHORT,
@@ -431,6 +431,18 @@ def test_what_lies_between_is_signed_while_that_takes_no_longer_than_training(
     )
     task = SimpleNamespace(suite="first", name="fit", recipe="", seeds=(0, 1, 2))
     assert Signatures(None, ledger, task, 0, Path()).is_quick(commits) is quick  # type: ignore[arg-type]
+
+
+def test_the_command_of_a_signature_is_quoted_for_a_shell() -> None:
+    kept: list[FindingRecord] = []
+    ledger = SimpleNamespace(record_commits=list, record_finding=kept.append)
+    bench = SimpleNamespace(setup=SimpleNamespace(now=lambda: 0.0))
+    task = SimpleNamespace(suite="first", name="fit[norm=batch]")
+    own = Signatures(bench, ledger, task, 0, Path())  # type: ignore[arg-type]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Signatures, "key", lambda *_: "{}")
+        own.keep(Commit("a" * 40, "b" * 40, (), "Ada", 0, 0, ""), BASE)
+    assert [finding.command for finding in kept] == ["same 'fit[norm=batch]'"]
 
 
 def test_a_commit_that_changes_nothing_that_is_read_is_not_signed_anew() -> None:

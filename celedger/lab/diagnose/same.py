@@ -15,6 +15,7 @@ from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from random import Random
+from shlex import quote
 from tempfile import TemporaryDirectory
 
 from celedger.base import files
@@ -261,7 +262,7 @@ class Signatures:
         counts = ", ".join(f"{n:,.0f} {STEP_COUNTS[name]}" for name, n in work(signature).items())
         record = FindingRecord(
             ulid.new(started, Random()), SIGNATURE, self.task.suite, self.task.name, commit.sha, "",
-            f"same {self.task.name}", started, f"a step: {counts}",
+            f"same {quote(self.task.name)}", started, f"a step: {counts}",
             {"key": json.loads(self.key(commit, signature.scheme)), **signature.document()},
         )  # fmt: skip
         with suppress(LedgerError):
