@@ -450,6 +450,12 @@ class BisectRecord:
         """Return `better` if it searched an improvement, else `bad`."""
         return "better" if self.report.get("improved") else "bad"
 
+    def disagreeing(self) -> list[str]:
+        """Return the other tasks of the incident that the named commit probably did not move."""
+        rows = self.report.get("agreements")
+        rows = [row for row in rows if isinstance(row, Mapping)] if isinstance(rows, list) else []
+        return [row["task"] for row in rows if row.get("probability", 1.0) < 0.5]
+
 
 ENVIRONMENTS = "*environments"  # in place of a metric: those that a commit was measured in are one
 BY_ID = "*"  # before the id of an incident or a trial, in place of a metric: the act is about that

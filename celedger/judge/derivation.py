@@ -284,13 +284,16 @@ def _acts(
             if place is not None:
                 accepted.setdefault((act.suite, act.task, act.metric), set()).add(place)
     named: dict[MetricKey, dict[int, float]] = {}
+    apart: dict[tuple[str, str], set[int]] = {}
     for bisect in bisects:
         place = line.holding(bisect.culprits[0])
         if place is not None:
             named.setdefault(bisect.key, {})[place] = bisect.probability
+            for task in bisect.disagreeing():
+                apart.setdefault((bisect.suite, task), set()).add(place)
     return Acts(
         {key: frozenset(places) for key, places in accepted.items()},
-        frozenset(by_id[BaselineAct.ACCEPT]), frozenset(by_id[BaselineAct.DISMISS]), named,
+        frozenset(by_id[BaselineAct.ACCEPT]), frozenset(by_id[BaselineAct.DISMISS]), named, apart,
     )  # fmt: skip
 
 

@@ -40,7 +40,14 @@ from celedger.judge.incident import (
 )
 from celedger.judge.told import Told, Whereabouts, identity
 from celedger.judge.work import ORDER, WorkRise
-from celedger.stats.course import MetricHistory, MetricKey, Node, StepIncident, StepKind
+from celedger.stats.course import (
+    Acts,
+    MetricHistory,
+    MetricKey,
+    Node,
+    StepIncident,
+    StepKind,
+)
 from celedger.stats.line_steps import overlap
 from celedger.stats.slow_drift import level_at
 from celedger.trial.protocol import TELEMETRY
@@ -91,7 +98,8 @@ def _incidents(
     for failure in derivation.failures:
         told = [each for each in matching(derivation.told, failure) if each.id not in taken]
         taken |= {each.id for each in told}
-        parts = _joined(parts, _of_failure(derivation, failure, told), age, rises)
+        new = _of_failure(derivation, failure, told)
+        parts = _joined(parts, new, age, rises, derivation.acts_by_place)
     parts += [_as_recorded(derivation, each) for each in derivation.rebased()]
     parts += [_of_rises(derivation, each) for each in _by_cause(rises)]
     incidents, sizes = list[Incident](), StepSizes()
@@ -292,6 +300,7 @@ def _joined(
     new: _Part,
     age: Mapping[str, tuple[float, str]],
     rises: Sequence[WorkRise],
+    acts: Acts,
 ) -> list[_Part]:
     """Return the parts with one more, joined to one with which it shares a commit. A task that
     fails has no numbers: what is worse once it runs again is another cause, the mend's perhaps. So
@@ -299,14 +308,15 @@ def _joined(
     sorts them."""
     mates = [
         part for part in parts
-        if overlap(part, new)
+        if overlap(part, new) and not _are_apart(part, new, acts)
         and part.state is not IncidentState.WITHDRAWN
         and new.state is not IncidentState.WITHDRAWN
         and not (part.last > new.last and any(_is_hidden(m, new) for m in part.metrics))
         and not any(_is_slowed(part, rise) and not overlap(rise, new) for rise in rises)
     ]  # fmt: skip
-    if not mates:
-        return [*parts, new]
+    if not mates:  # of what parted the failure keeps the name
+        parted = [p if p.id != new.id else replace(p, id="", also=()) for p in parts]
+        return [*parted, new]
     mate = min(mates, key=lambda part: (part.last - part.first, part.first))
     first, last = max(mate.first, new.first), min(mate.last, new.last)
     surest = mate if first <= mate.likeliest <= last and not new.known < mate.known else new
@@ -330,6 +340,14 @@ def _joined(
         closed=closed, failures=failures, was_sure=True,
     )  # fmt: skip
     return [joined if part is mate else part for part in parts]
+
+
+def _are_apart(part: _Part, other: _Part, acts: Acts) -> bool:
+    """Return True if a bisect named the commit of one, which did not move the other."""
+    return any(
+        own.first == own.last and acts.are_apart((m.key for m in beside.metrics), own.first)
+        for own, beside in ((part, other), (other, part))
+    )
 
 
 def _is_slowed(part: _Part, rise: WorkRise) -> bool:

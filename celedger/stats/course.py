@@ -273,12 +273,18 @@ class Acts:
         accepted_ids: Incidents that are accepted by their name.
         dismissed_ids: Incidents that a person withdrew.
         named: First bad commits that bisects named, by metric: place -> probability.
+        apart: Those of them that did not move a task (suite, task), as its trials there showed.
     """
 
     accepted: Mapping[MetricKey, frozenset[int]] = field(default_factory=dict)
     accepted_ids: frozenset[str] = frozenset()
     dismissed_ids: frozenset[str] = frozenset()
     named: Mapping[MetricKey, Mapping[int, float]] = field(default_factory=dict)
+    apart: Mapping[tuple[str, str], Collection[int]] = field(default_factory=dict)
+
+    def are_apart(self, keys: Iterable[MetricKey], place: int) -> bool:
+        """Return True if the commit that a bisect named at a place did not move some metrics."""
+        return any(place in self.apart.get(key[:2], ()) for key in keys)
 
     def accepted_at(self, key: MetricKey) -> list[int]:
         """Return the places that a person accepted for a metric."""

@@ -181,7 +181,7 @@ class _Assembly:
                     p
                     for p in parts
                     if p.commits is not None and _may_be_one(p.commits, own)
-                    if p.kind() is step.kind
+                    if p.kind() is step.kind and not self._are_apart(p, key, own)
                 ]
                 if into:
                     max(into, key=lambda p: _shared(p.commits, own)).add(key, step, own)
@@ -202,6 +202,7 @@ class _Assembly:
                 for c in self.causes
                 if c.commits is not None and c.commits.meets(own) and key not in c.members
                 if c.kind() is step.kind and not self._is_dismissed(c.told)
+                if not self._are_apart(c, key, own)
                 if not self._is_over(c.told) or own.within(c.commits) >= KEPT
             ]
             if fitting:
@@ -349,6 +350,13 @@ class _Assembly:
         for incident in incidents:
             if incident.in_doubt:
                 yield from ((k, share.step) for k, share in incident.shares.items())
+
+    def _are_apart(self, cause: _Cause, key: MetricKey, own: CommitSet) -> bool:
+        """Return True if a bisect named the commit of one, which did not move the other."""
+        assert cause.commits is not None  # no step meets what has no set
+        sets: list[tuple[CommitSet, Collection[MetricKey]]]
+        sets = [(cause.commits, [key]), (own, cause.members)]
+        return any(s.named is not None and self.line.acts.are_apart(k, s.first) for s, k in sets)
 
     def _as_told(self, key: MetricKey, told: ToldIncident) -> Step:
         size = told.sizes.get(key, (0.0, 0.0))

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from celedger.base.model import Direction, IncidentState, Kind, Metric
+from celedger.base.model import BisectRecord, Direction, IncidentState, Kind, Metric
+from celedger.judge.failures import Failure
 from celedger.judge.incident import IncidentMetric
 from celedger.judge.standings import _of_another_kind
-from celedger.judge.state import _first_of, _named, _Part
+from celedger.judge.state import _first_of, _joined, _named, _Part
+from celedger.stats.course import Acts
 from tests.stats.made_steps import history, step
 
 
@@ -30,6 +33,25 @@ def test_what_parts_from_an_incident_gets_another_name() -> None:
     assert first.id != second.id
     assert _named(derivation, part, {first.id}).id == second.id
     assert _named(derivation, replace(part, id=first.id), {first.id}).id == first.id
+
+
+def test_a_leak_is_not_joined_to_a_named_crash_that_did_not_make_it() -> None:
+    """The leak of a branch was told as that of the next one, which crashed another task."""
+    row = IncidentMetric("s", "t", "m", 1.0, 2.0, 1.0, 0.9, 1.1, "", "memory", "open", True)
+    leak = _Part(1, 6, 6, 1 / 6, IncidentState.OPEN, "metric", (row,), "aaaaaaaa")
+    own = replace(row, task="u", name="", change=math.nan)
+    failure = Failure(("s", "u", ""), "crash", 6, 6, None)
+    crash = _Part(6, 6, 6, 0.99, IncidentState.OPEN, "crash", (own,), "aaaaaaaa", 6, 5)
+    crash = replace(crash, failures=(failure,))
+    age = {"aaaaaaaa": (0.0, "aaaaaaaa")}
+    (joined,) = _joined([leak], crash, age, [], Acts())
+    assert {m.task for m in joined.metrics} == {"t", "u"}
+    bisect = BisectRecord("1", "s", "u", "", "a", "b", ("c",), 0.99, "found", 0.0, {
+        "agreements": [{"task": "t", "metric": "m", "probability": 0.33}],
+    })  # fmt: skip
+    acts = Acts(apart={("s", task): {6} for task in bisect.disagreeing()})
+    parted = _joined([leak], crash, age, [], acts)
+    assert [(p.first, p.last, p.id) for p in parted] == [(1, 6, ""), (6, 6, "aaaaaaaa")]
 
 
 def test_an_incident_shows_first_within_its_set() -> None:

@@ -268,6 +268,22 @@ def test_a_named_commit_amid_the_set_of_another_metric_is_its_cause_only_if_like
         assert len(derived.incidents) == causes
 
 
+def test_a_named_commit_that_did_not_move_another_task_is_not_its_cause() -> None:
+    """The bisect of a crash ran the other task at the commit's parent, which leaked already."""
+    told = [open_at("aaaaaaaa", 10, 14, keys=(LOSS, OTHER))]
+    for said in ([], told):
+        derived = of(
+            (LOSS, history(step(10, 14, size=8))),
+            (OTHER, history(step(10, 14, size=9))),
+            said=said,
+            acts=Acts(named={LOSS: {13: 0.98}}, apart={OTHER[:2]: {13}}),
+        )
+        assert [(i.first, i.last, set(i.shares)) for i in derived.incidents] == [
+            (10, 14, {OTHER}),
+            (13, 13, {LOSS}),
+        ]
+
+
 def test_another_fall_of_what_rose_by_little_with_an_incident_does_not_veto_its_mend() -> None:
     """Memory rose by luck, within its floor, with a loss, and fell by more of it with the mend."""
     derived = derive(
