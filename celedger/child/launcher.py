@@ -261,6 +261,7 @@ def _run(order: dict[str, Any], finder: Any) -> None:
     if "CELEDGER_PROBE" in os.environ:
         importlib.import_module("celedger.child.attach").install()
     main = sys.modules["__main__"] = ModuleType("__main__")
+    status = 0
     try:
         if by_name:
             runpy._run_module_as_main(argv[2])  # type: ignore[attr-defined]
@@ -270,19 +271,20 @@ def _run(order: dict[str, Any], finder: Any) -> None:
                 code = compile(file.read(), file.name, "exec", dont_inherit=True)
             exec(code, vars(main))
     except SystemExit as end:
-        if end.code not in (None, 0):
-            raise
+        if end.code is not None and not isinstance(end.code, int):
+            print(end.code, file=sys.stderr)
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
     except Exception as error:  # as Python shows it, without the frame of this function
         trace = error.__traceback__ and error.__traceback__.tb_next
         sys.excepthook(type(error), error.with_traceback(trace), trace)
-        raise SystemExit(1) from None
+        status = 1
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     vars(main).clear()  # closes files that the script left open
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     ctypes.CDLL(None).fflush(None)
-    os._exit(0)
+    os._exit(status & 0xFF)
 
 
 def _reset() -> None:

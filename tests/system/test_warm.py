@@ -243,6 +243,8 @@ ENDINGS = {
     "an import error": "import nothing_of_this_name",
     "a status": "import sys; sys.exit(3)",
     "a text": "import sys; sys.exit('words')",
+    "a status of two bytes": "import sys; sys.exit(259)",
+    "an exception and atexit": "import atexit; atexit.register(print, 'bye')\n1 / 0",
     "success": "import sys; sys.exit()",
     "os._exit": "import os; os._exit(7)",
     "a signal": "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)",
@@ -264,6 +266,14 @@ ENDINGS = {
 @pytest.mark.parametrize("text", matrix_after(2, ENDINGS.values()), ids=list(ENDINGS))
 def test_every_ending_is_that_of_a_cold_start(place: Place, text: str) -> None:
     place.both("import numpy\n" + text)
+
+
+@pytest.mark.parametrize("ending", ["", "1 / 0", "raise SystemExit(3)"])
+def test_no_ending_finalises_what_was_preloaded(place: Place, ending: str) -> None:
+    """With torch that takes seconds: a failing training took four times as long as a whole one."""
+    held = "class A:\n    def __del__(self):\n        print('finalised')\nnumpy.held = A()\n"
+    place.run(f"import numpy\n{held}{ending}")
+    assert "finalised" not in place.log.read_text()
 
 
 @pytest.mark.matrix
