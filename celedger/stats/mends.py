@@ -273,12 +273,8 @@ def _together(
     levels = {
         k: MetricLevels(own, [c for c in contrasts if c.key == k]) for k, own in steps.items()
     }
-    # A doubted fall of what did not rise is no improvement yet: it says nothing of a mend.
+    falls = joint_falls(steps)
     risen = {key for rise in rises for key in (*rise.steps, *rise.minor)}
-    falls = joint_falls({
-        key: own if key in risen else [s for s in own if s.probability >= OPEN]
-        for key, own in steps.items()
-    })  # fmt: skip
     filtered = _Filter(levels)
     mends = [Mend() for _ in rises]
     events = sorted(
@@ -299,11 +295,13 @@ def _together(
                 mends[i] = Mend(IncidentState.RECOVERED, 1.0, place, mends[i].falls)
                 filtered.drop_settled(mends)
             continue
-        if not filtered.live:
+        # A doubted fall of what did not rise is no improvement yet: it says nothing of a mend.
+        telling = {k: s for k, s in falls[i].steps.items() if k in risen or s.probability >= OPEN}
+        if not filtered.live or not telling:
             continue
-        fall = falls[i]
+        fall = replace(falls[i], steps=telling)
         live = [rises[j] for j in filtered.live]
-        fall.nobodys = filtered.fall(fall, live, ratios)
+        falls[i].nobodys = fall.nobodys = filtered.fall(fall, live, ratios)
         _read(filtered, fall, rises, mends, ratios)
         filtered.drop_settled(mends)
     return mends, falls
