@@ -7,8 +7,10 @@ over at the next commit that ran.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,18 +27,22 @@ _KINDS = {
     OutcomeKind.MISSING: "missing",
 }
 NOT_FINITE = "not-finite"
+_ERROR = re.compile(r"\b([A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Fault))\b")
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One stretch of failing commits.
+    """One stretch of commits that fail alike.
 
     Attributes:
         key: Suite, task and metric; the metric is "" where the whole task fails.
         kind: `crash`, `timeout`, `missing` or `not-finite`.
-        first: The oldest place that may be the first bad commit: after the last one that ran.
+        first: The oldest place that may be the first bad commit: after the last one that ran, or
+            failed in another way.
         last: The first place that failed.
         closed: The first place after it that ran, None where none did.
+        known: The last place before it that ran, -1 where none did.
+        lasted: The last place that failed so. What fails in another way since may hide it.
         message: What the first failing trial said; its `ulid` and `log`, where it has them.
     """
 
@@ -45,6 +51,8 @@ class Failure:
     first: int
     last: int
     closed: int | None
+    known: int = -1
+    lasted: int = -1
     message: str = ""
     ulid: str = ""
     log: str = ""
@@ -54,27 +62,37 @@ def failures(ledger: Reader, line: Line, task: TaskMeasurements) -> list[Failure
     """Return a task's failures, the oldest first of each metric."""
     failed, elsewhere = _failed(ledger, line, task)
     ran = set(task.ended_well[1].tolist()) - failed.keys()
-    kinds = {place: _KINDS[r.outcome.kind] for place, r in failed.items() if r.outcome}
+    ways = {p: (_KINDS[r.outcome.kind], signature(r)) for p, r in failed.items() if r.outcome}
     whole = (task.suite, task.name, "")
     stretches = []
-    for first, last, closed in _stretches(ran | elsewhere, kinds):
-        record = failed[last]
+    for stretch in _stretches(ran | elsewhere, ways):
+        record = failed[stretch.last]
         assert record.outcome is not None
-        message, log = record.outcome.message, record.outcome.log
-        stretches.append(
-            Failure(whole, kinds[last], first, last, closed, message, record.trial.ulid, log)
-        )
+        kind, message, log = ways[stretch.last][0], record.outcome.message, record.outcome.log
+        stretches.append(Failure(whole, kind, *stretch, message, record.trial.ulid, log))
     for key, places in task.not_finite.items():
         if not places:
             continue
         values = task.measured.get(key)
         finite = set() if values is None else set(values.place.tolist())
-        bad = dict.fromkeys(places, NOT_FINITE)
+        bad = dict.fromkeys(places, (NOT_FINITE, ""))
         stretches += [
-            Failure(key, NOT_FINITE, first, last, closed, "the value is not finite")
-            for first, last, closed in _stretches(finite - places, bad)
+            Failure(key, NOT_FINITE, *stretch, "the value is not finite")
+            for stretch in _stretches(finite - places, bad)
         ]
     return stretches
+
+
+def signature(record: TrialRecord) -> str:
+    """Return how a trial crashed, coarse enough to survive a moved line: the outcome and the name
+    of the exception, or the exit status where there is none. "" for one that did not crash."""
+    outcome = record.outcome
+    if outcome is None or not outcome.kind.crashed:
+        return ""
+    names = _ERROR.findall(outcome.message)
+    if outcome.kind is not OutcomeKind.FAILED:
+        return outcome.kind.value
+    return f"failed {names[0] if names else outcome.returncode}"
 
 
 def _failed(
@@ -111,19 +129,34 @@ def _failed(
     return chosen, elsewhere
 
 
-def _stretches(ran: Iterable[int], kinds: Mapping[int, str]) -> list[tuple[int, int, int | None]]:
-    """Return each stretch of failing places of one kind: the oldest that may have begun it, the
-    first that failed, and the first that ran again or None."""
-    stretches: list[tuple[int, int, int | None]] = []
-    well = set(ran) - kinds.keys()
-    before, kind = -1, ""
-    for place in sorted(well | kinds.keys()):
-        now = kinds.get(place, "")
-        if now and now != kind:
-            stretches.append((before + 1, place, None))
-        elif not now and kind:
-            since = [n for n, (_, _, closed) in enumerate(stretches) if closed is None]
-            for number in since:
-                stretches[number] = (*stretches[number][:2], place)
-        before, kind = place, now
+class _Stretch(NamedTuple):
+    """The places of a `Failure`."""
+
+    first: int
+    last: int
+    closed: int | None
+    known: int
+    lasted: int
+
+
+def _stretches(ran: Iterable[int], ways: Mapping[int, tuple[str, str]]) -> list[_Stretch]:
+    """Return the stretches of places that fail in one way. One that fails in another way does not
+    end them: it may hide the first."""
+    stretches: list[_Stretch] = []
+    well = set(ran) - ways.keys()
+    before = known = -1
+    lasting: dict[tuple[str, str], int] = {}
+    for place in sorted(well | ways.keys()):
+        way = ways.get(place)
+        if way is None:
+            known = place
+            for number in lasting.values():
+                stretches[number] = stretches[number]._replace(closed=place)
+            lasting = {}
+        elif way in lasting:
+            stretches[lasting[way]] = stretches[lasting[way]]._replace(lasted=place)
+        else:
+            lasting[way] = len(stretches)
+            stretches.append(_Stretch(before + 1, place, None, known, place))
+        before = place
     return stretches

@@ -295,6 +295,12 @@ class LevelChange:
     better: bool
     known: str = ""  # the newest measured commit before `among`
     environments: tuple[str, str] = ("", "")
+    floor: float = 0.0
+
+    @property
+    def is_clear(self) -> bool:
+        """Return True if it is surely no noise, and as large as the metric's floor."""
+        return self.low * self.high > 0 and abs(self.size) >= self.floor
 
     @property
     def size(self) -> float:
@@ -487,7 +493,7 @@ class State:
     def upgrades(self) -> list[LevelChange]:
         """Return what the last change of environment made clearly worse, a metric each."""
         last = {(c.suite, c.task, c.metric): c for c in self.changes if c.kind == "environment"}
-        return [c for c in last.values() if not c.better and c.low * c.high > 0]
+        return [c for c in last.values() if not c.better and c.is_clear]
 
     def as_measured(self, suite: str, tasks: Collection[str]) -> State:
         """Return the state with the incidents of tasks that a suite no longer has as no longer

@@ -291,7 +291,7 @@ def _of_failure(derivation: Derivation, failure: Failure, told: Sequence[Told]) 
     row = IncidentMetric(*failure.key, *(math.nan,) * 5, state=state.value)
     return _Part(
         first, last, likeliest, probability, state, failure.kind, (row,), "".join(names[:1]),
-        failure.last, failure.first - 1, failure.closed, (failure,), True, also=names[1:],
+        failure.last, failure.known, failure.closed, (failure,), True, also=names[1:],
     )  # fmt: skip
 
 
@@ -414,7 +414,8 @@ def _mended(derivation: Derivation, part: _Part) -> tuple[str, str, tuple[str, .
     last = min(seen, default=part.closed)
     earliest = min(part.closed, last)
     tasks = {m.key[:2] for m in part.metrics} & derivation.tasks.keys()
-    before = (p for task in tasks for p in derivation.tasks[task].tried if p < earliest)
+    before = [p for task in tasks for p in derivation.tasks[task].tried if p < earliest]
+    before = [failure.lasted for failure in part.failures] or before
     first = 1 + max(before, default=earliest - 1)
     for place in range(last, first - 1, -1):
         named = derivation.line.names(place)
@@ -522,6 +523,7 @@ def _offsets(
             sign * other.level, *interval(1, size, error), metric.unit, 1.0,
             (derivation.sha(place),), derivation.sha(place), better=size * sign < 0,
             environments=(chains[0].environment, chains[1].environment),
+            floor=metric.floor_at(sign * one.level),
         )  # fmt: skip
 
 

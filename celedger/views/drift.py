@@ -293,7 +293,7 @@ def by_code(state: State, changes: Sequence[LevelChange]) -> str:
 def offset(change: LevelChange) -> str:
     """Return `+3.0 %`: how far a change of environment or definition moved a metric; "" where
     that may be nothing."""
-    return relative(change.size, change.before) if change.low * change.high > 0 else ""
+    return relative(change.size, change.before) if change.is_clear else ""
 
 
 def environment_text(old: Environment | None, new: Environment | None) -> str:

@@ -273,6 +273,26 @@ def test_failures_are_listed_with_all_else(history: Any, make_commits: Commits, 
     assert (incident.state, incident.closed_at) == ("recovered", made[5].sha)
 
 
+def test_what_fails_in_another_way_is_another_incident_and_may_hide_the_first(
+    history: Any, make_commits: Commits
+) -> None:
+    """One crash was mended in the merge that brought another: the first stood as what fails."""
+    made = history.commits(make_commits(8))
+    measure(history, made[:2], [0.4] * 2)
+    for at, message in ((3, "ValueError: no angle"), (5, "SyntaxError: no"), (6, "ValueError: 2")):
+        history.trial(made[at], {}, kind=OutcomeKind.FAILED, message=message)
+    first, second = sorted(state(history, made).incidents, key=lambda i: i.message, reverse=True)
+    assert [i.first_bad for i in (first, second)] == [hashes(made[2:4]), hashes(made[4:6])]
+    assert [i.known_good for i in (first, second)] == [made[1].sha] * 2
+    assert [i.state for i in (first, second)] == ["open", "open"]
+    measure(history, made[7:], [0.4])
+    mends = {i.message: i.mended_by for i in state(history, made).incidents}
+    assert mends == {
+        "ValueError: no angle": hashes(made[7:]),
+        "SyntaxError: no": hashes(made[6:]),
+    }
+
+
 def test_an_environment_s_offset_is_named_and_is_no_incident(
     history: Any, make_commits: Commits
 ) -> None:
@@ -285,6 +305,18 @@ def test_an_environment_s_offset_is_named_and_is_no_incident(
     assert "no change seen" in told
     assert "core/mlp_digits: torch 2.12.0 → 2.13.0: val_loss +" in told
     assert f"; by code since: nothing ({made[4].sha[:8]})" in told
+
+
+def test_an_offset_within_the_floor_is_nothing(history: Any, make_commits: Commits) -> None:
+    """An upgrade was said to make a leak of 50 bytes worse by 111 %; 1,024 count."""
+    made = history.commits(make_commits(8))
+    measure(history, made[:5], [0.4] * 5, seeds=30)
+    measure(history, made[4:], [0.4015] * 4, seeds=30, environment=NEW)
+    known = state(history, made)
+    (change,) = (c for c in known.changes if c.kind == "environment")
+    assert change.low > 0 and not change.is_clear
+    assert known.upgrades == []
+    assert "→ 2.13.0: nothing clear; by code since" in text(history, made)
 
 
 def test_beside_an_environment_s_offset_the_code_s_part_is_named(

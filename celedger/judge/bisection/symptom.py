@@ -30,6 +30,7 @@ from celedger.base.model import (
     TrialRecord,
 )
 from celedger.base.text import some
+from celedger.judge.failures import signature
 from celedger.judge.incident import IncidentMetric
 from celedger.ledger import Ledger
 from celedger.repo import History
@@ -56,7 +57,6 @@ def noise_of(rows: Rows) -> noises.NoisePrior | None:
 
 # Trials of each end from which a symptom is chosen: what a t-test can begin to work with.
 CHOOSING = 3
-_ERROR = re.compile(r"\b([A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Fault))\b")
 
 _PLACE = re.compile(r"\(in .+, step \d+ of epoch \d+\)(?=;|$)")  # of `trial.ending.explain`
 # Crashes that must have come at one place, so that it is evidence that they come always.
@@ -142,18 +142,6 @@ class NotWorse(CannotJudge):
             "choose other ends" if named else "name the metric with --metric, or other ends",
         )
         self.symptoms = tuple(symptoms)
-
-
-def signature(record: TrialRecord) -> str:
-    """Return how a trial crashed, coarse enough to survive a moved line: the outcome and the name
-    of the exception, or the exit status where there is none. "" for one that did not crash."""
-    outcome = record.outcome
-    if outcome is None or not outcome.kind.crashed:
-        return ""
-    names = _ERROR.findall(outcome.message)
-    if outcome.kind is not OutcomeKind.FAILED:
-        return outcome.kind.value
-    return f"failed {names[0] if names else outcome.returncode}"
 
 
 def must_be_judged(tasks: Sequence[Task], metric: str | None) -> None:
