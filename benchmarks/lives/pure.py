@@ -86,14 +86,14 @@ class PureJudge:
 
     def _hook(self, session: Session) -> None:
         head, chain = session.job.head, self._chains.index(session.environment)
-        anchor = "anchors" not in self._without and next_trial.needs_anchor(
-            self._histories, head, chain
+        anchor = (
+            None if "anchors" in self._without else next_trial.anchor(self._histories, head, chain)
         )
         job = Job(
             head=head, chain=chain, run=[], own=self._life.seeds,
             previous=self._heads[-1] if self._heads else None,
             earlier=len(self._heads),
-            left=MOST_EXTRA, needs_anchor=anchor,
+            left=MOST_EXTRA, anchor=anchor,
             has_sessions=self._keys if self._life.speed else (), rises=self._derived.rises,
         )  # fmt: skip
         self._trials += session.run(head, self._life.seeds)

@@ -18,7 +18,7 @@ from celedger.judge.line import Line
 from celedger.judge.measured import Chain
 from celedger.judge.memory import cache_of
 from celedger.stats.course import MetricKey
-from celedger.stats.next_trial import Job, Wanted, Why, needs_anchor, next_trial
+from celedger.stats.next_trial import Job, Wanted, Why, anchor, next_trial
 from celedger.trial.engine import Need
 from celedger.trial.runner import Bench, next_seed
 
@@ -171,7 +171,7 @@ class ExtraTrials:
             previous=max((place for place in places if place < head), default=None),
             earlier=len(places),
             left=left,
-            needs_anchor=needs_anchor(
+            anchor=anchor(
                 {k: h for k, h in before.histories.items() if k in declared}, head, chain
             ),
             has_sessions=[

@@ -87,7 +87,7 @@ class Job:
         previous: The newest place that was measured before this job, None for the first job.
         earlier: How many jobs were before this one.
         left: Extra trials that may still run.
-        needs_anchor: What `needs_anchor` said before this job's trials.
+        anchor: What `anchor` said before this job's trials.
         has_sessions: The metrics whose values of one session share an effect.
         asked: How many trials each incident had that asked whose mend a fall is, in all jobs; and
             under "" in this one.
@@ -101,14 +101,16 @@ class Job:
     previous: int | None
     earlier: int
     left: int
-    needs_anchor: bool = False
+    anchor: int | None = None
     has_sessions: Collection[MetricKey] = ()
     asked: Mapping[str, int] = field(default_factory=dict)
     rises: Sequence[tuple[MetricKey, Step]] = ()
 
 
-def needs_anchor(histories: Mapping[MetricKey, MetricHistory], head: int, chain: int) -> bool:
-    """Return True if the chain was not seen within the last measured commits before HEAD."""
+def anchor(histories: Mapping[MetricKey, MetricHistory], head: int, chain: int) -> int | None:
+    """Return the newest place before HEAD that tells a chain from the others: it was not seen
+    within the last measured commits, or no commit of it was measured in one of these, as where an
+    earlier job's extra trials ended before. None where it needs none."""
     seen = {
         (place, node.chain)
         for history in histories.values()
@@ -117,7 +119,10 @@ def needs_anchor(histories: Mapping[MetricKey, MetricHistory], head: int, chain:
         if place < head
     }
     recent = sorted({place for place, _ in seen})[-RECENT:]
-    return bool(recent) and not any((place, chain) in seen for place in recent)
+    there = {c for place, c in seen if place in recent}
+    others = {(place, c) for place, c in seen if c in there - {chain}}
+    is_tied = any((place, chain) in seen for place, _ in others)
+    return None if is_tied and chain in there else max((place for place, _ in others), default=None)
 
 
 def next_trial(
@@ -149,12 +154,11 @@ def _at_start(histories: Mapping[MetricKey, MetricHistory], job: Job) -> Wanted 
     if previous is None or previous == job.head:
         first = job.earlier == 0 and job.own == 1
         return Wanted(job.head, None, Why.REPEAT) if first and at_head < FIRST_TRIALS else None
-    at_previous = job.run.count(previous)
-    if job.needs_anchor:
-        if at_previous < max(ANCHOR_TRIALS, job.own):
-            return Wanted(previous, None, Why.ANCHOR, job.head)
+    if job.anchor is not None:
+        if job.run.count(job.anchor) < max(ANCHOR_TRIALS, job.own):
+            return Wanted(job.anchor, None, Why.ANCHOR, job.head)
         if at_head < ANCHOR_TRIALS:
-            return Wanted(job.head, None, Why.ANCHOR, previous)
+            return Wanted(job.head, None, Why.ANCHOR, job.anchor)
         return None
     if not job.own:  # the ledger held HEAD's trials
         return None
@@ -165,7 +169,7 @@ def _at_start(histories: Mapping[MetricKey, MetricHistory], job: Job) -> Wanted 
         return None
     loudest = max(sessions, key=lambda k: sessions[k])
     typical = sorted(sessions.values())[len(sessions) // 2]
-    if at_previous < 1 and (1 <= job.earlier <= FIRST_SESSIONS or typical > PAIRS):
+    if not job.run.count(previous) and (1 <= job.earlier <= FIRST_SESSIONS or typical > PAIRS):
         return Wanted(previous, loudest, Why.BESIDE, job.head)
     return None
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from celedger.stats.course import MetricHistory, MetricKey, Step, ToldIncident
 from celedger.stats.incidents import derive
-from celedger.stats.next_trial import Job, Wanted, Why, needs_anchor, next_trial
+from celedger.stats.next_trial import Job, Wanted, Why, anchor, next_trial
 from celedger.stats.sessions import Contrast
 from tests.stats.made_steps import LOSS, NO_FLOOR, NOISE, OTHER, TIME, history, open_at, step
 
@@ -56,8 +56,8 @@ def test_the_first_jobs_run_head_twice() -> None:
 
 def test_a_new_chain_runs_the_anchor_as_often_as_head() -> None:
     lives = {LOSS: history(chains=[(0, 0, 58), (1, 59, 59)])}
-    assert needs_anchor(lives, HEAD, 1)
-    job = replace(PLAIN, chain=1, needs_anchor=True, run=[HEAD] * 3, own=3)
+    assert anchor(lives, HEAD, 1) == 58
+    job = replace(PLAIN, chain=1, anchor=58, run=[HEAD] * 3, own=3)
     for _ in range(3):
         assert wanted(lives, job) == Wanted(58, None, Why.ANCHOR, HEAD)
         job = replace(job, run=[*job.run, 58])
@@ -67,9 +67,19 @@ def test_a_new_chain_runs_the_anchor_as_often_as_head() -> None:
 
 
 def test_a_chain_seen_within_the_last_twenty_measured_commits_needs_no_anchor() -> None:
-    assert not needs_anchor({LOSS: history(chains=[(1, 0, 45), (0, 46, 59)])}, HEAD, 1)
-    assert needs_anchor({LOSS: history(chains=[(1, 0, 30), (0, 31, 59)])}, HEAD, 1)
-    assert not needs_anchor({}, HEAD, 1)
+    for last, place in ((45, None), (30, 58)):
+        lives = {LOSS: history(chains=[(1, 0, last), (0, last, 59)])}
+        assert anchor(lives, HEAD, 1) == place
+    assert anchor({}, HEAD, 1) is None
+
+
+def test_a_chain_that_an_earlier_job_left_without_an_anchor_gets_one() -> None:
+    """An upgrade, four tasks, six extra trials: two tasks had no commit in both environments."""
+    lives = {LOSS: history(chains=[(0, 0, 56), (1, 57, 59)])}
+    assert anchor(lives, HEAD, 1) == 56
+    job = replace(PLAIN, chain=1, anchor=56, run=[HEAD] * 3, own=3)
+    assert wanted(lives, job) == Wanted(56, None, Why.ANCHOR, HEAD)
+    assert anchor({LOSS: history(chains=[(0, 0, 30), (1, 31, 59)])}, HEAD, 1) is None  # long ago
 
 
 def test_the_first_sessions_run_the_commit_before_once_more() -> None:
