@@ -146,13 +146,15 @@ def with_work(incidents: Sequence[Incident]) -> list[Incident]:
 
 
 def _may_have_raised(host: Incident, rise: Incident) -> bool:
-    own = [m for m in host.metrics if m.key[:2] == rise.main.key[:2] and m.name]
-    if not own or host.in_force != rise.in_force or host.kind == WORK:
-        return False
-    if host.state == IncidentState.WITHDRAWN:  # it was nothing, and counts are exact
-        return False
+    tasks = {m.key[:2] for m in rise.metrics}
+    own = [m for m in host.metrics if m.key[:2] in tasks and m.name]
+    if not own or host.kind == WORK or host.state == IncidentState.WITHDRAWN:
+        return False  # what was withdrawn was nothing, and counts are exact
+    if host.state == IncidentState.ACCEPTED:  # with all that its commit does
+        return host.is_named and set(rise.first_bad) <= set(host.first_bad)
     costs = any(Kind(m.kind) in CLOCKED for m in own)
-    return not set(rise.first_bad).isdisjoint(host.first_bad if costs or host.is_named else ())
+    shared = set(rise.first_bad) & set(host.first_bad if costs or host.is_named else ())
+    return host.in_force == rise.in_force and bool(shared)
 
 
 def _by_cause(rises: Sequence[WorkRise]) -> list[list[WorkRise]]:

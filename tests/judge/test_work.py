@@ -204,6 +204,18 @@ def test_a_rise_of_work_that_is_over_is_of_what_was_mended_and_of_no_false_alarm
     assert [i.id for i in with_work([false, rise])] == ["f", "r"]
 
 
+def test_a_rise_of_several_tasks_is_of_the_named_commit_of_one_also_once_it_is_accepted() -> None:
+    """Validation on more rows was accepted; what that allocates stood there as worse."""
+    rise = incident("r", "allocated", WORK, "c")
+    (metric,) = rise.metrics
+    rise = replace(rise, metrics=(replace(metric, task="other"), metric))
+    for state in ("open", "accepted"):
+        host = incident("h", "map", "quality", "c", state)
+        assert [i.id for i in with_work([host, rise])] == ["h"]
+    wide = incident("h", "map", "quality", "bc", "accepted")
+    assert [i.id for i in with_work([wide, rise])] == ["h", "r"]
+
+
 def test_a_merge_that_raises_what_nobody_declared_is_not_told_as_nothing() -> None:
     rise = incident("r", "operators", WORK, "c")
     assert summary(State("c", (rise,)), {}) == (
