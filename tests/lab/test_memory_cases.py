@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from lab.edited import TrainingServer, edited
 
-from celedger.lab.diagnose.memory_growth import load
+from celedger.lab.diagnose.memory_growth import compare, load
 from celedger.lab.diagnose.probe_records import records
 from celedger.lab.views.memory import leak_text
 
@@ -132,3 +132,18 @@ def test_what_each_evaluation_keeps_piles_up(server: TrainingServer) -> None:
     (event,) = records(server.train(keeping, "memory") / "0", "memory")
     (leak,) = load(event, {})["leaks"]
     assert (leak["kind"], leak["keeper"]) == ("tensors", "history")
+
+
+@pytest.mark.parametrize(("factor", "told"), [(2.0, 1), (1.05, 0), (0.5, 0)])
+def test_a_leak_on_top_of_one_of_the_same_line_is_told(factor: float, told: int) -> None:
+    """Twice the bytes were kept a step, and the answer named the peaks alone."""
+    leak = {
+        "kind": "tensors", "what": "aten::clone", "module": "memory", "file": "memory.py",
+        "number": 1.0, "bytes": 4096.0,
+    }  # fmt: skip
+    before, after = (
+        {"leaks": [{**leak, "bytes": size}], "peaks": {}, "peak_rss": 0}
+        for size in (4096.0, 4096.0 * factor)
+    )
+    found = compare(before, after)
+    assert (len(found["new_leaks"]), found["verdict"]) == (told, "larger" if told else "same")

@@ -31,6 +31,7 @@ COMPANIONS = 2.0  # objects that may come with a kept tensor: its own, its gradi
 OUTSIDE, OUTSIDE_SHARE = 16e6, 0.1  # bytes, and share, of a process beyond its tensors
 NODES = 1.0  # of autograd's graph, a step
 PEAK_FLOOR = 0.01  # of the peak: a difference that matters
+MORE = 1.1  # times as much piles up a step: counts and tensors' bytes are exact
 
 Marks = Sequence[Mapping[str, Any]]
 
@@ -79,9 +80,9 @@ def _outside(steps: Mapping[str, Sequence[int]]) -> int:
 
 def compare(before: Document, after: Document) -> Document:
     """Return the parts of each peak that differ, the largest difference first, and what piles up
-    only on the second side. `verdict` is "larger" for either, else "same"."""
-    causes = [_cause(leak) for leak in before["leaks"]]
-    leaks = [leak for leak in after["leaks"] if _cause(leak) not in causes]
+    on the second side only, or faster. `verdict` is "larger" for either, else "same"."""
+    earlier = {_cause(leak): leak for leak in before["leaks"]}
+    leaks = [leak for leak in after["leaks"] if _is_more(leak, earlier.get(_cause(leak)))]
     sides = [(peak, after["peaks"][name]) for name, peak in before["peaks"].items()]
     grown = any(b["bytes"] >= max(a["bytes"], 1) * (1 + PEAK_FLOOR) for a, b in sides)
     return {
@@ -97,6 +98,10 @@ def compare(before: Document, after: Document) -> Document:
 
 def _cause(leak: Document) -> object:
     return leak["kind"], leak["what"], leak["module"], leak["file"]
+
+
+def _is_more(leak: Document, before: Document | None) -> bool:
+    return before is None or any(leak[name] > MORE * before[name] for name in ("number", "bytes"))
 
 
 def _parts(*peaks: Document) -> list[Document]:
