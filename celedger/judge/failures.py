@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -63,22 +62,18 @@ def failures(ledger: Reader, line: Line, task: TaskMeasurements) -> list[Failure
     failed, elsewhere = _failed(ledger, line, task)
     ran = set(task.ended_well[1].tolist()) - failed.keys()
     ways = {p: (_KINDS[r.outcome.kind], signature(r)) for p, r in failed.items() if r.outcome}
-    whole = (task.suite, task.name, "")
     stretches = []
-    for stretch in _stretches(ran | elsewhere, ways):
+    for stretch in _stretches((task.suite, task.name, ""), ran | elsewhere, ways):
         record = failed[stretch.last]
         assert record.outcome is not None
-        kind, message, log = ways[stretch.last][0], record.outcome.message, record.outcome.log
-        stretches.append(Failure(whole, kind, *stretch, message, record.trial.ulid, log))
+        message, log = record.outcome.message, record.outcome.log
+        stretches.append(replace(stretch, message=message, ulid=record.trial.ulid, log=log))
     for key, places in task.not_finite.items():
-        if not places:
-            continue
-        values = task.measured.get(key)
+        values = task.measured.get(key) if places else None
         finite = set() if values is None else set(values.place.tolist())
-        bad = dict.fromkeys(places, (NOT_FINITE, ""))
         stretches += [
-            Failure(key, NOT_FINITE, *stretch, "the value is not finite")
-            for stretch in _stretches(finite - places, bad)
+            replace(stretch, message="the value is not finite")
+            for stretch in _stretches(key, finite, dict.fromkeys(places, (NOT_FINITE, "")))
         ]
     return stretches
 
@@ -129,34 +124,25 @@ def _failed(
     return chosen, elsewhere
 
 
-class _Stretch(NamedTuple):
-    """The places of a `Failure`."""
-
-    first: int
-    last: int
-    closed: int | None
-    known: int
-    lasted: int
-
-
-def _stretches(ran: Iterable[int], ways: Mapping[int, tuple[str, str]]) -> list[_Stretch]:
-    """Return the stretches of places that fail in one way. One that fails in another way does not
-    end them: it may hide the first."""
-    stretches: list[_Stretch] = []
-    well = set(ran) - ways.keys()
+def _stretches(
+    key: MetricKey, ran: Iterable[int], ways: Mapping[int, tuple[str, str]]
+) -> list[Failure]:
+    """Return the stretches of places that fail in one way: a kind and a signature. One that fails
+    in another way does not end them: it may hide the first."""
+    stretches: list[Failure] = []
     before = known = -1
     lasting: dict[tuple[str, str], int] = {}
-    for place in sorted(well | ways.keys()):
+    for place in sorted({*ran, *ways}):
         way = ways.get(place)
         if way is None:
             known = place
             for number in lasting.values():
-                stretches[number] = stretches[number]._replace(closed=place)
+                stretches[number] = replace(stretches[number], closed=place)
             lasting = {}
         elif way in lasting:
-            stretches[lasting[way]] = stretches[lasting[way]]._replace(lasted=place)
+            stretches[lasting[way]] = replace(stretches[lasting[way]], lasted=place)
         else:
             lasting[way] = len(stretches)
-            stretches.append(_Stretch(before + 1, place, None, known, place))
+            stretches.append(Failure(key, way[0], before + 1, place, None, known, place))
         before = place
     return stretches
