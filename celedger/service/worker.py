@@ -329,8 +329,8 @@ class Worker:
         log = bench.repository.log(commit.sha, limit=_SIGNED + 1, first_parent=True)
         if len(log) < 2:
             return
-        known = {*self.ledger.commits_with_trials(), *(r.commit for r in self.ledger.signatures())}
-        base = next((c for c in log[1:] if c.sha in known), log[1])
+        bases = {r.commit for r in self.ledger.signatures()}, self.ledger.commits_with_trials()
+        base = next((c for known in bases for c in log[1:] if c.sha in known), log[1])
         ends = f"{base.sha[:TYPED]}..{commit.sha[:TYPED]}"
         words = ["same", ends, "--suite", bench.suite.folder.name, "--json"]
         try:
@@ -341,7 +341,7 @@ class Worker:
         tasks: dict[str, list[str]] = {}
         for row in json.loads(answer)["tasks"] if answer else ():
             signed = [c for c in row["commits"] if c["bits"]]
-            if not signed or signed[-1]["commit"] != commit.sha:
+            if len(signed) < 2 or signed[-1]["commit"] != commit.sha:
                 continue
             # One merge brings many commits: the last one alone would hide what the others changed.
             changes = [

@@ -11,15 +11,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from conftest import PEOPLE, SCRIPT, SUITE, Done, Project, git, make_project, until, with_verbs
 from scripted import Report, scripted
 
+from celedger.base.errors import TYPED
 from celedger.base.model import JobState, QueuedJob
 from celedger.ledger import Ledger
 from celedger.ledger.write import Queue
@@ -340,6 +342,31 @@ def test_what_a_bisect_parts_from_an_incident_is_bisected_in_the_same_job(
     incidents = json.loads(project.run("status", "--json").out)["incidents"]
     named = {row["metrics"][0]["name"]: row["first_bad"] for row in incidents}
     assert named == {"other": [first], "val_loss": [second]}
+
+
+def test_bits_are_those_since_the_last_signed_commit(
+    crew: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two weeks every training failed; the mend was said to compute what nothing had computed."""
+    signed, failing, mended = crew.project.history([1.0, 2.0, 1.5])
+    crew.enqueue(failing)
+    assert crew.worker().drain() == 1
+    crew.said.clear()
+    monkeypatch.setattr(crew.ledger, "signatures", lambda: [SimpleNamespace(commit=signed)])
+    suite = SimpleNamespace(folder=Path("tiny"))
+    bench: Any = SimpleNamespace(repository=crew.repository, suite=suite)
+    rows = [{"commit": signed, "bits": "signed"}, {"commit": mended, "bits": "new"}]
+    asked: list[str] = []
+    for commits in (rows[1:], rows):
+        answer = json.dumps({"tasks": [{"task": "fit", "commits": commits}]})
+
+        def same(words: Sequence[str], answer: str = answer) -> str:
+            asked.append(words[1])
+            return answer
+
+        crew.worker()._sign(same, bench, crew.repository.commit(mended))
+    assert asked == [f"{signed[:TYPED]}..{mended[:TYPED]}"] * 2
+    assert crew.said == [f"{mended[:10]} bits: new"]
 
 
 def test_a_merge_at_the_moment_the_lock_is_let_go_is_not_lost(
