@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from celedger.base import files
-from celedger.base.model import FindingRecord, TrialRecord
+from celedger.base.model import BY_ID, BaselineAct, FindingRecord, TrialRecord
 from celedger.base.text import escaped, without_sequences
 from celedger.judge.incident import IN_FORCE, WORK, Incident, IncidentMetric
 from celedger.ledger.read import Reader
@@ -27,6 +27,9 @@ from celedger.views import incidents as words
 from celedger.views.drift import by_code, environment_change, offset
 from celedger.views.format import UnitScale, iso_date, plain, probability, relative
 
+_ACTS = {
+    BaselineAct.PIN: "pinned", BaselineAct.ACCEPT: "accepted", BaselineAct.DISMISS: "dismissed",
+}  # fmt: skip
 EPOCHS = 50
 """Newest measured commits whose epochs are on the page, beside those of open changes."""
 _DETAILED = 5000
@@ -59,9 +62,9 @@ def commits(history: Measured) -> dict[str, Any]:
     number = {name: i for i, name in enumerate(authors)}
     times = [c.commit_time // 60 for c in axis]
     marks = [
-        [history.position[r.commit], r.act.value, "/".join(filter(None, (r.task, r.metric))),
-         plain(r.who), plain(r.why)]
-        for r in history.baselines if r.commit in history.position
+        [history.position[r.commit], _ACTS[r.act],
+         "/".join(filter(None, (r.task, r.metric.removeprefix(BY_ID)))), plain(r.who), plain(r.why)]
+        for r in history.baselines if r.commit in history.position and r.act in _ACTS
     ]  # fmt: skip
     return {
         "sha": [c.sha[:12] for c in axis],

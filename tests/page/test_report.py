@@ -10,8 +10,10 @@ import json
 import math
 import re
 import shutil
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +23,8 @@ from page.page_repository import AFTER_GAP, COMMITS, EVIL, EVIL_METRIC, LOST, ME
 from scripted import typed
 
 import celedger.page
+from celedger.base.model import BaselineAct, BaselineRecord
+from celedger.page import payload
 from celedger.page.links import Host
 from celedger.page.payload import in_script
 from celedger.page.sparkline import path as sparkline
@@ -155,8 +159,17 @@ def test_tags_and_baselines_stand_on_the_axis(page: Page) -> None:
     commits = page.commits()
     assert commits["tags"] == {"20": ["v2.2"], "30": ["v2.3"]}
     ((position, act, what, _, why),) = commits["baselines"]
-    assert (position, act, what) == (20, "pin", "tabular")
+    assert (position, act, what) == (20, "pinned", "tabular")
     assert why == "the paper <b>reports</b> it"
+
+
+def test_an_incident_that_a_person_dismissed_is_not_called_accepted() -> None:
+    """The page said: Accepted for mlp/*8651371d, of what had been dismissed."""
+    said = BaselineRecord("1", BaselineAct.DISMISS, "a", "s", "mlp", "*8651371d", "Al", "busy", 0.0)
+    acts = [said, replace(said, act=BaselineAct.VOID, commit="b", metric="*01M8")]
+    scope = SimpleNamespace(axis=[], tags={})
+    history: Any = SimpleNamespace(scope=scope, tasks=[], baselines=acts, position={"a": 0, "b": 1})
+    assert payload.commits(history)["baselines"] == [[0, "dismissed", "mlp/8651371d", "Al", "busy"]]
 
 
 def test_commits_link_to_the_web_host_without_the_password(page: Page) -> None:

@@ -256,10 +256,7 @@ function drawMarks() {
     Object.entries(axis.tags).map(([at, tags]) => [Number(at), tags.join(", ")]),
   );
   for (const [at, act] of axis.baselines)
-    names.set(
-      at,
-      [names.get(at), act === "pin" ? "pinned" : "accepted"].filter(Boolean).join(", "),
-    );
+    names.set(at, [names.get(at), act].filter(Boolean).join(", "));
   let free = Infinity;
   for (const [at, name] of [...names].sort((a, b) => b[0] - a[0])) {
     if (!isVisible(at)) continue;

@@ -39,7 +39,7 @@ function notes(task, at) {
   const made = [];
   for (const [where, act, what, who, why] of axis.baselines)
     if (where === at) {
-      const name = act === "pin" ? "Pinned" : "Accepted";
+      const name = act[0].toUpperCase() + act.slice(1);
       made.push(remark(`${name}${what ? ` for ${what}` : ""} by ${who}: ${why}`));
     }
   const list = task.news
