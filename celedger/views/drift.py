@@ -108,8 +108,6 @@ class DriftDocument(Document):
         places = {commit.sha: position for position, commit in enumerate(self.commits)}
         rows = []
         for incident in self.state.incidents:
-            if incident.state == "withdrawn":  # no level changed
-                continue
             for metric in (*incident.metrics, *incident.work):
                 cells = self._incident_cells(incident, metric)
                 size = abs(metric.relative or math.inf)
@@ -129,8 +127,9 @@ class DriftDocument(Document):
         return (
             name, short(sha), iso_date(commit.commit_time) if commit else "",
             moved, words.levels(metric) if is_number else "",
-            # None of a drift's commits is the first bad one.
-            "" if incident.kind == DRIFT else probability(incident.probability),
+            # None of a drift's commits is the first bad one, nor of a false alarm's.
+            "" if incident.kind == DRIFT or incident.state == "withdrawn"
+            else probability(incident.probability),
             str(len(incident.first_bad)),
             f"{incident.id} {incident.state}",
             plain(commit.subject) if commit and incident.is_named else "",
