@@ -98,7 +98,8 @@ class Incident:
         is_measured: False if its tasks are measured no more.
         why: What a person wrote who accepted or dismissed it.
         also: Its other names, which another ledger gave it; it answers to all.
-        work: The counts of a step that rose by the same cause, as signatures show them.
+        work: The counts of a step that rose by the same cause, as signatures show them; `work_ids`
+            are the names under which these rises were told alone.
         is_explained: True if a diagnosis of the named commit says why.
         has_torch: False where no environment of the ledger has the torch that diagnoses follow.
         inseparable: True if a bisect ended with these commits: what lies between cannot be tested.
@@ -124,6 +125,7 @@ class Incident:
     why: str = ""
     also: tuple[str, ...] = ()
     work: tuple[IncidentMetric, ...] = ()
+    work_ids: tuple[str, ...] = ()
     is_explained: bool = False
     has_torch: bool = True
     inseparable: bool = False
@@ -132,7 +134,7 @@ class Incident:
 
     @property
     def names(self) -> tuple[str, ...]:
-        return self.id, *self.also
+        return self.id, *self.also, *self.work_ids
 
     @property
     def main(self) -> IncidentMetric:

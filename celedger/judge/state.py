@@ -139,7 +139,10 @@ def with_work(incidents: Sequence[Incident]) -> list[Incident]:
         hosts = [place for place, host in enumerate(others) if _may_have_raised(host, rise)]
         if hosts:
             place = min(hosts, key=lambda place: len(others[place].first_bad))
-            others[place] = replace(others[place], work=(*others[place].work, *rise.metrics))
+            host = others[place]
+            others[place] = replace(
+                host, work=(*host.work, *rise.metrics), work_ids=(*host.work_ids, *rise.names)
+            )
         else:
             others.append(rise)
     return others

@@ -190,6 +190,8 @@ def test_a_rise_of_work_stands_beside_what_shares_its_cause(host: Incident, toge
     assert [i.id for i in listed] == (["h"] if together else ["h", "r"])
     assert listed[0].work == (rise.metrics if together else ())
     assert listed[0].metrics == host.metrics
+    answers = State("c", tuple(listed)).find("r")  # the name under which it was told alone
+    assert answers is not None and answers.id == ("h" if together else "r")
 
 
 def test_a_rise_of_work_that_is_over_is_of_what_was_mended_and_of_no_false_alarm() -> None:
