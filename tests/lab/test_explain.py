@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import UNCOMPILED, celedger, git, make_project, record_of
 from lab.conftest import Answered
+from lab.edited import edited
 
 pytestmark = pytest.mark.matrix
 
@@ -228,6 +229,21 @@ def test_a_metric_that_is_computed_outside_of_modules_is_a_difference(tmp_path: 
     again = project.run("explain", "HEAD~1..HEAD", "fit")
     assert "The training agrees and the reported score" in again.out
     assert "repeats itself" not in again.err, "a signature tells it"
+
+
+def test_a_training_that_ends_earlier_is_told_so(tmp_path: Path) -> None:
+    suite = SUITE.replace("{suite}/fit.py", "fit.py")
+    project = make_project(tmp_path / "project", suite, {"plain.py": PLAIN})
+    whole = edited(
+        FIT, ("in range(2)", "in range(epochs)"), ("optimiser = ", "epochs = 2\noptimiser = ")
+    )
+    project.commit("one", {"net.py": NET, "fit.py": whole})
+    shorter = edited(whole, ("epochs = 2", "epochs = 1"), ("int(sys.argv[1])", "int(sys.argv[-2])"))
+    project.commit("two", {"fit.py": shorter})
+    done = project.run("explain", "HEAD~1..HEAD", "fit")
+    assert done.status == 1, done.out + done.err
+    assert "Equal until then, it trains for 4 steps where it trained for 8" in done.out
+    assert done.out.index("+ epochs = 1") < done.out.index("sys.argv[-2]")
 
 
 def test_what_differs_between_two_interpreters_is_said(repo: Path, tmp_path: Path) -> None:

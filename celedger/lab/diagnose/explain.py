@@ -328,6 +328,10 @@ def _bit_by_bit(
         if not repeats and (small or not (is_alike(repeat) and _comes_before(front, parted))):
             return _unrepeatable(whole, parted)
     if front is None or finding is None:
+        if (length := _other_length(c)) is not None:
+            values = _values_in_common(c, change)
+            length, blamed = blame(length, change, runner.bench.station.tree, runs.files, values)
+            return replace(whole, finding=length, blamed=blamed)
         note = "the trainings part, at no place that was looked at"
         return replace(whole, notes=(*whole.notes, note))
 
@@ -361,6 +365,23 @@ def _again(
     runner.say(f"{runner.task.name}: {a.name} again, to see whether it repeats itself")
     again = runner.run(a, runs.full, **recorded_values(change, "a"))[1]
     return _first_process(runner, runs.left, again)
+
+
+def _other_length(c: TraceComparison) -> ExplainFinding | None:
+    """Describe that one training ends earlier, equal until then; None where both are as long."""
+    old, new = c.a.steps, c.b.steps
+    if old == new or c.a.cut or c.b.cut:
+        return None
+    return ExplainFinding(
+        FindingPhase.UPDATE, min(old, new), None, "", "", "length",
+        f"equal until then, it trains for {new} steps where it trained for {old}",
+        places=[*_last_call(c.a), *_last_call(c.b)], sureness=Sureness.SURE,
+    )  # fmt: skip
+
+
+def _last_call(trace: Trace) -> list[CodePlace]:
+    sites = [event.site for event in trace.events if event.site >= 0][-1:]
+    return [CodePlace(trace.side, "last call", trace.frames(site)) for site in sites]
 
 
 def _comes_before(front: Front | None, parted: Front | None) -> bool:
@@ -456,8 +477,7 @@ def _crash(traces: Sequence[Trace], runs: TracedRuns) -> ExplainFinding:
         path = inside[-1] if inside else None
         module = last.modules.get(path or "")
         kind = module.short if module else ""
-        sites = [event.site for event in last.events if event.site >= 0][-1:]
-        places += [CodePlace("b", "last call", last.frames(site)) for site in sites]
+        places += _last_call(last)
     return ExplainFinding(
         FindingPhase.CRASH, step, path, kind, "", "crash", f"it fails at step {step}: {runs.crash}",
         places=places, sureness=Sureness.SURE,
@@ -469,7 +489,7 @@ def _explain_crash(
 ) -> tuple[ExplainFinding, tuple[Blamed, ...]]:
     """Blame the lines that raise; where no hunk has them, what parted the trainings before."""
     c = runs.comparison
-    values = _values_before_crash(c, change) if c is not None else {}
+    values = _values_in_common(c, change) if c is not None else {}
     crash, blamed = blame(_crash(runs.right, runs), change, tree, runs.files, values)
     front = c.front() if c is not None and exact else None
     if c is None or front is None or front.pair.step >= crash.step:
@@ -483,7 +503,7 @@ def _explain_crash(
     return replace(crash, facts=[*crash.facts, fact]), causes
 
 
-def _values_before_crash(c: TraceComparison, change: CodeChange) -> dict[Hunk, Verdict]:
+def _values_in_common(c: TraceComparison, change: CodeChange) -> dict[Hunk, Verdict]:
     """Compare the values of hunks up to the last event that both sides have."""
     both = [pair for pair in c.pairs if pair.a and pair.b and pair.one.kind != "report"]
     if not both:
