@@ -30,7 +30,7 @@ from celedger.stats.arrays import Floats, Ints
 
 RELATIVE_SD = 0.005, 1.5
 """Prior of a trial's standard deviation: median in shares of the level, and sd of its logarithm."""
-STEP_SCALES = 1.5, 8.0, 64.0, 1024.0, 16384.0
+STEP_SCALES = 4.0, 64.0, 1024.0, 16384.0
 """Standard deviations of a step, in those of a trial, equally likely: a regression of one sd and a
 loss that diverges are both possible, and the latter does not widen the noise of all others."""
 OWN_MOVES = 0.03, 0.3
