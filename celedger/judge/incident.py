@@ -26,9 +26,6 @@ PER_STEP = "a step"  # the unit of the counts of a signature
 WORK = "work"  # the kind of one that only signatures show: a step does more, at any speed
 TWO_SIDED_95 = 1.959964
 """Standard errors at each side of a 95 % interval of a normal distribution."""
-CLEAR = 3.0
-"""Standard errors from which an offset is told. Of 36 metrics that an upgrade did not move, 1.8 are
-off by those of a 95 % interval, .1 by these."""
 _EXPLAINING = ("explain", "profile")
 _DIFFERENT = ("difference", "slower", "larger")  # verdicts of these verbs
 FAILURES = ("crash", "timeout", "missing", "not-finite")  # kinds, the worst first
@@ -305,8 +302,7 @@ class LevelChange:
     @property
     def is_clear(self) -> bool:
         """Return True if it is surely no noise, and as large as the metric's floor."""
-        error = (self.high - self.low) / (2 * TWO_SIDED_95)
-        return abs(self.size) > CLEAR * error and abs(self.size) >= self.floor
+        return self.low * self.high > 0 and abs(self.size) >= self.floor
 
     @property
     def size(self) -> float:
