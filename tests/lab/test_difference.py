@@ -29,7 +29,7 @@ from celedger.lab.diagnose.explain import (
     _explain_crash,
     _first_process,
     _unseen,
-    _values_before_crash,
+    _values_in_common,
     rounding_ratio,
 )
 from celedger.lab.diagnose.finding import ExplainFinding, FindingPhase
@@ -590,10 +590,10 @@ def test_a_hunk_that_ran_last_before_a_crash_is_not_held_for_later(tmp_path: Pat
     c = TraceComparison(*sides)
     (pair,) = c.pairs
     assert hunk_values(c, Front(pair, "enter", ()), change) == {change.hunks[0]: Verdict.LATER}
-    assert _values_before_crash(c, change) == {}
+    assert _values_in_common(c, change) == {}
     before = tuple(event for event in sides[1].events if event.kind != "value")
     c = TraceComparison(sides[0], replace(sides[1], events=before))
-    assert _values_before_crash(c, change) == {change.hunks[0]: Verdict.LATER}
+    assert _values_in_common(c, change) == {change.hunks[0]: Verdict.LATER}
 
 
 def test_a_crash_is_blamed_on_what_parted_the_trainings_before(tmp_path: Path) -> None:
