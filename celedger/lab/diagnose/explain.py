@@ -375,13 +375,13 @@ def _other_length(c: TraceComparison) -> ExplainFinding | None:
     return ExplainFinding(
         FindingPhase.UPDATE, min(old, new), None, "", "", "length",
         f"equal until then, it trains for {new} steps where it trained for {old}",
-        places=[*_last_call(c.a), *_last_call(c.b)], sureness=Sureness.SURE,
+        places=[*_last_call(c.a, "a"), *_last_call(c.b, "b")], sureness=Sureness.SURE,
     )  # fmt: skip
 
 
-def _last_call(trace: Trace) -> list[CodePlace]:
+def _last_call(trace: Trace, side: str) -> list[CodePlace]:
     sites = [event.site for event in trace.events if event.site >= 0][-1:]
-    return [CodePlace(trace.side, "last call", trace.frames(site)) for site in sites]
+    return [CodePlace(side, "last call", trace.frames(site)) for site in sites]
 
 
 def _comes_before(front: Front | None, parted: Front | None) -> bool:
@@ -477,7 +477,7 @@ def _crash(traces: Sequence[Trace], runs: TracedRuns) -> ExplainFinding:
         path = inside[-1] if inside else None
         module = last.modules.get(path or "")
         kind = module.short if module else ""
-        places += _last_call(last)
+        places += _last_call(last, "b")
     return ExplainFinding(
         FindingPhase.CRASH, step, path, kind, "", "crash", f"it fails at step {step}: {runs.crash}",
         places=places, sureness=Sureness.SURE,
