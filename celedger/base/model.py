@@ -454,8 +454,11 @@ class BisectRecord:
         """Return the other tasks of the incident that the named commit probably did not move."""
         rows = self.report.get("agreements")
         rows = [row for row in rows if isinstance(row, Mapping)] if isinstance(rows, list) else []
-        return [row["task"] for row in rows if row.get("probability", 1.0) < 0.5]
+        return [row["task"] for row in rows if row.get("probability", 1.0) < AGREES]
 
+
+AGREES = 0.5
+"""P(the named commit moved another task of its incident) from which that task agrees."""
 
 ENVIRONMENTS = "*environments"  # in place of a metric: those that a commit was measured in are one
 BY_ID = "*"  # before the id of an incident or a trial, in place of a metric: the act is about that

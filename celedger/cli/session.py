@@ -102,9 +102,11 @@ def no_incident(name: str, gone: Sequence[str] = ()) -> UsageError:
     from celedger.base.errors import UsageError
 
     if name in gone:
+        from celedger.repo.repository import UNSHALLOW
+
         return UsageError(
             f"this history lacks the commits of incident {name}",
-            "check out a branch that has them; in a shallow clone: git fetch --unshallow",
+            f"check out a branch that has them; in a shallow clone: {UNSHALLOW}",
         )
     return UsageError(f"there is no incident {name}", "see `celedger status`")
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from celedger.base import plugins
 from celedger.base.errors import CeledgerError
-from celedger.base.model import BisectRecord, Commit, Metric
+from celedger.base.model import AGREES, BisectRecord, Commit, Metric
 from celedger.base.text import whole_percent
 from celedger.judge.bisection import Agreement, Answer, GuiltyHunks, Plan, Report
 from celedger.judge.bisection.bisect_report import record
@@ -387,7 +387,7 @@ def _person(commit: Commit) -> list[str]:
 
 
 def _agreement(agreement: Agreement) -> str:
-    word = "agrees" if agreement.probability >= 0.5 else "disagrees"
+    word = "agrees" if agreement.probability >= AGREES else "disagrees"
     chance = probability(agreement.probability)
     subject = f"{agreement.task} {agreement.metric}"
     return f"  {word:10s}  {subject} ({chance} that it has the same first bad commit)"

@@ -221,6 +221,14 @@ for step in range(4):
     torch.set_grad_enabled(True)
 """
 )
+THREE_STEPS = """\
+optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range(3):
+    loss = net(x).square().mean()
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()
+"""
 BEAMS = (
     START
     + """\
@@ -239,12 +247,9 @@ def search(width):
     return beams[0][1]
 
 net, x = nn.Linear(4, 2), torch.randn(8, 4)
-optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
-for step in range(3):
-    loss = net(x).square().mean()
-    optimiser.zero_grad()
-    loss.backward()
-    optimiser.step()
+"""
+    + THREE_STEPS
+    + """\
 with torch.no_grad():
     net(torch.full((1, 4), search(3)))
 """
@@ -271,13 +276,8 @@ class Net(nn.Module):
         return x
 
 net, x = Net(), torch.randn(8, 4)
-optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
-for step in range(3):
-    loss = net(x).square().mean()
-    optimiser.zero_grad()
-    loss.backward()
-    optimiser.step()
 """
+    + THREE_STEPS
 )
 
 
