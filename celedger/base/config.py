@@ -151,6 +151,8 @@ def _in_file(folder: Path) -> tuple[Path, dict[str, object]] | None:
     """Return the file that configures celedger here, and what it says; None where there is none."""
     repository_file, shared = (folder / name for name in FILES)
     file = repository_file if repository_file.is_file() else shared
+    if repository_file.is_dir():
+        raise ConfigError(f"{repository_file} is a folder", "it is the name of the settings' file")
     if leads_out(file):
         cause = f"{file} is a link that leads out of the repository"
         raise ConfigError(cause, "put a file celedger.toml there")

@@ -23,6 +23,7 @@ from celedger.cli.session import Options
 from celedger.cli.unix import complain
 
 _TOO_MUCH = re.compile(r"Got unexpected extra argument\S* \((.*)\)")
+_OF_THE_PROGRAM = tuple(f"No such option: {option}" for option in ("--ledger", "-C", "--version"))
 _COMPLETE = "_CELEDGER_COMPLETE"  # set by the completion of a shell
 
 
@@ -136,6 +137,12 @@ def _guarded(arguments: Sequence[str]) -> int:
                 words = re.sub(r"a valid float( range)?\b", "a number", words)
                 if verb is not None and re.search(r"\w\.\.\w", verb.get_usage()):
                     words = _TOO_MUCH.sub(r"\1 is too much here; a range is one word, A..B", words)
+                if words.startswith("Missing argument") and verb is not None:
+                    usage = " ".join(verb.get_usage().split()).removeprefix("Usage: ")
+                    words = f"{words.rstrip('.')}: {usage}"
+                if verb is not None and verb.parent and words.startswith(_OF_THE_PROGRAM):
+                    option = words.rpartition(" ")[2]
+                    words = f"{option} stands before the verb: celedger {option} … {verb.info_name}"
                 complain(f"{words} (see `{path} --help`)")
             return Status.USAGE
         return _crashed(error)

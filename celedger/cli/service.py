@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from celedger.base.errors import CeledgerError, Status, UsageError
+from celedger.base.errors import CeledgerError, Status, UnknownRevision, UsageError
 from celedger.cli import options, verbs
 from celedger.cli.session import (
     Options,
@@ -451,7 +451,12 @@ def stop(
 
     repository, settings = find(context.obj)
     if job is not None:
-        sha = repository.resolve(job).sha
+        try:
+            sha = repository.resolve(job).sha
+        except UnknownRevision as error:
+            raise UsageError(
+                f"{job} is no commit; a job is named by its commit", "see `celedger queue`"
+            ) from error
         states = cancel(settings.ledger, sha, time.time()) if settings.ledger.exists() else []
         if not states:
             raise UsageError(f"no job of {sha[:10]} waits or runs", "see `celedger queue`")

@@ -64,7 +64,9 @@ def status(
     repository = Repository.open(typed.repository)
     settings, _ = context.with_resource(settled(repository, typed))
     servers = kept(repository.state_dir / LAUNCHERS)
-    if not settings.ledger.exists() and not archive_of(repository, settings).size:
+    # A ledger that is named has to be there.
+    is_new = typed.ledger is None and not settings.ledger.exists()
+    if is_new and not archive_of(repository, settings).size:
         if incident is not None:
             raise no_incident(incident)
         if follow:

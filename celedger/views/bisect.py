@@ -337,10 +337,11 @@ def shares_of(report: Report) -> list[str]:
         whole = other.effect / other.share
         if other.share < 0:
             low, high = sorted((abs(other.low / whole), abs(other.high / whole)))
-            chance = sure(other.probability)
-            lines.append(
-                f"  against     {ends} moves {_range(low, high)} of it back ({chance} sure)"
-            )
+            chance = f"({sure(other.probability)} sure)"
+            if other.probability > 0.5:  # else its size is that of noise
+                lines.append(f"  against     {ends} moves {_range(low, high)} of it back {chance}")
+            else:
+                lines.append(f"  perhaps     {ends} moves a part of it back {chance}")
             continue
         low, high = sorted(np.clip([other.low / whole, other.high / whole], 0.0, 1.0))
         if other.probability >= report.confidence:

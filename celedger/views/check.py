@@ -196,6 +196,8 @@ def markdown(document: CheckDocument) -> str:
     declared, telemetry = document.rows()
     bad = sum(standing.standing is Standing.WORSE for standing, _ in declared)
     head = f"{count(bad, 'metric')} worse" if bad else "nothing is worse"
+    if declared and all(standing.standing is Standing.FIRST for standing, _ in declared):
+        head = "first measurement, nothing to compare with"  # also where a CI lost its ledger
     commit = document.commit
     lines = [
         f"### celedger: {head}", "",

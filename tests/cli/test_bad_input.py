@@ -100,7 +100,7 @@ def test_a_folder_is_no_file_to_write(tell: Tell, trained: Project, verb: str, p
 def test_folders_that_are_not_there(tell: Tell, trained: Project, tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     assert_one_line(tell(tmp_path, "-C", str(gone), "run"), 128, "is not a folder")
-    for verb in ("run", "log"):
+    for verb in ("run", "log", "status"):
         done = tell(trained.root, "--ledger", str(gone / "x.db"), verb)
         assert_one_line(done, 128, str(gone))
     assert not gone.exists()
@@ -159,6 +159,9 @@ def test_a_shallow_clone(tell: Tell, trained: Project, tmp_path: Path) -> None:
         (["diff", "main"], "write A..B"),
         (["diff", "main..nope"], "unknown revision 'nope'"),
         (["show", "nope"], "unknown revision 'nope'"),
+        (["stop", "nope"], "nope is no commit; a job is named by its commit"),
+        (["status", "--ledger", "x"], "--ledger stands before the verb: celedger --ledger"),
+        (["import", "runs.csv"], "Missing argument 'PATH': celedger import [OPTIONS] {FORMAT}"),
         (["check", "nope"], "unknown revision 'nope'"),
         *(
             pytest.param(words.split(), says, marks=with_verbs("plot"))
@@ -262,6 +265,11 @@ def test_a_configuration_that_makes_no_sense(
     (project.root / name).write_text(text)
     for verb in ("run", "log"):
         assert_one_line(tell(project.root, verb), 129, name, says)
+
+
+def test_a_folder_named_as_the_configuration(tell: Tell, project: Project) -> None:
+    (project.root / "celedger.toml").mkdir()
+    assert_one_line(tell(project.root, "run"), 129, "celedger.toml is a folder")
 
 
 def test_a_broken_pyproject_that_is_not_about_us_is_none_of_our_business(

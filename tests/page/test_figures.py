@@ -616,3 +616,5 @@ def test_another_step_has_at_most_what_the_named_commit_leaves(make_commits: Com
     back = Other(made[2], made[3], -0.0005, 0.9, -0.01, -0.00055, -0.00045)
     (line,) = shares_of(searched(made, 7, others=(back,)))
     assert " moves 1 % of it back" in line  # and not "1 to 1 %"
+    (line,) = shares_of(searched(made, 7, others=(replace(back, probability=0.23),)))
+    assert line.endswith(" moves a part of it back (23.0 % sure)")  # and not "49 to 174 %"
