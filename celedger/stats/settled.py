@@ -33,7 +33,7 @@ from celedger.stats.metric_passes import ChainResult
 from celedger.stats.seed_histories import Beam, SeedTable
 from celedger.stats.trial_noise import NoisePoint
 
-VERSION = 17
+VERSION = 18
 """Of the model and the format: an item of another one is not read."""
 LAG = 120
 """The newest nodes that every job passes again: as many as the longest drift has commits."""
@@ -122,6 +122,13 @@ def digest(*parts: object) -> str:
     return name.hexdigest()
 
 
+def _are_apart(rate: float, other: float) -> bool:
+    """Return True if one of two small rates is larger by more than a third and a thousandth: at
+    rates of a hundredth a step of that size made twenty standard deviations an outlier's."""
+    low, high = sorted((rate, other))
+    return high > 4 / 3 * low + 1e-3
+
+
 def on_lattice(new: NoisePoint, kept: Kept) -> NoisePoint:
     """Return the noise moved to a lattice, and remember it.
 
@@ -137,13 +144,16 @@ def on_lattice(new: NoisePoint, kept: Kept) -> NoisePoint:
 
     modes = tuple(old.get("modes", ()))
     is_old = len(modes) == len(new.modes)
-    if not is_old or any(abs(a - b) > 0.01 for a, b in zip(modes, new.modes, strict=True)):
+    if not is_old or any(map(_are_apart, modes, new.modes)):
         modes = tuple(round(rate, 3) for rate in new.modes)
+    outliers = old.get("outliers", 0.0)
+    if _are_apart(outliers, new.outliers):
+        outliers = max(_SMALLEST_OUTLIERS, round(new.outliers, 3))
     error = min(new.log_sd_error, _LARGEST_ERROR)
     point = NoisePoint(
         log_sd=snapped("log_sd", new.log_sd, 0.05),
         log_sd_error=snapped("log_sd_error", error, 0.05),
-        outliers=max(_SMALLEST_OUTLIERS, snapped("outliers", new.outliers, 0.01)),
+        outliers=outliers,
         modes=modes,
         log_ratio=None if new.log_ratio is None else snapped("log_ratio", new.log_ratio, 0.1),
         log_ratio_error=snapped("log_ratio_error", new.log_ratio_error, 0.1),

@@ -329,6 +329,20 @@ def test_settled_stretches_change_nothing_and_a_stale_item_is_not_used(sessions:
     assert [s.likeliest for s in sure(one(measured, cache=cache))] == places(changed)
 
 
+def test_a_line_followed_from_its_first_commit_on_is_judged_as_one_read_at_once() -> None:
+    """The rate of outliers of its first commits was kept: thirty deviations were two of them."""
+    random = np.random.default_rng(RNG_SEED)
+    for _ in range(4):
+        levels = np.append(np.ones(22), 1.3)
+        rows = [(place, place >= 20, *rest) for place, _, *rest in quality(levels, random)]
+        measured, cache = measurements(rows), dict[str, Any]()
+        for end in range(1, 24):
+            followed = one(_until(measured, end), cache=cache)
+        for step, same in zip(sure(followed), sure(one(measured)), strict=True):
+            assert step.likeliest == 22
+            assert step.probability == pytest.approx(same.probability, abs=0.01)
+
+
 @pytest.mark.parametrize("sessions", [False, True])
 def test_unchanged_trials_are_not_passed_again(
     sessions: bool, monkeypatch: pytest.MonkeyPatch
