@@ -32,6 +32,8 @@ from celedger.stats.sessions import Contrast, RiseVerdict
 NEAR = 2
 """Commits by which a set may miss what it was: a bisect's commit, an act's, its own set of before.
 A 95 % set moves that far when trials are added."""
+APART = 3.0
+"""Standard errors by which a step must differ from what another chain saw in parts."""
 HELD = 0.95
 """Probability that a set holds the first bad commit."""
 PREFERRED = 1e6
@@ -133,9 +135,12 @@ def commit_set(step: Step, named: Mapping[int, float]) -> CommitSet:
 
 
 def distinct_steps(steps: Sequence[Step]) -> list[Step]:
-    """Return the steps, those that two chains both saw once, ordered by their last place."""
+    """Return the steps, those that two chains both saw once, ordered by their last place. Of one
+    that spans several of another chain, as one does that comes back after an upgrade, only what
+    these leave."""
     distinct: list[Step] = []
-    for step in sorted(steps, key=lambda s: (s.last, s.first)):
+    rests = [rest for step in steps if (rest := _rest(step, steps)) is not None]
+    for step in sorted(rests, key=lambda s: (s.last, s.first)):
         for i in range(len(distinct) - 1, -1, -1):
             other = distinct[i]
             same = other.chain != step.chain and other.kind is step.kind
@@ -145,6 +150,31 @@ def distinct_steps(steps: Sequence[Step]) -> list[Step]:
         else:
             distinct.append(step)
     return sorted(distinct, key=lambda s: (s.last, s.first))
+
+
+def _rest(step: Step, steps: Sequence[Step]) -> Step | None:
+    """Return a step without those of another chain that it spans: all of it where it spans fewer
+    than two, None where they are all of it, as sums or as factors."""
+    for chain in {s.chain for s in steps} - {step.chain}:
+        parts = [
+            s for s in steps
+            if s.chain == chain and s.kind is step.kind is StepKind.STEP and s.probability >= KEPT
+            if step.first <= s.first and s.last <= step.last
+        ]  # fmt: skip
+        if len(parts) < 2:
+            continue
+        whole = [step.size - math.fsum(s.size for s in parts)]
+        if all(s.before * s.after > 0 for s in (step, *parts)):
+            whole.append(step.after - step.before * math.prod(s.after / s.before for s in parts))
+        size = min(whole, key=abs)
+        if abs(size) <= APART * math.hypot(step.error, *(s.error for s in parts)):
+            return None
+        first = min(max(s.last for s in parts) + 1, step.last)
+        return step._replace(
+            first=first, likeliest=max(first, step.likeliest), size=size, posterior=(),
+            before=step.after - size,
+        )  # fmt: skip
+    return step
 
 
 class Places(Protocol):

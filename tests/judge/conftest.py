@@ -169,8 +169,9 @@ class Life:
                 assert row["id"] not in self.say("log").out
                 continue
             at = row["likeliest"] if row["bisect"] else row["seen_at"]
+            tasks = {metric["task"] for metric in row["metrics"]}
             for sha, word in ((at, row["id"]), (row["closed_at"], "mends")):
-                if sha in log:
+                if sha in log and tasks & {task["task"] for task in log[sha]["tasks"]}:
                     told = "; ".join(t for task in log[sha]["tasks"] for t in task["told"])
                     assert row["id"] in told, (sha, told, row)
                     assert word in told, (sha, told, row)
