@@ -155,10 +155,10 @@ LOG_EXACT = math.log(0.5)
 """Prior that it does return exactly, as a revert does, and that it does not. With the latter alone
 a fall by the very sum of two rises was an improvement of its own with P = .1."""
 SCALED, SCALE = 0.1, 0.25
-"""Prior that what causes of one metric do depends on one another, as factors of a loss do; by what
-share a mend's size then differs from its rise's, at least: of two factors the mend of the first one
-falls by the second one's share too much. Where the newest are gone the level is that before them.
-"""
+"""Prior that what causes of one metric do depends on one another; by what share a mend's size then
+differs from its rise's, at least. Where the newest are gone the level is that before them."""
+LOG_FACTORS, LOG_OTHERWISE = math.log(0.75), math.log(0.25)
+"""Prior that they then are factors, as of a loss: a mend divides by what its rise multiplied."""
 UNDONE = 1e6
 """Likelihood ratio of a commit with the code, or with the bits, of before an incident. What was
 re-used is proved, so it is as good as certain; a file that the trial's footprint lacks is left."""
@@ -542,6 +542,13 @@ def _log_normal(square: Floats, variance: Floats) -> Floats:
     return result
 
 
+def _log_alike(square: Floats, variance: Floats, size: Floats) -> Floats:
+    """Return log of the density of squared distances from a return to the level, exact or not."""
+    exact, about = (_log_normal(square, variance + (share * size) ** 2) for share in (0.0, ALIKE))
+    result: Floats = np.logaddexp(exact, about) + LOG_EXACT
+    return result
+
+
 def _log_densities(
     fall: Fall,
     rises: Sequence[Rise],
@@ -575,8 +582,7 @@ def _log_densities(
     size = mean[:, :-1] @ taken.T  # [metrics, hypotheses]
     variance = np.maximum(((shares @ covariance) * shares).sum(2), 0.0) + 1e-24
     square = (mean @ shares.T) ** 2
-    exact, about = (_log_normal(square, variance + (share * size) ** 2) for share in (0.0, ALIKE))
-    logs = np.logaddexp(exact, about) + LOG_EXACT
+    logs = _log_alike(square, variance, size)
     scaled = logs.copy()
     for k, key in enumerate(keys):
         own = [i for i, rise in enumerate(rises) if key in rise.steps]
@@ -587,6 +593,10 @@ def _log_densities(
         reach = [max(SCALE, abs(fallen.before / s.after - 1)) if s.after else SCALE for s in risen]
         error = taken[:, own] @ (mean[k, own] * reach)
         scaled[k] = _log_normal(square[k], variance[k] + error**2)
+        factors = np.array([s.before / s.after if s.before * s.after > 0 else 1.0 for s in risen])
+        due = fallen.before * (np.exp(taken[:, own] @ np.log(factors)) - 1)
+        as_factors = _log_alike((mean[k, -1] - due) ** 2, variance[k], size[k])
+        scaled[k] = np.logaddexp(scaled[k] + LOG_OTHERWISE, as_factors + LOG_FACTORS)
         for i, oldest in enumerate(risen):  # it and what came later are gone, the others are left
             if fallen.chain == oldest.chain:
                 (_, above), spread = levels[key].since(oldest, fallen)

@@ -366,6 +366,31 @@ def test_of_commits_that_came_together_none_is_said_to_mend(live: Live, bad: flo
             assert row["closed_at"] == first
 
 
+def test_who_goes_back_to_an_older_environment_finds_the_same_incidents(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The older environment saw one step there, of the sum of both: it took the second one's place
+    and said that the first commit had made all of it."""
+    life = live()
+    for letter in "gh":
+        life.upgrade(monkeypatch, letter)
+        life.begin()
+    level, rises = 1.0, []
+    for factor in (1.3, 1.2):
+        level *= factor
+        rises.append(life.commit(level))
+        life.check()
+    life.upgrade(monkeypatch, "g")
+    for _ in range(2):
+        life.commit(level)
+        life.check()
+        assert sorted(row["first_bad"] for row in life.listed()) == sorted([[r] for r in rises])
+    life.commit(1.2, f'Revert "number 7"\n\nThis reverts commit {rises[0]}.')
+    life.check()
+    assert life.only("recovered")["first_bad"] == rises[:1]
+    life.compare()
+
+
 @pytest.mark.matrix
 def test_of_two_factors_none_is_left_where_the_level_is_that_of_before(live: Live) -> None:
     """The first mend falls by .36, of rises of .3 and .23: its commit does not say of which."""
@@ -386,9 +411,12 @@ def test_of_two_factors_none_is_left_where_the_level_is_that_of_before(live: Liv
     assert [row["state"] for row in life.rows()] == ["recovered"] * 2
 
 
-@pytest.mark.parametrize(("one", "other"), matrix_after(1, [(1.26, 1.35), (1.4, 1.1)]))
-def test_of_two_factors_the_one_that_is_reverted_recovers(
-    live: Live, one: float, other: float
+@pytest.mark.parametrize(
+    ("one", "other", "is_named"),
+    matrix_after(1, [(1.26, 1.35, True), (1.3, 1.15, False), (1.4, 1.1, True)]),
+)
+def test_of_two_factors_the_one_that_is_taken_back_recovers(
+    live: Live, one: float, other: float, is_named: bool
 ) -> None:
     """Without noise: the first one's mend falls by the second one's share more than it rose."""
     life = live(exact=True)
@@ -397,7 +425,7 @@ def test_of_two_factors_the_one_that_is_reverted_recovers(
     life.check()
     second = life.commit(one * other)
     life.check()
-    life.commit(other, f'Revert "number 4"\n\nThis reverts commit {first}.')
+    life.commit(other, f'Revert "number 4"\n\nThis reverts commit {first}.' * is_named)
     assert life.check() == 1
     assert life.only("recovered")["first_bad"] == [first]
     assert life.only()["first_bad"] == [second]
