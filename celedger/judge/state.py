@@ -317,6 +317,7 @@ def _joined(
         and part.state is not IncidentState.WITHDRAWN
         and new.state is not IncidentState.WITHDRAWN
         and not (part.last > new.last and any(_is_hidden(m, new) for m in part.metrics))
+        and not _is_behind(part, new) and not _is_behind(new, part)
         and not any(_is_slowed(part, rise) and not overlap(rise, new) for rise in rises)
     ]  # fmt: skip
     if not mates:  # of what parted the failure keeps the name
@@ -359,6 +360,15 @@ def _is_slowed(part: _Part, rise: WorkRise) -> bool:
     """Return True if a rise of a task's work may be why it became slow, or took memory."""
     own = (Kind(m.kind) in CLOCKED and m.key[:2] == rise.key[:2] for m in part.metrics if m.name)
     return not part.failures and overlap(rise, part) and all(own)
+
+
+def _is_behind(part: _Part, crash: _Part) -> bool:
+    """Return True if a metric was first seen to fail once its task ran again."""
+    return part.last > crash.last and any(
+        each.key[2] and (*each.key[:2], "") == other.key
+        for each in part.failures
+        for other in crash.failures
+    )
 
 
 def _is_hidden(metric: IncidentMetric, failure: _Part) -> bool:

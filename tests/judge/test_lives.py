@@ -244,6 +244,26 @@ def test_a_failure_and_its_end(live: Live, kind: str) -> None:
     assert sorted(life.alerts[row["id"]]) == ["opened", "recovered"]
 
 
+def test_what_is_not_finite_once_a_crash_ends_is_another_cause(live: Live) -> None:
+    """It was said to be since the commit that crashed, whose values nobody saw."""
+    life = live()
+    life.begin()
+    crash = life.commit(1, text=CRASH)
+    life.check()
+    life.commit(1, text=CRASH)
+    nowhere = life.commit(1, text=ENDS["not-finite"])
+    life.check()
+    row = life.only()
+    assert (row["kind"], row["first_bad"][0], row["first_bad"][-1]) == (
+        "not-finite",
+        crash,
+        nowhere,
+    )
+    over = life.only("recovered")
+    assert (over["kind"], over["first_bad"], over["closed_at"]) == ("crash", [crash], nowhere)
+    life.compare()
+
+
 @pytest.mark.matrix
 def test_a_crash_beside_an_open_one(live: Live) -> None:
     life = live(0.01)
