@@ -81,7 +81,9 @@ def show(
         document: Document
         try:
             with reading_apart(session, [revision]) as (own_session, (commit,)):
-                state, sha = _state_with(session, commit), commit.sha
+                state, sha = memory.read(session.repository, session.ledger), commit.sha
+                if not any(sha in (i.shown_at, i.mend_seen_at) for i in state.incidents):
+                    state = _state_with(session, commit)  # a merged branch's is on HEAD's list
                 findings = own_session.ledger.findings(sha)
                 document = CommitRows.of(own_session.ledger, sha, state, findings)
         except UnknownRevision:
