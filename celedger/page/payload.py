@@ -276,19 +276,19 @@ def _log_tail(folder: Path, record: TrialRecord) -> str:
 
 def _news(history: Measured, task: TaskSeries) -> list[list[Any]]:
     """Return [position, metric, what the state says of it there, whether that is bad]; the metric
-    is "" of a task as a whole."""
+    is "" of a task as a whole. A merge and the commit of its branch may share a position."""
     state = history.state
     in_force = [i for i in state.incidents
             if any((m.suite, m.task) == (task.suite, task.name) for m in i.metrics)]  # fmt: skip
     shas = {s for i in in_force for s in (i.likeliest, i.seen_at, i.mend_seen_at)}
     shas |= {c.seen_at for c in state.changes if (c.suite, c.task) == (task.suite, task.name)}
-    rows = []
+    rows: set[tuple[Any, ...]] = set()
     for sha in shas & history.position.keys():
         for metric in ("", *(series.metric.name for series in task.series)):
             for text in words.at_commit(state, sha, task.suite, task.name, metric):
                 bad = not text.startswith(("mends", "partly mends", "better"))
-                rows.append([history.position[sha], metric, text, bad])
-    return sorted(rows)
+                rows.add((history.position[sha], metric, text, bad))
+    return [list(row) for row in sorted(rows)]
 
 
 def _epochs(

@@ -145,6 +145,21 @@ def test_what_is_over_stands_below_with_what_mended_it(repository: Path, page: P
     assert [MENDED, "val_loss", f"mends {over['id']}", False] in task["news"]
 
 
+def test_a_merge_and_the_commit_of_its_branch_tell_their_incident_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    crash: Any = SimpleNamespace(
+        metrics=[SimpleNamespace(suite="lab", task="mlp")],
+        likeliest="branch", seen_at="merge", mend_seen_at=None,
+    )  # fmt: skip
+    history: Any = SimpleNamespace(
+        state=SimpleNamespace(incidents=[crash], changes=[]), position={"branch": 3, "merge": 3}
+    )
+    task: Any = SimpleNamespace(suite="lab", name="mlp", series=[])
+    monkeypatch.setattr(payload.words, "at_commit", lambda *_: ["fails (b2edc7a5)"])
+    assert payload._news(history, task) == [[3, "", "fails (b2edc7a5)", True]]
+
+
 def test_a_new_environment_says_what_it_moved(page: Page) -> None:
     pattern = r"lab/char_lm: torch 2\.12\.0 → 2\.13\.0: \S.*?; by code since: nothing"
     assert re.search(pattern, page.text)
