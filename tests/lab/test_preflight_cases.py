@@ -348,6 +348,10 @@ def test_a_norm_in_eval_mode_during_training_is_seen(server: TrainingServer) -> 
     )["train and eval mode"]
     assert status == "warn", said
     assert "1 runs in eval mode" in said
+    status, said = checked(server, edited(NORMS, ("    net.train()\n", "    net.eval()\n")))[
+        "train and eval mode"
+    ]
+    assert status == "warn", said  # no norm was ever in training mode: "no batch norm" was told
 
 
 def test_an_adapter_on_a_frozen_base_fails_nothing(server: TrainingServer) -> None:

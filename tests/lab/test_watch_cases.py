@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -170,6 +171,40 @@ def test_a_failing_node_of_the_backward_pass_names_its_forward_line(server: Trai
     assert first.first.note.endswith(f"made by fit.py:{line}")
 
 
+def test_the_value_that_an_operator_made_is_told_with_it(server: TrainingServer) -> None:
+    """`log, forward` of zero was told with the NaN of a later gradient."""
+    text = DIVIDED.replace("(out * 0).square().sum().sqrt()", "(out * 0).sum().square().log()")
+    first, *_ = watched(server, text, closely=[0])
+    assert (first.first.tensor, first.first.figure) == ("log, forward", math.inf)
+
+
+DECAYED = (
+    START
+    + """\
+net = nn.Sequential(nn.Linear(8, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 1))
+optimiser = torch.optim.AdamW(net.parameters(), lr=5e-3, weight_decay=DECAY)
+net.train(TRAINS)
+for step in range(160):
+    x = torch.randn(16, 8)
+    loss = F.mse_loss(net(x), x.sum(1, keepdim=True))
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()
+"""
+)
+
+
+def test_weights_that_decay_outweighs_are_told(server: TrainingServer) -> None:
+    (found,) = watched(server, DECAYED.replace("DECAY", "25.0").replace("TRAINS", "True"))
+    assert (found.watchpoint.name, found.first.module) == ("weight-shrunk", "0")
+    assert watched(server, DECAYED.replace("DECAY", "0.1").replace("TRAINS", "True")) == []
+
+
+def test_a_norm_that_trains_with_its_first_statistics_is_told(server: TrainingServer) -> None:
+    (found,) = watched(server, DECAYED.replace("DECAY", "0.1").replace("TRAINS", "False"))
+    assert (found.watchpoint.name, found.first.module) == ("norm-not-updated", "1")
+
+
 def test_heads_ends_of_branches_and_loaded_weights_are_no_false_start(
     server: TrainingServer,
 ) -> None:
@@ -185,6 +220,11 @@ def test_hidden_units_of_one_constant_are_told_though_their_biases_part_them(
     (found,) = watched(server, constant)
     assert (found.watchpoint.name, found.first.module) == ("weight-symmetric", "2")
     assert watched(server, constant.replace("net[2].weight, 0.1", "net[3].weight, 0.1")) == []
+    # A hidden matrix of one block feeds one of another.
+    blocks = constant.replace("nn.Linear(16, 16)", "nn.Sequential(nn.Linear(16, 16))")
+    blocks = blocks.replace("net[2].weight", "net[2][0].weight")
+    (found,) = watched(server, blocks)
+    assert (found.watchpoint.name, found.first.module) == ("weight-symmetric", "2.0")
 
 
 def test_a_number_among_the_parameters_has_no_units(server: TrainingServer) -> None:

@@ -219,6 +219,13 @@ WATCHPOINTS = (
         "draw the first weights at random: units that begin alike stay alike",
         watch_rules.alike, below=True,
     ),
+    # Statistics that training never updated are those of no data. A look at a first batch may
+    # come before the switch to training mode.
+    Watchpoint(
+        "norm-not-updated", watch_rules.STUCK - 1.0, "looks in eval mode with the first statistics",
+        "call train() before the loop: mean 0 and variance 1 normalise nothing",
+        watch_rules.idle_norms,
+    ),
     # Guidance is |Δw| / |w| near 1e-3 (Karpathy, CS231n, "Ratio of weights:updates"); averaged_cnn,
     # trained at a high rate on purpose, reaches 0.5. A weight that changes by more than its own
     # norm is a new one. MindInsight recommends the same.
@@ -272,6 +279,12 @@ WATCHPOINTS = (
         "ReLU or GELU for sigmoid and tanh; normalisation layers; residual connections; He's"
         " initialisation",
         watch_rules.vanishing, below=True,
+    ),
+    # A judgement: decay outweighs the gradients of a layer whose weights lose nine tenths.
+    Watchpoint(
+        "weight-shrunk", 0.1, "norm beside its first",
+        "lower the weight decay; leave norms, biases and embeddings out of it",
+        watch_rules.shrunk, below=True,
     ),
     # Five standard errors: of a million trainings that learn nothing, one falls so far by chance.
     Watchpoint(

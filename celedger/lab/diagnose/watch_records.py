@@ -79,14 +79,16 @@ class WatchedStep:
     changes: Sequence[WeightChange]
     lost: Sequence[Lost]
     # The first operator whose result is not finite: phase, module, operator, its line ("": not
-    # known), and the worst that it was given: "", masked (minus infinity) or not finite.
-    broke: tuple[str, str, str, str, str] | None
+    # known), the worst that it was given ("", masked for minus infinity, or not finite), and the
+    # largest absolute value of its result.
+    broke: tuple[str, str, str, str, str, float] | None
     units: Sequence[tuple[str, int, int, int]]  # rectifier, since step, units, dead ones
     alike: Mapping[str, float]  # of matrices constant at first: largest difference of units
     rates: Sequence[float] = ()
     orphans: Sequence[str] = ()  # parameters with a gradient but without an optimiser
     batch: Mapping[str, Any] | None = None
     loss_dtype: str = ""
+    idle_norms: Sequence[str] = ()  # in eval mode, with the statistics that they began with
 
     def gradients(self) -> Iterator[TensorFigures]:
         return (row for row in self.rows if row.kind != "activation")

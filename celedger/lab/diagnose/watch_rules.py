@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 
@@ -114,11 +114,11 @@ def _is_data(row: TensorFigures) -> bool:
 def _broken_operator(step: WatchedStep, figure: float) -> TensorPlace | None:
     if step.broke is None or math.isfinite(figure):
         return None
-    phase, module, operator, line, given = step.broke
+    phase, module, operator, line, given, size = step.broke
     note = _GIVEN[given]
     if line:
         note += f"; {'made by' if phase == 'backward' else 'at'} {line}"
-    return TensorPlace(step.number, module, f"{operator}, {phase}", figure, note)
+    return TensorPlace(step.number, module, f"{operator}, {phase}", size, note)
 
 
 def _broken_tensor(training: Watched, step: WatchedStep, row: TensorFigures) -> TensorPlace:
@@ -245,20 +245,20 @@ def initial_gain(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
         gain = about.std * math.sqrt(about.fan_in)
         if not (varied and math.prod(about.shape) >= 16 and beyond(gain)):
             continue
-        if gain >= 1 or _passed_on(training, about):
+        if gain >= 1 or _passed_on(training, about, about.name.split(".")[:-2]):
             note = f"std {about.std:.3g}, fan-in {about.fan_in}"
             yield TensorPlace(0, *training.place_of(about.name), gain, note)
 
 
-def _passed_on(training: Watched, about: Parameter) -> bool:
-    """Return True if a later matrix of the same parent takes as many inputs as this gives."""
+def _passed_on(training: Watched, about: Parameter, parent: Sequence[str] = ()) -> bool:
+    """Return True if a later matrix, inside `parent`, takes as many inputs as this gives."""
     parameters = list(training.parameters.values())
     later = parameters[parameters.index(about) + 1 :]
-    parent = about.name.split(".")[:-2]
     return any(
-        one.fan_in and one.shape[1] == about.shape[0] and one.name.split(".")[:-2] == parent
+        one.fan_in and one.shape[1] == about.shape[0]
+        and (not parent or one.name.split(".")[:-2] == parent)
         for one in later
-    )
+    )  # fmt: skip
 
 
 def alike(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
@@ -279,7 +279,29 @@ def alike(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
                 yield TensorPlace(step.number, *training.place_of(name), gap, note)
 
 
+def shrunk(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
+    """Compare with its first the norm of a matrix, or of what began constant, as a norm's scale. A
+    bias before a norm has no effect, so it may decay."""
+    first: dict[str, float] = {}
+    for step in training.steps:
+        for name, before, *_ in step.changes:
+            about, began = training.parameters[name], first.setdefault(name, before)
+            scales = about.fan_in > 0 or about.low == about.high
+            if scales and math.prod(about.shape) >= 16 and began > 0 and beyond(before / began):
+                note = f"norm {before:.3g}, {began:.3g} at first"
+                yield TensorPlace(step.number, *training.place_of(name), before / began, note)
+
+
 # --- gradients, activations
+
+
+def idle_norms(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
+    counts: Counter[str] = Counter()
+    for step in training.steps:
+        counts.update(step.idle_norms)
+        for name in step.idle_norms:
+            if beyond(counts[name]):
+                yield TensorPlace(step.number, name, "statistics", counts[name])
 
 
 def _lasting(places: Iterable[TensorPlace], beyond: Beyond) -> Iterator[TensorPlace]:

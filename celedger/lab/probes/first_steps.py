@@ -28,6 +28,7 @@ from .losses import CHOOSERS, CONSTANTS, LossCall, leading, loss_call
 from .names import IdentityMap
 from .observe import Args, Kwargs
 from .replay import InputRecorder, Replay, detached
+from .tensor_statistics import has_first_statistics
 from .tensors import address, content, follow_graph, graph_node, tensors
 
 LOOKS = 50  # steps whose gradients, losses and inputs are read
@@ -148,7 +149,8 @@ class FirstSteps(observe.Probe):
         if isinstance(module, _NormBase) and module.running_mean is not None:
             name = self._name(module)
             if not module.training:
-                if recording and not self._evaluating and self._stack[0].training:
+                trains = self._stack[0].training or has_first_statistics(module)
+                if recording and not self._evaluating and trains:
                     self.still_norms.add(name)
             elif self._evaluating:
                 self.bad_modes.add(f"{name} is in training mode during evaluation")

@@ -44,8 +44,9 @@ class OperatorPrecision:
 
     def clear(self) -> None:
         """Begin a step."""
-        # Phase, module, operator and line (or ""), and the worst that it was given: see `_worst`.
-        self.broke: tuple[str, str, str, str, str] | None = None
+        # Phase, module, operator and line (or ""), the worst that it was given (see `_worst`), and
+        # the largest absolute value of what it gave.
+        self.broke: tuple[str, str, str, str, str, float] | None = None
         self._lines: dict[int, str] = {}  # of the forward pass, by autograd's number
         self._spans: list[tuple[int, int, str]] = []
         self._lost: dict[tuple[str, str, str, str], list[int]] = defaultdict(lambda: [0, 0])
@@ -94,7 +95,7 @@ class OperatorPrecision:
         # Minus infinity is how attention is masked, and goes on from there.
         masks = made == MASKED and (name in MASKS or given == MASKED)
         if made and not masks and not name.startswith(EMPTY):
-            self.broke = (*self._where(), name, line, given)
+            self.broke = (*self._where(), name, line, given, float(out.abs().max()))
 
     def _weigh(self, name: str, inputs: list[Tensor], args: Any, out: Tensor) -> None:
         """Count the values that an operator makes zero, of those that were not zero before it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .tensors import sample
 
@@ -51,6 +51,14 @@ class TensorBatch:
         ]
         figures = torch.cat([ends, torch.stack(columns, 1).double()], 1).tolist()
         return [[*about, *row] for about, row in zip(self.about, figures)]  # noqa: B905 (3.8)
+
+
+def has_first_statistics(module: nn.Module) -> bool:
+    """Return True for a batch norm whose statistics are those that it began with."""
+    mean, variance = getattr(module, "running_mean", None), getattr(module, "running_var", None)
+    if not (isinstance(mean, Tensor) and isinstance(variance, Tensor)):
+        return False
+    return not bool(mean.any()) and bool((variance == 1).all())
 
 
 def quantiles(tensor: Tensor) -> list[float]:

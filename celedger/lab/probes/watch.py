@@ -27,7 +27,7 @@ from .names import reachable
 from .observe import Args, Kwargs
 from .precision import OperatorPrecision
 from .samples import SampleLosses
-from .tensor_statistics import SAMPLE, TensorBatch, holds_rows, readable
+from .tensor_statistics import SAMPLE, TensorBatch, has_first_statistics, holds_rows, readable
 from .tensors import graph_node, sample, tensors, version
 from .weights import WatchedWeights
 
@@ -122,6 +122,8 @@ class WatchProbe(observe.Probe):
             self._operators.enter()
         self.stack.append((name, _sequence()))
         self._calls[name] += 1
+        if not module.training and has_first_statistics(module):
+            self._fields.setdefault("idle_norms", []).append(name)
         self._tensors("in", name, module, args)
 
     def forward_ends(self, module: nn.Module, args: Args, kwargs: Kwargs, output: Any) -> None:
