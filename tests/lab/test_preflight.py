@@ -37,7 +37,9 @@ MISTAKES: dict[str, tuple[dict[str, str], set[str]]] = {
     "forgotten": ({"every parameter learns": "fail"}, {"overfits one batch"}),
     "inputs_ignored": ({"looks at its inputs": "fail"}, {"overfits one batch"}),
     "one_input_ignored": ({"looks at its inputs": "warn"}, set()),
-    "never_negative": ({"output fits the loss": "warn"}, {"overfits one batch"}),
+    "never_negative": (
+        {"output fits the loss": "warn"}, {"overfits one batch", "labels follow inputs"},
+    ),
     "rate_zero": (
         {"overfits one batch": "fail", "every parameter learns": "fail"}, set(),
     ),

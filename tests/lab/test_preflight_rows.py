@@ -67,11 +67,11 @@ net = """,
 NAMES = ("labels follow inputs", "labels agree with near rows", "no outlying rows")
 
 
-def checks(server: TrainingServer, text: str) -> list[dict[str, Any]]:
+def checks(server: TrainingServer, text: str, *names: str) -> list[dict[str, Any]]:
     out = server.train(text, "preflight", steps=200)
     (event,) = records(processes(out)[0], "preflight")
     found = {check["check"]: check for check in event["checks"]}
-    return [found[name] for name in NAMES]
+    return [found[name] for name in names or NAMES]
 
 
 @pytest.mark.parametrize(
@@ -98,6 +98,20 @@ def test_labels_of_other_rows_tell_nothing(text: str, server: TrainingServer) ->
     assert (follow["status"], abs(follow["figure"]) < 3) == ("warn", True)
     assert "permuted ones" in follow["said"]
     assert agree["status"] == "n/a"
+
+
+def test_a_column_that_is_the_target_and_a_class_that_never_comes_are_told(
+    server: TrainingServer,
+) -> None:
+    for text in (NUMBERS, edited(CLASSES, ("300, 4", "200, 4"), ("(4, 300)", "(4, 200)"),
+                                 ("(400, 300)", "(400, 200)"))):  # fmt: skip
+        follow, *_ = checks(server, text)
+        assert follow["status"] == "pass", follow
+        target = "x[:, 4] = 3 * y.squeeze() - 1\noptimiser = torch"
+        follow, *_ = checks(server, edited(text, ("optimiser = torch", target)))
+        assert (follow["status"], follow["said"][:21]) == ("warn", "column 4 of input 0 a"), follow
+    few = edited(CLASSES, ("y = torch.randint(4", "y = torch.randint(3"))
+    assert checks(server, few, "labels balanced")[0]["said"].endswith("none is 3")
 
 
 def test_wrong_labels_and_broken_rows_are_named_by_step_and_row(server: TrainingServer) -> None:

@@ -13,6 +13,8 @@ MOST = 1000  # rows that are kept: a table of their distances takes 4 MB
 FEWEST = 100  # rows of which something is said
 _WIDTH = 256  # features of a row; longer ones are projected, which keeps distances within some 10 %
 _PERMUTATIONS = 200
+MOST_CLASSES = 32  # that are compared with each column
+EXACTLY = 1 - 1e-6  # correlation: float32 rounds to 1e-7
 
 
 class Row(NamedTuple):
@@ -31,6 +33,7 @@ class FedRows:
         self._labelled: set[bytes] = set()
         # Made once: the growth of tensors over the steps is a check of its own.
         self._features, self._labels = torch.empty(0), torch.empty(0)
+        self._exact: list[bool] = []  # of each input: its features are the numbers themselves
 
     def see(self, step: int, keys: Sequence[bytes], inputs: Sequence[Tensor]) -> None:
         """Record how large each new row is. `keys`: a hash of each row."""
@@ -64,6 +67,7 @@ class FedRows:
         ][: MOST - len(self.places)]  # fmt: skip
         features = torch.cat([_features(t.detach()) for t in given], 1)
         if not self.places:
+            self._exact = [t.is_floating_point() and t[0].numel() <= _WIDTH for t in given]
             self._features = torch.empty(MOST, features.shape[1])
             self._labels = torch.empty(MOST, dtype=labels.dtype)
         if not new or features.shape[1] != self._features.shape[1]:
@@ -79,6 +83,22 @@ class FedRows:
         labels = self._labels[: len(self.places)]
         return bool((labels == labels[0]).all())
 
+    def telltale(self) -> tuple[int, int] | None:
+        """Return the input and the column that alone tells every label, or whether it is of one
+        class; None if there is none, or no other column."""
+        known = len(self.places)
+        features, labels = self._features[:known], self._labels[:known]
+        targets = labels.double()[:, None]
+        if not labels.is_floating_point():
+            targets = torch.cat(
+                [targets, labels[:, None] == torch.unique(labels)[:MOST_CLASSES]], 1
+            )
+        told = (_standard(features).T @ _standard(targets)).abs().amax(1)
+        varying = int((features != features[0]).any(0).sum())
+        told *= torch.tensor(self._exact).repeat_interleave(_WIDTH)
+        at = int(told.argmax())
+        return divmod(at, _WIDTH) if varying > 1 and float(told[at]) > EXACTLY else None
+
     def neighbours(self, count: int) -> tuple[Tensor, Tensor]:
         """Return the labels, and those of each row's nearest others, the nearest first."""
         known = len(self.places)
@@ -87,6 +107,13 @@ class FedRows:
         distances = torch.cdist(features, features).fill_diagonal_(float("inf"))
         nearest = distances.topk(count, largest=False).indices
         return labels, labels[nearest]
+
+
+def _standard(columns: Tensor) -> Tensor:
+    """Return columns of mean 0 and norm 1; constant ones as 0. Of `n` rows the product of two is
+    their correlation."""
+    centred = columns.double() - columns.double().mean(0)
+    return torch.nn.functional.normalize(centred, dim=0)
 
 
 def agreement(labels: Tensor, near: Tensor) -> tuple[float, float, float]:

@@ -36,6 +36,7 @@ LEFT_PASS, LEFT_WARN = 0.1, 0.5
 ZEROED = 1e-6  # relative: an output that changes less without an input does not depend on it
 OVERLAP_FAIL = 0.05  # share of validation rows that are also in training
 MAJORITY = 0.9  # share of the commonest class
+EACH = 100  # labels for a class on average: one a tenth as common is missing once in e^10
 INPUT_WARN = 100.0  # largest absolute input: unscaled pixels (255) or raw measures
 APART = 0.5  # of the deviation: the largest distance between the means of training and validation
 OUTLYING, MANY = 10.0, 0.05  # times a usual row's largest value; in more rows it is usual
@@ -233,6 +234,9 @@ def labels(probe: FirstSteps) -> Result:
         sentence = f"{kinds} of {len(counts)} classes in {total} labels, {most}"
         if kinds < 2 and probe.losses_seen < probe.passes:
             return NONE, share, f"{sentence}; others are not seen"
+        missing = (counts == 0).nonzero().flatten().tolist()
+        if kinds > 1 and missing and probe.fed.places and total >= EACH * len(counts):
+            return WARN, share, f"{sentence}; none is {', '.join(map(str, missing[:3]))}"
         return FAIL if kinds < 2 else _graded(share, MAJORITY), share, sentence
     if probe.losses_seen < probe.passes:
         return NONE, None, "no one loss of torch's own leads to what is minimised"
@@ -284,6 +288,12 @@ def follow(probe: FirstSteps) -> Result:
     """Compare how far neighbours have near labels with how far they would by chance."""
     if why := _unlabelled(probe):
         return NONE, None, why
+    if (at := probe.fed.telltale()) is not None:
+        return (
+            WARN,
+            None,
+            "column {1} of input {0} alone tells every label: it is the target".format(*at),
+        )
     labels, near = probe.fed.neighbours(NEAREST)
     found, chance, deviation = agreement(labels, near)
     beyond = (found - chance) / max(deviation, 1e-12)
