@@ -127,25 +127,31 @@ def _guarded(arguments: Sequence[str]) -> int:
         if isinstance(error, OSError) and unix.finish(Status.GOOD):
             return Status.FAILED
         message = getattr(error, "format_message", None)
-        if message is not None:  # what typer (or its click) says of a wrong command line
-            verb = getattr(error, "ctx", None)
-            path = getattr(verb, "command_path", "celedger")
-            if type(error).__name__ == "NoArgsIsHelpError":
-                print(message(), file=sys.stderr)
-            else:
-                words = re.sub(r"a valid int(eger)?( range)?\b", "a whole number", message())
-                words = re.sub(r"a valid float( range)?\b", "a number", words)
-                if verb is not None and re.search(r"\w\.\.\w", verb.get_usage()):
-                    words = _TOO_MUCH.sub(r"\1 is too much here; a range is one word, A..B", words)
-                if words.startswith("Missing argument") and verb is not None:
-                    usage = " ".join(verb.get_usage().split()).removeprefix("Usage: ")
-                    words = f"{words.rstrip('.')}: {usage}"
-                if verb is not None and verb.parent and words.startswith(_OF_THE_PROGRAM):
-                    option = words.rpartition(" ")[2]
-                    words = f"{option} stands before the verb: celedger {option} … {verb.info_name}"
-                complain(f"{words} (see `{path} --help`)")
-            return Status.USAGE
-        return _crashed(error)
+        if message is None:
+            return _crashed(error)
+        # What typer (or its click) says of a wrong command line.
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(message(), file=sys.stderr)
+        else:
+            complain(_usage(message(), getattr(error, "ctx", None)))
+        return Status.USAGE
+
+
+def _usage(words: str, verb: typer.Context | None) -> str:
+    """Return what is wrong with a command line, and what to read, in words of ours."""
+    words = re.sub(r"a valid int(eger)?( range)?\b", "a whole number", words)
+    words = re.sub(r"a valid float( range)?\b", "a number", words)
+    if verb is None:
+        return f"{words} (see `celedger --help`)"
+    usage = " ".join(verb.get_usage().split()).removeprefix("Usage: ")
+    if re.search(r"\w\.\.\w", usage):
+        words = _TOO_MUCH.sub(r"\1 is too much here; a range is one word, A..B", words)
+    if words.startswith("Missing argument"):
+        words = f"{words.rstrip('.')}: {usage}"
+    if verb.parent and words.startswith(_OF_THE_PROGRAM):
+        option = words.rpartition(" ")[2]
+        words = f"{option} stands before the verb: celedger {option} … {verb.info_name}"
+    return f"{words} (see `{verb.command_path} --help`)"
 
 
 def _crashed(error: Exception) -> int:
