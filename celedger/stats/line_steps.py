@@ -139,7 +139,11 @@ def distinct_steps(steps: Sequence[Step]) -> list[Step]:
     that spans several of another chain, as one does that comes back after an upgrade, only what
     these leave."""
     distinct: list[Step] = []
-    rests = [rest for step in steps if (rest := _rest(step, steps)) is not None]
+    by_chain: dict[int, list[Step]] = {}
+    for step in steps:
+        if step.kind is StepKind.STEP and step.probability >= KEPT:
+            by_chain.setdefault(step.chain, []).append(step)
+    rests = [rest for step in steps if (rest := _rest(step, by_chain)) is not None]
     for step in sorted(rests, key=lambda s: (s.last, s.first)):
         for i in range(len(distinct) - 1, -1, -1):
             other = distinct[i]
@@ -152,15 +156,13 @@ def distinct_steps(steps: Sequence[Step]) -> list[Step]:
     return sorted(distinct, key=lambda s: (s.last, s.first))
 
 
-def _rest(step: Step, steps: Sequence[Step]) -> Step | None:
+def _rest(step: Step, by_chain: Mapping[int, Sequence[Step]]) -> Step | None:
     """Return a step without those of another chain that it spans: all of it where it spans fewer
     than two, None where they are all of it, as sums or as factors."""
-    for chain in {s.chain for s in steps} - {step.chain}:
-        parts = [
-            s for s in steps
-            if s.chain == chain and s.kind is step.kind is StepKind.STEP and s.probability >= KEPT
-            if step.first <= s.first and s.last <= step.last
-        ]  # fmt: skip
+    if step.kind is not StepKind.STEP:
+        return step
+    for others in (own for chain, own in by_chain.items() if chain != step.chain):
+        parts = [s for s in others if step.first <= s.first and s.last <= step.last]
         if len(parts) < 2:
             continue
         whole = [step.size - math.fsum(s.size for s in parts)]
