@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 
@@ -250,13 +250,13 @@ def initial_gain(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
             yield TensorPlace(0, *training.place_of(about.name), gain, note)
 
 
-def _passed_on(training: Watched, about: Parameter, parent: Sequence[str] = ()) -> bool:
-    """Return True if a later matrix, inside `parent`, takes as many inputs as this gives."""
+def _passed_on(training: Watched, about: Parameter, parent: list[str] | None = None) -> bool:
+    """Return True if a later matrix, of `parent` if given, takes as many inputs as this gives."""
     parameters = list(training.parameters.values())
     later = parameters[parameters.index(about) + 1 :]
     return any(
         one.fan_in and one.shape[1] == about.shape[0]
-        and (not parent or one.name.split(".")[:-2] == parent)
+        and (parent is None or one.name.split(".")[:-2] == parent)
         for one in later
     )  # fmt: skip
 
