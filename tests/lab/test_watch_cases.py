@@ -15,18 +15,21 @@ pytest.importorskip("torch")
 
 pytestmark = pytest.mark.matrix
 
-DIVERGED = (
-    START
-    + """\
-net = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 16), nn.Linear(16, 1))
-optimiser = torch.optim.SGD(net.parameters(), lr=30.0, momentum=0.9)
-for step in range(40):
+SUMMED = """\
     x = torch.randn(16, 8)
     loss = F.mse_loss(net(x), x.sum(1, keepdim=True))
     optimiser.zero_grad()
     loss.backward()
     optimiser.step()
 """
+DIVERGED = (
+    START
+    + """\
+net = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 16), nn.Linear(16, 1))
+optimiser = torch.optim.SGD(net.parameters(), lr=30.0, momentum=0.9)
+for step in range(40):
+"""
+    + SUMMED
 )
 DATA = (
     START
@@ -185,12 +188,8 @@ net = nn.Sequential(nn.Linear(8, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(3
 optimiser = torch.optim.AdamW(net.parameters(), lr=5e-3, weight_decay=DECAY)
 net.train(TRAINS)
 for step in range(160):
-    x = torch.randn(16, 8)
-    loss = F.mse_loss(net(x), x.sum(1, keepdim=True))
-    optimiser.zero_grad()
-    loss.backward()
-    optimiser.step()
 """
+    + SUMMED
 )
 
 

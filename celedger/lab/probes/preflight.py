@@ -289,11 +289,9 @@ def follow(probe: FirstSteps) -> Result:
     if why := _unlabelled(probe):
         return NONE, None, why
     if (at := probe.fed.telltale()) is not None:
-        return (
-            WARN,
-            None,
-            "column {1} of input {0} alone tells every label: it is the target".format(*at),
-        )
+        which, column = at
+        where = f"column {column} of input {which}"
+        return WARN, None, f"{where} alone tells every label: it is the target"
     labels, near = probe.fed.neighbours(NEAREST)
     found, chance, deviation = agreement(labels, near)
     beyond = (found - chance) / max(deviation, 1e-12)
