@@ -205,6 +205,10 @@ CAUSES = (
     Cause("buffer", "buffer", LIKELY, lambda s: step.buffer(s, by_settings=False)),
     Cause("optimiser", "update", LIKELY, lambda s: s.front.kind == "state" and step.state_anew(s)
         and f"the optimiser's state is lost before step {s.step}: `{s.event_b.name}` starts anew"),
+    Cause("argument", "update", SURE, lambda s: step.other_argument(s)
+        and f"the weights' own update: {step.other_argument(s)}"),
+    Cause("calls", "update", SURE, lambda s: s.computed
+        and f"the weights' own update computes something else: {s.computed}"),
     Cause("optimiser", "update", LIKELY, lambda s: "equal gradients and settings, and "
         + (f"`{s.event_b.name}` of the optimiser" if s.front.kind == "state" else "the weights")
         + f" differ after the step, first for {step.changed_names(s)}"),

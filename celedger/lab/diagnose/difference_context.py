@@ -164,6 +164,11 @@ class DifferenceContext:
             of_step = (e for e in trace.of("call") if e.step == self.step and not e.evaluation)
             loop = self.part == "gradients" and self.every_gradient
             return [e for e in of_step if e.path is None or not loop]
+        if self.part == "update":  # by a script without an optimiser of torch's
+            passes = [e.order for e in trace.of("loss") if e.step == self.step]
+            calls = (e for e in trace.of("call") if e.step == self.step and e.path is None)
+            own = not any(trace.of("hyper"))
+            return [e for e in calls if own and passes and e.order > passes[-1]]
         if self.part == "late":  # what wrote its weights is no module
             return [e for e in trace.of("call") if e.path is None and e.step <= self.step]
         if self.part in ("forward", "loss"):

@@ -4,6 +4,7 @@ steps. An exception of the probe never reaches the training."""
 from __future__ import annotations
 
 import atexit
+import copy
 import functools
 import itertools
 import json
@@ -12,21 +13,24 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as modules
 from torch.optim import Optimizer, optimizer
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from celedger.child.attach import LISTENERS, note_failure
+from celedger.child.torch_steps import dense
 
 from .names import IdentityMap, ModuleNames, constructing
-from .tensors import tensors
+from .tensors import follow_graph, graph_node, sample, tensors
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
 EVENTS = "events.jsonl"  # in a process's folder: what its probe wrote, an event a line
+_SAMPLED = 64  # elements of a weight: `weight.data -= …` changes no version that torch counts
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
@@ -36,7 +40,8 @@ class Probe:
     Override the methods you need; module hooks stay off in steps for which `wants` returns False. A
     step ends when an optimiser has stepped, so a training with two optimisers has two steps a
     batch, and one that accumulates gradients several passes a step. Evaluation between two steps
-    belongs to the second of them: read torch.is_grad_enabled().
+    belongs to the second of them: read torch.is_grad_enabled(). Where a script has no optimiser of
+    torch's, an `OwnUpdate` stands for it.
     """
 
     reads_values = True  # a probe that measures time must not wait for the device
@@ -101,6 +106,61 @@ class Probe:
     def gives_up(self) -> None:
         """Called when the probe failed: leave every mode of torch's. It is the last call."""
         self.modes.close()
+
+
+class OwnUpdate:
+    """Stands for the optimiser of a script that changes its weights itself: its parameters are the
+    leaves of the last backward pass. Its step begins as that pass ends, and ends as the next one
+    begins, forward or backward, if the weights or their gradients were written in between."""
+
+    defaults: Mapping[str, Any] = {}
+
+    def __init__(self) -> None:
+        self.state: dict[Tensor, Any] = {}
+        self.leaves: list[Tensor] = []
+        self._gradients: list[Tensor | None] = []
+        self._before: list[tuple[Tensor, int, Tensor | None]] = []  # versions, and some elements
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        return [{"params": self.leaves}]
+
+    def begin(self, *, values: bool) -> None:
+        """Note what the leaves and their gradients are. `values`: some of their elements, too,
+        which waits for a device."""
+        self._gradients = [leaf.grad for leaf in self.leaves]
+        written = [*self.leaves, *(one for one in self._gradients if one is not None)]
+        self._before = [(one, one._version, _elements(one) if values else None) for one in written]
+
+    def changed(self) -> bool:
+        if any(p.grad is not g for p, g in zip(self.leaves, self._gradients)):  # noqa: B905 (3.8)
+            return True
+        return any(
+            one._version != version or (values is not None and not _equal(_elements(one), values))
+            for one, version, values in self._before
+        )
+
+    def step(self) -> None:
+        """Does nothing: the script has done it."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Optimizer:
+        """Return an optimiser of copies of the weights, for a check that trains further."""
+        return torch.optim.Adam(copy.deepcopy(self.leaves, memo), lr=1e-2)
+
+
+def has_no_optimiser(optimiser: object) -> bool:
+    """Return True for an `OwnUpdate`: what runs within its step is the script's code."""
+    return isinstance(optimiser, OwnUpdate)
+
+
+def _elements(tensor: Tensor) -> Tensor:
+    """Return a few elements of a tensor, as they are now."""
+    values = dense(tensor.detach())
+    return sample(values, min(_SAMPLED, values.numel())) if values.numel() else values
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    return torch.equal(one.nan_to_num(), other.nan_to_num())
 
 
 # --- patches, hooks and modes: none of them lets an exception of the probe reach the training
@@ -248,6 +308,8 @@ class Observer:
         self.busy = False  # while a part of the probe runs
         self._depth = 0  # of backward passes: checkpointing runs one inside another
         self._hooks: list[Any] = []
+        self._own: OwnUpdate | None = OwnUpdate()  # None: the script has an optimiser
+        self._next_pass: list[Any] = []  # hooks, while a step of the script's own may run
 
     def install(self) -> None:
         modules.register_module_module_registration_hook(
@@ -256,6 +318,8 @@ class Observer:
         optimizer.register_optimizer_step_pre_hook(self._step_begins)
         optimizer.register_optimizer_step_post_hook(self._step_ends)
         self._hooks = module_hooks(self._first_forward)
+        patch(Optimizer, "__init__", before=self._has_optimiser)
+        patch(_BaseDataLoaderIter, "__next__", before=self._own_step_ends)
         patch(torch.autograd, "backward", before=self._backward_begins, after=self._backward_ends)
         patch(torch.autograd, "grad", before=self._grad_begins, after=self._grad_ends)
         patch(torch.amp.GradScaler, "step", before=self._scaler_begins, after=self._scaler_ends)
@@ -317,8 +381,12 @@ class Observer:
         self._depth += 1
         if self._depth == 1:
             self._start()
-            losses = args[0] if args else kwargs.get("tensors", ())
-            self.probe.backward_begins([tensor for _, tensor in tensors(losses)])
+            given = args[0] if args else kwargs.get("tensors", ())
+            losses = [tensor for _, tensor in tensors(given)]
+            if self._own is not None:
+                self._own_step_ends(leaves=(leaves := _leaves(losses)))
+                self._own.leaves = leaves
+            self.probe.backward_begins(losses)
 
     def _grad_begins(self, *args: Any, **kwargs: Any) -> None:
         if _is_backward(*args, **kwargs):
@@ -332,6 +400,43 @@ class Observer:
         self._depth -= 1
         if self._depth == 0:
             self.probe.backward_ends()
+            self._own_step_begins()
+
+    def _has_optimiser(self, *_: Any, **__: Any) -> None:
+        self._own = None
+        self._forget_own_step()
+
+    def _own_step_begins(self) -> None:
+        own = self._own
+        if own is None or not own.leaves:
+            return
+        own.begin(values=self.probe.reads_values)
+        self.probe.step_begins(self.step, cast("Optimizer", own))
+        self._own = own  # an optimiser that the probe makes is not the script's
+        self._forget_own_step()
+        self._next_pass = module_hooks(self._passes_again)
+
+    def _passes_again(self, module: nn.Module, args: Args) -> None:
+        if not constructing() and self._own_step_ends() and self._hooks:
+            self.probe.forward_begins(module, args)  # torch walks the hooks of before
+
+    def _own_step_ends(self, *_: Any, leaves: Sequence[Tensor] | None = None) -> bool:
+        """End a step of the script's own, and return True, if there was one. `leaves`: of the
+        backward pass that begins; others than before have replaced those."""
+        own, under_way = self._own, bool(self._next_pass)
+        if own is None or not under_way or self.off:
+            return False
+        replaced = leaves is not None and {*map(id, leaves)} != {*map(id, own.leaves)}
+        if not replaced and not own.changed():
+            return False
+        self._forget_own_step()
+        self._end_step(cast("Optimizer", own))
+        return True
+
+    def _forget_own_step(self) -> None:
+        for hook in self._next_pass:
+            hook.remove()
+        self._next_pass = []
 
     def _step_begins(
         self, optimiser: Optimizer, args: Args, kwargs: Kwargs
@@ -379,6 +484,7 @@ class Observer:
 
     def _ends(self) -> None:
         if self.started:
+            guarded(self._own_step_ends)
             guarded(self.probe.ends)
             guarded(self.probe.flush)
 
@@ -401,6 +507,14 @@ def _is_backward(
     values = [tensor for _, tensor in tensors(outputs)]
     leaves = all(tensor.is_leaf for _, tensor in tensors(inputs))
     return not create_graph and leaves and [value.numel() for value in values] == [1]
+
+
+def _leaves(losses: Sequence[Tensor]) -> list[Tensor]:
+    """Return the tensors whose gradients a backward pass adds to."""
+    nodes: set[Any] = set()
+    follow_graph(map(graph_node, losses), nodes)
+    leaves = {id(node.variable): node.variable for node in nodes if hasattr(node, "variable")}
+    return list(leaves.values())
 
 
 def _rank() -> tuple[int, int]:
@@ -442,4 +556,5 @@ def attach(probe: Probe) -> Observer:
 def reported(epoch: int | None, values: Mapping[str, object]) -> None:
     """Pass what the script has reported to the probe."""
     if _observer is not None and _observer.started:
+        guarded(_observer._own_step_ends)
         guarded(_observer.probe.reported, epoch, values)

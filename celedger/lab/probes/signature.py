@@ -31,7 +31,7 @@ from .names import IdentityMap
 from .observe import Args, Kwargs
 from .own_code import OwnCode
 from .stack import Lines, is_library_file
-from .tensors import content, follow_graph, graph_node, sample, tensors, unwrapped
+from .tensors import content, sample, tensors, unwrapped
 from .waits import TensorReads
 
 WHOLE = 1 << 20  # elements; of a larger tensor a sample is hashed, and its sum
@@ -47,10 +47,9 @@ class SignatureProbe(observe.Probe):
     def __init__(self, options: Mapping[str, Any]) -> None:
         super().__init__(options)
         self.number = 0  # of the step that runs
-        self._has_optimiser = self._started = self._ended = False
+        self._started = self._ended = False
         self._met = IdentityMap()  # roots
         self._buffers = IdentityMap()  # their first digests
-        self._leaves: list[Tensor] = []  # of a training without an optimiser
         self._classes: dict[type, list[Any]] = {}
         self._yielded = IdentityMap()  # batches of a loader's epoch
         self._is_loading = self._evaluates = False
@@ -59,7 +58,6 @@ class SignatureProbe(observe.Probe):
         self._items = 0
         self._counted = (0, 0, 0, 0)  # what was counted when the step began
         self._begin()
-        observe.patch(Optimizer, "__init__", before=self._constructed)
         self._cut_loaders(int(options.get("batches", 0)))
         self.modes.enter_context(observe.mode(TorchDispatchMode, self._ran))
         self._reads.watch()
@@ -128,18 +126,8 @@ class SignatureProbe(observe.Probe):
 
     def backward_begins(self, losses: Sequence[Tensor]) -> None:
         self._evaluates = False
-        if not self._has_optimiser:
-            if self._leaves:
-                self._end_step(self._leaves)
-            self._leaves = _leaves(losses)
-            if self.number == 0:
-                self._parts.setdefault("init", []).extend(_sorted(self._leaves))
         self._add("loss", losses)
         self._sizes["loss"] += sum(float(dense(loss.detach()).double().sum()) for loss in losses)
-
-    def backward_ends(self) -> None:
-        if not self._has_optimiser:
-            self._add_gradients(self._leaves)
 
     def _add_gradients(self, parameters: Sequence[Tensor]) -> None:
         """Add the gradients without those that are zero: a script may clear them to either."""
@@ -148,12 +136,13 @@ class SignatureProbe(observe.Probe):
         self._parts.setdefault("grad", []).extend(_sorted(given))
         self._sizes["grad"] += sum(_square(gradient) for gradient in given)
 
-    def _constructed(self, *_: Any, **__: Any) -> None:
-        self._has_optimiser = True
-
     def step_begins(self, step: int, optimiser: Optimizer) -> None:
         parameters = [p for group in optimiser.param_groups for p in group["params"]]
         self._add_gradients(parameters)
+        if observe.has_no_optimiser(optimiser):
+            if self.number == 0:
+                self._parts.setdefault("init", []).extend(_sorted(parameters))
+            return
         self._settings = [
             {k: describe.simple(v) for k, v in group.items() if k not in ("params", *_HOW)}
             for group in optimiser.param_groups
@@ -163,9 +152,7 @@ class SignatureProbe(observe.Probe):
         self._parts.setdefault("settings", []).append(repr(self._settings).encode())
 
     def step_ends(self, step: int, optimiser: Optimizer, *, skipped: bool) -> None:
-        self._end_step([p for group in optimiser.param_groups for p in group["params"]])
-
-    def _end_step(self, parameters: Sequence[Tensor]) -> None:
+        parameters = [p for group in optimiser.param_groups for p in group["params"]]
         self._parts.setdefault("param", []).extend(_sorted(parameters))
         self._sizes["param"] += sum(map(_square, parameters))
         changed = []
@@ -251,8 +238,6 @@ class SignatureProbe(observe.Probe):
     # --- the end
 
     def ends(self) -> None:
-        if self._leaves and not self._has_optimiser:
-            self._end_step(self._leaves)
         self._end("exit")
 
     def _end(self, reason: str) -> None:
@@ -295,14 +280,6 @@ def _sorted(values: Iterable[Tensor]) -> list[bytes]:
 def _square(tensor: Tensor) -> float:
     values = dense(tensor.detach())
     return float(values.abs().double().square().sum()) if values.numel() else 0.0
-
-
-def _leaves(losses: Sequence[Tensor]) -> list[Tensor]:
-    """Return the tensors whose gradients a backward pass adds to."""
-    nodes: set[Any] = set()
-    follow_graph(map(graph_node, losses), nodes)
-    found = {id(node.variable): node.variable for node in nodes if hasattr(node, "variable")}
-    return list(found.values())
 
 
 def attach(options: dict[str, Any]) -> None:

@@ -421,10 +421,11 @@ class TraceProbe(observe.Probe):
         self._replay_on(False)
 
     def step_begins(self, step: int, optimiser: Optimizer) -> None:
-        self._stepping = True
         named = self.names.parameters(optimiser)
         self._meet_bare(named)
-        self._write_settings(optimiser, named)
+        if not observe.has_no_optimiser(optimiser):
+            self._stepping = True
+            self._write_settings(optimiser, named)
         if step in self.full:
             for name, weight in named:
                 self.write("pgrad", p=name, x=self._tensors(weight.grad))
