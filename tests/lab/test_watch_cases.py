@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import pytest
-from lab.edited import START, TrainingServer
+from lab.edited import START, TrainingServer, edited
 
 from celedger.lab.diagnose.watch import WatchpointFinding, judge
 from celedger.lab.diagnose.watch_records import read
@@ -343,3 +343,47 @@ def test_a_batch_drawn_once_is_a_part_of_other_data(
 ) -> None:
     names = [one.watchpoint.name for one in watched(server, ONE_BATCH.replace("BATCH", batch))]
     assert ("stale-batch" in names) == stale
+
+
+STAGES = (
+    START
+    + """\
+teacher = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+student = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
+w = (torch.randn(8, 4) / 3).requires_grad_()
+def fit(model, rate, steps, target):
+    optimiser = torch.optim.SGD(model.parameters(), lr=rate)
+    for step in range(steps):
+        x = torch.randn(32, 8)
+        loss = F.mse_loss(model(x), target(x))
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+fit(teacher, 0.1, 60, lambda x: x @ w.detach())
+teacher.requires_grad_(False)
+fit(student, 0.1, 30, teacher)
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("change", "names"),
+    [
+        ((", 30,", ", 30,"), set()),
+        (("student, 0.1", "student, 1e-12"), {"weight-unchanged"}),
+        (("student, 0.1", "student, 90.0"), {"weight-change-large"}),
+        (("SGD(model.p", "SGD(teacher.p"), {"weight-unchanged"}),
+    ],
+    ids=["healthy", "rate tiny", "rate large", "another's weights"],
+)
+def test_a_second_stage_has_first_steps(
+    server: TrainingServer, change: tuple[str, str], names: set[str]
+) -> None:
+    fired = {one.watchpoint.name for one in watched(server, edited(STAGES, change))}
+    assert fired >= names
+    assert bool(fired) is bool(names)
+
+
+def test_a_matrix_of_no_module_changes_too_much(server: TrainingServer) -> None:
+    text = edited(FUNCTIONAL, ("lr=0.01", "lr=1000.0"), ('rows[37, 1] = float("nan")\n', ""))
+    assert "weight-change-large" in {one.watchpoint.name for one in watched(server, text)}

@@ -184,11 +184,13 @@ def stuck(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
             step, change = run[0]
             yield TensorPlace(step.number, *training.place_of(name), change.largest, reason)
     steps = [step for step in training.steps if not step.skipped]
-    for name in steps[0].orphans if len(steps) >= STUCK else ():
+    last = steps[-STUCK:]
+    for name in last[0].orphans if len(steps) >= STUCK else ():
         about = training.parameters.get(name)
-        if all(name in step.orphans for step in steps) and not (about and about.trained):
+        if all(name in step.orphans for step in last) and not (about and about.trained):
+            since = next(step.number for step in steps if name in step.orphans)
             note = "it gets gradients, and no optimiser holds it"
-            yield TensorPlace(steps[0].number, *training.place_of(name), 0.0, note)
+            yield TensorPlace(since, *training.place_of(name), 0.0, note)
 
 
 def _reason_stuck(name: str, steps: list[WatchedStep]) -> str:

@@ -1,10 +1,11 @@
 """Watchpoints inside a training: figures of its activations, gradients and weights at sampled
 steps, its loss at every step. `celedger.lab.diagnose.watch` judges them.
 
-Sampled are the first steps, thinning out, and then every 53rd or, late in a long training, each
-that makes it a 64th longer (`looks`). Every sampled step is an event. Any other step only stores
-its loss, which stays on the device until the script reports an epoch, or ends. Nothing here draws a
-random number or changes a tensor, so the training computes the same as without it.
+Sampled are the first steps, and the first after an optimiser's first one, thinning out, and then
+every 53rd or, late in a long training, each that makes it a 64th longer (`looks`). Every sampled
+step is an event. Any other step only stores its loss, which stays on the device until the script
+reports an epoch, or ends. Nothing here draws a random number or changes a tensor, so the training
+computes the same as without it.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from .weights import WatchedWeights
 # Sampled steps: Fibonacci's numbers, odd and even (two optimisers may take turns), then every 53rd,
 # a prime, so that no period of the training hides its other steps.
 EARLY, EVERY, SHARE = (0, 1, 2, 3, 5, 8, 13, 21, 34), 53, 64
+STAGES = 4  # optimisers whose first steps are sampled; some scripts make one for every epoch
 CALLS = 4  # of one module in a step that are sampled: a cell unrolled in time is called often
 WINDOW = 6  # sampled steps before a unit that was never positive counts as dead
 HALVES = ("float16", "bfloat16")
@@ -41,10 +43,10 @@ HALVES = ("float16", "bfloat16")
 RECTIFIERS = ("ReluBackward", "ThresholdBackward", "HardtanhBackward", "ClampMinBackward")
 
 
-def looks() -> Iterator[int]:
-    """Yield the steps to sample, without end."""
-    yield from EARLY
-    step = EVERY
+def looks(start: int = 0) -> Iterator[int]:
+    """Yield the steps to sample from `start` on, without end."""
+    yield from (start + early for early in EARLY)
+    step = start + EVERY
     while True:
         yield step
         step += max(EVERY, step // SHARE | 1)
@@ -163,7 +165,10 @@ class WatchProbe(observe.Probe):
     def step_begins(self, step: int, optimiser: Optimizer) -> None:
         self._operators.leave()
         with self._aside():
-            if self.looking or optimiser not in self._weights.met:
+            is_new = optimiser not in self._weights.met
+            if is_new and len(self._weights.met) < STAGES:
+                self._looks, self._next = looks(step), -1
+            if self.looking or is_new:
                 self._weights.meet(optimiser, step)
             if self.looking:
                 self._look_at_gradients(optimiser)

@@ -37,7 +37,8 @@ class WatchedWeights:
         self._name_all()
         for name, parameter in self._names.parameters(optimiser):
             if name not in self.about:
-                self.about[name] = {**_untrained(parameter), "in_module": False}
+                fan_in = min(parameter.shape) if parameter.dim() == 2 else 0
+                self.about[name] = {**_untrained(parameter, fan_in), "in_module": False}
             about = self.about[name]
             if about["trained"] or not readable(parameter):
                 continue
