@@ -115,7 +115,7 @@ def bisect(
     from celedger.judge import bisection, memory
     from celedger.judge.bisection.symptom import most_telling
     from celedger.service.notify import announce
-    from celedger.views.bisect import BisectAnswer, BisectPlans, Typed
+    from celedger.views.bisect import BisectAnswer, Typed, bisect_plans
     from celedger.views.incidents import next_search
     from celedger.views.picture import check_suffix
 
@@ -159,7 +159,7 @@ def bisect(
                     bisection.plan(bench, history, tasks, name, limits, improved=improved)
                     for name in dict.fromkeys(metric or (None,))
                 ]
-                options.answer(BisectPlans(plans), json)
+                options.answer(bisect_plans(plans), json)
                 return Status.GOOD
             shas, station = [c.sha for c in (history.good, *history.commits)], bench.station
             if station.requirements_differ(shas[0], shas[-1], tasks):

@@ -358,10 +358,10 @@ def void(
 @baseline.command()
 def show(context: typer.Context, json: options.Json = False) -> int:
     """Show who pinned, accepted, dismissed and declared void what, and why."""
-    from celedger.views.check import BaselineList
+    from celedger.views.check import acts
 
     with reading(context.obj) as session:
-        options.answer(BaselineList(session.ledger.baselines()), json)
+        options.answer(acts(session.ledger.baselines()), json)
     return Status.GOOD
 
 

@@ -3,6 +3,7 @@ recorded."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -43,7 +44,6 @@ def merge(
     commit of this repository.
     """
     from celedger.ledger import Ledger
-    from celedger.views.merge import Merged
 
     if not other.exists():
         raise UsageError(f"there is no file {other}", "name another ledger")
@@ -60,7 +60,7 @@ def merge(
         with suppress(UnknownRevision):  # of a repository without a commit
             if not dry_run:
                 record_state(session, "merge")
-    options.answer(Merged(other, added, dry_run), json)
+    _show_added(other, added, dry_run, json)
     return Status.GOOD
 
 
@@ -114,7 +114,6 @@ def import_(
     from celedger.base.model import Direction
     from celedger.ledger import Ledger
     from celedger.service import imports
-    from celedger.views.merge import Merged
 
     if form not in imports.READERS:
         raise UsageError(f"there is no format {form!r}", closest(form, [*imports.READERS]))
@@ -139,8 +138,21 @@ def import_(
             added = session.ledger.merge(ledger, dry_run=dry_run)
         if not dry_run:
             record_state(session, "import")
-    options.answer(Merged(source, added, dry_run), json)
+    _show_added(source, added, dry_run, json)
     return Status.GOOD
+
+
+def _show_added(source: Path, added: Mapping[str, int], dry_run: bool, json: bool) -> None:
+    """Show the number of new rows of each table."""
+    from celedger.views.document import Listing
+    from celedger.views.format import count
+
+    parts = [count(n, name[:-1].replace("_", " ")) for name, n in added.items() if n]
+    text = f"{'would add' if dry_run else 'added'} {', '.join(parts)} from {source}"
+    if not parts:
+        text = f"{source} has nothing that this ledger lacks"
+    fields = {"other": source, "dry_run": dry_run, "added": added}
+    options.answer(Listing(fields, lambda _: text), json)
 
 
 def _commit_of(run: Run, repository: Repository, commit_from: str | None) -> Commit:

@@ -49,9 +49,9 @@ def log(
         for line in allow.waiting(session.repository, session.config, session.ledger):
             warn(context.obj.retyped(line))
         if bisects:
-            from celedger.views.bisect import BisectList
+            from celedger.views.bisect import past_bisects
 
-            options.answer(BisectList.of(session.ledger, limit), json, context.obj.retyped)
+            options.answer(past_bisects(session.ledger, limit), json, context.obj.retyped)
         else:
             state = memory.read(session.repository, session.ledger)
             options.answer(Log.of(session.ledger, state, limit), json)
@@ -73,7 +73,7 @@ def show(
     """
     from celedger.judge import memory
     from celedger.views.document import Document
-    from celedger.views.noise import NoiseList, TaskNoise
+    from celedger.views.noise import TaskNoise, noise_of
     from celedger.views.samples import find_task
     from celedger.views.show import CommitRows
 
@@ -92,7 +92,7 @@ def show(
             if not any(revision in (t.name, f"{t.suite}/{t.name}") for t in tasks):
                 raise
             title = find_task(session.ledger, revision)
-            document = NoiseList([TaskNoise.of(session.ledger, *title, state)])
+            document = noise_of([TaskNoise.of(session.ledger, *title, state)])
         options.answer(document, json, context.obj.retyped)
     return Status.GOOD
 

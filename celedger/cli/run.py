@@ -352,7 +352,7 @@ def noise(
     from celedger.base.model import Purpose
     from celedger.cli.progress import Progress
     from celedger.trial.workplace import in_turns
-    from celedger.views.noise import NoiseList, TaskNoise
+    from celedger.views.noise import TaskNoise, noise_of
 
     with writing(context.obj, suite=suite, device=device) as session:
         at = session.repository.resolve(commit)
@@ -362,6 +362,6 @@ def noise(
             state, ran = measure(session, bench, at, tasks, needs, job="noise", watch=Progress)
         name, ledger = bench.suite.name, session.ledger
         options.answer(
-            NoiseList([TaskNoise.of(ledger, name, task.name, state) for task in tasks]), json
+            noise_of([TaskNoise.of(ledger, name, task.name, state) for task in tasks]), json
         )
     return Status.GOOD if all(record.ok for record in ran) else Status.CANNOT_JUDGE

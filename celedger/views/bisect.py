@@ -18,7 +18,7 @@ from celedger.judge.bisection import Agreement, Answer, GuiltyHunks, Plan, Repor
 from celedger.judge.bisection.bisect_report import record
 from celedger.ledger.read import Reader
 from celedger.repo.hunks import CommitPart
-from celedger.views.document import Document, pick
+from celedger.views.document import Document, Listing, pick
 from celedger.views.format import (
     Column,
     amount,
@@ -418,23 +418,15 @@ def _members(report: Report) -> list[str]:
     return lines + ([f"          and {more} more"] if more > 0 else [])
 
 
-@dataclass(frozen=True, slots=True)
-class BisectPlans(Document):
-    """The plans of `--dry-run`, one for each metric."""
-
-    plans: Sequence[Plan]
-
-    def text(self, width: int = 100) -> str:
-        if len(self.plans) == 1:
-            return _plan_text(self.plans[0])
-        # Several metrics share their trials; the longest search is last.
-        longest = max(self.plans, key=lambda plan: plan.trials)
-        plans = [*(plan for plan in self.plans if plan is not longest), longest]
-        head = "one search for all: its trials are shared, and the longest of these decides\n"
-        return head + "\n\n".join(map(_plan_text, plans))
-
-    def json(self) -> dict[str, object]:
-        return {"plans": self.plans}
+def bisect_plans(plans: Sequence[Plan]) -> Listing:
+    """Return the plans of `--dry-run`, one for each metric. Several share their trials; the longest
+    search is printed last."""
+    longest = max(plans, key=lambda plan: plan.trials)
+    texts = [_plan_text(plan) for plan in (*(p for p in plans if p is not longest), longest)]
+    if len(plans) > 1:
+        shared = "one search for all: its trials are shared, and the longest of these decides"
+        texts[0] = f"{shared}\n{texts[0]}"
+    return Listing({"plans": plans}, lambda _: "\n\n".join(texts))
 
 
 def _plan_text(plan: Plan) -> str:
@@ -526,49 +518,35 @@ def _likely_upgrades(report: Report) -> list[tuple[str, float]]:
 # --- `celedger log --bisects`: what was searched before, and what it gave
 
 
-@dataclass(frozen=True, slots=True)
-class BisectList(Document):
-    """The newest first. `commits` are those that the ledger knows."""
+def past_bisects(ledger: Reader, limit: int) -> Listing:
+    """Return the newest bisects, the last one first. Raises CeledgerError where there is none."""
+    bisects = ledger.last_bisects()[: -limit - 1 : -1]
+    if not bisects:
+        raise CeledgerError("nothing was bisected yet", "type `celedger bisect GOOD..BAD`")
+    subjects = {commit.sha: plain(commit.subject) for commit in ledger.commits()}
 
-    bisects: tuple[BisectRecord, ...]
-    commits: Mapping[str, Commit]
-
-    @classmethod
-    def of(cls, ledger: Reader, limit: int) -> BisectList:
-        """Read the newest bisects. Raises CeledgerError where there is none."""
-        bisects = tuple(reversed(ledger.last_bisects()[-limit:]))
-        if not bisects:
-            raise CeledgerError("nothing was bisected yet", "type `celedger bisect GOOD..BAD`")
-        return cls(bisects, {commit.sha: commit for commit in ledger.commits()})
-
-    def text(self, width: int = 100) -> str:
+    def printed(width: int) -> str:
         lines = []
-        for bisect in self.bisects:
+        for bisect in bisects:
             subject = f"{bisect.task} {bisect.metric or 'crash'}"
             lines += wrap(f"{bisect.ulid}  {iso_time(bisect.ended)}  {subject}", width, 4)
-            ends = f"{short(bisect.good)}..{short(bisect.bad)}"
-            lines += wrap(f"  {ends}: {self._answer(bisect)}", width, 4)
+            named = subjects.get(bisect.culprits[0], "") if bisect.status == "found" else ""
+            answer = f"{_conclusion(bisect)}  {named}".rstrip()
+            lines += wrap(f"  {short(bisect.good)}..{short(bisect.bad)}: {answer}", width, 4)
         if "plot" in plugins.installed(plugins.VERBS):
             lines += ["", "`celedger plot bisect ID` draws one again"]
         return "\n".join(lines)
 
-    def json(self) -> dict[str, object]:
-        return {
-            "bisects": [
-                {
-                    "id": bisect.ulid,
-                    **pick(bisect, "ended suite task metric good bad status culprits probability"),
-                    "improved": bool(bisect.report.get("improved")),
-                    "effect": bisect.report.get("effect"),
-                    "trials": bisect.report.get("trials"),
-                }
-                for bisect in self.bisects
-            ]
+    rows = [
+        {
+            "id": bisect.ulid,
+            **pick(bisect, "ended suite task metric good bad status culprits probability"),
+            "improved": bool(bisect.report.get("improved")),
+            **{name: bisect.report.get(name) for name in ("effect", "trials")},
         }
-
-    def _answer(self, bisect: BisectRecord) -> str:
-        named = self.commits.get(bisect.culprits[0]) if bisect.status == "found" else None
-        return f"{_conclusion(bisect)}  {plain(named.subject) if named else ''}".rstrip()
+        for bisect in bisects
+    ]
+    return Listing({"bisects": rows}, printed)
 
 
 def _conclusion(bisect: BisectRecord) -> str:

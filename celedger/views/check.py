@@ -11,7 +11,7 @@ from typing import ClassVar
 from celedger.base.model import BY_ID, ENVIRONMENTS, BaselineRecord, Commit
 from celedger.judge.incident import Incident, MetricStanding, Standing, State
 from celedger.views import incidents as words
-from celedger.views.document import Document, pick
+from celedger.views.document import Document, Listing, pick
 from celedger.views.format import (
     GREEN,
     RED,
@@ -256,24 +256,19 @@ _ACTS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class BaselineList(Document):
-    """The acts of people, the oldest first."""
-
-    records: Sequence[BaselineRecord]
-
-    def text(self, width: int = 100) -> str:
-        if not self.records:
-            return "nothing is pinned, accepted, dismissed or void"
-        rows = [
-            (r.act.value, short(r.commit), subject(r), iso_date(r.at), plain(r.who), plain(r.why))
-            for r in self.records
-        ]
-        return table(_ACTS, rows, width=width)
-
-    def json(self) -> dict[str, object]:
-        names = "act commit suite task metric who why at"
-        return {"baselines": [{"id": r.ulid, **pick(r, names)} for r in self.records]}
+def acts(records: Sequence[BaselineRecord]) -> Listing:
+    """Return the acts of people, the oldest first."""
+    names = "act commit suite task metric who why at"
+    rows = [
+        (r.act.value, short(r.commit), subject(r), iso_date(r.at), plain(r.who), plain(r.why))
+        for r in records
+    ]
+    return Listing(
+        {"baselines": [{"id": r.ulid, **pick(r, names)} for r in records]},
+        lambda width: (
+            table(_ACTS, rows, width=width) or "nothing is pinned, accepted, dismissed or void"
+        ),
+    )
 
 
 def subject(record: BaselineRecord) -> str:

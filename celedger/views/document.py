@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, is_dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, is_dataclass
 from enum import Enum
 from pathlib import Path
 from typing import ClassVar
@@ -37,6 +37,21 @@ class Document:
     def json(self) -> Mapping[str, object]:
         """Return the fields for a program, without the schema number."""
         raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class Listing(Document):
+    """An answer of rows alone: their fields for a program, and what prints them in so many
+    columns."""
+
+    fields: Mapping[str, object]
+    printed: Callable[[int], str]
+
+    def text(self, width: int = 100) -> str:
+        return self.printed(width)
+
+    def json(self) -> Mapping[str, object]:
+        return self.fields
 
 
 def pick(record: object, names: str) -> dict[str, object]:

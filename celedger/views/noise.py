@@ -15,7 +15,7 @@ from celedger.judge.incident import MetricNoise, State
 from celedger.judge.two_commits import smallest_change
 from celedger.ledger.read import Reader
 from celedger.views import samples
-from celedger.views.document import Document, pick
+from celedger.views.document import Listing, pick
 from celedger.views.format import NONE, Column, count, measure, percent, short, table, wrap
 from celedger.views.samples import Batch, Sample
 
@@ -137,16 +137,14 @@ class TaskNoise:
         return batch | pick(self, "trials commits seeds metrics")
 
 
-@dataclass(frozen=True, slots=True)
-class NoiseList(Document):
-    tasks: Sequence[TaskNoise]
+def noise_of(tasks: Sequence[TaskNoise]) -> Listing:
+    """Return the noise of tasks, and how its columns are to be read."""
 
-    def text(self, width: int = 100) -> str:
-        lines = [line for task in self.tasks for line in [*task.lines(width), ""]]
+    def printed(width: int) -> str:
+        lines = [line for task in tasks for line in [*task.lines(width), ""]]
         return "\n".join([*lines, *wrap(_LEGEND, width)])
 
-    def json(self) -> dict[str, object]:
-        return {"tasks": self.tasks}
+    return Listing({"tasks": tasks}, printed)
 
 
 def _noise_row(

@@ -22,7 +22,7 @@ from celedger.judge.state import state_of
 from celedger.repo import Repository
 from celedger.views.document import document
 from celedger.views.drift import DriftDocument, narrowed, within
-from celedger.views.noise import NoiseList, TaskNoise
+from celedger.views.noise import TaskNoise, noise_of
 
 from .conftest import NEW, derivation
 
@@ -229,7 +229,7 @@ def test_a_task_is_shown_with_the_counts_of_drift(history: Any, make_commits: Co
     known = state(history, made)
     task = TaskNoise.of(history.ledger, "core", "mlp_digits", known)
     assert (task.trials, task.commits, task.seeds) == (9, 3, 3)
-    assert "  9 trials, 3 seeds, 3 commits, environment" in NoiseList([task]).text()
+    assert "  9 trials, 3 seeds, 3 commits, environment" in noise_of([task]).text()
     assert "no change seen over 3 commits, 9 trials, 1 metric" in text(history, made)
 
 
