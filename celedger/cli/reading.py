@@ -73,6 +73,7 @@ def show(
     """
     from celedger.judge import memory
     from celedger.views.document import Document
+    from celedger.views.incidents import tells_of
     from celedger.views.noise import TaskNoise, noise_of
     from celedger.views.samples import find_task
     from celedger.views.show import CommitRows
@@ -82,7 +83,7 @@ def show(
         try:
             with reading_apart(session, [revision]) as (own_session, (commit,)):
                 state, sha = memory.read(session.repository, session.ledger), commit.sha
-                if not any(sha in (i.shown_at, i.mend_seen_at) for i in state.incidents):
+                if not tells_of(state, sha):
                     state = _state_with(session, commit)  # a merged branch's is on HEAD's list
                 findings = own_session.ledger.findings(sha)
                 document = CommitRows.of(own_session.ledger, sha, state, findings)

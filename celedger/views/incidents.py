@@ -341,15 +341,25 @@ def unknown_noise(state: State) -> str:
     return f"unknown: {text} ({by})" if text else ""
 
 
+def _shows(state: State, incident: Incident, sha: str) -> bool:
+    """Return True if an incident shows at a commit. The tip has what fails there still."""
+    fails_still = sha == state.tip and incident.is_failing and incident.state == "open"
+    return sha == incident.shown_at or fails_still
+
+
+def tells_of(state: State, sha: str) -> bool:
+    """Return True if an incident shows at a commit, or is mended there."""
+    return any(_shows(state, i, sha) or sha == i.mend_seen_at for i in state.incidents)
+
+
 def at_commit(
     state: State, sha: str, suite: str, task: str, metric: str | None = None
 ) -> list[str]:
     """Return what the state says of a commit and a task, or one metric of it ("" for a failure):
-    `val_loss worse +8.1 % (5e0c91aa)`, `mends 5e0c91aa`. The tip has what fails there still."""
+    `val_loss worse +8.1 % (5e0c91aa)`, `mends 5e0c91aa`."""
     phrases = []
     for incident in state.incidents:
-        fails_still = sha == state.tip and incident.is_failing and incident.state == "open"
-        is_shown = sha == incident.shown_at or fails_still
+        is_shown = _shows(state, incident, sha)
         if incident.state == "withdrawn" or not (is_shown or sha == incident.mend_seen_at):
             continue
         metrics = [
