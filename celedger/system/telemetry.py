@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from statistics import fmean
 
 from celedger.base.model import Mark
@@ -27,17 +27,6 @@ COSTLY = 0.01  # of the clock cycles of a trial; half of what a quiet GPU's time
 
 # The kernel counts CPU time in steps of 10 ms, so a share over less than this says nothing.
 _SHORTEST_SHARE = 0.1
-
-
-@dataclass
-class _Interval:
-    """The samples since the last `take`."""
-
-    since: float
-    energy: float | None
-    rss: list[int] = field(default_factory=list)
-    gpu: list[GpuSample] = field(default_factory=list)
-    memory: dict[str, int] = field(default_factory=dict)  # the largest, by name
 
 
 class Sampler:
@@ -63,7 +52,14 @@ class Sampler:
         self._lost = dict.fromkeys((SLOWED, POWER_CAPPED), 0.0)  # of them, by reason
         self._peaks: dict[str, float] = {}
         self._own = self._files = 0
-        self._interval = _Interval(clock(), self._energy)
+        self._begin_interval()
+
+    def _begin_interval(self) -> None:
+        """Forget the samples of the last interval."""
+        self._energy_before = self._energy
+        self._rss: list[int] = []
+        self._looks: list[GpuSample] = []  # at the GPU
+        self._memory: dict[str, int] = {}  # the largest, by name
 
     def sample(self, read: Callable[[], Usage]) -> None:
         """Looks, unless it did so less than PERIOD ago. `read` is `Running.usage`."""
@@ -84,10 +80,8 @@ class Sampler:
         cores. What is not known is left out."""
         if self._sampled is None or self._clock() - self._sampled >= PERIOD / 5:
             self._look()
-        interval, now = self._interval, self._clock()
-        self._interval = _Interval(now, self._energy)
-        figures: dict[str, float] = dict(interval.memory)
-        rss = interval.rss or ([self._usage.rss] if self._usage.pids else [])
+        figures: dict[str, float] = dict(self._memory)
+        rss = self._rss or ([self._usage.rss] if self._usage.pids else [])
         if rss:
             figures["rss"] = float(max(rss))
         base, cpu = self._share_base
@@ -100,11 +94,12 @@ class Sampler:
             ("gpu_clock", "clock", fmean),
             ("gpu_temperature", "temperature", max),
         ):
-            values = [v for s in interval.gpu if (v := getattr(s, attribute)) is not None]
+            values = [v for s in self._looks if (v := getattr(s, attribute)) is not None]
             if values:
                 figures[name] = float(summary(values))
-        if interval.energy is not None and self._energy is not None:
-            figures["gpu_energy"] = self._energy - interval.energy
+        if self._energy_before is not None and self._energy is not None:
+            figures["gpu_energy"] = self._energy - self._energy_before
+        self._begin_interval()
         return figures
 
     def own_peak(self, max_rss: float, files: int) -> float:
@@ -136,7 +131,7 @@ class Sampler:
             self._seen = self._sampled
             self._usage = replace(usage, cpu=cpu)
             self._ours.update(usage.pids)  # for NVML a process may outlive its end by a moment
-            self._interval.rss.append(usage.rss)
+            self._rss.append(usage.rss)
             self._peak("peak_rss", usage.rss)
             self._own = max(self._own, usage.own)
         if self._reader is None:
@@ -144,11 +139,11 @@ class Sampler:
         look = self._reader.sample()
         contexts = devices.contexts(usage.pids) if self._tenants.wants_contexts else 0
         self._tenants.look(look, self._ours, contexts, self._clock() - self._began)
-        memory, largest = self._tenants.memory(look), self._interval.memory
+        memory, largest = self._tenants.memory(look), self._memory
         for name, value in memory.items():
             largest[name] = max(largest.get(name, 0), value)
             self._peak(name, value)
-        self._interval.gpu.append(look)
+        self._looks.append(look)
         if look.energy is not None:
             self._energy = look.energy
         if look.utilisation == 0 or look.reasons is None:
