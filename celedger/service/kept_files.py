@@ -16,7 +16,7 @@ from pathlib import Path
 from celedger.base.model import Bytes
 from celedger.repo import Repository
 from celedger.repo.checkouts import Checkouts
-from celedger.system.cache import Cache, size_of
+from celedger.system.cache import FolderCache, size_of
 from celedger.trial.workplace import CACHES
 
 STALE = 24 * 3600.0  # seconds since a suite's copy was last used: longer than any trial
@@ -67,7 +67,7 @@ def survey(
 
     parts: dict[str, list[Item]] = {}
     for name in CACHES:
-        cache = Cache(state / name)
+        cache = FolderCache(state / name)
         parts[name] = [
             Item(e.path.name, e.size, e.in_use, partial(cache.drop, e.path.name))
             for e in cache.entries()

@@ -45,7 +45,7 @@ class Held(Lock):
         self.facts = facts
 
 
-class Cache:
+class FolderCache:
     """The entries of one folder. Times are the wall clock's."""
 
     def __init__(self, folder: Path) -> None:
@@ -120,7 +120,7 @@ class Cache:
         return sorted(entries, key=lambda entry: entry.used)
 
 
-def shrink(caches: Sequence[Cache], limit: int) -> int:
+def shrink(caches: Sequence[FolderCache], limit: int) -> int:
     """Remove the entries unused for longest until all together take at most `limit` bytes, and
     what was never finished. Nothing in use goes. Returns the bytes freed."""
     entries = [(cache, entry) for cache in caches for entry in cache.entries()]

@@ -22,7 +22,7 @@ from celedger.base.model import Bytes, Commit, OutcomeKind, Task
 from celedger.repo import Repository
 from celedger.repo.checkouts import Checkout
 from celedger.repo.filters import attributes_above
-from celedger.system.cache import Cache, shrink
+from celedger.system.cache import FolderCache, shrink
 
 
 @dataclass
@@ -30,8 +30,8 @@ class Builds:
     """The builds of one command. `limit` bounds the size of all `caches` together."""
 
     repository: Repository
-    cache: Cache
-    caches: tuple[Cache, ...]
+    cache: FolderCache
+    caches: tuple[FolderCache, ...]
     limit: Bytes
     _failed: dict[str, tuple[str, str]] = field(default_factory=dict)  # key: commit, reason
 

@@ -33,7 +33,7 @@ from celedger.ledger import Ledger
 from celedger.repo import Repository
 from celedger.repo.checkouts import Checkout
 from celedger.system import process
-from celedger.system.cache import FACTS, Cache, Held, shrink
+from celedger.system.cache import FACTS, FolderCache, Held, shrink
 from celedger.trial.ending import classify, explain, tail
 from celedger.trial.engine import Signals
 from celedger.trial.training_variables import PLACES, SETTINGS, passed
@@ -78,8 +78,8 @@ class Venvs:
     this path may not make one from these files."""
 
     repository: Repository
-    cache: Cache
-    caches: tuple[Cache, ...]
+    cache: FolderCache
+    caches: tuple[FolderCache, ...]
     limit: Bytes
     base_env: Mapping[str, str]
     describe: Callable[[Ledger, str, Task], Environment]

@@ -21,7 +21,7 @@ from celedger.repo import Repository, scrubbed
 from celedger.repo.checkouts import Checkouts
 from celedger.suite.content import hash_of
 from celedger.system import device_lock, environment, gpu, sandbox
-from celedger.system.cache import Cache
+from celedger.system.cache import FolderCache
 from celedger.trial import attempt, events, permission_requests, protocol
 from celedger.trial.builds import Builds
 from celedger.trial.ending import failed_alike
@@ -109,7 +109,7 @@ def local_bench(
         for task in tasks
         for python in [interpreters[task.name]]
     }
-    builds, venvs = caches = tuple(Cache(repository.state_dir / name) for name in CACHES)
+    builds, venvs = caches = tuple(FolderCache(repository.state_dir / name) for name in CACHES)
     child = child_copy(repository.state_dir / "child")
     copy = suites.snapshot(suite.folder, hash_of(suite.files), repository.state_dir / "suites")
     setup = Setup(

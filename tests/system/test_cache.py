@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from celedger.system.cache import FACTS, Cache, shrink
+from celedger.system.cache import FACTS, FolderCache, shrink
 
 
 def filled(size: int) -> Fill:
@@ -32,7 +32,7 @@ class Fill:
 
 
 def test_an_entry_is_made_once_and_a_failed_one_leaves_nothing(tmp_path: Path) -> None:
-    cache, fill = Cache(tmp_path / "cache"), filled(10)
+    cache, fill = FolderCache(tmp_path / "cache"), filled(10)
     assert cache.use("a") is None
     with cache.make("a", fill) as first, cache.make("a", fill) as second:
         assert first.facts == second.facts == {"calls": 1}
@@ -47,7 +47,7 @@ def test_an_entry_is_made_once_and_a_failed_one_leaves_nothing(tmp_path: Path) -
 
 
 def test_the_longest_unused_goes_first_and_nothing_in_use(tmp_path: Path) -> None:
-    cache = Cache(tmp_path / "cache")
+    cache = FolderCache(tmp_path / "cache")
     for number, key in enumerate("abcd"):
         cache.make(key, filled(100_000)).close()
         os.utime(cache.folder / key / FACTS, (1000 + number, 1000 + number))
@@ -66,18 +66,18 @@ def test_a_maker_that_was_killed_leaves_an_entry_that_is_made_anew(tmp_path: Pat
     code = f"""
         import time
         from pathlib import Path
-        from celedger.system.cache import Cache
+        from celedger.system.cache import FolderCache
         def fill(folder):
             (folder / "half").write_text("1")
             print("filling", flush=True)
             time.sleep(600)
-        Cache(Path({str(tmp_path / "cache")!r})).make("a", fill)
+        FolderCache(Path({str(tmp_path / "cache")!r})).make("a", fill)
     """
     child = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE, text=True
     )
     assert child.stdout is not None and child.stdout.readline() == "filling\n"
-    cache = Cache(tmp_path / "cache")
+    cache = FolderCache(tmp_path / "cache")
     assert cache.use("a") is None
     assert not cache.drop("a")
     child.send_signal(signal.SIGKILL)

@@ -19,7 +19,7 @@ from celedger.base.model import Command, OutcomeKind, Task
 from celedger.ledger import Ledger
 from celedger.repo import Repository
 from celedger.repo.checkouts import Checkouts
-from celedger.system.cache import Cache
+from celedger.system.cache import FolderCache
 from celedger.trial.builds import Builds
 from celedger.trial.venvs import Unmade, install_lines, install_variables, python_of, requirements
 
@@ -96,7 +96,7 @@ def test_a_build_serves_commits_with_equal_inputs(native: Project, tmp_path: Pat
         shas[name] = native.commit(name, files)
     repository, suite = Repository.open(native.root), tmp_path / "suite"
     suite.mkdir()
-    cache = Cache(tmp_path / "cache")
+    cache = FolderCache(tmp_path / "cache")
     builds, task = Builds(repository, cache, (cache,), 10**6), TASK
     made: list[str] = []
     outcomes = {}

@@ -24,7 +24,7 @@ from celedger.repo import Repository
 from celedger.repo.differences import Differences
 from celedger.suite import load
 from celedger.system import path_recorder, process
-from celedger.system.cache import Cache
+from celedger.system.cache import FolderCache
 from celedger.trial.engine import Need
 from celedger.trial.permissions import Gate
 from celedger.trial.reuse import FootprintComparison, NamedPaths, Reuse
@@ -509,7 +509,7 @@ def test_wheels_of_the_same_version_are_told_apart_by_what_is_in_them(project: P
     base = Installation(Environment("e", {"python": "3.11"}), sys.executable)
     made = Venvs(
         repository,
-        Cache(project.root / ".git" / "x"),
+        FolderCache(project.root / ".git" / "x"),
         (),
         Bytes(0),
         {},
