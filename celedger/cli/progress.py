@@ -113,7 +113,7 @@ class Progress:
 
     def __call__(self, event: events.Event) -> None:
         match event:
-            case events.Waiting(device, holder, _) if holder not in self._announced:
+            case events.Waiting(device, holder) if holder not in self._announced:
                 self._announced.add(holder)  # two that take turns wait for each other each time
                 self.say(" ".join(f"waiting for {device}: held by {holder}".split("\n")))
             case events.Building(commit, task):
@@ -135,10 +135,8 @@ class Progress:
                 self._announced.update(about)
                 self.say(f"celedger: {text}")
             case events.Finished(commit, record, seconds):
+                self._reused += seconds is None
                 self._end(commit.sha, record, seconds)
-            case events.Reused(commit, record):
-                self._reused += 1
-                self._end(commit.sha, record, None)
 
     def _epoch(self, key: _Key, number: int) -> None:
         now = self._clock()

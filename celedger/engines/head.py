@@ -222,7 +222,7 @@ class Head:
             has_ended = self._take(self._gathered(PATIENCE))
         except queue.Empty:
             if any(job.keeper is None for job in self._jobs):
-                self._bench.station.listen(events.Waiting("a node", "others on the cluster", 0))
+                self._bench.station.listen(events.Waiting("a node", "others on the cluster"))
         self._is_behind = False
         return has_ended
 

@@ -24,15 +24,6 @@ from celedger.trial.runner import Bench
 from celedger.trial.station import Station
 
 
-class RemoteReuse(Reuse):
-    """The results that may be re-used where what surrounds a task is that of another machine."""
-
-    around: Mapping[str, str]  # by task name
-
-    def shared(self, task: Task) -> str:
-        return self.around.get(task.name, "")
-
-
 class RemoteBench(Bench):
     """A bench whose trials an engine (`pool`) runs elsewhere. Nothing is checked out, built or
     locked here. `around` names by task what surrounds it there, for the re-use of results."""
@@ -54,11 +45,9 @@ class RemoteBench(Bench):
 
     @cached_property
     def reuse(self) -> Reuse:
-        reuse = RemoteReuse(
-            self.ledger, self.repository, self.setup.child, lambda _: "", lambda *_: ""
+        return Reuse(
+            self.ledger, self.repository, self.setup.child, lambda _: "", lambda *_: "", self.around
         )
-        reuse.around = self.around
-        return reuse
 
     def _when_free(self, need: Need) -> TrialRecord:
         """Leave the device of this machine alone."""

@@ -10,11 +10,10 @@ from celedger.base.model import Commit, Seconds, Task, TrialRecord
 
 
 class Waiting(NamedTuple):
-    """Another celedger holds the device: the process `pid`, described in `holder`."""
+    """Another celedger, the `holder`, has the device."""
 
     device: str
     holder: str
-    pid: int
 
 
 class Building(NamedTuple):
@@ -49,21 +48,15 @@ class Remark(NamedTuple):
 
 
 class Finished(NamedTuple):
-    commit: Commit
-    record: TrialRecord
-    seconds: Seconds
-
-
-class Reused(NamedTuple):
-    """The trial did not run: it re-uses the result of `record.derived`."""
+    """A trial has ended; `seconds` is None where it did not run, but re-uses the result of
+    `record.derived`."""
 
     commit: Commit
     record: TrialRecord
+    seconds: Seconds | None
 
 
-Event = (
-    Waiting | Building | Preparing | Started | EpochReported | Remark | Finished | Reused
-)  # fmt: skip
+Event = Waiting | Building | Preparing | Started | EpochReported | Remark | Finished
 Listener = Callable[[Event], None]
 Until = Callable[[str], str]
 """Told a trial's ulid after new epochs: why no more are needed, or "" to go on."""

@@ -344,7 +344,8 @@ class Reuse:
     """The results of one ledger, for the commits of one repository. `child` is celedger's own
     folder that trainings import. `variables` returns a fingerprint of the user's variables that a
     task gets, `installed` the virtual environment in which a task runs at a commit (by hash), ""
-    for none."""
+    for none. `around` is, by task name, what surrounds the tasks on another machine, where they
+    run there."""
 
     def __init__(
         self,
@@ -353,9 +354,10 @@ class Reuse:
         child: Path,
         variables: Callable[[Task], str],
         installed: Callable[[str, Task], str],
+        around: Mapping[str, str] | None = None,
     ) -> None:
         self._ledger, self._repository, self._installed = ledger, repository, installed
-        self._child, self._variables = child, variables
+        self._child, self._variables, self._around = child, variables, around
         self.beside = (*outside_folders(repository), ledger.private)
         self._differences = Differences(repository)
         self._syntax = SyntaxTrees(self._differences)
@@ -422,6 +424,8 @@ class Reuse:
 
     def shared(self, task: Task) -> str:
         """Return that part of a task's surroundings that is the same at all commits."""
+        if self._around is not None:
+            return self._around.get(task.name, "")
         return f"{RULES}:{self._manner}:{self._variables(task)}:"
 
     def agreeing(

@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from functools import cached_property
 from queue import SimpleQueue
 from threading import Thread
-from typing import NamedTuple, Self
+from typing import Self
 
 from celedger.base.model import Commit, Environment, Kind, ReusableTrial, Task, Trial, TrialRecord
 from celedger.ledger import ulid as ulids
@@ -145,7 +145,7 @@ class Bench:
             self.ledger.reuse_trial(trial, evidence, measured(need.task))
         record = self.ledger.trial(trial.ulid)
         assert record is not None
-        self.station.listen(events.Reused(need.commit, record))
+        self.station.listen(events.Finished(need.commit, record, None))
         return record
 
     def _begin(self, need: Need) -> Trial:
@@ -398,11 +398,8 @@ def _judges_speed(bench: Bench, need: Need) -> bool:
     )
 
 
-class WorkerSlot(NamedTuple):
-    """The device of one worker, and the cores that its trials may use (() for all)."""
-
-    device: Device
-    cores: tuple[int, ...] = ()
+WorkerSlot = tuple[Device, tuple[int, ...]]
+"""The device of one worker, and the cores that its trials may use (() for all)."""
 
 
 def share_out(
@@ -423,17 +420,17 @@ def share_out(
         needs = "worker needs a GPU" if gpus else f"trial needs {threads} of {len(cores)} cores"
         tell(f"{most} of {number_wanted} workers: each {needs}")
     if gpus or number == 1:
-        return [WorkerSlot(one) for one in gpus[:number] or [device]]
+        return [(one, ()) for one in gpus[:number] or [device]]
     share = len(cores) // number
-    return [WorkerSlot(device, tuple(cores[i * share : (i + 1) * share])) for i in range(number)]
+    return [(device, tuple(cores[i * share : (i + 1) * share])) for i in range(number)]
 
 
 def start_workers(bench: Bench, slots: Sequence[WorkerSlot]) -> None:
     """Let the trials of a bench run on several workers at once, until the bench is closed. With one
     slot, they go on to run one by one."""
 
-    def bench_in(slot: WorkerSlot) -> Callable[[events.Listener], Bench]:
-        return lambda listen: Bench(bench.station.beside(slot.device, slot.cores, listen))
+    def bench_in(device: Device, cores: tuple[int, ...]) -> Callable[[events.Listener], Bench]:
+        return lambda listen: Bench(bench.station.beside(device, cores, listen))
 
     if len(slots) > 1:
-        bench.pool = Workers([bench_in(slot) for slot in slots], bench)
+        bench.pool = Workers([bench_in(*slot) for slot in slots], bench)

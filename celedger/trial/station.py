@@ -185,7 +185,7 @@ class Station:
             return
 
         def waits(holder: device_lock.Holder) -> None:
-            self.listen(events.Waiting(self.device.name, str(holder), holder.pid))
+            self.listen(events.Waiting(self.device.name, str(holder)))
 
         with self.device_lock.hold(waits, check=self.signals.check):
             self._measuring = True

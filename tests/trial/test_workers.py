@@ -18,7 +18,7 @@ from celedger.base.model import Kind, TrialRecord
 from celedger.system.device_lock import DeviceLock
 from celedger.system.gpu import CPU
 from celedger.trial.engine import Need
-from celedger.trial.runner import WorkerSlot, run_all, share_out
+from celedger.trial.runner import run_all, share_out
 
 # Waits for as many trials as the commit asks for, then reports which cores it may use.
 MEETING = """
@@ -148,8 +148,8 @@ def test_the_whole_cpu_waits_for_a_trial_on_some_cores_and_other_cores_do_not(
 
 def test_workers_are_as_many_as_the_machine_has_cores_for() -> None:
     said: list[str] = []
-    assert share_out(None, CPU, range(8), 1) == [WorkerSlot(CPU, ())]
-    assert share_out(2, CPU, range(5), 2) == [WorkerSlot(CPU, (0, 1)), WorkerSlot(CPU, (2, 3))]
+    assert share_out(None, CPU, range(8), 1) == [(CPU, ())]
+    assert share_out(2, CPU, range(5), 2) == [(CPU, (0, 1)), (CPU, (2, 3))]
     assert len(share_out(9, CPU, range(4), 2, said.append)) == 2
     assert said == ["2 of 9 workers: each trial needs 2 of 4 cores"]
 
