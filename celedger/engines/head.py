@@ -7,7 +7,9 @@ hears of everything through one queue. So the ledger has one writer.
 
 from __future__ import annotations
 
+import hashlib
 import queue
+import socket
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -16,17 +18,18 @@ from dataclasses import dataclass, replace
 from threading import Thread
 
 from celedger.base import VERSION, serial
+from celedger.base.config import Config
 from celedger.base.errors import CeledgerError, MachineError
-from celedger.base.model import OutcomeKind, TrialRecord
+from celedger.base.model import OutcomeKind, Task, TrialRecord
 from celedger.engines import order as orders
 from celedger.engines.cluster import Cluster, KeeperOf, LostNode, OtherEnvironment
-from celedger.engines.open_orders import Note, Notes
-from celedger.engines.order import Order
+from celedger.engines.order import Note, Notes, Order
 from celedger.engines.order_lines import Intake
 from celedger.ledger import schema
 from celedger.repo import Repository
 from celedger.repo.object_store import pack
 from celedger.trial import events
+from celedger.trial.dispatch import RemoteBench
 from celedger.trial.engine import Need, Ordered
 from celedger.trial.runner import Bench
 from celedger.trial.workplace import imported
@@ -37,14 +40,6 @@ PATIENCE = 20.0  # seconds: in which interrupted trials may end, and without new
 _PENDING = 256  # chunks that wait for the ledger; with more the nodes wait, and memory stays flat
 
 
-class _Answer(Ordered):
-    """The answer to a need."""
-
-    def begins(self) -> bool:
-        """Note that its trial has a node; return False if it was cancelled before."""
-        return self.running() or self.set_running_or_notify_cancel()
-
-
 @dataclass(eq=False)
 class _OpenOrder:
     """A running remote trial. One that a dead head left has nobody to answer until its trial is
@@ -52,7 +47,7 @@ class _OpenOrder:
 
     note: Note
     intake: Intake
-    answer: _Answer | None = None
+    answer: Ordered | None = None
     keeper: KeeperOf | None = None
     node: str = ""  # the cluster's name for it
     lost: int = 0  # nodes until now
@@ -112,7 +107,7 @@ class Head:
         return job.intake
 
     def submit(self, need: Need) -> Future[TrialRecord]:
-        answer = _Answer(need)
+        answer = Ordered(need)
         stored = None
         if need.reuse:
             stored = self._bench.stored(need)
@@ -121,7 +116,7 @@ class Head:
             self._answered = True
         elif job := next((job for job in self._jobs if self._serves(job, need)), None):
             job.answer = answer
-            answer.begins()
+            answer.set_running_or_notify_cancel()
         else:
             order = self._order(need)
             self._start(_OpenOrder(self._notes.write(order), Intake(order, self._ledger), answer))
@@ -196,7 +191,9 @@ class Head:
             if anew:
                 keeper = self._cluster.hire(ulid, job.order.device, frozenset(self._avoided))
                 job.node = keeper.node()
-                if job.answer is not None and not job.answer.begins():
+                answer = job.answer
+                begins = answer is None or answer.running()
+                if answer is not None and not begins and not answer.set_running_or_notify_cancel():
                     raise LostNode("it is no longer wanted")
                 send(keeper, job.order, self._repository, self._suite)
             else:
@@ -339,3 +336,26 @@ def send(keeper: KeeperOf, order: Order, repository: Repository, suite: bytes) -
         "order.json": serial.written(order).encode(), "suite.tar": suite,
         "pack": pack(repository, order.tip, node.commits),
     })  # fmt: skip
+
+
+def send_out(bench: Bench, config: Config, tasks: Sequence[Task], cluster: Cluster) -> RemoteBench:
+    """Return a bench like another, whose trials run on the nodes of a cluster. One of them is asked
+    first in which environment they will. Raises CeledgerError."""
+    setup, repository = bench.setup, bench.repository
+    name = f"{socket.gethostname()}:{repository.common_dir}"
+    question = Order(
+        ulid=bench.new_ulid(),
+        repository=hashlib.sha256(name.encode(errors="surrogateescape")).hexdigest()[:16],
+        tip=repository.resolve("HEAD").sha, tasks=tuple(tasks),
+        device=cluster.device(config.device), sandbox=setup.config.sandbox, why=setup.why,
+    )  # fmt: skip
+    remote = RemoteBench(bench.station)
+    remote.pool = head = Head(remote, cluster, question)
+    try:
+        node = head.describe()
+    except BaseException:
+        head.close()
+        raise
+    remote.around = node.around
+    remote.run_in(node.environments)
+    return remote

@@ -17,8 +17,8 @@ from celedger.base.config import Config
 from celedger.base.errors import MachineError
 from celedger.base.model import Task
 from celedger.engines.cluster import KeeperOf, LostNode
+from celedger.engines.head import send_out
 from celedger.engines.node_keeper import Keeper
-from celedger.engines.remote import send_out
 from celedger.trial.dispatch import RemoteBench
 from celedger.trial.runner import Bench
 

@@ -23,8 +23,8 @@ from celedger.base.errors import ConfigError, MachineError, explained
 from celedger.base.model import Task
 from celedger.engines import slurm_job as job
 from celedger.engines.cluster import KeeperOf, LostNode
+from celedger.engines.head import send_out
 from celedger.engines.node_keeper import CHUNK, Greeting
-from celedger.engines.remote import send_out
 from celedger.system import process
 from celedger.trial.dispatch import RemoteBench
 from celedger.trial.ending import last_line, tail

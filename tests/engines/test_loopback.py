@@ -22,7 +22,7 @@ from celedger.base import serial
 from celedger.base.config import Config
 from celedger.base.errors import LedgerError
 from celedger.base.model import TrialRecord
-from celedger.engines import head, order, remote
+from celedger.engines import head, order
 from celedger.engines.node_keeper import PROGRAM
 from celedger.engines.order_lines import Intake
 from celedger.ledger import Ledger
@@ -366,7 +366,7 @@ def bench_on(project: Project, cluster: Loopback) -> Any:
     gate = Gate.of(repository, attended=True)
     ledger = Ledger.open(config.ledger, create=True)
     bench = workplace.local_bench(repository, ledger, config, suite, tasks, gate=gate)
-    return remote.send_out(bench, config, tasks, cluster)
+    return head.send_out(bench, config, tasks, cluster)
 
 
 def test_a_node_with_another_celedger_is_named(
