@@ -44,7 +44,7 @@ def drift(
     --mermaid prints: the means of the last measured commits, with a bar where the first bad one is.
     """
     from celedger.judge import memory
-    from celedger.page import drift_mermaid, drift_picture
+    from celedger.page import drift_picture
     from celedger.views import picture
 
     if mermaid and output is not None:
@@ -58,7 +58,8 @@ def drift(
             session, revision, every=every, suite=title[0], task=title[1]
         )
         if mermaid:
-            print(drift_mermaid.chart(drift_picture.read(derivation, state, title, chosen, axis)))
+            drawn = drift_picture.read(derivation, state, title, chosen, axis)
+            print(drift_picture.mermaid(drawn))
         else:
             print(picture.save(drift_picture.draw(derivation, state, title, chosen, axis), path))
     return Status.GOOD
