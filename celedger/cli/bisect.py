@@ -236,7 +236,7 @@ def _explained(
                 asked[verb, ends, report.task, *options] = None
     for verb, ends, task, *options in asked:
         try:
-            yield verbs.answer_of(verb, [ends, task, *options, *words], command)
+            yield verbs.answer_of(verb, [ends, task, *options, *words], command)[1]
         except CeledgerError as error:
             note(f"celedger: {task} is not explained: {error}")
 

@@ -81,7 +81,7 @@ def install(
     if block and not names:
         raise UsageError("--block is for --pre-push and --pre-commit", "name one of them")
     repository, settings = find(options)
-    done = hooks.install(repository, sys.executable, names, block=block)
+    lines = hooks.install(repository, sys.executable, names, block=block)
     keep_out_of_git(repository, settings.ledger)
     gate = Gate.of(repository, attended=True)
     requests = allow.asked(repository, settings)
@@ -91,13 +91,13 @@ def install(
         note(f"celedger: no suite is allowed yet: {requests.problem}")
     elif gate.missing([requests.settings, *requests.starts]):
         warn(options.retyped(f"the suite or the settings are new since allowed: {gate.hint}"))
-    if isinstance(done, hooks.Elsewhere):
-        print(f"core.hooksPath is {done.configured}: celedger does not write there.")
+    if lines:
+        print(f"core.hooksPath is {lines[0][0].parent}: celedger does not write there.")
         print("Add this line to each of these executable sh scripts there:")
-        for name, line in done.lines:
-            print(f"\n{done.configured / name}:\n    {line}")
+        for path, line in lines:
+            print(f"\n{path}:\n    {line}")
         return Status.GOOD
-    _print_hooks(options, done)
+    _print_hooks(options, hooks.status(repository, sys.executable))
     note(options.retyped("celedger: after the next merge, see `celedger queue` and `celedger log`"))
     return Status.GOOD
 
@@ -179,7 +179,7 @@ def _run_quick(command: Options, name: str, remote: str) -> int:
         for old, new in pairs:
             words = ["--against", old, "--of", new]
             inside = (repository.root, repository.worktree)
-            status, answer = verbs.judgement_of("same", words, given, not_in=inside)
+            status, answer = verbs.answer_of("same", words, given, not_in=inside)
             note("\n".join(f"celedger: {line}" for line in answer.splitlines()))
             worst = Status.BAD if status == Status.BAD else worst
     except _Late:

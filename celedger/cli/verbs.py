@@ -64,27 +64,20 @@ def is_installed(name: str) -> bool:
     return name in plugins.installed(plugins.VERBS)
 
 
-def answer_of(
-    name: str, words: Sequence[str], options: Options, *, not_in: Collection[Path] = ()
-) -> str:
-    """Return the answer of an installed package's verb, as if it was typed with these words. The
-    verb may lie in none of the folders `not_in`. Raises CeledgerError."""
-    return judgement_of(name, words, options, not_in=not_in)[1]
-
-
 def answer_if_installed(
     words: Sequence[str], options: Options, *, not_in: Collection[Path] = ()
 ) -> str:
     """Return the answer of a verb with its words; "" where no package has the verb."""
     if not is_installed(words[0]):
         return ""
-    return answer_of(words[0], words[1:], options, not_in=not_in)
+    return answer_of(words[0], words[1:], options, not_in=not_in)[1]
 
 
-def judgement_of(
+def answer_of(
     name: str, words: Sequence[str], options: Options, *, not_in: Collection[Path] = ()
 ) -> tuple[int, str]:
-    """Return the exit status beside the answer of `answer_of`."""
+    """Return the exit status and the answer of an installed package's verb, as if it was typed with
+    these words. The verb may lie in none of the folders `not_in`. Raises CeledgerError."""
     if plugins.installed(plugins.VERBS)[name].lies_in(*not_in):
         raise UsageError(f"the verb `{name}` lies in this repository", "install it elsewhere")
     with (
@@ -102,7 +95,7 @@ def drawer(options: Options, *, not_in: Collection[Path] = ()) -> Callable[..., 
     def draw(*ids: str, output: Path | None = None) -> str:
         words = ["bisect", *ids, *(["--output", str(output)] if output else [])]
         with redirect_stderr(StringIO()):  # what is said of the ledger was said
-            return answer_of("plot", words, options, not_in=not_in).strip()
+            return answer_of("plot", words, options, not_in=not_in)[1].strip()
 
     return draw if is_installed("plot") else None
 

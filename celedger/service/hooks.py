@@ -46,14 +46,6 @@ class HookStatus:
     chains: bool  # a foreign hook runs first
 
 
-@dataclass(frozen=True, slots=True)
-class Elsewhere:
-    """`core.hooksPath` points to a folder that is not ours to write in."""
-
-    configured: Path
-    lines: tuple[tuple[str, str], ...]  # (hook name, line to add to that hook)
-
-
 def script(python: str, name: str = NAMES[0], *, block: bool = False) -> bytes:
     """Return a hook as it is installed, for the interpreter that holds celedger."""
     for home in (PACKAGE / "_shipped" / "hooks", PACKAGE.parent / "hooks"):
@@ -111,9 +103,10 @@ def _asked_for(folder: Path, names: Sequence[str]) -> list[str]:
 
 def install(
     repository: Repository, python: str, names: Sequence[str] = (), *, block: bool = False
-) -> list[HookStatus] | Elsewhere:
-    """Install or renew the hooks; or say what to add where `core.hooksPath` is set. `names` are
-    those of `QUICK` to install, too; they `block` or not, and those that are there do as before.
+) -> list[tuple[Path, str]]:
+    """Install or renew the hooks. Where `core.hooksPath` is set, the folder is not ours to write
+    in: return those of its hooks and the line to add to each. `names` are those of `QUICK` to
+    install, too; they `block` or not, and those that are there do as before.
 
     Raises RepositoryError where a foreign hook and a kept one are both there, MachineError where
     the folder cannot be written.
@@ -133,7 +126,7 @@ def install(
                 'ours="$(git rev-parse --git-common-dir)/celedger/hooks/{}"; '
                 'test ! -x "$ours" || "$ours" "$@"'
             )
-            return Elsewhere(configured, tuple((name, line.format(name)) for name in every))
+            return [(configured / name, line.format(name)) for name in every]
         every = _asked_for(folder, names)
         for name in every:
             path, legacy = _paths(folder, name)
@@ -149,7 +142,7 @@ def install(
             if ours is None and _read(path) is not None:
                 path.rename(legacy)
             files.replace(ours or path, text, _MODE)
-    return status(repository, python)
+    return []
 
 
 def _script_for(
