@@ -16,12 +16,12 @@ from celedger.cli.session import Options, archive_of, reading, settled
 from celedger.views.format import count, measure
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from celedger.base.config import Config
     from celedger.ledger.archive import Archive
     from celedger.repo import Repository
-    from celedger.service.kept_files import Part
+    from celedger.service.kept_files import Item
 
 _LISTED = 20  # damaged facts
 
@@ -195,21 +195,19 @@ def _archived(archive: Archive) -> Status:
     return _damage(damage) if damage else Status.GOOD
 
 
-def _kept(parts: Sequence[Part], prune: bool) -> str:
+def _kept(parts: Mapping[str, Sequence[Item]], prune: bool) -> str:
     """Print what can be made again, remove what of it is not in use if asked, and sum it up."""
     from celedger.service import kept_files
 
     freed = 0
-    for part in parts:
-        print(f"kept        {part.name}: {len(part.items)}, {_size(part.size)}")
-        if prune:
-            number, bytes_freed = kept_files.prune(part)
-            freed += bytes_freed
-            if number:
-                print(f"removed     {number} of {len(part.items)} {part.name}")
+    for name, items in parts.items():
+        print(f"kept        {name}: {len(items)}, {_size(sum(item.size for item in items))}")
+        if prune and (gone := kept_files.prune(items)):
+            freed += sum(item.size for item in gone)
+            print(f"removed     {len(gone)} of {len(items)} {name}")
     if prune:
         return f"freed       {_size(freed)}"
-    spare = sum(item.size for part in parts for item in part.spare)
+    spare = sum(item.size for items in parts.values() for item in items if not item.stays)
     return f"to free     {_size(spare)} by `celedger doctor --prune`"
 
 

@@ -8,7 +8,7 @@ it. Logs and output folders are evidence, and stay.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -32,31 +32,15 @@ class Item:
     remove: Callable[[], bool]
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """All that is kept of one sort."""
-
-    name: str
-    items: tuple[Item, ...]
-
-    @property
-    def size(self) -> Bytes:
-        return sum(item.size for item in self.items)
-
-    @property
-    def spare(self) -> tuple[Item, ...]:
-        return tuple(item for item in self.items if not item.stays)
-
-
 def survey(
     repository: Repository,
     private: Path,
     *,
     now: float,
     busy: bool,
-) -> list[Part]:
-    """Return what there is. `private` is the folder of celedger's files beside the ledger. While
-    trials run (`busy`), copies of suites stay."""
+) -> dict[str, list[Item]]:
+    """Return what there is of each sort. `private` is the folder of celedger's files beside the
+    ledger. While trials run (`busy`), copies of suites stay."""
     checkouts = Checkouts(repository)
     slots = checkouts.slots()
     busy |= any(used for _, used in slots)
@@ -81,14 +65,12 @@ def survey(
     ]  # fmt: skip
     parts["logs"] = [*_below(private / "logs", lambda _: True)]
     parts["output folders"] = [*_below(private / "out", lambda _: True, "*/")]
-    return [Part(name, tuple(items)) for name, items in parts.items()]
+    return parts
 
 
-def prune(part: Part) -> tuple[int, Bytes]:
-    """Remove what may go; return how many went, and their bytes. What somebody has begun to use
-    since stays."""
-    gone = [item for item in part.spare if item.remove()]
-    return len(gone), sum(item.size for item in gone)
+def prune(items: Iterable[Item]) -> list[Item]:
+    """Remove what may go, and return it. What somebody has begun to use since stays."""
+    return [item for item in items if not item.stays and item.remove()]
 
 
 def _below(folder: Path, stays: Callable[[Path], bool], depth: str = "") -> Iterator[Item]:
