@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from celedger.repo import Repository
     from celedger.trial.events import Listener
     from celedger.trial.runner import Bench
-    from celedger.views.demo import DemoAnswer
 
 # What each kind of regression is seen in: a task and, unless it crashes, its metric.
 SEEN_IN = {
@@ -36,6 +35,9 @@ SEEN_IN = {
 SURVEYED = 6  # commits measured before anything is searched, for the picture of the history
 SEEDS = (0, 1)  # of each of them
 _MOST = 0.5  # of a difference: what is left of it is the larger step
+# A planted regression: its kind, task, metric ("" for a crash) and true commit; what the bisect
+# reported of it, or its error.
+_Answer = tuple[str, str, str, "Commit", "Report | None", str]
 
 
 def demo(
@@ -79,7 +81,6 @@ def _play(folder: Path, device: str | None) -> Status:
     from celedger.cli.progress import Progress
     from celedger.ledger import Ledger
     from celedger.trial.permissions import Gate
-    from celedger.views.demo import result_text
 
     with files.as_the_user():
         repository, settings, planted = set_stage(folder.absolute(), device)
@@ -89,10 +90,11 @@ def _play(folder: Path, device: str | None) -> Status:
         session = Session(repository, settings, ledger, gate, progress.say)
         answers = _survey_and_search(session, planted, progress)
     pictures = [*_draw(folder, answers)] if verbs.is_installed("plot") else []
-    print(f"{result_text(answers)}\n\nledger    {settings.ledger}")
+    text, are_honest = _result(answers)
+    print(f"{text}\n\nledger    {settings.ledger}")
     for picture in pictures:
         print(f"picture   {picture}")
-    return Status.GOOD if all(answer.honest for answer in answers) else Status.CANNOT_JUDGE
+    return Status.GOOD if are_honest else Status.CANNOT_JUDGE
 
 
 def set_stage(folder: Path, device: str | None = None) -> tuple[Repository, Config, dict[str, str]]:
@@ -114,7 +116,7 @@ def set_stage(folder: Path, device: str | None = None) -> tuple[Repository, Conf
 
 def _survey_and_search(
     session: Session, planted: Mapping[str, str], listen: Listener
-) -> list[DemoAnswer]:
+) -> list[_Answer]:
     """Survey the history, then bisect each planted regression from the first commit to the last. A
     search that fails is an answer with its error."""
     from celedger.base.model import Purpose
@@ -136,10 +138,9 @@ def _survey_and_search(
 
 def _search(
     bench: Bench, history: Sequence[Commit], kind: str, truth: Commit, say: Callable[[str], None]
-) -> DemoAnswer:
+) -> _Answer:
     from celedger.judge import bisection
     from celedger.trial.workplace import choose_tasks
-    from celedger.views.demo import DemoAnswer
 
     task, metric = SEEN_IN[kind]
     tasks = choose_tasks(bench.suite, [task])
@@ -162,16 +163,43 @@ def _search(
                 answer = rest if rest.named else report
                 report = replace(answer, trials=report.trials + rest.trials)
     except CeledgerError as error:
-        return DemoAnswer(kind, task, metric, truth, None, str(error))
-    return DemoAnswer(kind, task, metric, truth, report)
+        return kind, task, metric, truth, None, str(error)
+    return kind, task, metric, truth, report, ""
 
 
-def _draw(folder: Path, answers: Sequence[DemoAnswer]) -> Iterator[str]:
+def _result(answers: Sequence[_Answer]) -> tuple[str, bool]:
+    """Return a line for each planted regression, and how many were named; and whether each answer
+    is right, or undecided with the truth still in the credible set."""
+    from celedger.views.format import Column, percent, plain, short, table
+
+    rows, grades = [], []
+    for kind, task, metric, truth, report, error in answers:
+        culprits = [commit.sha for commit in report.culprits] if report is not None else []
+        is_named = report is not None and report.named
+        grade = "undecided" if truth.sha in culprits and not is_named else "WRONG"
+        if is_named and culprits[0] == truth.sha:
+            grade = "right"
+        grades.append(grade)
+        named, sure, trials = f"error: {error}", "", ""
+        if report is not None:
+            named = short(culprits[0]) if is_named else report.status
+            sure, trials = percent(min(report.probability, 0.999)), str(report.trials)
+        name, subject = f"{task} {metric}".strip(), plain(truth.subject)
+        rows.append((kind, name, short(truth.sha), named, grade, sure, trials, subject))
+    columns = (
+        Column("worse"), Column("metric"), Column("first bad commit"), Column("named"), Column(),
+        Column("sure", right=True), Column("trials", right=True), Column("subject", shrink=True),
+    )  # fmt: skip
+    number = f"{grades.count('right')} of {len(answers)} first bad commits named"
+    return f"{table(columns, rows, width=120)}\n\n{number}", "WRONG" not in grades
+
+
+def _draw(folder: Path, answers: Sequence[_Answer]) -> Iterator[str]:
     """Draw the history of every metric with a planted change, and each bisect's posterior."""
     command = Options(folder, None)
-    for answer in answers:
-        if answer.metric:
-            words = ["drift", "--task", answer.task, "--metric", answer.metric]
-            yield verbs.answer_of("plot", words, command).strip()
-        if answer.report is not None and answer.report.posterior:
-            yield verbs.answer_of("plot", ["bisect", answer.report.id], command).strip()
+    for _, task, metric, _, report, _ in answers:
+        if metric:
+            words = ["drift", "--task", task, "--metric", metric]
+            yield verbs.answer_of("plot", words, command)[1].strip()
+        if report is not None and report.posterior:
+            yield verbs.answer_of("plot", ["bisect", report.id], command)[1].strip()
