@@ -12,6 +12,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
+from typing import NamedTuple
 
 Seconds = float
 Bytes = int
@@ -309,17 +311,16 @@ class EpochReport:
 REUSED = "it differs in no file that this training reads"
 
 
-@dataclass(frozen=True)
-class TrialRecord:
+class TrialRecord(NamedTuple):
     """A trial as the ledger knows it. `outcome` is None while it runs."""
 
     trial: Trial
     suite: str
     task: str
     outcome: Outcome | None
-    summaries: Mapping[str, float] = field(default_factory=dict)  # metric name -> value
+    summaries: Mapping[str, float] = MappingProxyType({})  # metric name -> value
     epochs: int = 0
-    rules: Mapping[str, str] = field(default_factory=dict)  # metric name -> the summary's rule
+    rules: Mapping[str, str] = MappingProxyType({})  # metric name -> the summary's rule
     derived: str = ""  # the ulid of the trial whose result it re-uses, "" where it ran itself
     source: str = ""  # the commit of that trial
 
@@ -372,8 +373,7 @@ class Footprint:
     inputs: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class ReusableTrial:
+class ReusableTrial(NamedTuple):
     """A trial whose result others may re-use."""
 
     ulid: str
@@ -386,8 +386,7 @@ class ReusableTrial:
     failed: bool = False  # it may have lacked what is no commit's
 
 
-@dataclass(frozen=True)
-class TaskRecord:
+class TaskRecord(NamedTuple):
     """A task as the ledger knows it: `definition` is what `Task.definition()` said."""
 
     suite: str
@@ -401,8 +400,7 @@ class TaskRecord:
         return json.dumps({**self.definition, "files": ""}, sort_keys=True)
 
 
-@dataclass(frozen=True)
-class SummaryRow:
+class SummaryRow(NamedTuple):
     """One trial's summary of one metric, with what is needed to compare it."""
 
     commit: str
@@ -425,8 +423,7 @@ class SummaryRow:
         return self.summary == metric.summary and not is_hindered
 
 
-@dataclass(frozen=True)
-class BisectRecord:
+class BisectRecord(NamedTuple):
     """The conclusion of one bisect. `culprits` is the credible set, the leader first."""
 
     ulid: str
@@ -439,7 +436,7 @@ class BisectRecord:
     probability: float  # of the leader
     status: str
     ended: float
-    report: Mapping[str, object] = field(default_factory=dict)
+    report: Mapping[str, object] = MappingProxyType({})
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -472,8 +469,7 @@ class BaselineAct(StrEnum):
     RESTORE = "restore"  # a void trial counts again
 
 
-@dataclass(frozen=True)
-class BaselineRecord:
+class BaselineRecord(NamedTuple):
     """A person's word on a level. An empty task or metric means every one."""
 
     ulid: str
@@ -490,8 +486,7 @@ class BaselineRecord:
         return self.task in ("", task) and self.metric in ("", metric)
 
 
-@dataclass(frozen=True, slots=True)
-class FindingRecord:
+class FindingRecord(NamedTuple):
     """The answer of one diagnosis of one task. Commits are full hashes; `before` is the one that
     `commit` was compared with, "" without one."""
 
@@ -507,8 +502,7 @@ class FindingRecord:
     document: Mapping[str, object]  # what `--json` prints
 
 
-@dataclass(frozen=True, slots=True)
-class SignatureRow:
+class SignatureRow(NamedTuple):
     """What the first steps of a training computed at a commit, and how much work one of them was;
     a finding of the verb `SIGNATURE`. `key` says which signatures may be compared: definition,
     environment, seed, device and probe. `numerics` is a digest. `work` are counts of a step by
@@ -538,8 +532,7 @@ STEP_COUNTS = {
 """The counts of a step's work, in words. A suite may declare one as a metric of kind `work`."""
 
 
-@dataclass(frozen=True, slots=True)
-class SaidRecord:
+class SaidRecord(NamedTuple):
     """One event of one incident, as it was recorded by a job or sent to an address. Commits are
     full hashes. `suite`, `task`, `metric`, `kind` and `oldest` are of the incident as it was then.
     """
@@ -557,7 +550,7 @@ class SaidRecord:
     job: str
     address: str  # to whom an alert went; "" is the record of a job
     at: float  # seconds since the epoch, UTC
-    details: Mapping[str, object] = field(default_factory=dict)
+    details: Mapping[str, object] = MappingProxyType({})
 
 
 FEWEST_REPEATS = 4
@@ -575,8 +568,7 @@ class IncidentState(StrEnum):
     WITHDRAWN = "withdrawn"
 
 
-@dataclass(frozen=True, slots=True)
-class SaidMetric:
+class SaidMetric(NamedTuple):
     """A metric of an incident: its state, and how much worse it got, in its own unit."""
 
     suite: str
@@ -587,8 +579,7 @@ class SaidMetric:
     error: float | None = None  # the standard error of `change`
 
 
-@dataclass(frozen=True, slots=True)
-class SaidIncident:
+class SaidIncident(NamedTuple):
     """An incident as it was said last: one cause that made something worse. Commits are full
     hashes, "" where there is none. Only git knows which commits lie from `first` to `last`."""
 
@@ -615,8 +606,7 @@ class JobState(StrEnum):
     SUPERSEDED = "superseded"  # a newer commit of the same key took its place
 
 
-@dataclass(frozen=True)
-class QueuedJob:
+class QueuedJob(NamedTuple):
     """A job as the queue holds it. Queued jobs of one kind and `key` become one: the newest."""
 
     id: int

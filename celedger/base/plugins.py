@@ -15,10 +15,9 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from celedger.base import PACKAGE
 from celedger.base.errors import MachineError
@@ -30,8 +29,7 @@ _OWN = "celedger-"  # how the folder with celedger's own metadata begins
 _GROUPS = "celedger."  # how the names of the groups begin
 
 
-@dataclass(frozen=True, slots=True)
-class Plugin:
+class Plugin(NamedTuple):
     """One entry point: `module`, and the `attribute` in it ("" for the module itself). `listed` is
     the file that names it."""
 

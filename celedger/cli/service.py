@@ -8,7 +8,6 @@ import signal
 import sys
 import time
 from contextlib import ExitStack, closing, suppress
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -175,7 +174,7 @@ def _run_quick(command: Options, name: str, remote: str) -> int:
         pairs = [("HEAD", INDEX)]
         if name == "pre-push":
             pairs = list(pushed(repository, sys.stdin, remote))
-        given = replace(command, repository=repository.worktree, attended=False)
+        given = command._replace(repository=repository.worktree, attended=False)
         for old, new in pairs:
             words = ["--against", old, "--of", new]
             inside = (repository.root, repository.worktree)

@@ -12,9 +12,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
 
 from celedger.service.measure import Session, open_bench
 
@@ -31,8 +32,7 @@ if TYPE_CHECKING:
     from celedger.views.document import Json
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(NamedTuple):
     """The options before the verb."""
 
     repository: Path
@@ -56,15 +56,14 @@ class Options:
         return re.sub(r"(?m)(`|^  )celedger (?=\S)", rf"\1{self.typed('celedger')} ", text)
 
 
-@dataclass(frozen=True, slots=True)
-class Sides:
+class Sides(NamedTuple):
     """The sides that a diagnosis compares: the `session` that has the revisions and keeps the
     answer, the revisions, and copies of the suite's files by commit, for commits whose own are
     used."""
 
     session: Session
     revisions: tuple[str, ...] = ()
-    suite_files: Mapping[str, Path] = field(default_factory=dict)
+    suite_files: Mapping[str, Path] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -172,8 +172,8 @@ def new_rows(
         for old in (known[other] for other in incident.also if other in known):
             if old.details.get("joined") != incident.id:
                 joined = {**old.details, "joined": incident.id}
-                rows.append(replace(
-                    old, ulid=name(), state=IncidentState.WITHDRAWN.value, revision=revision,
+                rows.append(old._replace(
+                    ulid=name(), state=IncidentState.WITHDRAWN.value, revision=revision,
                     job=job, at=now, details=joined,
                 ))  # fmt: skip
     return rows

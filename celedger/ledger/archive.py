@@ -20,8 +20,8 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from celedger.base import files
 from celedger.base.errors import LedgerDamaged, LedgerError
@@ -176,8 +176,7 @@ def current(path: Path) -> sqlite3.Connection:
         return copy
 
 
-@dataclass(frozen=True, slots=True)
-class Restored:
+class Restored(NamedTuple):
     """The result of `restore`. `aside` is where a damaged ledger lies now, `lost` the names of
     facts that could not be read."""
 

@@ -16,7 +16,6 @@ import struct
 import sys
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from enum import StrEnum
 from functools import cache, lru_cache, partial
 from pathlib import Path
@@ -218,7 +217,7 @@ def _inode(path: Path) -> tuple[int, int] | None:
 
 def columns_of(noun: Any) -> dict[str, Any]:
     """Return the fields of a noun as the ledger stores them."""
-    return {field.name: encoded(getattr(noun, field.name)) for field in fields(noun)}
+    return {name: encoded(getattr(noun, name)) for name in serial.hints(noun.__class__)}
 
 
 def encoded(value: Any) -> Any:

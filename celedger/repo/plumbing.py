@@ -10,8 +10,8 @@ import os
 import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from celedger.base.errors import RepositoryError
 
@@ -42,8 +42,7 @@ def seen_beside(objects: Path) -> dict[str, str]:
     return {"GIT_ALTERNATE_OBJECT_DIRECTORIES": f'"{quoted}"'}
 
 
-@dataclass(frozen=True, slots=True)
-class GitAnswer:
+class GitAnswer(NamedTuple):
     status: int
     out: bytes
     error: str

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from celedger.base.errors import RepositoryError, UnknownRevision, UsageError, command
 from celedger.base.model import Commit
@@ -572,8 +573,7 @@ def parse(out: bytes) -> list[Commit]:
     return commits
 
 
-@dataclass(frozen=True, slots=True)
-class History:
+class History(NamedTuple):
     """The range that a bisect searches: its good end, and the candidates for the first bad commit,
     parents before children, the bad end last. `parents[i]` are indices into `commits`, all smaller
     than i; a parent outside the candidates (good, by assumption) is left out."""

@@ -6,8 +6,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
 
 from celedger.base import files
 from celedger.base.config import Config
@@ -23,15 +24,14 @@ def queue_folder(repository: Repository) -> Path:
     return repository.state_dir / "queue"
 
 
-@dataclass(frozen=True)
-class Asked:
+class Asked(NamedTuple):
     """The requests of the worker. `problem` says why the suite cannot be read, if it cannot;
     `texts` are the files of the suite and the programs that git tracks, by the hashes of their
     contents."""
 
     settings: Request
     starts: tuple[Request, ...]
-    texts: Mapping[str, Path] = field(default_factory=dict)
+    texts: Mapping[str, Path] = MappingProxyType({})
     problem: CeledgerError | None = None
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, is_dataclass
 from enum import Enum
 from pathlib import Path
 from typing import ClassVar
@@ -39,19 +39,18 @@ class Document:
         raise NotImplementedError
 
 
-@dataclass(frozen=True, slots=True)
 class Listing(Document):
     """An answer of rows alone: their fields for a program, and what prints them in so many
     columns."""
 
-    fields: Mapping[str, object]
-    printed: Callable[[int], str]
+    def __init__(self, fields: Mapping[str, object], printed: Callable[[int], str]) -> None:
+        self._fields, self._printed = fields, printed
 
     def text(self, width: int = 100) -> str:
-        return self.printed(width)
+        return self._printed(width)
 
     def json(self) -> Mapping[str, object]:
-        return self.fields
+        return self._fields
 
 
 def pick(record: object, names: str) -> dict[str, object]:
@@ -69,10 +68,10 @@ def strict(value: object) -> Json:
         return str(value)
     if isinstance(value, Mapping):
         return {str(key): strict(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [strict(item) for item in value]
     if hasattr(value, "json"):
         return strict(value.json())
+    if isinstance(value, list | tuple):
+        return [strict(item) for item in value]
     if is_dataclass(value) and not isinstance(value, type):
         return strict(asdict(value))
     raise TypeError(f"no JSON for {type(value).__name__}")

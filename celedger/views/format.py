@@ -10,8 +10,8 @@ import math
 import re
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from celedger.base.text import not_finite as not_finite
 from celedger.base.text import percent as percent
@@ -65,8 +65,7 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} m"
 
 
-@dataclass(frozen=True)
-class UnitScale:
+class UnitScale(NamedTuple):
     """The display of a stored value: `value / divisor`, in `unit`."""
 
     divisor: float = 1.0
@@ -205,8 +204,7 @@ _NO_BREAK = "\u00a0"
 _READABLE = 16  # a column that wraps keeps this many
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(NamedTuple):
     """One column. `right` aligns numbers. If the table is too wide, `shrink` lets the column be
     cut, and `wrap`, allowed only for the last, continues its text on the next line. `colour` gives
     the colour of a cell, "" for none."""

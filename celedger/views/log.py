@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from celedger.base.model import BisectRecord, Commit
 from celedger.judge.incident import State
@@ -43,8 +43,7 @@ _COLUMNS = (
 _MESSAGE = 120  # letters of a failure's message; `show` has all of it
 
 
-@dataclass(frozen=True)
-class TaskLine:
+class TaskLine(NamedTuple):
     batch: Batch
     main: Sample | None
     remarks: tuple[str, ...]  # the state at the commit

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from graphlib import TopologicalSorter
+from typing import NamedTuple
 
 from celedger.base.errors import CeledgerError, UsageError, command
 from celedger.base.model import (
@@ -32,8 +32,7 @@ _CALM = ("running", "early-stopped", "interrupted", "killed")  # less urgent tha
 Difference = tuple[str, str | None, str | None]  # (detail, old, new): None for a missing one
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(NamedTuple):
     """Values of one metric from comparable trials, in its own unit. `left_out` trials ran well but
     were disturbed or throttled, so that their speed is no evidence about the code."""
 
@@ -85,8 +84,7 @@ class Sample:
         return metric | pick(self, "n mean sd values left_out")
 
 
-@dataclass(frozen=True)
-class Batch:
+class Batch(NamedTuple):
     """The trials of one task at one commit with one definition in one environment, oldest first."""
 
     suite: str

@@ -141,7 +141,7 @@ def test_a_declared_count_has_its_own_floor() -> None:
 
 def test_a_signature_of_an_equal_tree_has_the_place_of_the_line() -> None:
     moved = SignatureRow(**{
-        **{name: getattr(row(2, "b"), name) for name in SignatureRow.__slots__}, "commit": "f" * 40,
+        **{name: getattr(row(2, "b"), name) for name in SignatureRow._fields}, "commit": "f" * 40,
     })  # fmt: skip
     signed = list(SignedLine.of([row(0), moved], COMMITS, PLACES).commits())
     assert [s.is_new for s in signed] == [None, True]

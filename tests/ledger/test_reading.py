@@ -174,8 +174,8 @@ def test_a_person_can_read_the_views_with_no_plugin(ledger: Ledger, facts: Any) 
     facts.finished(ledger, 9.0, OutcomeKind.FAILED, commit=new)
     said = facts.said("01A", new)
     metrics = [["core", "cnn", "loss", "open"], ["core", "mlp", "loss", "recovered"]]
-    ledger.record_said([said, replace(said, ulid="01B", task="cnn", details={"metrics": metrics})])
-    ledger.record_said([replace(said, ulid="01C", state="open", address="an address")])
+    ledger.record_said([said, said._replace(ulid="01B", task="cnn", details={"metrics": metrics})])
+    ledger.record_said([said._replace(ulid="01C", state="open", address="an address")])
     with closing(sqlite3.connect(ledger.path)) as person:
         person.row_factory = sqlite3.Row
 
@@ -220,9 +220,9 @@ def test_what_was_said_last_of_each_incident_is_read_without_git(
         "sizes": [["core", "mlp", "loss", 0.5, 0.1]],
     }  # fmt: skip
     ledger.record_said([
-        said, replace(said, ulid="01B", state="partly", details=details),
-        replace(said, ulid="01C", state="recovered", address="an address"),
-        replace(said, ulid="01D", incident="00000001"),
+        said, said._replace(ulid="01B", state="partly", details=details),
+        said._replace(ulid="01C", state="recovered", address="an address"),
+        said._replace(ulid="01D", incident="00000001"),
     ])  # fmt: skip
     with celedger.open(ledger.path) as opened:
         first, second = opened.incidents()

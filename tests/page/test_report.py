@@ -10,7 +10,6 @@ import json
 import math
 import re
 import shutil
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
@@ -181,7 +180,7 @@ def test_tags_and_baselines_stand_on_the_axis(page: Page) -> None:
 def test_an_incident_that_a_person_dismissed_is_not_called_accepted() -> None:
     """The page said: Accepted for mlp/*8651371d, of what had been dismissed."""
     said = BaselineRecord("1", BaselineAct.DISMISS, "a", "s", "mlp", "*8651371d", "Al", "busy", 0.0)
-    acts = [said, replace(said, act=BaselineAct.VOID, commit="b", metric="*01M8")]
+    acts = [said, said._replace(act=BaselineAct.VOID, commit="b", metric="*01M8")]
     scope = SimpleNamespace(axis=[], tags={})
     history: Any = SimpleNamespace(scope=scope, tasks=[], baselines=acts, position={"a": 0, "b": 1})
     assert payload.commits(history)["baselines"] == [[0, "dismissed", "mlp/8651371d", "Al", "busy"]]

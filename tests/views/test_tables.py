@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,7 +39,7 @@ def test_no_number_is_cut_and_no_line_leaves_the_room(
 ) -> None:
     text = table(COLUMNS, rows, width=width)
     coloured = [
-        replace(column, colour=lambda cell: RED if "a" in cell else GREEN) for column in COLUMNS
+        column._replace(colour=lambda cell: RED if "a" in cell else GREEN) for column in COLUMNS
     ]
     assert colourless(table(coloured, rows, width=width)) == text
     for name, value, number, _, remark in rows:
