@@ -42,8 +42,9 @@ def init(
     from celedger.base import config, files
     from celedger.base.errors import UsageError, explained
     from celedger.service import allow
-    from celedger.suite import propose, scaffold, suites_in
+    from celedger.suite import suites_in
     from celedger.suite.loading import NAME
+    from celedger.suite.propose import propose, scaffold
     from celedger.system import environment
     from celedger.trial.permissions import Gate
 
@@ -125,6 +126,7 @@ def _check_interpreters(
     imports the `plugins` that it needs."""
     from celedger import suite as suites
     from celedger.base.errors import CeledgerError
+    from celedger.suite.propose import installed_imports
     from celedger.system import environment
     from celedger.trial.workplace import interpreters_of
 
@@ -138,7 +140,7 @@ def _check_interpreters(
             for task in tasks for line in task.commands for word in line.template
             if word.startswith("{tree}/") and word.endswith(".py")
         }.union(repository.worktree / script for script in scripts)  # fmt: skip
-        modules = [*suites.installed_imports(folder, sorted(roots), sorted(trained)), *plugins]
+        modules = [*installed_imports(folder, sorted(roots), sorted(trained)), *plugins]
         for python in dict.fromkeys(pythons.values()):
             if modules:
                 note(f"importing {', '.join(modules)}")

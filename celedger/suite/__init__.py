@@ -8,10 +8,7 @@ from __future__ import annotations
 from celedger.suite.commands import build_lines, command_lines
 from celedger.suite.content import snapshot
 from celedger.suite.loading import Suite, find, load, shipped, suites_in
-from celedger.suite.propose import propose
-from celedger.suite.scaffold import installed_imports, scaffold
 
 __all__ = [
-    "Suite", "build_lines", "command_lines", "find", "installed_imports", "load", "propose",
-    "scaffold", "shipped", "snapshot", "suites_in",
+    "Suite", "build_lines", "command_lines", "find", "load", "shipped", "snapshot", "suites_in",
 ]  # fmt: skip

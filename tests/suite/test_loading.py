@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from celedger.base.config import Config
 from celedger.base.errors import MachineError, SuiteError, UsageError
 from celedger.base.model import Direction, Kind
-from celedger.suite import Suite, find, load, scaffold, shipped
+from celedger.suite import Suite, find, load, shipped
+from celedger.suite.propose import scaffold
 from celedger.trial.workplace import choose_tasks
 
 TASK = '[[task]]\nname = "t"\ncommand = "{python} -c pass {seed}"\n'

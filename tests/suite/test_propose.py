@@ -13,8 +13,8 @@ import pytest
 from conftest import git, make_project
 
 from celedger.ledger import Ledger
-from celedger.suite import load, propose, scaffold
-from celedger.suite.propose import TaskProposal
+from celedger.suite import load
+from celedger.suite.propose import TaskProposal, propose, scaffold
 
 LOOP = """\
 import argparse
