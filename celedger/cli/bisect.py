@@ -351,7 +351,10 @@ def _search_packages(
     if not (old and dots and new):
         raise UsageError(f"{files!r} is not two lock files", "write --packages OLD..NEW")
     environments = [_environment(session.ledger, name) for name in (old, new)]
-    pythons = [_python(each) for each in environments if each is not None]
+    pythons = [
+        ".".join(str(each.details.get("python")).split(".")[:2])  # `CPython 3.11`
+        for each in environments if each is not None
+    ]  # fmt: skip
     if len({*pythons}) > 1:
         raise UsageError(
             f"these are two Pythons, {' and '.join(pythons)}", "compare packages of one"
@@ -397,11 +400,6 @@ def _pins(environment: Environment) -> str:
     packages = environment.details.get("packages")
     rows = packages.items() if isinstance(packages, Mapping) else ()
     return "\n".join(f"{name}=={version}" for name, version in rows)
-
-
-def _python(environment: Environment) -> str:
-    """Return `CPython 3.11`."""
-    return ".".join(str(environment.details.get("python")).split(".")[:2])
 
 
 def _read(repository: Repository, name: str) -> tuple[str, str]:

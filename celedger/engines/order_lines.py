@@ -57,8 +57,9 @@ class Intake:
             return
         *lines, self._rest = (self._rest + content).split(b"\n")
         try:
-            for are_epochs, group in groupby(map(json.loads, lines), _has_epochs):
-                if are_epochs:  # one write for many: it costs as much as one of them
+            facts_of_lines = map(json.loads, lines)
+            for kind, group in groupby(facts_of_lines, lambda facts: facts.get("write")):
+                if kind == "append_epochs":  # one write for many: it costs as much as one of them
                     yield from self._add_epochs(list(group))
                     continue
                 for facts in group:
@@ -168,10 +169,6 @@ class Intake:
             if journal_lock is not None:
                 journal_lock.close()
             self._journal = None
-
-
-def _has_epochs(facts: dict[str, Any]) -> bool:
-    return facts.get("write") == "append_epochs"
 
 
 def raised(facts: dict[str, str]) -> BaseException:

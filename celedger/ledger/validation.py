@@ -355,7 +355,9 @@ def broken(connection: sqlite3.Connection) -> Rows:
             owner, fact = PART_OF.get(table, ("rowid", table))
             for column, parent in references.items():
                 for key in _orphans(connection, table, owner, column, parent, rows):
-                    why = f"its {_singular(parent)} is not there, or damaged"
+                    why = (
+                        f"its {parent.removesuffix('s').replace('_', ' ')} is not there, or damaged"
+                    )
                     if column != owner or fact == table:
                         rows.setdefault((fact, key), why)
     return rows
@@ -403,7 +405,3 @@ def described(connection: sqlite3.Connection, rows: Rows) -> Iterator[str]:
             (value,) = connection.execute(sql, (row,)).fetchone() or ("",)
             name = f" ({value[:26]})" if isinstance(value, str) and value.isalnum() else ""
         yield plain(f"row {row} of {table}{name}: {why}")
-
-
-def _singular(table: str) -> str:
-    return table.removesuffix("s").replace("_", " ")

@@ -22,6 +22,7 @@ _FAMILIES = {
     "trials": "Trials behind that mean.",
     "regressed": "1 while an incident that made the metric worse is open, else 0.",
 }
+_SPECIAL = {"nan": "NaN", "inf": "+Inf", "-inf": "-Inf"}  # numbers of OpenMetrics
 
 
 def csv_lines(values: Iterable[Value]) -> Iterator[str]:
@@ -83,7 +84,9 @@ def openmetrics_lines(rows: Iterable[Row]) -> Iterator[str]:
     readings: dict[str, Callable[[Sample, bool], float | None]] = {
         "value": lambda sample, _: sample.mean,
         "trials": lambda sample, _: float(sample.n),
-        "regressed": _regressed,
+        "regressed": lambda sample, is_worse: (
+            None if sample.metric.direction is Direction.INFO else float(is_worse)
+        ),
     }
     families = [("value", unit) for unit in sorted({_unit(row[2].metric.unit) for row in rows})]
     for kind, unit in (*families, ("trials", ""), ("regressed", "")):
@@ -99,7 +102,7 @@ def openmetrics_lines(rows: Iterable[Row]) -> Iterator[str]:
                     suite=batch.suite, task=batch.task, metric=metric.name, unit=metric.unit,
                     direction=metric.direction.value,
                 )  # fmt: skip
-                yield f"celedger_{name}{labels} {_openmetrics_number(value)}\n"
+                yield f"celedger_{name}{labels} {_SPECIAL.get(str(value), repr(value))}\n"
     yield "# TYPE celedger_commit info\n# HELP celedger_commit What was measured, and where.\n"
     for commit, batch in {(b.suite, b.task): (c, b) for c, b, _, _ in rows}.values():
         labels = _labels(
@@ -115,21 +118,12 @@ def _unit(unit: str) -> str:
     return known.get(unit) or re.sub(r"[^A-Za-z0-9]+", "_", unit.replace("/", "_per_")).strip("_")
 
 
-def _regressed(sample: Sample, is_worse: bool) -> float | None:
-    """Return the gauge of a metric; None for one that is not judged."""
-    return None if sample.metric.direction is Direction.INFO else float(is_worse)
-
-
 def _labels(**pairs: str) -> str:
     return "{" + ",".join(f'{name}="{_escaped(text)}"' for name, text in pairs.items()) + "}"
 
 
 def _escaped(text: str) -> str:
     return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
-
-
-def _openmetrics_number(value: float) -> str:
-    return {"nan": "NaN", "inf": "+Inf", "-inf": "-Inf"}.get(str(value), repr(value))
 
 
 def badge(worse: int, *, measured: bool) -> str:

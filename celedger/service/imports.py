@@ -110,10 +110,6 @@ def _json_rows(file: TextIO) -> Iterator[tuple[int, dict[str, Any]]]:
             yield number, row
 
 
-def _csv_rows(file: TextIO) -> Iterator[tuple[int, dict[str, Any]]]:
-    return enumerate(csv.DictReader(file), 2)
-
-
 def _table(
     rows_of: Callable[[TextIO], Iterator[tuple[int, dict[str, Any]]]], path: Path, columns: Columns
 ) -> Iterator[Run]:
@@ -352,7 +348,8 @@ def _documents(read_one: Reader, path: Path, columns: Columns) -> Iterator[Run]:
 
 
 READERS: Mapping[str, Reader] = {
-    "jsonl": partial(_table, _json_rows), "csv": partial(_table, _csv_rows),
+    "jsonl": partial(_table, _json_rows),
+    "csv": partial(_table, lambda file: enumerate(csv.DictReader(file), 2)),
     "tensorboard": _tensorboard, "mlflow": _mlflow, "wandb": _wandb,
     "trackio": _trackio,
     "pytest-benchmark": partial(_documents, _pytest_benchmark),

@@ -227,7 +227,7 @@ def judge_outside(
             if top not in tracked:
                 names = ask(work_trees[top], "ls-files", "-z").out.split(b"\0")[:-1]
                 files = {*repository.files(commit), *names}
-                above = {name[:end] for name in files for end in _slashes(name)}
+                above = {n[:at] for n in files for at, c in enumerate(n) if c == ord("/")}
                 tracked[top] = files, {b"", *above}
             name = at[len(top) : -1]
             _judge_one(path, name, tracked[top], path in opened, named.since - TICK, outside)
@@ -250,10 +250,6 @@ def _judge_one(
         outside.doubt(f"{_READS}changed meanwhile: ", name)
     if name:
         (outside.opened if opened else outside.looked).add(name)
-
-
-def _slashes(name: bytes) -> list[int]:
-    return [at for at, letter in enumerate(name) if letter == ord("/")]
 
 
 def _changed(path: bytes, since: float) -> bool:
