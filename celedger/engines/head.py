@@ -29,10 +29,9 @@ from celedger.ledger import schema
 from celedger.repo import Repository
 from celedger.repo.object_store import pack
 from celedger.trial import events
-from celedger.trial.dispatch import RemoteBench
 from celedger.trial.engine import Need, Ordered
 from celedger.trial.runner import Bench
-from celedger.trial.workplace import imported
+from celedger.trial.workplace import RemoteBench, imported
 
 GATHER = 0.1  # seconds in which what comes in joins one transaction
 TRIES = 3  # nodes that a trial may lose

@@ -19,8 +19,8 @@ from celedger.base.model import Task
 from celedger.engines.cluster import KeeperOf, LostNode
 from celedger.engines.head import send_out
 from celedger.engines.node_keeper import Keeper
-from celedger.trial.dispatch import RemoteBench
 from celedger.trial.runner import Bench
+from celedger.trial.workplace import RemoteBench
 
 _NAMESPACE = "celedger"
 _EXTRA = "pip install ray"

@@ -26,9 +26,9 @@ from celedger.engines.cluster import KeeperOf, LostNode
 from celedger.engines.head import send_out
 from celedger.engines.node_keeper import CHUNK, Greeting
 from celedger.system import process
-from celedger.trial.dispatch import RemoteBench
 from celedger.trial.ending import last_line, tail
 from celedger.trial.runner import Bench
+from celedger.trial.workplace import RemoteBench
 
 LOG = "job.log"  # what the job's program and Slurm write besides
 _PATIENCE = 60.0  # seconds in which Slurm's programs answer

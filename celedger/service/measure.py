@@ -56,11 +56,11 @@ def open_bench(
     """Yield a bench for the named tasks of the suite [default: as configured], all when none is
     named, and the tasks (`options`: those of `chosen_bench`). Its trials run one by one, or
     `together` on the workers that the settings ask for."""
-    from celedger.trial import dispatch, workplace
+    from celedger.trial import workplace
 
     suite = suite or load_suite(session)
     tasks = workplace.choose_tasks(suite, names or (), only or ())
-    with dispatch.chosen_bench(
+    with workplace.chosen_bench(
         session.repository, session.ledger, session.config, suite, tasks, gate=session.gate,
         tell=session.tell, label=f"celedger {verb}", **options,
     ) as bench:  # fmt: skip

@@ -1,5 +1,10 @@
 """Make the bench: from a repository, a configuration and a suite's name to the state that the
-trials of one command share. The one place that imports all the packages below."""
+trials of one command share. The one place that imports all the packages below.
+
+Trials run on this machine, or elsewhere by an engine. That is an entry point `celedger.engines`: a
+function that is given a bench, the settings and the tasks, and returns a `RemoteBench`. It is
+imported only where the settings name it.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +13,16 @@ import socket
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from celedger import suite as suites
+from celedger.base import plugins
 from celedger.base.config import Config, closest
 from celedger.base.errors import MachineError, UsageError
-from celedger.base.model import Commit, Environment, Purpose, Task
+from celedger.base.model import Commit, Environment, Purpose, Task, TrialRecord
 from celedger.ledger import Ledger
 from celedger.repo import Repository, scrubbed
 from celedger.repo.checkouts import Checkouts
@@ -27,7 +34,7 @@ from celedger.trial.builds import Builds
 from celedger.trial.ending import failed_alike
 from celedger.trial.engine import Need
 from celedger.trial.permissions import Gate, settings_request
-from celedger.trial.reuse import PACKAGE
+from celedger.trial.reuse import PACKAGE, Reuse
 from celedger.trial.runner import Bench, share_out, start_workers
 from celedger.trial.station import Setup, Station
 from celedger.trial.training_variables import child_copy, settings
@@ -128,6 +135,82 @@ def local_bench(
         threads = max(task.threads for task in tasks)
         start_workers(bench, share_out(config.workers, device, environment.cores(), threads, tell))
     return bench
+
+
+class RemoteBench(Bench):
+    """A bench whose trials an engine (`pool`) runs elsewhere. Nothing is checked out, built or
+    locked here. `around` names by task what surrounds it there, for the re-use of results."""
+
+    def __init__(self, station: Station) -> None:
+        super().__init__(station)
+        self.around: Mapping[str, str] = {}
+
+    def run_in(self, environments: Mapping[str, Environment]) -> None:
+        """Compare trials in these environments, by task name: those of the other machine."""
+        self.station.bases = {
+            task.name: replace(
+                self.station.bases[task.name],
+                environment=settled(self.ledger, task, environments[task.name]),
+            )
+            for task in self.suite.tasks
+            if task.name in environments
+        }
+
+    @cached_property
+    def reuse(self) -> Reuse:
+        return Reuse(
+            self.ledger, self.repository, self.setup.child, lambda _: "", lambda *_: "", self.around
+        )
+
+    def _when_free(self, need: Need) -> TrialRecord:
+        """Leave the device of this machine alone."""
+        future = self.engine.submit(need._replace(enough=None))
+        while not future.done():
+            self.engine.wait()
+        return future.result()
+
+
+def chosen_bench(
+    repository: Repository,
+    ledger: Ledger,
+    config: Config,
+    suite: suites.Suite,
+    tasks: Sequence[Task],
+    *,
+    gate: Gate,
+    together: bool = False,
+    **options: Any,
+) -> Bench:
+    """Return a bench as `local_bench` does (see there for the `options`). The engine that
+    the settings name runs its trials if they may run `together`. Raises CeledgerError."""
+    if config.engine == "local" or not together:
+        return local_bench(
+            repository, ledger, config, suite, tasks, gate=gate, together=together, **options
+        )
+    engines = plugins.installed(plugins.ENGINES)
+    if config.engine not in engines:
+        names = ", ".join(["local", *engines])
+        raise UsageError(f"there is no engine {config.engine!r}", f"there are {names}")
+    engine = engines[config.engine]
+    if not gate.attended and engine.lies_in(repository.root, repository.worktree):
+        raise MachineError(
+            f"the engine {engine.name} lies in this repository, and an unattended command loads "
+            "nothing from there",
+            "install it elsewhere, or type `celedger worker`",
+        )
+    for task in tasks:
+        if task.venv or task.whole:
+            lack = "the requirements of each commit" if task.venv else "the files of another trial"
+            raise UsageError(f"{task.name} needs {lack}, which are here only", "--engine local")
+    bench = local_bench(
+        repository, ledger, config, suite, tasks, gate=gate,
+        device_name="cpu",  # this machine needs none
+        **options,
+    )  # fmt: skip
+    connect = engine.load()
+    remote = connect(bench, config, tasks)
+    assert isinstance(remote, Bench)
+    return remote
 
 
 def _described(
