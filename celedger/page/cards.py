@@ -1,19 +1,21 @@
 """The cards of what needs attention: one card for each cause that the state has in force, then what
 it suspects and what got better; and a line for each cause that is over. All of it are rows of the
-state.
+state. And the addresses of commits on the web host of a remote, and of views inside of the page.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
+from urllib.parse import quote, urlencode
 
 from celedger.base.errors import TYPED, command
 from celedger.base.model import BisectRecord, Commit, FindingRecord
 from celedger.judge.incident import DRIFT, WORK, Doubt, Incident, LevelChange
-from celedger.page import health, links
+from celedger.page import health
 from celedger.page.health import RECENT, Health
 from celedger.page.series import Measured
 from celedger.views import incidents as words
@@ -37,6 +39,49 @@ _WORDS = {"crash": "Crashes", "timeout": "Times out", "missing": "Not reported",
 _TELEMETRY = "Telemetry, which the suite does not declare: it never fails a check."
 _OVER = {"recovered": Health.STEADY, "accepted": Health.STEADY, "withdrawn": Health.UNMEASURED}
 
+# `https://user:token@host/owner/name.git`, `ssh://git@host:22/owner/name`, `git@host:owner/name`.
+_URL = re.compile(r"(?:https?|ssh|git)://(?:[^/@]*@)?(?P<host>[\w.-]+)(?::\d+)?/(?P<path>.+)")
+_SCP = re.compile(r"(?:[^/@:]+@)?(?P<host>[\w.-]+):(?!/)(?P<path>.+)")
+# A part of the host's name, and where it shows a commit and a comparison.
+_HOSTS = {
+    "github": ("commit/{}", "compare/{}...{}"),
+    "gitlab": ("-/commit/{}", "-/compare/{}...{}"),
+    "bitbucket": ("commits/{}", "branches/compare/{1}..{0}"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The addresses of a repository on the web; empty addresses where that is not known."""
+
+    base: str = ""
+    commits: str = ""
+    comparisons: str = ""
+
+    @classmethod
+    def of(cls, remote: str) -> Host:
+        """Return the host of a remote's address, never with what a password could be in."""
+        match = _URL.fullmatch(remote.strip()) or _SCP.fullmatch(remote.strip())
+        if match is None:
+            return cls()
+        name, path = match["host"].lower(), match["path"].strip("/").removesuffix(".git")
+        for host, (commits, comparisons) in _HOSTS.items():
+            if host in name.split(".") and path:
+                return cls(f"https://{name}/{quote(path)}/", commits, comparisons)
+        return cls()
+
+    def commit(self, sha: str) -> str:
+        return self.base + self.commits.format(sha) if self.base else ""
+
+    def comparison(self, old: str, new: str) -> str:
+        return self.base + self.comparisons.format(old, new) if self.base else ""
+
+
+def view(task: str, metric: str = "", commit: str = "") -> str:
+    """Return the address of a view of the page: its state, as script.js reads it."""
+    state = {"t": task, "m": metric, "c": commit}
+    return "#" + urlencode({key: value for key, value in state.items() if value}, safe="/")
+
 
 @dataclass(frozen=True, slots=True)
 class CommitLine:
@@ -49,7 +94,7 @@ class CommitLine:
     url: str
 
     @classmethod
-    def of(cls, commit: Commit, host: links.Host) -> CommitLine:
+    def of(cls, commit: Commit, host: Host) -> CommitLine:
         return cls(
             commit.sha, plain(commit.subject), plain(commit.author), iso_date(commit.commit_time),
             host.commit(commit.sha),
@@ -111,7 +156,7 @@ class CardWriter:
         history: Measured,
         bisects: Sequence[BisectRecord],
         commits: Mapping[str, Commit],
-        host: links.Host,
+        host: Host,
         findings: Sequence[FindingRecord] = (),
     ) -> None:
         self._history, self._commits, self._host = history, commits, host
@@ -174,7 +219,7 @@ class CardWriter:
         metric = "" if incident.kind == WORK else main.name  # there is no chart of a count
         return Card(
             state, word, key, self._name(main.suite, main.task), main.name,
-            links.view(key, metric, commit), incident.id, words.state(incident),
+            view(key, metric, commit), incident.id, words.state(incident),
             incident.in_force and not telemetry, telemetry,
             words.levels(main) if metric and math.isfinite(main.change) else "",
             words.by_how_much(incident), tuple(filter(None, remarks)), label,
@@ -212,7 +257,7 @@ class CardWriter:
         typed = command("check", first.seen_at[:TYPED], suite=first.suite, task=first.task)
         return Card(
             Health.UNDECIDED, "Suspected", key, self._name(first.suite, first.task), first.metric,
-            links.view(key, first.metric),
+            view(key, first.metric),
             levels=_levels(first.before, first.before + first.change, math.nan, first.unit),
             change=amount(first.change, first.before, unit=first.unit),
             remarks=tuple(filter(None, [
@@ -234,7 +279,7 @@ class CardWriter:
         others = _others([(c.metric, c.size, c.before, c.unit) for c in group])
         return Card(
             Health.BETTER, "Better", key, self._name(first.suite, first.task), first.metric,
-            links.view(key, first.metric),
+            view(key, first.metric),
             levels=_levels(first.before, first.after, noise, first.unit),
             change=amount(first.size, first.before, unit=first.unit),
             remarks=(others,) if others else (),

@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
+import numpy as np
+
 from celedger.base.model import BaselineAct, FindingRecord
 from celedger.judge.derivation import Derivation
 from celedger.judge.incident import WORK, State
-from celedger.page import health, payload, sparkline
-from celedger.page.cards import GLYPHS, Card, CardWriter, CommitLine
+from celedger.page import health, payload
+from celedger.page.cards import GLYPHS, Card, CardWriter, CommitLine, Host, view
 from celedger.page.health import (
     RECENT,
     Health,
@@ -25,7 +27,6 @@ from celedger.page.health import (
     improvements,
     of_tasks,
 )
-from celedger.page.links import Host, view
 from celedger.page.series import ChartSeries, Measured, Scope, read
 from celedger.views import incidents as words
 from celedger.views.drift import offset_texts, pinned_text
@@ -112,7 +113,7 @@ def build(
         over=over[:MOST_FOLDED], notes=_notes(history),
         columns=columns, rows=rows, changed=sum(r.changed for r in rows),
         index=payload.in_script(index), commits=payload.packed(payload.commits(history)),
-        chunks=chunks, sparkline=sparkline, recent=RECENT,
+        chunks=chunks, line_size=(WIDTH, HEIGHT), recent=RECENT,
     )  # fmt: skip
 
 
@@ -278,7 +279,7 @@ def _table(
 def _cell(history: Measured, key: str, stands: SeriesHealth) -> TableCell:
     series = stands.series
     metric = series.metric
-    line = sparkline.path(series, len(history.scope.axis))
+    line = sparkline(series, len(history.scope.axis))
     return TableCell(
         stands.health, metric.name, view(key, metric.name), line, _value(series), stands.tag
     )
@@ -293,3 +294,48 @@ def _value(series: ChartSeries) -> str:
     if series.metric.direction.sign == 0 or not math.isfinite(stretch.noise):
         return measure(mean, unit=unit)
     return measure(mean, stretch.noise, unit=unit)
+
+
+# --- the small lines of the table: the newest commits of a series as the path of an SVG. A break is
+# a stretch that nobody measured
+
+WIDTH, HEIGHT = 100, 22
+_FLATTEST = 0.05  # of the level: a range narrower than this is not stretched to the full height
+
+
+def sparkline(series: ChartSeries, commits: int) -> str:
+    """Return the `d` of a path over the last RECENT of so many commits; "" without values there.
+
+    A column of the picture is the mean of the commits in it. Environments break the line.
+    """
+    first = max(0, commits - RECENT)
+    per_column = max(1, -(-(commits - first) // WIDTH))
+    columns = [
+        (stretch.positions[keep] - first, stretch.means[keep])
+        for stretch in series.stretches
+        if (keep := (stretch.positions >= first) & np.isfinite(stretch.means)).any()
+    ]
+    if not columns:
+        return ""
+    every = np.concatenate([values for _, values in columns])
+    low, high = float(every.min()), float(every.max())
+    span = max(high - low, _FLATTEST * max(abs(low), abs(high)), 1e-300)
+    bottom = (low + high - span) / 2
+    scale = WIDTH / max(1, (commits - first) // per_column)
+    parts = []
+    for positions, values in columns:
+        column = positions // per_column
+        starts = np.flatnonzero(np.diff(column, prepend=-1))
+        gaps = np.diff(positions, prepend=positions[0] - 2)[starts] > 1
+        across = np.rint(column[starts] * scale).astype(int)
+        above = (_column_means(values, starts) - bottom) / span
+        down = np.rint((HEIGHT - 2) * (1 - above)).astype(int) + 1
+        for gap, x, y in zip(gaps, across, down, strict=True):
+            # A commit alone is a dot, by the round caps of its line.
+            parts.append(f"M{x} {y}h0" if gap else f"L{x} {y}")
+    return "".join(parts)
+
+
+def _column_means(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    sizes = np.diff(starts, append=values.size)
+    return np.asarray(np.add.reduceat(values, starts) / sizes)

@@ -24,9 +24,9 @@ from scripted import typed
 import celedger.page
 from celedger.base.model import BaselineAct, BaselineRecord
 from celedger.page import payload
-from celedger.page.links import Host
+from celedger.page.cards import Host
+from celedger.page.page import sparkline
 from celedger.page.payload import in_script
-from celedger.page.sparkline import path as sparkline
 
 
 class Page(HTMLParser):
