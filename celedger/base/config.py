@@ -254,6 +254,8 @@ _name = _rule(lambda value: isinstance(value, str) and value, "the name of a sui
 _device = _rule(lambda value: _DEVICE.fullmatch(str(value)), "auto, cpu or cuda:N")
 _switch = _rule(lambda value: isinstance(value, bool), "true or false")
 _engine = _rule(lambda value: isinstance(value, str) and value, "the name of an engine")
+_count = _rule(lambda value: type(value) is int and value >= 0, "a number of trials, 0 or more")
+_workers = _rule(lambda value: type(value) is int and value > 0, "a number of trials, at least 1")
 _address = _rule(lambda value: isinstance(value, str), "an address such as HOST:PORT, or a folder")
 
 
@@ -264,20 +266,6 @@ def _addresses(value: object, _: Path) -> tuple[str, ...]:
     ):
         raise ValueError('a list of addresses such as "mailtos://user:password@example.org"')
     return tuple(addresses)
-
-
-def _workers(value: object, _: Path) -> int:
-    if isinstance(value, str) and value.isdecimal():  # of a variable
-        value = int(value)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError("a number of trials, at least 1")
-    return value
-
-
-def _count(value: object, _: Path) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ValueError("a number of trials, 0 or more")
-    return value
 
 
 def _size(value: object, _: Path) -> Bytes:
@@ -315,7 +303,7 @@ assert [*_OWN_RULES, "merged", "files"] == [field.name for field in fields(Confi
 
 
 def _from_text(key: str, text: str) -> object:
-    if _OWN_RULES[key] is _count and text.isdecimal():
+    if _OWN_RULES[key] in (_count, _workers) and text.isdecimal():
         return int(text)
     return _WORDS.get(text.lower(), text) if _OWN_RULES[key] is _switch else text
 
