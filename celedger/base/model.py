@@ -622,26 +622,23 @@ class QueuedJob(NamedTuple):
     ended: float | None = None
 
 
-_BYTES = re.compile(
+# Of the names and units of metrics: compiled where one is asked for first.
+_BYTES = (
     r"peak_memory(_reserved|_fragmented)?|peak_host_memory|device_memory_used|memory_growth"
     r"|gpu_memory(_grown)?|(peak_)?rss"
 )
-_SECONDS = re.compile(
-    r"(step_time|latency)_p\d\d|step_time|evaluation_time|duration|(step_)?cpu_time"
-)
-
-
-_CLOCKED_NAME = re.compile(
+_SECONDS = r"(step_time|latency)_p\d\d|step_time|evaluation_time|duration|(step_)?cpu_time"
+_CLOCKED_NAME = (
     r"(.*_)?(time|times|seconds|latency|throughput)(_p\d\d)?|.*_(m|u|n)s|.*_per_s(ec|econd)?"
 )
-_CLOCKED_UNIT = re.compile(r"[mµun]?s|min|h|.*/(s|min|h)")
-_MEMORY_NAME = re.compile(r"(.*_)?(memory|bytes|rss|vram)|.*_[kmg]i?b")
-_MEMORY_UNIT = re.compile(r"[kKMGT]?i?B")
+_CLOCKED_UNIT = r"[mµun]?s|min|h|.*/(s|min|h)"
+_MEMORY_NAME = r"(.*_)?(memory|bytes|rss|vram)|.*_[kmg]i?b"
+_MEMORY_UNIT = r"[kKMGT]?i?B"
 
 
 def is_time(unit: str) -> bool:
     """Return True for a unit of time, and of what is done in one ("1/s")."""
-    return _CLOCKED_UNIT.fullmatch(unit) is not None
+    return re.fullmatch(_CLOCKED_UNIT, unit) is not None
 
 
 def usual_kind(metric: str, unit: str) -> Kind:
@@ -649,17 +646,17 @@ def usual_kind(metric: str, unit: str) -> Kind:
     the memory tells must not be taken for computed: equal bits do not make it equal."""
     if metric in ("cpu_time", "step_cpu_time"):
         return Kind.WORK
-    if is_time(unit) or _CLOCKED_NAME.fullmatch(metric):
+    if is_time(unit) or re.fullmatch(_CLOCKED_NAME, metric):
         return Kind.SPEED
-    if _MEMORY_UNIT.fullmatch(unit) or _MEMORY_NAME.fullmatch(metric):
+    if re.fullmatch(_MEMORY_UNIT, unit) or re.fullmatch(_MEMORY_NAME, metric):
         return Kind.MEMORY
     return Kind.QUALITY
 
 
 def usual_unit(metric: str) -> str:
     """Return the unit of a metric of this name where nobody declared one: "" where it has none."""
-    if _BYTES.fullmatch(metric):
+    if re.fullmatch(_BYTES, metric):
         return "B"
-    if _SECONDS.fullmatch(metric):
+    if re.fullmatch(_SECONDS, metric):
         return "s"
     return "1/s" if metric == "samples_per_second" else ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from celedger.base import PACKAGE
+from celedger.base import PACKAGE, files
 from celedger.base.errors import UsageError
 from celedger.repo.object_store import clone_bundle, refs_below
 
@@ -50,3 +50,4 @@ def unpack_ledger(path: Path) -> None:
     if path.exists():
         raise UsageError(f"{path} is there already", "name another folder, or remove it")
     shutil.copyfile(ledger(), path)
+    files.beside(path).mkdir(exist_ok=True)  # else each verb that only reads checks every row again
