@@ -8,6 +8,7 @@ the suites lie; does not open them.
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -110,8 +111,6 @@ def parse_size(value: object) -> Bytes | None:
 
 def closest(name: str, names: Collection[str]) -> str:
     """Return a hint for a name that is none of those."""
-    import difflib  # which no command needs whose names are right
-
     close = difflib.get_close_matches(name, names, n=1)
     return f"did you mean {close[0]!r}?" if close else f"known: {some([*names], _NAMED)}"
 
