@@ -96,9 +96,9 @@ def _incidents(
     rises = derivation.signed.rises(derivation.ledger.metrics)
     taken: set[str] = set()
     for failure in derivation.failures:
-        told = [each for each in matching(derivation.told, failure) if each.id not in taken]
-        taken |= {each.id for each in told}
-        new = _of_failure(derivation, failure, told)
+        said = matching(derivation.told, failure)
+        new = _of_failure(derivation, failure, said, taken)
+        taken |= {each.id for each in said}
         parts = _joined(parts, new, age, rises, derivation.acts_by_place)
     parts += [_as_recorded(derivation, each) for each in derivation.rebased()]
     parts += [_of_rises(derivation, each) for each in _by_cause(rises)]
@@ -281,8 +281,11 @@ def _as_recorded(derivation: Derivation, told: Told) -> _Part:
     )  # fmt: skip
 
 
-def _of_failure(derivation: Derivation, failure: Failure, told: Sequence[Told]) -> _Part:
-    """Return a failure, of which something was said before, the oldest first."""
+def _of_failure(
+    derivation: Derivation, failure: Failure, told: Sequence[Told], taken: Collection[str]
+) -> _Part:
+    """Return a failure, of which something was `told` before, the oldest first: of several tasks
+    together, whose name one of them has `taken`; what a person said of it holds for all of them."""
     first, last, likeliest = failure.first, failure.last, failure.last
     probability = 1 / (last - first + 1)
     named = derivation.acts_by_place.named.get(failure.key, {})
@@ -290,8 +293,10 @@ def _of_failure(derivation: Derivation, failure: Failure, told: Sequence[Told]) 
     if at:
         first = last = likeliest = at[-1]
         probability = named[likeliest]
-    names = tuple(dict.fromkeys(name for t in told for name in (t.id, *t.steps.also)))
-    state = derivation.acts_by_place.state_of(names, failure.key, first, last)
+    said = dict.fromkeys(name for t in told for name in (t.id, *t.steps.also))
+    state = derivation.acts_by_place.state_of(tuple(said), failure.key, first, last)
+    own = [t for t in told if t.id not in taken]
+    names = tuple(dict.fromkeys(name for t in own for name in (t.id, *t.steps.also)))
     state = state or (IncidentState.OPEN if failure.closed is None else IncidentState.RECOVERED)
     row = IncidentMetric(*failure.key, *(math.nan,) * 5, state=state.value)
     return _Part(

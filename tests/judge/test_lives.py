@@ -368,6 +368,22 @@ def test_an_incident_is_accepted_by_its_id(live: Live) -> None:
     assert "recovered" not in life.alerts[name]
 
 
+@pytest.mark.parametrize("bad", matrix_after(1, ["1 / 0", "float('nan')"]))
+def test_a_failure_of_two_tasks_is_accepted_as_one(live: Live, bad: str) -> None:
+    life = live(suite=SUITE + OTHER)
+    life.begin()
+    life.commit(bad)
+    assert life.check() == 1
+    name = life.only()["id"]
+    assert life.say("baseline", "accept", name, "--why", "no longer trained").status == 0
+    life.compare()
+    assert life.only("accepted")["id"] == name
+    assert life.check() != 1
+    life.commit(1)
+    life.check()
+    assert life.only("accepted")["id"] == name
+
+
 @pytest.mark.parametrize("bad", matrix_after(1, [1.3, "1 / 0"]))
 def test_of_commits_that_came_together_none_is_said_to_mend(live: Live, bad: float | str) -> None:
     life = live(exact=True)
