@@ -41,7 +41,8 @@ _SMALL = {  # options that say how long to train, and what a small training take
         ("epochs", "num_epochs", "n_epochs", "max_epochs", "num_train_epochs"), _EPOCHS
     ),
     **dict.fromkeys(
-        ("steps", "max_steps", "num_steps", "iters", "max_iters", "iterations"), _STEPS
+        ("steps", "max_steps", "num_steps", "iters", "max_iters", "iterations", "num_batches"),
+        _STEPS,
     ),
 }
 _LOOP = {"backward", "step"}  # what a loop of its own calls
@@ -430,6 +431,7 @@ class _Source:
         )
         likely = 6 + 4 * loop + 2 * uses_own + 2 * named
         likely += any(folder.startswith("example") for folder in folders) - len(folders)
+        likely += bool(self.options.keys() & _SMALL) + bool(self.seed())
         return likely - 4 * bool(downloads) - 3 * self.required
 
     def seed(self) -> list[str]:

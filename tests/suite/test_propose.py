@@ -258,6 +258,17 @@ def test_a_script_that_needs_no_download_is_preferred(tmp_path: Path) -> None:
     assert found is not None and found.script == "tools/fit.py"
 
 
+def test_a_script_that_takes_its_length_and_seed_is_preferred(tmp_path: Path) -> None:
+    fixed = "".join(line for line in LOOP.splitlines(True) if "arg" not in line)
+    files = {
+        "train.py": fixed.replace("model =", "for epoch in range(9):\n    pass\nmodel ="),
+        "train_tiny.py": re.sub("max.epochs", "num_batches", LOOP),
+    }
+    proposal = proposed(tmp_path, files)
+    assert proposal is not None and proposal.script == "train_tiny.py"
+    assert proposal.params == {"num_batches": 90}
+
+
 def test_what_is_slow_to_import_is_preloaded(tmp_path: Path) -> None:
     imports = "from sklearn.datasets import load_digits\nimport scipy.ndimage, json, ours.sklearn\n"
     found = proposed(tmp_path, {"ours/__init__.py": OURS, "train.py": imports + LOOP})
