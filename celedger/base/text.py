@@ -13,7 +13,8 @@ _SEQUENCES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b
 # Controls, formats (among them what turns text around: UAX #9), separators, unassigned ones.
 _UNSEEN = frozenset({"Cc", "Cf", "Cn", "Co", "Zl", "Zp"})
 MULTIPLE = 10.0
-"""A change beyond ten times the level is a multiple: "× 2.8e19" can be read, "+2.8e21 %" cannot."""
+"""A change beyond ten times the level is a multiple: "× 28" can be read, "+2700 %" cannot."""
+_NOTHING = 1e-3  # of the level after: one before that is smaller says nothing about the size
 _JOINERS = "\u200c\u200d"  # of letters in Persian, of parts in an emoji
 
 
@@ -82,8 +83,8 @@ def percent(share: float) -> str:
 
 def relative(change: float, before: float) -> str:
     """Return a change over the level before: `+3.0 %`, or `× 12`, the level after over it; ""
-    where that level is zero, or that multiple would be negative."""
-    if not before:
+    where that level is next to nothing, or that multiple would be negative."""
+    if abs(before) <= _NOTHING * abs(change):
         return ""
     ratio = change / abs(before)
     if MULTIPLE < abs(ratio) < math.inf:

@@ -168,7 +168,8 @@ class CommitRows(Document):
                 environment = rows.batch.environment
                 lines += ["", _environment_line(environment, rows.environment, width)]
             lines += ["", *rows.lines(width)]
-        for finding in self.findings:
+        newest = {(f.verb, f.suite, f.task, f.before, f.command): f for f in self.findings}
+        for finding in newest.values():
             lines += ["", *_finding_lines(finding, width)]
         return "\n".join(lines)
 

@@ -599,7 +599,7 @@ def test_an_interval_has_one_scale(make_commits: Commits) -> None:
     made = make_commits(12)
     wide = searched(made, 7, level=450.0, effect=545000.0, low=-545504.0, high=545950.0)
     text = effect_text(wide, "")
-    assert text.endswith("(× 1212; 95 %: -545504 … +545950)")
+    assert text.endswith("(+545000; 95 %: -545504 … +545950)")
     assert effect_text(searched(made, 7, level=1.0, effect=0.1, low=0.05, high=0.2), "").endswith(
         "(+10.0 %; 95 %: +5.0 % … +20.0 %)"
     )

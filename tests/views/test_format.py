@@ -14,6 +14,7 @@ from celedger.views.document import document, dumps, strict
 from celedger.views.format import (
     Column,
     UnitScale,
+    amount,
     change,
     clip,
     duration,
@@ -88,8 +89,9 @@ def test_ratios_and_probabilities() -> None:
 
 
 def test_a_change_beyond_ten_times_the_level_is_a_multiple() -> None:
-    assert [relative(x, 2.0) for x in (20.0, 22.0, 5.6e19)] == ["+1000 %", "× 12", "× 2.8e19"]
+    assert [relative(x, 2.0) for x in (20.0, 22.0, 2001.0)] == ["+1000 %", "× 12", ""]
     assert [relative(x, -1.0) for x in (-10.9, 41.0)] == ["× 11.9", ""]  # no multiple of a loss
+    assert amount(629_540.0, 4.0, unit="B") == "+615 KiB"  # a leak, not "× 157386"
     assert percent(31.0) == "× 31"
     assert [percent(x) for x in (3651.7, 2e6)] == ["× 3652", "× 2e06"]
 

@@ -15,6 +15,7 @@ import pytest
 from celedger.base.errors import CeledgerError, UsageError
 from celedger.base.model import (
     Commit,
+    FindingRecord,
     JobState,
     Mark,
     Metric,
@@ -408,3 +409,16 @@ def test_what_a_crash_hides_is_asked_until_its_noise_is_known() -> None:
         assert words.next_search(replace(known, noise=(each,)), [task], ledger) == ""
     trials *= 5
     assert words.next_search(known, [task], ledger) == "", "proposed for ever"
+
+
+def test_show_prints_the_newest_answer_of_each_command(make_commits: Commits) -> None:
+    commit, sha = make_commits(1)[0], make_commits(1)[0].sha
+    findings = [
+        FindingRecord(str(i), "signature", "lab", "mlp", sha, "", command, 1.0 + i, headline, {})
+        for i, (command, headline) in enumerate(
+            [("same mlp", "956 operators"), ("watch mlp", "quiet"), ("same mlp", "953 operators")]
+        )
+    ]
+    rows = CommitRows(commit, (), (), tuple(findings))
+    assert "953 operators" in rows.text() and "956 operators" not in rows.text()
+    assert "quiet" in rows.text() and len(answer_of(rows)["findings"]) == 3
