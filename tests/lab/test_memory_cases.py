@@ -134,6 +134,19 @@ def test_what_each_evaluation_keeps_piles_up(server: TrainingServer) -> None:
     assert (leak["kind"], leak["keeper"]) == ("tensors", "history")
 
 
+def test_a_leak_is_seen_in_a_training_of_three_evaluations(server: TrainingServer) -> None:
+    """Its one mark, of the second evaluation, told of no growth."""
+    keeping = edited(
+        PLAIN,
+        ("range(130)", "range(60)"),
+        ("# here", "history.append(out.detach())\n    step % 20 == 19 and evaluate()"),
+        ("def look", "def evaluate():\n    with torch.no_grad():\n        net(x)\ndef look"),
+    )
+    (event,) = records(server.train(keeping, "memory") / "0", "memory")
+    (leak,) = load(event, {})["leaks"]
+    assert (leak["kind"], leak["keeper"], leak["number"]) == ("tensors", "history", 1.0)
+
+
 @pytest.mark.parametrize(("factor", "told"), [(2.0, 1), (1.05, 0), (0.5, 0)])
 def test_a_leak_on_top_of_one_of_the_same_line_is_told(factor: float, told: int) -> None:
     """Twice the bytes were kept a step, and the answer named the peaks alone."""

@@ -232,6 +232,7 @@ class MemoryProbe(observe.Probe):
         self._evaluating = False
         if not (self._evaluated or self._reported):
             self._marks.clear()  # between evaluations what each of them keeps is the same
+            self._due = True  # the first one: a training of three has no second mark else
         self._evaluated = True
         if self._due:
             self._mark_unreported()
