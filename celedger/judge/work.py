@@ -30,7 +30,7 @@ _Sequence = Sequence[tuple[int, SignatureRow]]  # with places, in their order
 class WorkRise:
     """A count of a task's steps that rose. `first` to `last` are the places of the commits that may
     have done it, `closed` that of the one at which it is back. `is_current` is False where the
-    definition or the environment is another one by now."""
+    definition or the environment is another one by now, and no commit links both."""
 
     suite: str
     task: str
@@ -40,9 +40,9 @@ class WorkRise:
     before: float
     after: float
     floor: float
-    is_current: bool
     is_declared: bool = False
     closed: int | None = None
+    is_current: bool = True
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -109,10 +109,13 @@ class SignedLine:
             for sequence in reversed(sequences):
                 key = _key(sequence)
                 is_current = all(key.get(name) == now.get(name) for name in _CURRENT)
-                for rise in _rises(sequence, declared, is_current=is_current):
+                for rise in _rises(sequence, declared):
                     if not any(_is_same(rise, other) for other in rises):
-                        alike = [s for s in sequences if _is_alike(rise.count, sequence, s)]
-                        rises.append(replace(rise, closed=_back(rise, alike)))
+                        alike = [s for s in sequences if _is_alike(rise, sequence, s)]
+                        rises.append(replace(
+                            rise, closed=_back(rise, alike),
+                            is_current=is_current or alike[-1] is sequences[-1],
+                        ))  # fmt: skip
         return sorted(rises, key=lambda rise: (rise.last, rise.key))
 
 
@@ -121,18 +124,20 @@ def _key(sequence: _Sequence) -> dict[str, object]:
     return key
 
 
-def _is_alike(count: str, a: _Sequence, b: _Sequence) -> bool:
-    """Return True if a count of one sequence means the same in another: by another scheme, except
-    of how much it grows, or by another version of the probes that counted one commit alike."""
-    if a is b:
-        return True
-    keys = [_key(sequence) for sequence in (a, b)]
-    free = {"probe"} if count.startswith(_GROWTH) else {"probe", "scheme"}
-    one, other = ({k: v for k, v in key.items() if k not in free} for key in keys)
-    if one != other or keys[0].get("probe") == keys[1].get("probe"):
-        return one == other
-    counted = {(place, _counts(row).get(count)) for place, row in a}
-    return any((place, _counts(row).get(count)) in counted for place, row in b)
+def _is_alike(rise: WorkRise, a: _Sequence, b: _Sequence) -> bool:
+    """Return True if the count of a rise means the same in another sequence: by another scheme,
+    except of how much it grows, or where both counted one commit alike, such as the anchor of an
+    upgrade."""
+    one, other = _key(a), _key(b)
+    by_scheme = one.pop("scheme", None) == other.pop("scheme", None)
+    if not by_scheme and rise.count.startswith(_GROWTH):
+        return False
+    counted = {place: _counts(row).get(rise.count) for place, row in a}
+    return one == other or any(
+        (n := counted.get(place)) is not None
+        and abs(_counts(row).get(rise.count, float("inf")) - n) < rise.floor
+        for place, row in b
+    )
 
 
 def _back(rise: WorkRise, sequences: Iterable[_Sequence]) -> int | None:
@@ -155,9 +160,7 @@ def _is_same(rise: WorkRise, other: WorkRise) -> bool:
     return rise.key == other.key and rise.first <= other.last and other.first <= rise.last
 
 
-def _rises(
-    sequence: _Sequence, declared: Mapping[str, _Floor], *, is_current: bool
-) -> Iterator[WorkRise]:
+def _rises(sequence: _Sequence, declared: Mapping[str, _Floor]) -> Iterator[WorkRise]:
     """Yield the rises of all counts among comparable signatures."""
     for (at, old), (place, new) in pairwise(sequence):
         before, after = _counts(old), _counts(new)
@@ -166,7 +169,7 @@ def _rises(
             if after[name] >= before[name] + floor:
                 yield WorkRise(
                     new.suite, new.task, name, at + 1, place, before[name], after[name], floor,
-                    is_current, name in declared,
+                    name in declared,
                 )  # fmt: skip
 
 

@@ -26,10 +26,12 @@ def row(
     recipe: str = "r",
     scheme: str = "short",
     probe: str = "p",
+    environment: str = "e",
     **work: float,
 ) -> SignatureRow:
     names = {
-        "environment": "e", "probe": probe, "recipe": recipe, "scheme": scheme, "seed": seed,
+        "environment": environment, "probe": probe, "recipe": recipe, "scheme": scheme,
+        "seed": seed,
     }  # fmt: skip
     key = json.dumps(names, sort_keys=True)
     commit = COMMITS[place]
@@ -109,6 +111,18 @@ def test_a_rise_is_over_by_another_version_of_the_probes_that_counts_alike() -> 
     assert [(r.last, r.closed) for r in rises(rows)] == [(1, 3)]
     otherwise = [*rows[:2], row(1, probe="new", operators=300.0), row(3, probe="new")]
     assert [(r.last, r.closed) for r in rises(otherwise)] == [(1, None), (3, None)]
+
+
+@pytest.mark.parametrize("changed", [{"environment": "upgraded"}, {"recipe": "edited"}])
+def test_a_rise_goes_on_where_an_anchor_counts_alike(changed: dict[str, str]) -> None:
+    """After an upgrade of einops, an open rise was told as no longer measured."""
+    rows = [row(0), row(1, waits=1.0), row(1, waits=1.0, operators=390.0, **changed)]  # type: ignore[arg-type]
+    (rise,) = rises(rows)
+    assert rise.is_current and rise.closed is None
+    (rise,) = rises([*rows, row(3, **changed)])  # type: ignore[arg-type]
+    assert (rise.is_current, rise.closed) == (True, 3)
+    otherwise = [*rows[:2], row(1, **changed)]  # type: ignore[arg-type]
+    assert not rises(otherwise)[0].is_current
 
 
 def test_a_second_rise_on_an_open_one_is_another() -> None:
