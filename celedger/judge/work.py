@@ -111,17 +111,25 @@ class SignedLine:
                 is_current = all(key.get(name) == now.get(name) for name in _CURRENT)
                 for rise in _rises(sequence, declared):
                     if not any(_is_same(rise, other) for other in rises):
-                        alike = [s for s in sequences if _is_alike(rise, sequence, s)]
-                        rises.append(replace(
-                            rise, closed=_back(rise, alike),
-                            is_current=is_current or alike[-1] is sequences[-1],
-                        ))  # fmt: skip
+                        alike = _linked(rise, sequence, sequences)
+                        goes_on = is_current or any(s is sequences[-1] for s in alike)
+                        rises.append(replace(rise, closed=_back(rise, alike), is_current=goes_on))
         return sorted(rises, key=lambda rise: (rise.last, rise.key))
 
 
 def _key(sequence: _Sequence) -> dict[str, object]:
     key: dict[str, object] = json.loads(sequence[-1][1].key)
     return key
+
+
+def _linked(rise: WorkRise, own: _Sequence, sequences: Iterable[_Sequence]) -> list[_Sequence]:
+    """Return the sequences in which the count of a rise means what it means in its own, also by
+    way of others: an upgrade, then an edit of the suite."""
+    linked, others = [own], [s for s in sequences if s is not own]
+    for one in linked:  # grows
+        linked += [s for s in others if _is_alike(rise, one, s)]
+        others = [s for s in others if all(s is not each for each in linked)]
+    return linked
 
 
 def _is_alike(rise: WorkRise, a: _Sequence, b: _Sequence) -> bool:

@@ -121,6 +121,9 @@ def test_a_rise_goes_on_where_an_anchor_counts_alike(changed: dict[str, str]) ->
     assert rise.is_current and rise.closed is None
     (rise,) = rises([*rows, row(3, **changed)])  # type: ignore[arg-type]
     assert (rise.is_current, rise.closed) == (True, 3)
+    anchor = row(2, waits=1.0, scheme="steps", **changed)  # type: ignore[arg-type]
+    again = row(2, waits=1.0, scheme="steps", probe="new")  # and then another change
+    assert rises([*rows, anchor, again, row(4, scheme="steps", probe="new")])[0].closed == 4
     otherwise = [*rows[:2], row(1, **changed)]  # type: ignore[arg-type]
     assert not rises(otherwise)[0].is_current
 
