@@ -174,11 +174,11 @@ def _sensitivity(standing: MetricStanding) -> str:
     return ""
 
 
-_SHARE = 10.0  # times the level up to which a change is told as a share of it
+_SHARE = 1.0  # of the level, up to which a change is told as a share of it
 
 
 def _amount(value: float, standing: MetricStanding) -> str:
-    if abs(value) < _SHARE * abs(standing.level):  # a multiple of nearly nothing says nothing
+    if abs(value) < _SHARE * abs(standing.level):  # of next to nothing a share says nothing
         return percent(value / abs(standing.level))
     return change(value, unit=standing.unit, scale_of=standing.value, signed=False)
 

@@ -22,10 +22,18 @@ from celedger.base.model import (
     OutcomeKind,
     QueuedJob,
 )
-from celedger.judge.incident import Doubt, Incident, IncidentMetric, MetricNoise, State
+from celedger.judge.incident import (
+    Doubt,
+    Incident,
+    IncidentMetric,
+    MetricNoise,
+    MetricStanding,
+    Standing,
+    State,
+)
 from celedger.judge.state import state_of
+from celedger.views import check, samples
 from celedger.views import incidents as words
-from celedger.views import samples
 from celedger.views.diff import Diff
 from celedger.views.document import Document, document, dumps
 from celedger.views.format import colourless
@@ -422,3 +430,12 @@ def test_show_prints_the_newest_answer_of_each_command(make_commits: Commits) ->
     rows = CommitRows(commit, (), (), tuple(findings))
     assert "953 operators" in rows.text() and "956 operators" not in rows.text()
     assert "quiet" in rows.text() and len(answer_of(rows)["findings"]) == 3
+
+
+def test_a_floor_above_the_level_is_told_in_its_unit() -> None:
+    """`less than 955 % does not count`, of 1024 B."""
+    small = MetricStanding(
+        "lab", "mlp", "memory_growth", Standing.SAME, True, level=107.0, value=110.2, low=1.0,
+        high=5.0, smallest=2.0, floor=1024.0, unit="B",
+    )  # fmt: skip
+    assert check._sensitivity(small) == "+3.0 %; less than 1024 B does not count"
