@@ -71,6 +71,8 @@ class StatusDocument(Document):
             cells = [self._cells(incident) for incident in in_force[:_LISTED]]
             parts += ["", table(_INCIDENTS, cells, width=width)]
             parts += _more(in_force)
+        doubts = sorted(self.state.doubts, key=lambda d: d.probability)
+        likeliest = {(d.suite, d.task, d.metric): d for d in doubts}
         others = {
             "why": [f"{name}: {lines[0]}" for name, lines in self.causes.items()],
             "over": [
@@ -79,7 +81,7 @@ class StatusDocument(Document):
                 if not i.in_force and self.seen.get(i.id, i.state) != i.state
             ],
             "upgrade": [text for text, _ in self.upgrades],
-            "suspected": [self._doubt(doubt) for doubt in self.state.doubts],
+            "suspected": [self._doubt(doubt) for doubt in likeliest.values()],
             "noise": list(filter(None, [words.unknown_noise(self.state)])),
             "gone": [f"{name}: on commits that this history lacks" for name in self.state.gone],
         }

@@ -439,3 +439,16 @@ def test_a_floor_above_the_level_is_told_in_its_unit() -> None:
         high=5.0, smallest=2.0, floor=1024.0, unit="B",
     )  # fmt: skip
     assert check._sensitivity(small) == "+3.0 %; less than 1024 B does not count"
+
+
+def test_status_lists_the_likeliest_suspicion_of_a_metric() -> None:
+    """Five lines of three metrics, two of them with 4 % and 13 %."""
+    doubts = tuple(
+        Doubt("s", "t", metric, (sha * 40,), sha * 40, probability, 0.5, "s", 1.0, "e" * 40)
+        for metric, sha, probability in (
+            ("step_time", "a", 0.84), ("step_time", "b", 0.04), ("acc", "b", 0.13),
+        )
+    )  # fmt: skip
+    queue = QueueDocument([], 0, False, "")
+    text = StatusDocument(0.0, (), queue, State("", doubts=doubts), {}, {}, "").text()
+    assert "(84 %)" in text and "(13 %)" in text and "(4 %)" not in text
