@@ -144,9 +144,11 @@ class StatusDocument(Document):
     def _waiting(self) -> list[str]:
         lines = []
         for job in self.queue.jobs:
-            if job.state in (JobState.QUEUED, JobState.WAITING):
-                message = f": {plain(job.message)}" if job.message else ""
-                lines.append(f"{short(job.commit)} {job.state.value}{message}")
+            state, message = self.queue.state(job)
+            if state in (JobState.QUEUED, JobState.WAITING, LOST):
+                lines.append(
+                    f"{short(job.commit)} {state}{f': {plain(message)}' if message else ''}"
+                )
         if self.queue.notes:
             why = f": {plain(self.queue.waits)}" if self.queue.waits else ""
             lines.append(f"{count(self.queue.notes, 'merge')} noted{why}")
@@ -303,6 +305,7 @@ def _more(listed: Sequence[object]) -> list[str]:
 # --- `celedger queue`: waiting and running jobs, and how the last ones ended
 
 
+LOST = "lost"  # the state of a job whose worker died
 _RECENT = 5  # ended jobs that are printed; JSON has all
 
 
@@ -330,7 +333,7 @@ class QueueDocument(Document):
         lines = []
         for job in self.jobs:
             if job not in hidden:
-                state, message = self._state(job)
+                state, message = self.state(job)
                 when = iso_time(job.ended or job.created)
                 lines.append(f"{short(job.commit)}  {state:<10}  {when}  {plain(message)}".rstrip())
         if self.notes:
@@ -347,15 +350,15 @@ class QueueDocument(Document):
     def json(self) -> dict[str, object]:
         jobs = []
         for job in self.jobs:
-            state, message = self._state(job)
+            state, message = self.state(job)
             row = {**pick(job, "id commit suite created ended attempts"), "worktree": job.key}
             jobs.append({**row, "state": state, "message": message})
         keys = ("commit", "task", "seed", "engine", "attended")
         orders = [dict(zip(keys, order, strict=True)) for order in self.orders]
         return {**pick(self, "notes waits worker"), "jobs": jobs, "orders": orders}
 
-    def _state(self, job: QueuedJob) -> tuple[str, str]:
+    def state(self, job: QueuedJob) -> tuple[str, str]:
         """Return the state of a job and its message. A running job without a worker is lost."""
         if job.state is JobState.RUNNING and not self.worker:
-            return "lost", "its worker died"
+            return LOST, "its worker died"
         return job.state.value, job.message

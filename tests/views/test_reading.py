@@ -324,6 +324,7 @@ def test_a_job_between_two_trials_is_no_idle_machine() -> None:
         queue = QueueDocument([job], 0, alive, "")
         document = StatusDocument(0.0, (), queue, State(""), {}, {}, "")
         assert line in document.text().splitlines()[0]
+        assert ("waits  11111111 lost: its worker died" in document.text()) is not alive
 
 
 def test_a_search_is_proposed_of_what_is_likely_and_not_already_named() -> None:
