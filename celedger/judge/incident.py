@@ -338,6 +338,14 @@ class Doubt:
     declared: bool = True  # False for telemetry
     kind: str = Kind.QUALITY.value
 
+    def search(self) -> str:
+        """Return the command that settles it: a search, or a check where no commit before it is
+        known."""
+        if not self.known:
+            return command("check", self.seen_at[:TYPED], suite=self.suite, task=self.task)
+        ends = f"{self.known[:TYPED]}..{self.among[-1][:TYPED]}"
+        return command("bisect", ends, suite=self.suite, task=self.task, metric=self.metric)
+
 
 @dataclass(frozen=True, slots=True)
 class SignedCommit:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 from urllib.parse import quote, urlencode
 
-from celedger.base.errors import TYPED, command
+from celedger.base.errors import TYPED
 from celedger.base.model import BisectRecord, Commit, FindingRecord
 from celedger.judge.incident import DRIFT, WORK, Doubt, Incident, LevelChange
 from celedger.page import health
@@ -254,7 +254,6 @@ class CardWriter:
     def _doubt(self, group: Sequence[Doubt]) -> Card:
         first = group[0]
         key = f"{first.suite}/{first.task}"
-        typed = command("check", first.seen_at[:TYPED], suite=first.suite, task=first.task)
         return Card(
             Health.UNDECIDED, "Suspected", key, self._name(first.suite, first.task), first.metric,
             view(key, first.metric),
@@ -267,7 +266,7 @@ class CardWriter:
             label=f"Seen at {short(first.seen_at)}",
             culprit=self._line(first.seen_at) if len(first.among) == 1 else None,
             among="" if len(first.among) == 1 else f"One of {count(len(first.among), 'commit')}.",
-            command=typed.strip("`"),
+            command=first.search().strip("`"),
         )  # fmt: skip
 
     def _better(self, group: Sequence[LevelChange]) -> Card:

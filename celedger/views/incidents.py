@@ -269,17 +269,19 @@ def searches(state: State, bisects: Iterable[BisectRecord]) -> list[str]:
         )  # fmt: skip
         is_known |= any((key, sha) in named for sha in doubt.among)
         if doubt.declared and doubt.known and doubt.probability >= _LIKELY and not is_known:
-            by_metric.setdefault(key, (doubt.known[:TYPED], doubt.among[-1]))
+            by_metric.setdefault(key, (doubt.search(), doubt.among[-1]))
     for s in state.standings:
         key = s.suite, s.task, s.metric
         if s.declared and s.searched and key not in worse & searched:
             good, bad = s.searched
-            by_metric.setdefault(key, (good[:TYPED], bad))
+            ends = f"{good[:TYPED]}..{bad[:TYPED]}"
+            typed = command("bisect", ends, suite=s.suite, task=s.task, metric=s.metric)
+            by_metric.setdefault(key, (typed, bad))
     return [
-        command("bisect", f"{good}..{bad[:TYPED]}", suite=key[0], task=key[1], metric=key[2])
+        typed
         + (f" tells which commit made {key[2]} worse" if key in worse
            else f" settles whether {key[2]} got worse")
-        for key, (good, bad) in by_metric.items() if (key, bad) not in answered
+        for key, (typed, bad) in by_metric.items() if (key, bad) not in answered
     ]  # fmt: skip
 
 

@@ -116,6 +116,9 @@ def test_the_page_begins_with_the_causes_of_what_is_worse(repository: Path, page
     assert "speech_kw ✕ Crashes fails" in text
     assert f"celedger bisect {ids['speech_kw', '']}" in text
     assert "ner_conll · val_loss ? Suspected" in text
+    assert re.search(
+        r"celedger bisect \w+\.\.\w+ --suite lab --task ner_conll --metric val_loss", text
+    )
     assert "graph_cora · val_accuracy ▼ Better" in text
     assert text.count("f1 not measured") == 6
 
