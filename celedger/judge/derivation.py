@@ -144,7 +144,7 @@ def derive(
         if (own := measurements(ledger, line, records, equal=equal, void=void)).chains
     }
     failed = [failure for own in tasks.values() for failure in failures(ledger, line, own)]
-    by_place = _acts(line, acts, bisects, told, tasks)
+    by_place = _acts(line, acts, answers, told, tasks)
     histories: dict[MetricKey, MetricHistory] = {}
     for own in tasks.values():
         histories |= _traced(own, told, cache)
@@ -285,7 +285,19 @@ def _acts(
                 accepted.setdefault((act.suite, act.task, act.metric), set()).add(place)
     named: dict[MetricKey, dict[int, float]] = {}
     apart: dict[tuple[str, str], set[int]] = {}
+    cleared: dict[MetricKey, list[tuple[int, int]]] = {}
     for bisect in bisects:
+        if bisect.status == "nothing-changed":
+            good, bad = (line.holding(sha) for sha in (bisect.good, bisect.bad))
+            if good is not None and bad is not None and not _is_newer(bisect, good, bad, tasks):
+                cleared.setdefault(bisect.key, []).append((good, bad))
+                by_id[BaselineAct.DISMISS].update(*(
+                    each.steps.names for each in told
+                    if bisect.key in each.steps.states
+                    and good < each.steps.first and each.steps.last <= bad
+                ))  # fmt: skip
+        if bisect.status != "found":
+            continue
         place = line.holding(bisect.culprits[0])
         if place is not None:
             named.setdefault(bisect.key, {})[place] = bisect.probability
@@ -294,7 +306,21 @@ def _acts(
     return Acts(
         {key: frozenset(places) for key, places in accepted.items()},
         frozenset(by_id[BaselineAct.ACCEPT]), frozenset(by_id[BaselineAct.DISMISS]), named, apart,
+        cleared,
     )  # fmt: skip
+
+
+def _is_newer(
+    bisect: BisectRecord, good: int, bad: int,
+    tasks: Mapping[tuple[str, str], TaskMeasurements],
+) -> bool:  # fmt: skip
+    """Return True if a commit of a bisect's range was trained after it: what it found no change in
+    may open by these trials."""
+    task = tasks.get(bisect.key[:2])
+    if task is None:
+        return False
+    _, place, _, _, started = task.ended_well
+    return bool((started[(good <= place) & (place <= bad)] > 1e6 * bisect.ended).any())
 
 
 def _is_measured_since(

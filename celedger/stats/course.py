@@ -9,7 +9,7 @@ larger one is worse, whatever the metric's own direction.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
@@ -274,6 +274,7 @@ class Acts:
         dismissed_ids: Incidents that a person withdrew.
         named: First bad commits that bisects named, by metric: place -> probability.
         apart: Those of them that did not move a task (suite, task), as its trials there showed.
+        cleared: Ranges (GOOD, BAD) in which a bisect found no change, by metric.
     """
 
     accepted: Mapping[MetricKey, frozenset[int]] = field(default_factory=dict)
@@ -281,6 +282,7 @@ class Acts:
     dismissed_ids: frozenset[str] = frozenset()
     named: Mapping[MetricKey, Mapping[int, float]] = field(default_factory=dict)
     apart: Mapping[tuple[str, str], Collection[int]] = field(default_factory=dict)
+    cleared: Mapping[MetricKey, Sequence[tuple[int, int]]] = field(default_factory=dict)
 
     def are_apart(self, keys: Iterable[MetricKey], place: int) -> bool:
         """Return True if the commit that a bisect named at a place did not move some metrics."""

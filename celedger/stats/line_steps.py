@@ -307,13 +307,20 @@ class LineSteps:
             self.probability(key, step) >= OPEN
             and step.size > max(self.floor(key, step.before), ONE_SIDED * step.error)
             and self.histories[key].knows_noise
+            and not self._is_cleared(key, step)
         )
 
     def suspects(self, key: MetricKey, step: Step) -> bool:
         """Return True if a rise that opens nothing is worth a line."""
         large = step.size > max(self.floor(key, step.before), 0.0)
         doubted = step.probability >= DOUBT and large and not self.opens(key, step)
-        return doubted and not self._is_back(key, step)
+        return doubted and not self._is_back(key, step) and not self._is_cleared(key, step)
+
+    def _is_cleared(self, key: MetricKey, step: Step) -> bool:
+        """Return True if a bisect found no change among the commits of a step: it trains both ends
+        in one session, where an old chain compares the machine of two days."""
+        ranges = self.acts.cleared.get(key, ())
+        return any(good < step.first and step.last <= bad for good, bad in ranges)
 
     def _is_back(self, key: MetricKey, step: Step) -> bool:
         """Return True if a later fall ends no floor above the level before a rise."""
@@ -409,7 +416,8 @@ class LineSteps:
             s
             for s in self.steps[key]
             if s.is_newest and s.kind is StepKind.STEP and s.probability >= KEPT
-            if s.size > ONE_SIDED * s.error and not self.is_false(key, s)
+            if s.size > max(self.floor(key, s.before), ONE_SIDED * s.error)
+            and not self.is_false(key, s)
         ]
 
     def _with_slow_rises(

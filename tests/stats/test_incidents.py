@@ -753,6 +753,23 @@ def test_a_short_rise_that_was_sure_waits_for_a_control() -> None:
     assert states(unsure) == [(20, 20, WITHDRAWN)]
 
 
+def test_a_bisect_that_found_no_change_clears_its_range() -> None:
+    """It trained both ends in one session; a rise among two days' sessions opened nevertheless."""
+    risen = history(step(20, size=10.0))
+    assert states(of((LOSS, risen))) == [(20, 20, OPEN)]
+    cleared = of((LOSS, risen), acts=Acts(cleared={LOSS: [(15, 20)]}))
+    assert (cleared.incidents, cleared.suspected) == ((), ())
+    beyond = of((LOSS, risen), acts=Acts(cleared={LOSS: [(20, 25)]}))
+    assert states(beyond) == [(20, 20, OPEN)]
+
+
+def test_no_control_is_asked_of_a_rise_within_the_floor() -> None:
+    """A byte more at one commit, of a floor of 1024, cost four trials at the next one."""
+    risen = history(step(20, size=10.0))
+    assert [s.likeliest for _, s in of((LOSS, risen), floor=9.0).rises] == [20]
+    assert not of((LOSS, risen), floor=11.0).rises
+
+
 def test_the_control_decides_whether_a_short_rise_was_real() -> None:
     real = of((LOSS, DOUBTED), said=[SHORT], contrasts=[beside(20, 21, still=10)])
     assert states(real) == [(20, 20, RECOVERED)] and real.incidents[0].closed == 21
