@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from random import Random
@@ -14,7 +15,7 @@ import pytest
 import scripted
 from conftest import git, matrix_after
 
-from celedger.base.model import SIGNATURE, FindingRecord
+from celedger.base.model import SIGNATURE, BisectRecord, FindingRecord
 from celedger.judge import told as tellings
 from celedger.judge.line import Line
 from celedger.ledger import Ledger
@@ -498,6 +499,28 @@ def test_what_is_over_hides_nothing_that_was_measured_later(live: Live, end: str
     assert [m["task"] for m in row["metrics"]] == ["other"]
     assert bad in row["first_bad"]
     assert life.only(end)["id"] == old
+
+
+@pytest.mark.matrix
+def test_a_search_that_found_no_change_withdraws_what_lies_in_its_range(live: Live) -> None:
+    """It ran after an upgrade: its trials are in no chain of the rise."""
+    life = live()
+    for _ in range(2):
+        good = life.commit(1)
+        life.check()
+    bad = life.commit(1.5)
+    assert life.check() == 1
+    name = life.only("open")["id"]
+    ended = time.time()
+    with Ledger.open(life.project.root / "ledger.db") as ledger:
+        ledger.record_bisect(BisectRecord(
+            "01HZZZZZZZZZZZZZZZZZZZZZZZ", "tiny", "fit", "val_loss", good, bad, (), 0.97,
+            "nothing-changed", ended, {},
+        ))  # fmt: skip
+    assert [row["id"] for row in life.listed("withdrawn")] == [name]
+    assert life.check() != 1
+    life.say("run", "--force", "--seed", "0", bad)
+    assert life.listed("open"), life.rows()
 
 
 @pytest.mark.matrix
