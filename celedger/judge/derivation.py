@@ -6,6 +6,7 @@ state is read from it (`state.py`), and the planner of extra trials asks it.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -276,7 +277,11 @@ def _acts(
         if act.metric.startswith(BY_ID) and act.act in by_id and act.metric != ENVIRONMENTS:
             name = act.metric.removeprefix(BY_ID)
             own = next((t for t in told if name in t.steps.names), None)
-            is_past = act.act is BaselineAct.DISMISS and own and _is_measured_since(own, act, tasks)
+            is_past = (
+                act.act is BaselineAct.DISMISS
+                and own
+                and _is_trained_since(act.at, own.steps.first, math.inf, own.steps.states, tasks)
+            )
             if not is_past:
                 by_id[act.act].add(name)
         elif act.act is BaselineAct.ACCEPT and act.metric != ENVIRONMENTS:
@@ -289,7 +294,9 @@ def _acts(
     for bisect in bisects:
         if bisect.status == "nothing-changed":
             good, bad = (line.holding(sha) for sha in (bisect.good, bisect.bad))
-            if good is not None and bad is not None and not _is_newer(bisect, good, bad, tasks):
+            if good is not None and bad is not None and not _is_trained_since(
+                bisect.ended, good + 1, bad, [bisect.key], tasks
+            ):  # fmt: skip
                 cleared.setdefault(bisect.key, []).append((good, bad))
                 by_id[BaselineAct.DISMISS].update(*(
                     each.steps.names for each in told
@@ -310,30 +317,19 @@ def _acts(
     )  # fmt: skip
 
 
-def _is_newer(
-    bisect: BisectRecord, good: int, bad: int,
+def _is_trained_since(
+    time: float,
+    first: int,
+    last: float,
+    keys: Iterable[MetricKey],
     tasks: Mapping[tuple[str, str], TaskMeasurements],
-) -> bool:  # fmt: skip
-    """Return True if a commit of a bisect's range was trained after it: what it found no change in
-    may open by these trials."""
-    task = tasks.get(bisect.key[:2])
-    if task is None:
-        return False
-    _, place, _, _, started = task.ended_well
-    return bool((started[(good <= place) & (place <= bad)] > 1e6 * bisect.ended).any())
-
-
-def _is_measured_since(
-    own: tellings.Told, act: BaselineRecord, tasks: Mapping[tuple[str, str], TaskMeasurements]
 ) -> bool:
-    """Return True if one of an incident's tasks was trained after an act at a commit that may have
-    it: what was dismissed may open again."""
-    for key in own.steps.states:
-        task = tasks.get(key[:2])
-        if task is not None:
-            _, place, _, _, started = task.ended_well
-            if (started[place >= own.steps.first] > 1e6 * act.at).any():
-                return True
+    """Return True if a task of some metrics was trained after a moment at the places `first` to
+    `last`: what was dismissed or cleared then may open again."""
+    for task in filter(None, (tasks.get(key[:2]) for key in keys)):
+        _, place, _, _, started = task.ended_well
+        if (started[(first <= place) & (place <= last)] > 1e6 * time).any():
+            return True
     return False
 
 
