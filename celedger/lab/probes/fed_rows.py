@@ -12,6 +12,7 @@ from torch import Tensor
 MOST = 1000  # rows that are kept: a table of their distances takes 4 MB
 FEWEST = 100  # rows of which something is said
 _WIDTH = 256  # features of a row; longer ones are projected, which keeps distances within some 10 %
+_POSITIONS = 64  # of several labels a row, as of pixels, so many are compared
 _PERMUTATIONS = 200
 MOST_CLASSES = 32  # that are compared with each column
 EXACTLY = 1 - 1e-6  # correlation: float32 rounds to 1e-7
@@ -55,12 +56,16 @@ class FedRows:
         target: Tensor,
         ignored: int | None,
     ) -> None:
-        """Record new rows with their labels, if there is one for each, that the loss does not
-        ignore."""
+        """Record new rows with their labels, that the loss does not ignore. A row of floating-point
+        numbers may have several, as an image its pixels' or a series what follows."""
         given = [t for t in inputs if len(t) == len(keys)]
-        if not given or target.numel() != len(keys):
+        several = target.numel() != len(keys)
+        continuous = any(t.is_floating_point() for t in given)
+        if not given or (several and (len(target) != len(keys) or not continuous)):
             return
-        labels = target.detach().flatten().cpu()
+        labels = target.detach().flatten(1).cpu() if several else target.detach().flatten().cpu()
+        if several:
+            labels = labels[:, :: -(-labels.shape[1] // _POSITIONS)]
         new = [
             number for number, (key, label) in enumerate(zip(keys, labels.tolist()))  # noqa: B905
             if key not in self._labelled and label != ignored
@@ -69,8 +74,10 @@ class FedRows:
         if not self.places:
             self._exact = [t.is_floating_point() and t[0].numel() <= _WIDTH for t in given]
             self._features = torch.empty(MOST, features.shape[1])
-            self._labels = torch.empty(MOST, dtype=labels.dtype)
-        if not new or features.shape[1] != self._features.shape[1]:
+            self._labels = torch.empty(MOST, *labels.shape[1:], dtype=labels.dtype)
+        shapes = [(t.shape[1:], of.shape[1:]) for t, of in
+                  ((features, self._features), (labels, self._labels))]  # fmt: skip
+        if not new or any(one != other for one, other in shapes):
             return
         rows = slice(len(self.places), len(self.places) + len(new))
         self._features[rows], self._labels[rows] = features[new].cpu(), labels[new]
@@ -88,6 +95,8 @@ class FedRows:
         class; None if there is none, or no other column."""
         known = len(self.places)
         features, labels = self._features[:known], self._labels[:known]
+        if labels.dim() > 1:
+            return None
         targets = labels.double()[:, None]
         if not labels.is_floating_point():
             targets = torch.cat(

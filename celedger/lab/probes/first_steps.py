@@ -24,7 +24,7 @@ from celedger.child.torch_steps import dense
 
 from . import observe
 from .fed_rows import FedRows
-from .losses import CHOOSERS, CONSTANTS, LossCall, leading, loss_call
+from .losses import CHOOSERS, CONSTANTS, TWO_CLASSES, LossCall, judged, leading, loss_call
 from .names import IdentityMap
 from .observe import Args, Kwargs
 from .replay import InputRecorder, Replay, detached
@@ -67,6 +67,8 @@ class FirstSteps(observe.Probe):
         self.outputs: list[tuple[float, float]] = []
         # Backward passes; those of one call of a loss; those whose targets are codes.
         self.passes = self.losses_seen = self.codes = 0
+        self.copies = 0  # those whose target is an input
+        self.columns: tuple[int, Tensor] | None = None  # rows of several labels, and their sums
         self.fitted: Counter[str] = Counter()  # backward passes by each loss that leads to them
         self.misfits: Counter[tuple[str, str]] = Counter()  # and those in which it does not fit
         self.ranges: dict[bool, list[InputRange]] = {False: [], True: []}  # by evaluation
@@ -80,6 +82,7 @@ class FirstSteps(observe.Probe):
         self.evaluates_names = False  # a whole number a row, as a user's, which has to come again
         self.broken_input = ""  # the first that is not finite
         self.same_tensor = False
+        self.mixed = False  # evaluated rows, old and new ones in one call
         self.evaluated: dict[int, bool] = {}  # step: whether a graph was recorded
         self.bad_modes: set[str] = set()
         self.norms: dict[str, tuple[Any, Tensor]] = {}  # and their first statistics
@@ -127,7 +130,9 @@ class FirstSteps(observe.Probe):
         if self._first is not None and not self._stack and not self._backward:
             self._first.note(function, args, kwargs, result)
         call = loss_call(function, args, kwargs, result)
-        if call is not None and torch.is_grad_enabled():
+        # In a model a difference is part of what it computes.
+        outside = call is not None and not (call.is_difference and self._stack)
+        if call is not None and outside and torch.is_grad_enabled():
             self._calls.append(call)
 
     # -- modules ----------------------------------------------------------------------------
@@ -146,6 +151,8 @@ class FirstSteps(observe.Probe):
         self._stack.append(module)
         if recording:
             self.called.add(id(module))
+            if len(self._stack) == 1:
+                self.names.of(module)  # now it is a root: its parameters are the training's
         if isinstance(module, _NormBase) and module.running_mean is not None:
             name = self._name(module)
             if not module.training:
@@ -192,7 +199,9 @@ class FirstSteps(observe.Probe):
         elif all(t.dim() == 1 and not t.is_floating_point() for t in inputs):
             self.evaluates_names = True
         else:
-            self.known_rows |= self.trained_rows.intersection(rows)
+            known = self.trained_rows.intersection(rows)
+            self.mixed |= 0 < len(known) < len(set(rows))
+            self.known_rows |= known
             self.rows[True] |= set(rows)
         if not evaluating and self._batch_step != self.steps:
             self._batch_step = self.steps
@@ -246,7 +255,7 @@ class FirstSteps(observe.Probe):
             self._dirty[optimiser] = there if state is STEPPED else state & there
         if self.steps < LOOKS and losses:
             led = leading(self._calls, losses)
-            call = led[0] if len(led) == 1 else None
+            call = judged(led)
             self.fitted.update({one.name for one in led})
             self.misfits.update({(one.name, text) for one in led if (text := one.misfit())})
             if self.start is None:
@@ -272,6 +281,15 @@ class FirstSteps(observe.Probe):
         keys, inputs = self._fed
         # A model that computes its loss itself is given the labels too.
         others = [t for t in inputs if address(t) != address(given)]
+        self.copies += any(
+            not labels.is_floating_point() and t.dtype == labels.dtype
+            and torch.equal(t.flatten(), labels.flatten()) for t in others
+        )  # fmt: skip
+        if call.name in TWO_CLASSES and target.dim() == 2 and target.shape not in [
+            t.shape for t in inputs
+        ]:  # fmt: skip
+            count, sums = self.columns or (0, 0.0)
+            self.columns = count + len(target), sums + target.double().sum(0)
         ignored = None if labels.is_floating_point() else call.arguments.get("ignore_index", -100)
         self.fed.label(self.steps, keys, others, labels, ignored)
         if not target.is_floating_point():

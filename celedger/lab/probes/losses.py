@@ -1,5 +1,6 @@
 """Identify the losses of a training, as preflight judges them: the call of torch's loss functions
-that leads to `backward()`, its input, and the loss of an uninformed guess.
+that leads to `backward()`, or the difference in a loss written by hand; its input, and the loss of
+an uninformed guess.
 """
 
 from __future__ import annotations
@@ -17,14 +18,20 @@ from torch import Tensor, nn
 from .tensors import follow_graph
 
 TWO_CLASSES = ("binary_cross_entropy", "binary_cross_entropy_with_logits")
-BROADCASTING = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
+BROADCASTING = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "poisson_nll_loss",
+                "gaussian_nll_loss")  # fmt: skip
+LOGARITHMS = ("nll_loss", "kl_div")  # they take log-probabilities
+DIFFERENCES = ("sub", "__sub__", "rsub", "__rsub__")  # of output and target, as by hand
+_VIEWS = ("Squeeze", "Unsqueeze", "View", "UnsafeView", "Reshape", "Select", "Slice")
 ONE = 1e-3  # how far the sum of probabilities may be from it; of coarse types two last places
 # Operators that turn numbers into classes: an index from one of them is a code, not a label.
 CHOOSERS = {"argmax", "argmin", "topk", "sort", "argsort", "multinomial", "searchsorted",
             "bucketize"}  # fmt: skip
-# Functions whose result, given to a loss as it is, says where the true output stands: first of all.
+# Functions whose result, given to a loss as it is, is no label: it says where the true output
+# stands, first of all, or is noise.
 CONSTANTS = {"zeros", "zeros_like", "new_zeros", "ones", "ones_like", "new_ones", "full",
-             "full_like", "new_full", "arange"}  # fmt: skip
+             "full_like", "new_full", "arange", "randn", "randn_like", "rand",
+             "rand_like"}  # fmt: skip
 
 
 @dataclass
@@ -39,7 +46,11 @@ class LossCall:
 
     @property
     def name(self) -> str:
-        return str(self.function.__name__)
+        return "a difference" if self.is_difference else str(self.function.__name__)
+
+    @property
+    def is_difference(self) -> bool:
+        return self.function.__name__ in DIFFERENCES
 
     @property
     def output(self) -> Tensor:
@@ -57,7 +68,7 @@ class LossCall:
     def target(self) -> Tensor:
         """Return the labels without those that the loss ignores."""
         labels = self.labels
-        if self.name == "cross_entropy" and not labels.is_floating_point():
+        if self.name in ("cross_entropy", "nll_loss") and not labels.is_floating_point():
             return labels[labels != self.arguments.get("ignore_index", -100)]
         return labels
 
@@ -70,8 +81,10 @@ class LossCall:
 
     @torch.no_grad()
     def guess(self) -> float:
-        """Return the loss of an uninformed guess."""
-        return float(self.mean(torch.zeros_like(self.output)).double())
+        """Return the loss of an uninformed guess: of equal chances, or of zeros."""
+        level = {"binary_cross_entropy": 0.5, "nll_loss": -math.log(max(self.classes, 1))}
+        uninformed = torch.full_like(self.output, level.get(self.name, 0.0))
+        return float(self.mean(uninformed).double())
 
     @torch.no_grad()
     def floor(self) -> float | None:
@@ -83,7 +96,9 @@ class LossCall:
 
     @property
     def classes(self) -> int:
-        return 2 if self.name in TWO_CLASSES else int(self.output.shape[self.axis])
+        if self.name in TWO_CLASSES or not self.output.dim():
+            return 2
+        return int(self.output.shape[self.axis])
 
     @property
     def axis(self) -> int:
@@ -94,12 +109,19 @@ class LossCall:
     def misfit(self) -> str:
         """Return why the input does not fit the loss; empty if it fits."""
         output, target = self.output, self.arguments["target"]
-        if self.name in BROADCASTING and output.shape != target.shape:
-            return f"broadcasts {tuple(output.shape)} with {tuple(target.shape)}"
-        if not output.numel() or self.name in BROADCASTING:
+        shapes = tuple(output.shape), tuple(target.shape)
+        # By hand one may broadcast on purpose, but not as many numbers with as many.
+        squared = output.numel() == target.numel() and shapes[0][-1:] != shapes[1][-1:]
+        squared &= output.dim() != target.dim()
+        if squared if self.is_difference else self.name in BROADCASTING and shapes[0] != shapes[1]:
+            return f"broadcasts {shapes[0]} with {shapes[1]}"
+        if self.name == "poisson_nll_loss" and self.arguments.get("log_input", True):
+            exponent = _operator(output.grad_fn).startswith("Exp")
+            return "is given a rate: it takes the rate's logarithm" if exponent else ""
+        if not output.numel() or self.is_difference or self.name in BROADCASTING:
             return ""
         low, high = float(output.min()), float(output.max())
-        if self.name == "nll_loss":
+        if self.name in LOGARITHMS:
             return "is given values above 0: log_softmax is missing" if high > 0 else ""
         if self.name == "cross_entropy" and low >= 0 and output.shape[self.axis] > 1:
             sums = output.double().sum(self.axis)
@@ -114,11 +136,22 @@ class LossCall:
 def loss_call(function: Any, args: Sequence[Any], kwargs: Any, result: Any) -> LossCall | None:
     """Return a call of torch as a LossCall, None if it is none."""
     name = getattr(function, "__name__", "")
-    listed = name in (*_PERFECT, *BROADCASTING, "nll_loss", "binary_cross_entropy")
+    listed = name in (*_PERFECT, *BROADCASTING, *LOGARITHMS, *DIFFERENCES)
     if not listed or not isinstance(result, Tensor) or result.grad_fn is None:
         return None
+    if name in DIFFERENCES:
+        args = sorted(args[:2], key=lambda one: not getattr(one, "requires_grad", False))
+        if not all(isinstance(one, Tensor) and one.dim() for one in args) or args[1].requires_grad:
+            return None
     names = dict(zip(("input", "target"), args))  # noqa: B905 (Python 3.8)
     return LossCall(function, {**names, **kwargs}, result.grad_fn, precision())
+
+
+def _operator(node: Any) -> str:
+    """Return the name of the node behind views."""
+    while node is not None and node.name().startswith(_VIEWS):
+        node = node.next_functions[0][0]
+    return node.name() if node is not None else ""
 
 
 def precision() -> Callable[[], AbstractContextManager[Any]]:
@@ -129,11 +162,19 @@ def precision() -> Callable[[], AbstractContextManager[Any]]:
 
 
 def leading(calls: Sequence[LossCall], losses: Sequence[Tensor]) -> list[LossCall]:
-    """Return the calls that lead to the minimised value. Calls inside a library, for a report or a
-    target, do not count."""
+    """Return the calls that lead to the minimised value; differences if no loss of torch's does.
+    Calls inside a library, for a report or a target, do not count."""
     nodes: set[Any] = set()
     follow_graph((loss.grad_fn for loss in losses), nodes)
-    return [call for call in calls if call.node in nodes]
+    led = [call for call in calls if call.node in nodes]
+    return [call for call in led if not call.is_difference] or led
+
+
+def judged(led: Sequence[LossCall]) -> LossCall | None:
+    """Return the call by which the training is judged: the only one, or the only one whose guess
+    is known, as of a student that learns from labels and from a teacher."""
+    known = [call for call in led if graded(call)] or led
+    return known[0] if len(known) == 1 else None
 
 
 def _true_logits(output: Tensor, target: Tensor, smoothing: float) -> Tensor:
@@ -149,7 +190,9 @@ def _true_logits(output: Tensor, target: Tensor, smoothing: float) -> Tensor:
 # The output with the least loss, for losses whose guess and floor are known.
 _PERFECT: dict[str, Any] = {
     "cross_entropy": _true_logits,
+    "nll_loss": _true_logits,
     "mse_loss": lambda output, target, smoothing: target,
+    "binary_cross_entropy": lambda output, target, smoothing: target,
     "binary_cross_entropy_with_logits": lambda output, target, smoothing: (
         target.double().logit(1e-12).to(output.dtype)
     ),

@@ -157,6 +157,8 @@ def overfits(probe: FirstSteps) -> Result:
         first = float(replay.run(rows).detach())
     except Exception:
         rows, first = None, float(replay.run(None).detach())
+    if replay.ascends(rows):
+        return WARN, first, "the training makes this loss larger: its sign is wrong"
     least, remaining, number, last = floor or 0.0, 1.0, 0, first
     if not first > least:
         return NONE, None, f"the loss of the batch is {first:.4g}: no fall of it can be judged"
@@ -243,6 +245,11 @@ def labels(probe: FirstSteps) -> Result:
     if probe.targets:
         low, high = _span(probe.targets)
         sentence = f"targets from {low:.4g} to {high:.4g}"
+        count, sums = probe.columns or (0, torch.empty(0))
+        idle = ((sums == 0) | (sums == count)).nonzero().flatten().tolist()
+        if high > low and idle and count >= EACH:
+            which = ", ".join(map(str, idle[:3]))
+            return WARN, len(idle), f"column {which} of the target never changes in {count} rows"
         return PASS if high > low else FAIL, high - low, sentence
     if probe.codes:
         return NONE, None, "the training computes its targets itself: they are no labels"
@@ -286,6 +293,8 @@ def outlying(probe: FirstSteps) -> Result:
 
 def follow(probe: FirstSteps) -> Result:
     """Compare how far neighbours have near labels with how far they would by chance."""
+    if probe.copies and probe.copies == probe.losses_seen:
+        return WARN, probe.copies, "every target equals the input in its place: shift one of them"
     if why := _unlabelled(probe):
         return NONE, None, why
     if (at := probe.fed.telltale()) is not None:
@@ -310,7 +319,7 @@ def contradicted(probe: FirstSteps) -> Result:
     if why := _unlabelled(probe):
         return NONE, None, why
     labels, near = probe.fed.neighbours(JUDGES)
-    if labels.is_floating_point():
+    if labels.is_floating_point() or labels.dim() > 1:
         return NONE, None, "the labels are no classes"
     votes = near.mode(1).values
     telling = float((votes == labels).double().mean())
@@ -361,6 +370,8 @@ def overlap(probe: FirstSteps) -> Result:
     shared = len(probe.known_rows)
     share = shared / max(len(rows), 1)
     sentence = f"{shared} of {len(rows)} validation rows were met in training before"
+    if 0 < shared < len(rows) and not probe.mixed:
+        return WARN, share, f"{sentence}, in calls of their own: a score of training, or a gallery?"
     if share and probe.same_tensor:
         sentence += ": the model is given one and the same tensor in both, as on a graph"
         return WARN, share, sentence

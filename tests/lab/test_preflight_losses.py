@@ -1,0 +1,136 @@
+"""Preflight judges losses written by hand, rows with several labels, and what is minimised."""
+
+from __future__ import annotations
+
+import pytest
+from lab.edited import START, TrainingServer, edited
+from lab.test_preflight_cases import SHORT, TWO_PARTS, checked, failed
+
+pytest.importorskip("torch")
+
+pytestmark = pytest.mark.matrix
+
+BY_HAND = (
+    START
+    + """\
+torch.manual_seed(0)
+x = torch.randn(400, 8)
+y = x[:, :3].sum(1) + 0.1 * torch.randn(400)
+net = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+optimiser = torch.optim.Adam(net.parameters(), lr=0.01)
+for epoch in range(3):
+    for rows in torch.randperm(320).split(32):
+        loss = (y[rows] - net(x[rows])[:, 0]).square().mean()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    with torch.no_grad():
+        net(x[320:])
+"""
+)
+SEVERAL = edited(
+    BY_HAND,
+    ("y = x[:, :3].sum(1) + 0.1 * torch.randn(400)", "y = (x[:, :3] > 0).float()"),
+    ("nn.Linear(16, 1)", "nn.Linear(16, 3)"),
+    ("(y[rows] - net(x[rows])[:, 0]).square().mean()",
+     "F.binary_cross_entropy_with_logits(net(x[rows]), y[rows])"),
+)  # fmt: skip
+NEXT_TOKEN = edited(
+    SHORT,
+    ("nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)", "nn.Embedding(40, 16), nn.Linear(16, 40)"),
+    ("x, y = draw(32)", "text = torch.randint(40, (32, 9)); x, y = text[:, :-1], text[:, 1:]"),
+    ("F.cross_entropy(net(x), y)", "F.cross_entropy(net(x).transpose(1, 2), y)"),
+)
+
+
+@pytest.mark.parametrize("text", [BY_HAND, SEVERAL], ids=["a difference", "several labels"])
+def test_labels_of_any_loss_follow_their_inputs(text: str, server: TrainingServer) -> None:
+    found = checked(server, text)
+    assert failed(found) == {}
+    assert found["labels follow inputs"][0] == "pass", found
+    permuted = edited(text, ("net = ", "y = y[torch.randperm(400)]\nnet = "))
+    status, said = checked(server, permuted)["labels follow inputs"]
+    assert (status, "permuted ones" in said) == ("warn", True)
+
+
+def test_a_difference_that_broadcasts_and_a_leak_are_told(server: TrainingServer) -> None:
+    squared = edited(BY_HAND, ("net(x[rows])[:, 0]", "net(x[rows])"))
+    assert checked(server, squared)["output fits the loss"] == (
+        "fail", "a difference broadcasts (32, 1) with (32,)",
+    )  # fmt: skip
+    leaking = edited(BY_HAND, ("net = ", "x[:, 5] = 2 * y\nnet = "))
+    status, said = checked(server, leaking)["labels follow inputs"]
+    assert (status, said[:21]) == ("warn", "column 5 of input 0 a")
+
+
+def test_noise_is_no_label(server: TrainingServer) -> None:
+    noise = edited(
+        BY_HAND,
+        ("        loss = ", "        noise = torch.randn(len(rows))\n        loss = "),
+        ("(y[rows] - ", "(noise - "),
+    )
+    assert checked(server, noise)["labels follow inputs"][0] == "n/a"
+
+
+def test_a_label_that_is_never_set_is_named(server: TrainingServer) -> None:
+    idle = edited(SEVERAL, ("net = ", "y[:, 1] = 0\nnet = "))
+    status, said = checked(server, idle)["labels balanced"]
+    assert (status, said) == ("warn", "column 1 of the target never changes in 960 rows")
+
+
+def test_a_target_that_was_not_shifted_is_the_input(server: TrainingServer) -> None:
+    assert checked(server, NEXT_TOKEN)["labels follow inputs"][0] == "n/a"
+    copied = edited(NEXT_TOKEN, ("text[:, 1:]", "text[:, :-1].clone()"))
+    status, said = checked(server, copied)["labels follow inputs"]
+    assert (status, "equals the input" in said) == ("warn", True)
+
+
+def test_a_loss_of_the_wrong_sign_overfits_nothing(server: TrainingServer) -> None:
+    status, said = checked(server, edited(SHORT, ("loss.backward()", "(-loss).backward()")))[
+        "overfits one batch"
+    ]
+    assert (status, "sign is wrong" in said) == ("warn", True)
+
+
+@pytest.mark.parametrize(
+    ("loss", "check", "sentence"),
+    [
+        ("F.nll_loss((99 * net(x)).log_softmax(1), y)", "loss at the start", "nll_loss "),
+        ("F.binary_cross_entropy((net(x)[:, 0] + 9).sigmoid(), (y > 1).float())",
+         "loss at the start", "binary_cross_entropy "),
+        ("F.kl_div(net(x).softmax(1), F.one_hot(y, 4).float())",
+         "output fits the loss", "kl_div is given values above 0"),
+        ("F.poisson_nll_loss(net(x)[:, 0].exp(), y.float())",
+         "output fits the loss", "poisson_nll_loss is given a rate"),
+        ("F.poisson_nll_loss(net(x)[:, :1], y.float())",
+         "output fits the loss", "poisson_nll_loss broadcasts"),
+    ],
+)  # fmt: skip
+def test_losses_of_probabilities_and_rates_are_judged(
+    loss: str, check: str, sentence: str, server: TrainingServer
+) -> None:
+    status, said = checked(server, edited(SHORT, ("F.cross_entropy(net(x), y)", loss)))[check]
+    assert (status, said.startswith(sentence)) == ("fail", True), said
+
+
+def test_a_student_of_labels_and_a_teacher_is_judged_by_its_labels(server: TrainingServer) -> None:
+    taught = (
+        "F.cross_entropy(net(x), y) + F.kl_div(net(x).log_softmax(1), torch.full((32, 4), .25))"
+    )
+    found = checked(server, edited(SHORT, ("F.cross_entropy(net(x), y)", taught)))
+    assert found["loss at the start"][0] == "pass", found
+    assert found["labels follow inputs"][0] == "pass", found
+
+
+def test_a_second_module_that_no_optimiser_holds_fails(server: TrainingServer) -> None:
+    text = edited(TWO_PARTS, ("[*encoder.parameters(), *decoder.parameters()]",
+                              "encoder.parameters()"))  # fmt: skip
+    assert failed(checked(server, text)).keys() >= {"every parameter learns"}
+
+
+def test_a_score_of_the_training_rows_is_no_overlap(server: TrainingServer) -> None:
+    scored = edited(BY_HAND, ("        net(x[320:])", "        net(x[:320]), net(x[320:])"))
+    status, said = checked(server, scored)["train and validation apart"]
+    assert (status, "calls of their own" in said) == ("warn", True)
+    mixed = edited(BY_HAND, ("net(x[320:])", "net(x[200:])"))
+    assert checked(server, mixed)["train and validation apart"][0] == "fail"
