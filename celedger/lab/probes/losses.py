@@ -6,6 +6,7 @@ an uninformed guess.
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -136,15 +137,19 @@ class LossCall:
 def loss_call(function: Any, args: Sequence[Any], kwargs: Any, result: Any) -> LossCall | None:
     """Return a call of torch as a LossCall, None if it is none."""
     name = getattr(function, "__name__", "")
-    listed = name in (*_PERFECT, *BROADCASTING, *LOGARITHMS, *DIFFERENCES)
-    if not listed or not isinstance(result, Tensor) or result.grad_fn is None:
+    listed = name in (*_PERFECT, *BROADCASTING, *LOGARITHMS)
+    known = name in DIFFERENCES or (listed and function is getattr(nn.functional, name, None))
+    if not known or not isinstance(result, Tensor) or result.grad_fn is None:
         return None
     if name in DIFFERENCES:
-        args = sorted(args[:2], key=lambda one: not getattr(one, "requires_grad", False))
-        if not all(isinstance(one, Tensor) and one.dim() for one in args) or args[1].requires_grad:
+        pair = sorted(args[:2], key=lambda one: not getattr(one, "requires_grad", False))
+        sides = [one for one in pair if isinstance(one, Tensor) and one.dim()]
+        if len(sides) < 2 or sides[1].requires_grad:
             return None
-    names = dict(zip(("input", "target"), args))  # noqa: B905 (Python 3.8)
-    return LossCall(function, {**names, **kwargs}, result.grad_fn, precision())
+        arguments = dict(zip(("input", "target"), pair))  # noqa: B905 (Python 3.8)
+    else:
+        arguments = inspect.signature(function).bind(*args, **(kwargs or {})).arguments
+    return LossCall(function, dict(arguments), result.grad_fn, precision())
 
 
 def _operator(node: Any) -> str:

@@ -51,7 +51,7 @@ class SampleLosses:
 
     def _ran(self, function: Any, args: Any, kwargs: Any, result: Any) -> None:
         call = loss_call(function, args, kwargs, result)
-        if call is not None:
+        if call is not None and not call.is_difference:
             self._calls.append(call)
 
     @torch.no_grad()
