@@ -134,15 +134,3 @@ def test_a_score_of_the_training_rows_is_no_overlap(server: TrainingServer) -> N
     assert (status, "calls of their own" in said) == ("warn", True)
     mixed = edited(BY_HAND, ("net(x[320:])", "net(x[200:])"))
     assert checked(server, mixed)["train and validation apart"][0] == "fail"
-
-
-def test_an_argument_by_position_is_part_of_the_loss(server: TrainingServer) -> None:
-    weighted = "F.cross_entropy(net(x), y, torch.tensor([100.0, 0.01, 0.01, 0.01]))"
-    text = edited(SHORT, ("F.cross_entropy(net(x), y)", weighted))
-    said = [
-        checked(server, edited(text, ("torch.tensor(", given + "torch.tensor(")))[
-            "loss at the start"
-        ]
-        for given in ("", "weight=")
-    ]
-    assert said[0] == said[1]

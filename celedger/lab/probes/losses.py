@@ -6,7 +6,6 @@ an uninformed guess.
 from __future__ import annotations
 
 import functools
-import inspect
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -142,14 +141,12 @@ def loss_call(function: Any, args: Sequence[Any], kwargs: Any, result: Any) -> L
     if not known or not isinstance(result, Tensor) or result.grad_fn is None:
         return None
     if name in DIFFERENCES:
-        pair = sorted(args[:2], key=lambda one: not getattr(one, "requires_grad", False))
-        sides = [one for one in pair if isinstance(one, Tensor) and one.dim()]
+        args = sorted(args[:2], key=lambda one: not getattr(one, "requires_grad", False))
+        sides = [one for one in args if isinstance(one, Tensor) and one.dim()]
         if len(sides) < 2 or sides[1].requires_grad:
             return None
-        arguments = dict(zip(("input", "target"), pair))  # noqa: B905 (Python 3.8)
-    else:
-        arguments = inspect.signature(function).bind(*args, **(kwargs or {})).arguments
-    return LossCall(function, dict(arguments), result.grad_fn, precision())
+    names = dict(zip(("input", "target"), args))  # noqa: B905 (Python 3.8)
+    return LossCall(function, {**names, **kwargs}, result.grad_fn, precision())
 
 
 def _operator(node: Any) -> str:
