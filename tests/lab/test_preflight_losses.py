@@ -134,3 +134,22 @@ def test_a_score_of_the_training_rows_is_no_overlap(server: TrainingServer) -> N
     assert (status, "calls of their own" in said) == ("warn", True)
     mixed = edited(BY_HAND, ("net(x[320:])", "net(x[200:])"))
     assert checked(server, mixed)["train and validation apart"][0] == "fail"
+
+
+def test_an_optimiser_of_another_model_overfits_nothing(server: TrainingServer) -> None:
+    text = edited(SHORT, ("SGD(net.parameters()", "SGD(nn.Linear(8, 4).parameters()"))
+    status, said = checked(server, text)["overfits one batch"]
+    assert (status, said.endswith("it does not fall")) == ("fail", True), said
+
+
+def test_frozen_weights_and_a_penalty_leave_the_sign_alone(server: TrainingServer) -> None:
+    text = edited(
+        SHORT,
+        (
+            "optimiser = ",
+            "net[0].weight.requires_grad_(False)\nother = nn.Linear(8, 1)\noptimiser = ",
+        ),
+        ("SGD(net.parameters()", "SGD([*net.parameters(), *other.parameters()]"),
+        ("F.cross_entropy(net(x), y)", "F.cross_entropy(net(x), y) + other(x).square().mean()"),
+    )
+    assert checked(server, text)["overfits one batch"][0] == "pass"

@@ -70,14 +70,16 @@ class Replay(NamedTuple):
     def ascends(self, rows: int | None) -> bool:
         """Return True if minimising what the training minimises maximises the loss."""
         loss, total = self._losses(rows)
-        if total is None:
-            return False
         groups = [group for optimiser in self.optimisers for group in optimiser.param_groups]
-        trained = [parameter for group in groups for parameter in group["params"]]
+        trained = [p for group in groups for p in group["params"] if p.requires_grad]
+        if total is None or not trained:
+            return False
 
         def gradient(value: Tensor) -> Tensor:
             parts = torch.autograd.grad(value.mean(), trained, retain_graph=True, allow_unused=True)
-            return torch.cat([part.flatten() for part in parts if part is not None]).double()
+            pairs = zip(trained, parts)  # noqa: B905 (Python 3.8)
+            flat = [(torch.zeros_like(p) if g is None else g).flatten() for p, g in pairs]
+            return torch.cat(flat).double()
 
         return float(torch.cosine_similarity(gradient(loss), gradient(total), 0)) < OPPOSED
 
