@@ -194,7 +194,8 @@ class _Assembly:
 
     def join(self, opened: Iterable[tuple[MetricKey, Step]]) -> None:
         """Join new steps to the incidents whose commits they share; open incidents for the rest.
-        What is over takes only what probably is of its commits: a new one would be hidden there."""
+        What is recovered takes no more: it would not be over. What is accepted by name takes only
+        what probably is of its commits: a new one would be hidden there."""
         for key, step in sorted(opened, key=lambda o: (self.line.rank(*o), o[0], o[1].first)):
             own = self.line.commit_set(key, step)
             fitting = [
@@ -203,7 +204,8 @@ class _Assembly:
                 if c.commits is not None and c.commits.meets(own) and key not in c.members
                 if c.kind() is step.kind and not self._is_dismissed(c.told)
                 if not self._are_apart(c, key, own)
-                if not self._is_over(c.told) or own.within(c.commits) >= KEPT
+                if not self._is_recovered(c.told)
+                if not self._is_accepted_by_name(c.told) or own.within(c.commits) >= KEPT
             ]
             if fitting:
                 max(fitting, key=lambda c: _shared(c.commits, own)).add(key, step, own)
@@ -426,9 +428,8 @@ class _Assembly:
     def _is_accepted_by_name(self, told: ToldIncident | None) -> bool:
         return told is not None and not told.names.isdisjoint(self.line.acts.accepted_ids)
 
-    def _is_over(self, told: ToldIncident | None) -> bool:
-        is_recovered = told is not None and told.state is IncidentState.RECOVERED
-        return is_recovered or self._is_accepted_by_name(told)
+    def _is_recovered(self, told: ToldIncident | None) -> bool:
+        return told is not None and told.state is IncidentState.RECOVERED
 
     def _is_accepted(self, key: MetricKey, cause: _Cause) -> bool:
         told = cause.told
