@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, is_dataclass, replace
+from types import UnionType
+from typing import Any, get_args, get_origin
 
 import numpy as np
 
+from celedger.base import serial
 from celedger.base.model import BisectRecord, Commit, TrialRecord
 from celedger.base.text import whole_percent
 from celedger.judge.bisection.one_metric import Sparse, Track
@@ -373,54 +375,39 @@ def _others(track: Track, sign: int, steps: Sequence[Rest]) -> tuple[Other, ...]
 def restored(stored: BisectRecord, commits: Mapping[str, Commit]) -> Report:
     """Return the report of which `record` was made. Raises KeyError for a commit that is not among
     these."""
-    fields = dict(stored.report)
-    other = [
-        {**o, "after": commits[o["after"]], "by": commits[o["by"]]} for o in _rows(fields, "others")
-    ]
-    between: Any = fields.get("between")
-    fields |= {
-        "good": commits[stored.good],
-        "bad": commits[stored.bad],
-        "commits": tuple(commits[sha] for sha in _rows(fields, "commits")),
-        "culprits": tuple(commits[sha] for sha in stored.culprits),
-        "others": tuple(Other(**o) for o in other),
-        "between": between and Between(**{**between, "commit": commits[between["commit"]]}),
-        "readings": tuple((int(at), float(value)) for at, value in _rows(fields, "readings")),
-    }
-    done: Any = fields.get("rehearsal")
-    fields["rehearsal"] = done and Rehearsal(**done)
-    fields["agreements"] = tuple(Agreement(**row) for row in _rows(fields, "agreements"))
-    for name in ("posterior", "untestable", "steps", "compared"):
-        fields[name] = tuple(_rows(fields, name))
-    return Report(**{"stopped": 0, "ran": "", **fields})  # type: ignore[arg-type]
 
+    def built(kind: Any, value: Any) -> Any:
+        origin, arguments = get_origin(kind), get_args(kind)
+        if origin is tuple:
+            return tuple(built(arguments[0], each) for each in value or ())
+        if value is None or kind is Commit:
+            return value and commits[value]
+        if origin is UnionType:
+            return built(arguments[0], value)
+        if is_dataclass(kind) and isinstance(kind, type):
+            types = serial.hints(kind)
+            return kind(**{name: built(types[name], each) for name, each in value.items()})
+        return value
 
-def _rows(fields: Mapping[str, Any], name: str) -> list[Any]:
-    return list(fields.get(name) or ())
+    missing = {"stopped": 0, "ran": "", "between": None, "others": (), "compared": ()}
+    report: Report = built(Report, {**missing, **stored.report})
+    return report
 
 
 def record(report: Report) -> BisectRecord:
     """Return the report as the ledger keeps it; commits by their hashes."""
-    document = asdict(replace(report, posterior=()))
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Commit):
+            return value.sha
+        if is_dataclass(value):
+            return {name: plain(getattr(value, name)) for name in value.__dataclass_fields__}
+        return list(map(plain, value)) if isinstance(value, tuple) else value
+
+    document = plain(report)
     document["posterior"] = [round(p, 6) for p in report.posterior]
-    for other in document["others"]:
-        other["after"], other["by"] = other["after"]["sha"], other["by"]["sha"]
-    if report.between is not None:
-        document["between"]["commit"] = report.between.commit.sha
-    for name in ("good", "bad"):
-        document[name] = document[name]["sha"]
-    for name in ("commits", "culprits"):
-        document[name] = [commit["sha"] for commit in document[name]]
+    same = ["suite", "task", "metric", "good", "bad", "probability", "status", "ended"]
     return BisectRecord(
-        ulid=report.id,
-        suite=report.suite,
-        task=report.task,
-        metric=report.metric,
-        good=report.good.sha,
-        bad=report.bad.sha,
-        culprits=tuple(c.sha for c in report.culprits),
-        probability=report.probability,
-        status=report.status,
-        ended=report.ended,
-        report=document,
-    )
+        ulid=report.id, culprits=tuple(document["culprits"]), report=document,
+        **{name: document[name] for name in same},
+    )  # fmt: skip
