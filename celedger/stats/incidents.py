@@ -23,7 +23,7 @@ from celedger.stats.course import (
     StepKind,
     ToldIncident,
 )
-from celedger.stats.line_steps import NEAR, Before, CommitSet, Floors, LineSteps, paired
+from celedger.stats.line_steps import NEAR, CommitSet, Floors, LineSteps, paired
 from celedger.stats.mends import CLOSED, KEPT, OPEN, Fall, Mend, Rise, follow
 from celedger.stats.sessions import Contrast, RiseVerdict
 
@@ -151,11 +151,15 @@ class _Assembly:
         ]
         sure = [s for s in rising if self.line.probability(key, s) >= KEPT]
         told = [(c, c.told) for c in self.causes if c.told is not None and key in c.told.states]
-        before = [self._before(key, t) for _, t in told]
+        dismissed = [self._is_dismissed(t) for _, t in told]
+        gone = [
+            d or t.states[key] is IncidentState.WITHDRAWN
+            for d, (_, t) in zip(dismissed, told, strict=True)
+        ]
         taken = set()
-        for i, j in paired(sure, before).items():
-            cause, was = told[j]
-            if before[j].is_active or self._is_dismissed(was) or self.line.opens(key, sure[i]):
+        for i, j in paired(sure, [t for _, t in told], [not each for each in gone]).items():
+            cause = told[j][0]
+            if not gone[j] or dismissed[j] or self.line.opens(key, sure[i]):
                 cause.members[key] = sure[i]
                 taken.add(sure[i])
         return [s for s in rising if s not in taken]
@@ -417,10 +421,6 @@ class _Assembly:
             and a.first <= step.likeliest <= a.last
             for key, step in other.members.items()
         )
-
-    def _before(self, key: MetricKey, told: ToldIncident) -> Before:
-        active = told.states[key] is not IncidentState.WITHDRAWN and not self._is_dismissed(told)
-        return Before(told.first, told.last, active, told.kind is StepKind.DRIFT)
 
     def _is_dismissed(self, told: ToldIncident | None) -> bool:
         return told is not None and not told.names.isdisjoint(self.line.acts.dismissed_ids)

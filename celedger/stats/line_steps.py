@@ -198,26 +198,18 @@ def _clearer(earlier: Step, later: Step) -> Step:
     return later if later.probability > earlier.probability or (sure and narrower) else earlier
 
 
-@dataclass(frozen=True, slots=True)
-class Before:
-    """What pairing needs of an incident that was told before: its set, and whether it stood for
-    the metric in question."""
-
-    first: int
-    last: int
-    is_active: bool
-    is_drift: bool
-
-
-def paired(steps: Sequence[Step], told: Sequence[Before]) -> dict[int, int]:
+def paired(
+    steps: Sequence[Step], told: Sequence[ToldIncident], is_active: Sequence[bool]
+) -> dict[int, int]:
     """Return step -> told incident, by index: as many pairs as overlap, then the nearest ones, in
     the order of both. (One after another steps would rob one another of their incidents when sets
     widen.) A slow drift takes the oldest incident inside of it.
 
     Args:
         steps, told: Oldest first.
+        is_active: Whether each of `told` stood for the metric in question.
     """
-    gain = np.array([[_gain(s, t, j) for j, t in enumerate(told)] for s in steps])
+    gain = np.array([[_gain(s, t, is_active[j], j) for j, t in enumerate(told)] for s in steps])
     best = np.zeros((len(steps) + 1, len(told) + 1))  # of the first i steps and j incidents
     for i in range(len(steps)):
         for j in range(len(told)):
@@ -236,16 +228,16 @@ def paired(steps: Sequence[Step], told: Sequence[Before]) -> dict[int, int]:
     return pairs
 
 
-def _gain(step: Step, incident: Before, age: int) -> float:
+def _gain(step: Step, incident: ToldIncident, is_active: bool, age: int) -> float:
     gap = max(step.first - incident.last, incident.first - step.last)
-    if gap > (NEAR if incident.is_active else 0):
+    if gap > (NEAR if is_active else 0):
         return 0.0
     apart = min(5e3, abs(incident.first + incident.last - step.first - step.last))
     if gap > 0:
         return NEIGHBOUR - apart
-    gain = PREFERRED - apart - (0.0 if incident.is_active else INACTIVE)
+    gain = PREFERRED - apart - (0.0 if is_active else INACTIVE)
     if step.kind is StepKind.DRIFT:
-        gain -= (0.0 if incident.is_drift else 1e5) + 1e4 * min(9, age)
+        gain -= (0.0 if incident.kind is StepKind.DRIFT else 1e5) + 1e4 * min(9, age)
     return gain
 
 
