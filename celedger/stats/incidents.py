@@ -23,7 +23,7 @@ from celedger.stats.course import (
     StepKind,
     ToldIncident,
 )
-from celedger.stats.line_steps import NEAR, CommitSet, Floors, LineSteps, paired
+from celedger.stats.line_steps import CommitSet, Floors, LineSteps, paired
 from celedger.stats.mends import CLOSED, KEPT, OPEN, Fall, Mend, Rise, follow
 from celedger.stats.sessions import Contrast, RiseVerdict
 
@@ -98,7 +98,7 @@ def derive(
     loose = [(key, s) for key in line.steps for s in put.assign(key)]
     put.unite()
     put.part()
-    put.join([(k, s) for k, s in loose if line.opens(k, s)] + put.confirmed())
+    put.join([(k, s) for k, s in loose if line.opens(k, s)])
     minor = put.minor()
     filtered = [(c, r) for c in put.causes for r in [put.as_rise(c, minor)] if r is not None]
     by_sessions = [c for c in line.contrasts if histories[c.key].noise.session > 0]
@@ -215,23 +215,6 @@ class _Assembly:
                 max(fitting, key=lambda c: _shared(c.commits, own)).add(key, step, own)
             else:
                 self.causes.append(_Cause(None, {key: step}, own))
-
-    def confirmed(self) -> list[tuple[MetricKey, Step]]:
-        """Return the short rises of no incident that a control found to be real."""
-        rises: list[tuple[MetricKey, Step]] = []
-        for c in self.line.real:
-            known = [x.members[c.key] for x in self.causes if c.key in x.members]
-            known += [s for k, s in rises if k == c.key]
-            known += [s for s in self.line.steps[c.key] if self.line.opens(c.key, s)]
-            told = [x.told for x in self.causes if x.told is not None and c.key in x.told.states]
-            if any(s.first <= c.old <= max(s.last, s.likeliest) for s in known):
-                continue
-            if any(t.first <= c.old <= t.last + NEAR for t in told):
-                continue
-            step = self.line.vanished(c.key, c.old, c.old, (c.rise, c.rise_error), CLOSED)
-            if self.line.opens(c.key, step):
-                rises.append((c.key, step))
-        return rises
 
     def as_rise(
         self, cause: _Cause, minor: Sequence[tuple[MetricKey, Step, CommitSet]]
@@ -366,7 +349,7 @@ class _Assembly:
 
     def _as_told(self, key: MetricKey, told: ToldIncident) -> Step:
         size = told.sizes.get(key, (0.0, 0.0))
-        step = self.line.vanished(key, told.first, told.last, size, 0.0)
+        step = self.line.vanished(key, told.first, told.last, size)
         return step._replace(size=size[0], error=size[1]) if key in told.sizes else step
 
     def _may_be_short(self, told: ToldIncident, measured: Mapping[MetricKey, Step]) -> bool:

@@ -260,7 +260,7 @@ class LineSteps:
     Attributes:
         steps: By metric, each once, ordered by their last place.
         kept: Those that more probably exist than not.
-        false, real: The controls that were asked for a rise, and decided.
+        false: The controls that were asked for a rise, and showed that it was none.
     """
 
     def __init__(
@@ -276,7 +276,6 @@ class LineSteps:
         self.contrasts = [c for c in contrasts if c.key in histories]
         asked = [c for c in self.contrasts if c.is_asked]
         self.false = [c for c in asked if c.verdict() is RiseVerdict.FALSE]
-        self.real = [c for c in asked if c.verdict() is RiseVerdict.REAL]
         self.steps = {
             key: self._with_slow_rises(key, distinct_steps(h.steps), told)
             for key, h in sorted(histories.items())
@@ -373,12 +372,10 @@ class LineSteps:
         """Return the oldest commit after `place` that was measured."""
         return min((n.first for n in self.histories[key].nodes if n.first > place), default=None)
 
-    def vanished(
-        self, key: MetricKey, first: int, last: int, size: tuple[float, float], probability: float
-    ) -> Step:
-        """Return a step that the history does not have any more, as it was told or controlled."""
+    def vanished(self, key: MetricKey, first: int, last: int, size: tuple[float, float]) -> Step:
+        """Return a step that the history does not have any more, as it was told."""
         near = [s for s in self.steps[key] if s.size > 0 and s.first <= last and first <= s.last]
-        if near and probability < OPEN:
+        if near:
             return max(near, key=lambda s: s.probability)
         node = self.risen_node(key, first, last)
         nodes, noise = self.histories[key].nodes, self.histories[key].noise
@@ -388,7 +385,7 @@ class LineSteps:
             first=first,
             last=last,
             likeliest=max(last, node.first) if node is not None else last,
-            probability=probability,
+            probability=0.0,
             size=size[0],
             error=size[1],
             before=level,

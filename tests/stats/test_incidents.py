@@ -787,19 +787,6 @@ def test_a_rise_that_the_noise_explains_now_is_withdrawn() -> None:
     assert states(of((LOSS, unmeasured), said=[SHORT])) == [(20, 20, WITHDRAWN)]
 
 
-def test_a_control_tells_a_short_rise_that_was_never_open() -> None:
-    derived = of((LOSS, DOUBTED), contrasts=[beside(20, 21, still=10)])
-    assert states(derived) == [(20, 20, RECOVERED)]
-    again = of(
-        (LOSS, DOUBTED),
-        said=[told(derived.incidents[0], "aaaaaaaa")],
-        contrasts=[beside(20, 21, still=10)],
-    )
-    assert [(i.id, i.state) for i in again.incidents] == [("aaaaaaaa", RECOVERED)]
-    by_chance = of((LOSS, DOUBTED), contrasts=[beside(20, 21, still=10, asked=False)])
-    assert not by_chance.incidents
-
-
 def test_a_control_beside_a_head_that_has_not_fallen_decides_nothing() -> None:
     equal = replace(beside(20, 21, still=0), new_above=10.0)
     assert states(of((LOSS, DOUBTED), said=[SHORT], contrasts=[equal])) == [(20, 20, OPEN)]
