@@ -45,23 +45,9 @@ LEAST_VARIANCE = 0.01
 _LOG_SPAN = math.log(LONGEST / SHORTEST)
 
 
-@dataclass(frozen=True, slots=True)
-class _RampGrid:
-    """How densely ramps are tried: every so many nodes as beginning; ends in a geometric sequence;
-    sizes by so many deviations; at most so many levels."""
-
-    stride: int
-    growth: float
-    size_step: float
-    levels: int
-
-
-_COARSE = _RampGrid(stride=4, growth=1.4, size_step=1.2, levels=3)
-_FINE = _RampGrid(stride=1, growth=1.12, size_step=0.4, levels=9)
-_SCREEN = 6.0
-"""The coarse search is at most so many nats too low."""
-_NEGLIGIBLE = 12.0
-"""Nats below the likeliest, or below what matters at all, at which nothing is looked at closely."""
+STRIDE, GROWTH, SIZE_STEP, LEVELS = 2, 1.2, 0.8, 5
+"""How densely ramps are tried: every second node as beginning, ends in a geometric sequence, sizes
+by so many deviations, at most so many levels."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,7 +85,7 @@ class _Chain:
 @dataclass(frozen=True, slots=True)
 class _Ramp:
     """One ramp from node `begin` (the last before it) to node `end` (the first after it), summed
-    over levels and sizes. Pairs: mean and mean square; `sizes` is the range of likely ones."""
+    over levels and sizes. Pairs: mean and mean square."""
 
     begin: int
     end: int
@@ -107,7 +93,6 @@ class _Ramp:
     size: tuple[float, float]
     before: tuple[float, float]
     after: tuple[float, float]
-    sizes: tuple[float, float]
 
 
 def _log(x: Floats) -> Floats:
@@ -227,9 +212,7 @@ def _log_likelihoods(chain: _Chain, begin: int, ends: Ints, levels: Ints, sizes:
     return of_cells
 
 
-def _ends(
-    chain: _Chain, begin: int, least: int, stop: int, growth: float
-) -> Iterator[tuple[int, float]]:
+def _ends(chain: _Chain, begin: int, least: int, stop: int) -> Iterator[tuple[int, float]]:
     """Yield the nodes at which a ramp from `begin` may end, with the log prior of each length."""
     done = skipped = 0
     last, first = int(chain.last[begin]), chain.first[begin + 2 : stop].tolist()
@@ -241,7 +224,7 @@ def _ends(
             return
         is_newest = end == stop - 1
         width = here - before
-        if done and length < growth * done and not is_newest:
+        if done and length < GROWTH * done and not is_newest:
             skipped += width
             continue
         share = (width + skipped) / length / _LOG_SPAN
@@ -266,8 +249,6 @@ def _summed(
     weight = np.exp(logs - largest)
     total = weight.sum((0, 1))
     weight /= total
-    likely = logs.max(0) > largest - _NEGLIGIBLE  # [sizes, ends]
-    low, high = sizes[likely.argmax(0)], sizes[::-1][likely[::-1].argmax(0)]
     points = chain.points[levels][:, None]
     moments = []
     for x in (sizes[None, :], points, points + sizes):
@@ -275,73 +256,34 @@ def _summed(
         flat = weight.reshape(-1, len(ends))
         moments.append(zip((every @ flat).tolist(), (every**2 @ flat).tolist(), strict=True))
     log_odds = largest + np.log(total * thinned) + log_prior
-    ranges = zip(low.tolist(), high.tolist(), strict=True)
-    columns = (ends.tolist(), log_odds.tolist(), *moments, ranges)
+    columns = (ends.tolist(), log_odds.tolist(), *moments)
     return [_Ramp(begin, *each) for each in zip(*columns, strict=True)]
 
 
-def _near(found: Sequence[_Ramp]) -> list[_Ramp]:
-    """Return the ramps of a coarse search near which a fine one may find what matters."""
-    least = math.log(KEPT) - _SCREEN - _NEGLIGIBLE
-    kept = [ramp for ramp in found if ramp.log_odds >= least]
-    begin = np.array([ramp.begin for ramp in kept])
-    end = np.array([ramp.end for ramp in kept])
-    logs = np.array([ramp.log_odds for ramp in kept])
-    overlaps = (begin < end[:, None]) & (end > begin[:, None])
-    best = np.where(overlaps, logs, -np.inf).max(1, initial=-np.inf)
-    return [ramp for ramp, one in zip(kept, best, strict=True) if ramp.log_odds > one - _NEGLIGIBLE]
-
-
-def _ramps(
-    chain: _Chain,
-    start: int,
-    stop: int,
-    rises: Sequence[int],
-    how: _RampGrid,
-    near: Sequence[_Ramp] | None = None,
-) -> list[_Ramp]:
-    """Return the ramps between nodes `start` and `stop` that hold a rise at one of some nodes.
-
-    Args:
-        near: Those of a coarse search near which these are [default: everywhere].
-    """
+def _ramps(chain: _Chain, start: int, stop: int, rises: Sequence[int]) -> list[_Ramp]:
+    """Return the ramps between nodes `start` and `stop` that hold a rise at one of some nodes."""
     places = np.sort(chain.first[list(rises)])
     reach = min(MOST_SIZE, float(chain.points[-1] - chain.points[0]))
-    sizes = np.arange(LEAST_SIZE, max(LEAST_REACH, reach), how.size_step)
-    width = math.log(how.size_step / PRIOR_WIDTH)
+    sizes = np.arange(LEAST_SIZE, max(LEAST_REACH, reach), SIZE_STEP)
+    width = math.log(SIZE_STEP / PRIOR_WIDTH)
     result = []
-    for begin in range(start, stop - 3, how.stride):
+    for begin in range(start, stop - 3, STRIDE):
         last = int(chain.last[begin])
         next_rise = int(np.searchsorted(places, last, side="right"))
         if next_rise == len(places) or places[next_rise] - last > REACH:
             continue
-        around = [ramp for ramp in near or () if abs(ramp.begin - begin) < _COARSE.stride]
-        if near is not None and not around:
-            continue
         forward = chain.forward[begin]
         levels = np.flatnonzero(forward > 5e-3 * forward.max())
-        levels = levels[:: math.ceil(len(levels) / how.levels)] if len(levels) else levels
+        levels = levels[:: math.ceil(len(levels) / LEVELS)] if len(levels) else levels
         if not len(levels) or forward.max() < 1e-9:
             continue
-        ends = dict(_ends(chain, begin, int(places[next_rise]), stop, how.growth))
-        own = sizes
-        if near is not None:
-            ends = {end: p for end, p in ends.items() if _is_near(chain, begin, end, around)}
-            low, high = min(r.sizes[0] for r in around), max(r.sizes[1] for r in around)
-            own = sizes[(sizes > low - _COARSE.size_step) & (sizes < high + _COARSE.size_step)]
+        ends = dict(_ends(chain, begin, int(places[next_rise]), stop))
         if not ends:
             continue
-        gap = math.log(int(chain.first[begin + 1] - last) * how.stride)
+        gap = math.log(int(chain.first[begin + 1] - last) * STRIDE)
         prior = np.array(list(ends.values())) + (chain.log_prior + gap + width)
-        result += _summed(chain, begin, np.array(list(ends)), levels, own, prior)
+        result += _summed(chain, begin, np.array(list(ends)), levels, sizes, prior)
     return result
-
-
-def _is_near(chain: _Chain, begin: int, end: int, around: Sequence[_Ramp]) -> bool:
-    """Return True if a coarse search tried about this length, and found it likely."""
-    length = chain.first[end] - chain.last[begin]
-    tried = (int(chain.first[r.end] - chain.last[r.begin]) for r in around)
-    return any(each / _COARSE.growth <= length <= each * _COARSE.growth for each in tried)
 
 
 def _quantile(nodes: Ints, weight: Floats, share: float) -> int:
@@ -449,19 +391,12 @@ def _drift(
     passed: Passed,
     between: tuple[int, int],
     log_prior: float,
-    least: float,
 ) -> tuple[Step, int, int] | None:
     """Return the likeliest drift that holds the rises, and the nodes at its ends, counted from the
-    pass's first one; None if there is none of probability `least`."""
+    pass's first one; None if there is none."""
     level = (min(rises, key=lambda s: s.node).before - metric.origin) / metric.unit
     chain = _chain(metric, passed, level, log_prior)
-    at = [step.node - passed.first for step in rises]
-    coarse = _ramps(chain, *between, at, _COARSE)
-    highest = _log_sum(np.array([ramp.log_odds for ramp in coarse])) + _SCREEN
-    odds = math.exp(min(highest, 300.0))
-    if odds / (1 + odds) < least:
-        return None
-    ramps = _ramps(chain, *between, at, _FINE, _near(coarse))
+    ramps = _ramps(chain, *between, [step.node - passed.first for step in rises])
     if not ramps:
         return None
     best = max(ramps, key=lambda ramp: ramp.log_odds)
@@ -495,10 +430,7 @@ def with_drifts(
                 continue
             if all(_is_sharp(rise, metric.nodes) for rise in near):
                 continue
-            drift = _drift(
-                near, metric, passed, (start, stop), math.log(DRIFT * budget),
-                KEPT if told else TOLD,
-            )  # fmt: skip
+            drift = _drift(near, metric, passed, (start, stop), math.log(DRIFT * budget))
             if drift is None:
                 continue
             step, begin, end = drift
