@@ -298,11 +298,6 @@ def _acts(
                 bisect.ended, good + 1, bad, [bisect.key], tasks
             ):  # fmt: skip
                 cleared.setdefault(bisect.key, []).append((good, bad))
-                by_id[BaselineAct.DISMISS].update(*(
-                    each.steps.names for each in told
-                    if bisect.key in each.steps.states
-                    and good < each.steps.first and each.steps.last <= bad
-                ))  # fmt: skip
         if bisect.status != "found":
             continue
         place = line.holding(bisect.culprits[0])
@@ -310,6 +305,10 @@ def _acts(
             named.setdefault(bisect.key, {})[place] = bisect.probability
             for task in bisect.disagreeing():
                 apart.setdefault((bisect.suite, task), set()).add(place)
+    for steps in (each.steps for each in told if each.steps.states):
+        ranges = (cleared.get(key, ()) for key in steps.states)
+        if all(any(good < steps.first and steps.last <= bad for good, bad in of) for of in ranges):
+            by_id[BaselineAct.DISMISS] |= steps.names
     return Acts(
         {key: frozenset(places) for key, places in accepted.items()},
         frozenset(by_id[BaselineAct.ACCEPT]), frozenset(by_id[BaselineAct.DISMISS]), named, apart,

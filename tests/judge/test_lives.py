@@ -524,6 +524,25 @@ def test_a_search_that_found_no_change_withdraws_what_lies_in_its_range(live: Li
 
 
 @pytest.mark.matrix
+def test_a_search_of_one_metric_withdraws_nothing_that_another_tells(live: Live) -> None:
+    life = live(suite=SUITE + OTHER)
+    for _ in range(2):
+        good = life.commit(1)
+        life.check()
+    bad = life.commit(1.5)
+    assert life.check() == 1
+    name = life.only("open")["id"]
+    assert {metric["task"] for metric in life.only()["metrics"]} == {"fit", "other"}
+    with Ledger.open(life.project.root / "ledger.db") as ledger:
+        ledger.record_bisect(BisectRecord(
+            "01HZZZZZZZZZZZZZZZZZZZZZZZ", "tiny", "fit", "val_loss", good, bad, (), 0.97,
+            "nothing-changed", time.time(), {},
+        ))  # fmt: skip
+    assert life.check() == 1
+    assert life.only("open")["id"] == name
+
+
+@pytest.mark.matrix
 def test_what_was_dismissed_opens_again_on_newer_trials_alone(live: Live) -> None:
     life = live()
     for level in (1, 1, 1.3):
