@@ -13,7 +13,7 @@ two levels (docs/statistics.md, "Bisects").
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -39,88 +39,24 @@ from celedger.stats.worlds import EXACT, FREE
 SAMPLES = 1024
 """On a history with merges at most so many candidates, spread evenly over the posterior, stand
 for all when positions are compared."""
-SPLIT_GROUPS = 12
-"""Groups, heaviest first, in which untested positions are considered."""
-_ROUNDING = 1e-9
+MARKS = 64
+"""Positions that divide the posterior most evenly are compared, so many; on a range of as many
+commits these are all."""
 
 
-def worth_comparing(
-    lineage: Lineage,
-    posterior: Posterior,
-    tested: set[int],
-    shut: frozenset[int],
-    built: Collection[int],
-) -> list[int]:
-    """Positions worth comparing: what is `tested` and may tell more, what is built, and in every
-    heavy group the commits (not `shut`) that split it most evenly."""
-    belief = posterior.belief
-    assert belief is not None
-    n = len(lineage)
-    wanted = set(tested) | {p for p in built if p < n and p not in shut}
-    heavy = np.argsort(-belief.group, kind="stable")[:SPLIT_GROUPS]
-    heavy = heavy[belief.group[heavy] > 1e-4]
-    closed = np.zeros(n, dtype=bool)
-    closed[[p for p in shut if p != GOOD]] = True
-    if lineage.linear:
-        for group in heavy:
-            members = np.flatnonzero(belief.split.group == group)
-            wanted.update(_evenest(members, np.cumsum(posterior.probability[members]), closed))
-        return sorted(wanted)
-    members, masks = _sampled(lineage, posterior)
-    group_of = belief.split.group[members]
-    for group in heavy:
-        inside = np.flatnonzero(group_of == group)
-        if len(set(members[inside].tolist())) < 2:
-            wanted.update(int(m) for m in members[inside] if not closed[m])
-            continue
-        below, total = _reached(posterior, members, masks, inside)
-        useful = np.flatnonzero(~closed & (below > 0) & (below < total * (1 - _ROUNDING)))
-        order = np.argsort(np.abs(below[useful] - total / 2), kind="stable")
-        wanted.update(int(p) for p in useful[order[:8]])
-    return sorted(wanted)
-
-
-def _reached(
-    posterior: Posterior, members: Ints, masks: Sequence[int], inside: Ints
-) -> tuple[Floats, float]:
-    """Return (n,) how much of the members at the places `inside` makes each position bad, and how
-    much they are together: probability, or the number of samples where there are samples."""
-    if len(masks) <= SAMPLES:
-        weight = posterior.probability[members[inside]]
-        return unpack(masks, len(members))[:, inside] @ weight, float(weight.sum())
-    bits = sum(1 << int(place) for place in inside)
-    return np.array([(mask & bits).bit_count() for mask in masks], dtype=float), float(len(inside))
-
-
-def _evenest(members: Ints, cumulated: Floats, closed: Bools) -> list[int]:
-    """Of one stretch of a line: the open commits nearest its middle, ever further apart."""
-    total = cumulated[-1]
-    middle = int(np.searchsorted(cumulated, total / 2))
-    nearest = []
-    for start, step in ((middle, 1), (middle - 1, -1)):
-        at, jump = start, 1
-        while 0 <= at < len(members):
-            if not closed[members[at]]:
-                nearest.append(int(members[at]))
-                jump *= 2
-                at += step * jump
-            else:
-                at += step
-            if len(nearest) > 40:
-                break
-    return nearest
-
-
-def _sampled(lineage: Lineage, posterior: Posterior) -> tuple[Ints, list[int]]:
-    """Return candidates standing for all, and for every position which of them make it bad."""
+def _sampled(lineage: Lineage, posterior: Posterior) -> tuple[Ints, Floats, list[int]]:
+    """Return candidates standing for all, their weights, and for every position which of them make
+    it bad."""
     n = len(lineage)
     if n <= SAMPLES:
         members = np.flatnonzero(posterior.probability > 0)
+        weight = posterior.probability[members]
     else:
         cumulated = np.cumsum(posterior.probability)
         marks = (np.arange(SAMPLES) + 0.5) / SAMPLES * cumulated[-1]
         members = np.searchsorted(cumulated, marks)  # a likely candidate has many samples
-    return members, lineage.reach([int(m) for m in members])
+        weight = np.ones(SAMPLES)
+    return members, weight, lineage.reach([int(m) for m in members])
 
 
 def shares(
@@ -145,10 +81,7 @@ def shares(
         part = cumulated[np.clip(upto, first, last)] - cumulated[first]
         whole = cumulated[last] - cumulated[first]
     else:
-        members, masks = _sampled(lineage, posterior)
-        weight = posterior.probability[members]
-        if len(lineage) > SAMPLES:
-            weight = np.ones(len(members))
+        members, weight, masks = _sampled(lineage, posterior)
         bits = unpack([0 if p == GOOD else masks[p] for p in positions], len(members))
         part = np.zeros((len(positions), groups))
         for row, reached in enumerate(bits):
@@ -164,9 +97,10 @@ def quantiles(
     if lineage.linear:
         chance = np.cumsum(posterior.probability)
     else:
-        members, masks = _sampled(lineage, posterior)
-        reached, total = _reached(posterior, members, masks, np.arange(len(members)))
-        chance = reached / total
+        _, weight, masks = _sampled(lineage, posterior)
+        parts = (masks[at : at + SAMPLES] for at in range(0, len(masks), SAMPLES))
+        reached = [unpack(part, len(weight)) @ weight for part in parts]
+        chance = np.concatenate(reached) / weight.sum()
     shut = shut | {lineage.bad}
     chance[[p for p in shut if p != GOOD]] = np.inf
     if not np.isfinite(chance).any():
@@ -334,11 +268,10 @@ def _alone(
     spares = belief.world[EXACT] > UNSETTLED and exact is not None and exact.steps is None
     stands = belief.table.alone or not spares
     useful = tested - {p for p, n in belief.table.readings.items() if not n and stands}
-    positions = worth_comparing(lineage, posterior, useful, frozenset(tested | hidden), cost.built)
-    if beside.positions and beside.workers > 1:
-        marks = np.arange(1, 2 * beside.workers) / (2 * beside.workers)
-        between = quantiles(lineage, posterior, marks, tested | hidden)
-        positions = sorted({*positions, *between})
+    built = {p for p in cost.built if p <= bad and p not in tested | hidden}
+    marks = (np.arange(MARKS) + 0.5) / MARKS
+    between = quantiles(lineage, posterior, marks, tested | hidden)
+    positions = sorted({*useful, *built, *between})
     share = shares(lineage, posterior, positions)
     predictions = belief.fit.predictions(belief.group)
     gain = _gains(posterior, positions, share, predictions)
