@@ -4,11 +4,6 @@ second of cost. Pure: reads a question, its evidence and their posterior; measur
 The gain of a trial is the mutual information, in bits, between its value and the answer (which
 group of commits, or that nothing changed), with levels and noise integrated out. Only positions
 that divide the posterior differently are compared.
-
-Trials under way, whose values nobody knows yet, cut the candidates into cells. What they will tell
-together is estimated by how far each pair of cells is apart: - sum_i w_i ln sum_j w_j r^d(i, j),
-where d counts the trials on which two cells differ and r is what a trial leaves of the likeness of
-two levels (docs/statistics.md, "Bisects").
 """
 
 from __future__ import annotations
@@ -19,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from celedger.stats import seed_choice
-from celedger.stats.arrays import Bools, Floats, Ints
+from celedger.stats.arrays import Floats, Ints
 from celedger.stats.firstbad import (
     FEWEST_BAD,
     FEWEST_GOOD,
@@ -33,7 +28,7 @@ from celedger.stats.firstbad import (
     unconfirmed,
 )
 from celedger.stats.lineage import GOOD, Lineage, unpack
-from celedger.stats.seed_choice import entropy
+from celedger.stats.seed_choice import binary, entropy
 from celedger.stats.worlds import EXACT, FREE
 
 SAMPLES = 1024
@@ -108,23 +103,10 @@ def quantiles(
     return sorted({int(np.argmin(np.abs(chance - mark))) for mark in marks})
 
 
-def cells(
-    lineage: Lineage, posterior: Posterior, positions: Sequence[int]
-) -> tuple[Ints, Floats, Bools]:
-    """Return the cell of each candidate, the cells' weights, and which of the trials at these
-    positions, repeats among them, each makes bad: as `beyond` wants it."""
-    distinct = sorted(set(positions))
-    split = lineage.split(distinct)
-    weight: Floats = np.bincount(
-        split.group, weights=posterior.probability, minlength=len(split.bad)
-    ).astype(float)
-    return split.group, weight, split.bad[:, [distinct.index(p) for p in positions]]
-
-
 # --- trials under way
 
 NOTHING = 1e-9
-"""Nats of the estimate that are rounding."""
+"""Bits that are rounding."""
 
 
 @dataclass(frozen=True)
@@ -135,38 +117,6 @@ class UnderWay:
     """One for each trial."""
     workers: int = 1
     """So many run at once."""
-
-
-def likeness(bits: float) -> float:
-    """Return r where one trial between equal halves of the candidates tells so many bits."""
-    return float(2 ** (1 - np.clip(bits, 0.0, 1.0)) - 1)
-
-
-def told(weight: Floats, bad: Bools, r: float) -> float:
-    """Return what trials tell together, in nats: `weight` (C,) of the cells, `bad` (C, trials)
-    whether the first bad commit in a cell makes a trial's commit bad."""
-    return float(-weight @ _log(_kernel(bad, r) @ weight))
-
-
-def beyond(weight: Floats, bad: Bools, share: Floats, r: float) -> tuple[Floats, Floats]:
-    """(P,) what one more trial tells beyond those, and what it tells alone. `share` (P, C) is how
-    much of each cell makes the position bad."""
-    kernel, on_bad = _kernel(bad, r), share * weight
-    on_good = weight - on_bad
-    near_bad, near_good = on_bad @ kernel, on_good @ kernel
-    all_bad, all_good = on_bad.sum(axis=1), on_good.sum(axis=1)
-    together = on_bad * _log(near_bad + r * near_good) + on_good * _log(near_good + r * near_bad)
-    alone = all_bad * _log(all_bad + r * all_good) + all_good * _log(all_good + r * all_bad)
-    return np.maximum(-together.sum(axis=1) - told(weight, bad, r), 0.0), np.maximum(-alone, 0.0)
-
-
-def _kernel(bad: Bools, r: float) -> Floats:
-    differ: Ints = (bad[:, None, :] != bad[None, :, :]).sum(axis=-1)
-    return np.asarray(np.float64(r) ** differ)
-
-
-def _log(x: Floats) -> Floats:
-    return np.asarray(np.log(np.maximum(x, 1e-300)))
 
 
 # --- the choice
@@ -420,8 +370,9 @@ def _left(
     question: Question, posterior: Posterior, positions: list[int], running: Sequence[int]
 ) -> Floats:
     """(P,) the part of a trial's gain that those under way leave. They cut the candidates into
-    cells; at an end, and where only a level is to be learned, they count as so many readings more:
-    of n readings the next one takes about 1/n² of the mean's variance."""
+    cells; as far as they tell the cell, only what parts that cell is left to tell. At an end, and
+    where only a level is to be learned, they count as so many readings more: of n readings the next
+    one takes about 1/n² of the mean's variance."""
     lineage, belief = question.lineage, posterior.belief
     assert belief is not None
     read = np.array([max(belief.table.readings.get(p, 0), 1) for p in positions], dtype=float)
@@ -430,11 +381,15 @@ def _left(
     inner = [p for p in running if p not in (GOOD, lineage.bad)]
     if not inner:
         return again
-    group, weight, bad = cells(lineage, posterior, inner)
-    share = shares(lineage, posterior, positions, group, len(weight))
-    r = likeness(_bits(posterior, float(belief.world[EXACT])))
-    more, alone = beyond(weight, bad, share, r)
-    return np.where(alone > NOTHING, more / np.maximum(alone, NOTHING), again)
+    cuts = sorted(set(inner))
+    split = lineage.split(cuts)
+    weight = np.bincount(split.group, posterior.probability, len(split.bad)).astype(float)
+    share = shares(lineage, posterior, positions, split.group, len(weight))
+    alone, within = binary(share @ weight), binary(share) @ weight
+    each = min(_bits(posterior, float(belief.world[EXACT])), 1.0)
+    told = 1 - (1 - each) ** (len(inner) / len(cuts))
+    left = 1 - told + told * within / np.maximum(alone, NOTHING)
+    return np.where(alone > NOTHING, left, again)
 
 
 def _bits(posterior: Posterior, repeats: float) -> float:

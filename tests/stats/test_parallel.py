@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from celedger.stats.choice import UnderWay, beyond, choose, likeness, told
+from celedger.stats.choice import UnderWay, choose
 from celedger.stats.firstbad import Evidence, Question, Reading, posterior
 from celedger.stats.lineage import GOOD, Lineage
 
@@ -39,41 +39,6 @@ def next_ones(
             break
         running.append(choice.position)
     return running
-
-
-# --- what trials tell together
-
-
-def test_a_sure_trial_tells_the_entropy_of_its_cells_and_a_repeat_nothing() -> None:
-    weight = np.array([0.25, 0.75])
-    bad = np.array([[True], [False]])
-    entropy = -(weight * np.log(weight)).sum()
-    assert told(weight, bad, 0.0) == pytest.approx(entropy)
-    more, alone = beyond(weight, bad, np.array([[1.0, 0.0], [1.0, 1 / 3]]), likeness(1.0))
-    assert more[0] == pytest.approx(0.0, abs=1e-12)
-    assert alone[0] == pytest.approx(entropy)
-    assert more[1] == pytest.approx(0.75 * -(np.log(1 / 3) / 3 + np.log(2 / 3) * 2 / 3))
-
-
-def test_one_trial_at_the_median_tells_the_bits_that_it_is_said_to_tell() -> None:
-    for bits in (0.05, 0.5, 0.9):
-        halves = np.array([0.5, 0.5]), np.array([[True], [False]])
-        assert told(*halves, likeness(bits)) / np.log(2) == pytest.approx(bits)
-
-
-def test_what_a_trial_adds_is_what_all_tell_less_what_the_others_tell() -> None:
-    random, r = np.random.default_rng(3), 0.3
-    weight = random.dirichlet(np.ones(6))
-    bad = random.random((6, 3)) < 0.5
-    share = random.random((4, 6))
-    more, alone = beyond(weight, bad, share, r)
-    for row in range(4):
-        halves = np.concatenate([weight * share[row], weight * (1 - share[row])])
-        own = np.repeat([[True], [False]], 6, axis=0)
-        both = np.hstack([np.tile(bad, (2, 1)), own])
-        assert more[row] == pytest.approx(told(halves, both, r) - told(weight, bad, r))
-        assert alone[row] == pytest.approx(told(halves, own, r))
-        assert more[row] < alone[row]
 
 
 # --- the choice
