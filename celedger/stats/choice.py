@@ -34,9 +34,8 @@ from celedger.stats.worlds import EXACT, FREE
 SAMPLES = 1024
 """On a history with merges at most so many candidates, spread evenly over the posterior, stand
 for all when positions are compared."""
-MARKS = 64
-"""Positions that divide the posterior most evenly are compared, so many; on a range of as many
-commits these are all."""
+MARKS = 32
+"""Positions that divide the posterior most evenly are compared, so many."""
 
 
 def _sampled(lineage: Lineage, posterior: Posterior) -> tuple[Ints, Floats, list[int]]:
