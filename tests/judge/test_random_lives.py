@@ -1,8 +1,10 @@
 """Random lives through the program, beside their truth: nothing is worse that did not rise, nothing
-is good again that did not fall, and no view or alert contradicts another."""
+is good again that did not fall, and no view or alert contradicts another. CELEDGER_LIVES=30:40 runs
+the lives of these numbers, of each kind."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
@@ -28,14 +30,15 @@ TASKS = SUITE.replace("[[task]]", METRICS + "[[task]]") + SUITE[SUITE.index("[[t
     '"fit"', '"wide"'
 ).replace("seeds = [0, 1]", "seeds = [10, 11]")
 BETWEEN = "\n" + "# lines that keep two changes apart, for git\n" * 4
-START = {"LOSS": 1.0, "MISSES": 1.0, "MS": 10.0, "CRASHES": 0.0}
+START = {"LOSS": 1.0, "MISSES": 1.0, "MS": 10.0, "CRASHES": 0.0, "NANS": 0.0}
 Levels = dict[str, float]
 TRUTH: dict[str, Callable[[Mapping[str, float]], float]] = {  # higher is worse
-    "val_loss": lambda levels: levels["LOSS"],
-    "accuracy": lambda levels: levels["LOSS"] * levels["MISSES"],
-    "step_ms": lambda levels: levels["MS"],
-    "": lambda levels: levels["CRASHES"],
+    "val_loss": lambda levels: levels["LOSS"] + 1e9 * (levels["CRASHES"] + levels["NANS"]),
+    "accuracy": lambda levels: levels["LOSS"] * levels["MISSES"] + 1e9 * levels["CRASHES"],
+    "step_ms": lambda levels: levels["MS"] + 1e9 * levels["CRASHES"],
+    "": lambda levels: levels["CRASHES"] + levels["NANS"],
 }
+LIVES = range(*map(int, os.environ.get("CELEDGER_LIVES", "0:1").split(":")))
 
 
 def training(kind: str, sd: float, seed: int) -> Callable[..., Iterator[Report]]:
@@ -50,7 +53,8 @@ def training(kind: str, sd: float, seed: int) -> Callable[..., Iterator[Report]]
         for epoch in range(2):
             step = levels["MS"] * (1 + fresh.gauss(0, sd))
             misses = loss * levels["MISSES"] / 4
-            yield {"epoch": epoch, "val_loss": loss, "accuracy": 1 - misses, "step_ms": step}
+            shown = float("nan") if levels["NANS"] else loss
+            yield {"epoch": epoch, "val_loss": shown, "accuracy": 1 - misses, "step_ms": step}
 
     return train
 
@@ -58,15 +62,18 @@ def training(kind: str, sd: float, seed: int) -> Callable[..., Iterator[Report]]
 class RandomLife:
     """A repository in which things happen, with the true levels of each commit."""
 
-    def __init__(self, life: Life, random: Random, sd: float) -> None:
-        self.life, self.random, self.sd = life, random, sd
+    def __init__(
+        self, life: Life, random: Random, sd: float, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.life, self.random, self.sd, self.monkeypatch = life, random, sd, monkeypatch
+        self.environment = "e"
         self.levels, self.truth = dict(START), dict[str, Levels]()
 
     def happens(self) -> None:
         """Let one thing happen to the main line."""
         events = {
             self.nothing: 4, self.rises: 5, self.falls: 1, self.mends: 4, self.reverts: 3,
-            self.merges: 3,
+            self.merges: 3, self.upgrades: 1, self.accepts: 1, self.dismisses: 1,
         }  # fmt: skip
         self.random.choices([*events], [*events.values()])[0]()
 
@@ -86,7 +93,7 @@ class RandomLife:
     def rises(self) -> None:
         names = self.random.choice((["LOSS"], ["LOSS"], ["MISSES"], ["MS"], ["LOSS", "MS"], []))
         changes = {name: self.levels[name] * self._size() for name in names}
-        self.commit(**(changes or {"CRASHES": 1.0}))
+        self.commit(**(changes or {self.random.choice(("CRASHES", "NANS")): 1.0}))
 
     def falls(self) -> None:
         name = self.random.choice(("LOSS", "MS"))
@@ -115,6 +122,23 @@ class RandomLife:
         if subprocess.run(words, capture_output=True).returncode:
             subprocess.run([*words[:4], "--abort"], capture_output=True)
         self.levels = dict(self.at(self.life.head()))
+
+    def upgrades(self) -> None:
+        """Change the environment, or go back to the one before."""
+        self.environment = "f" if self.environment == "e" else "e"
+        self.life.upgrade(self.monkeypatch, self.environment)
+        self.commit()
+
+    def accepts(self) -> None:
+        self._say("accept")
+
+    def dismisses(self) -> None:
+        self._say("dismiss")
+
+    def _say(self, verb: str) -> None:
+        if rows := self.life.listed():
+            self.life.say("baseline", verb, self.random.choice(rows)["id"], "--why", "meant")
+        self.commit()
 
     def merges(self) -> None:
         root, branch = self.life.project.root, f"branch-{self.life.number}"
@@ -152,17 +176,20 @@ class RandomLife:
 
 
 @pytest.mark.matrix
+@pytest.mark.parametrize("number", LIVES)
 @pytest.mark.parametrize("kind", ["exact", "paired", "fresh"])
-def test_a_random_life(live: Callable[..., Life], kind: str) -> None:
-    random = Random(f"a life of {kind} values")
-    sd = random.choice((0.003, 0.01))
+def test_a_random_life(
+    live: Callable[..., Life], kind: str, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = Random(f"life {number} of {kind} values")
+    sd = random.choice((0.003, 0.01, 0.02))
     life = live(suite=TASKS)
-    life.project.executor.training = training(kind, sd, 7)
-    world = RandomLife(life, random, sd)
+    life.project.executor.training = training(kind, sd, number)
+    world = RandomLife(life, random, sd, monkeypatch)
     for _ in range(3):
-        world.nothing()
+        world.commit()
         life.check()
-    for _ in range(20):
+    for _ in range(24):
         world.happens()
         if random.random() < 0.85:  # not every commit is measured
             life.check()
