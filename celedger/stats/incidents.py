@@ -126,6 +126,8 @@ def derive(
 def _left(key: MetricKey, step: Step, mend: Mend | None) -> float | None:
     if mend is None or mend.state is not IncidentState.PARTLY or key not in mend.falls:
         return None
+    if mend.over:  # of the others it is not known what each fall took
+        return None
     return step.size + sum(fall.size for fall in mend.falls[key])
 
 
@@ -259,6 +261,9 @@ class _Assembly:
             state, closed, gone = mend.state, mend.closed, mend.gone
         else:  # a short rise, of which the history has no step
             state, closed = self._controlled(cause.members) or (state, closed)
+        alone = dict.fromkeys(accepted, IncidentState.ACCEPTED)
+        if mend is not None and state is IncidentState.PARTLY:
+            alone = dict.fromkeys(mend.over, IncidentState.RECOVERED) | alone
         sure = any(self.line.probability(k, s) >= CLOSED for k, s in cause.members.items())
         told = cause.told
         return StepIncident(
@@ -270,7 +275,7 @@ class _Assembly:
             likeliest,
             probability,
             {
-                k: Share(s, IncidentState.ACCEPTED if k in accepted else state, _left(k, s, mend))
+                k: Share(s, alone.get(k, state), _left(k, s, mend))
                 for k, s in sorted(cause.members.items())
             },
             closed=closed,

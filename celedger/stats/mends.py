@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -215,12 +215,13 @@ class Fall:
 @dataclass(slots=True)
 class Mend:
     """What became of a rise: `gone` is the probability that nothing is left of it; `falls` are the
-    steps that may have mended it."""
+    steps that may have mended it; `over` are the metrics that were mended by themselves."""
 
     state: IncidentState = IncidentState.OPEN
     gone: float = 0.0
     closed: int | None = None
     falls: dict[MetricKey, list[Step]] = field(default_factory=dict)
+    over: Collection[MetricKey] = ()
 
 
 def follow(
@@ -240,7 +241,7 @@ def follow(
     mends, falls = _together(rises, steps, ratios, contrasts)
     waiting = [i for i, m in enumerate(mends) if m.state is not IncidentState.RECOVERED]
     several = [i for i in waiting if len(rises[i].steps) > 1]
-    alone: dict[int, list[Mend]] = {i: [] for i in several}
+    alone: dict[int, dict[MetricKey, Mend]] = {i: {} for i in several}
     for key in sorted({k for i in several for k in rises[i].steps}):
         free = [f for f in falls if key in f.steps.keys() - f.taken and f.is_free]
         own = [s for s in steps[key] if s.size > 0 or any(s == f.steps[key] for f in free)]
@@ -248,16 +249,17 @@ def follow(
         one = [replace(rises[i], steps={key: rises[i].steps[key]}) for i in with_key]
         for i, mend in zip(with_key, _together(one, {key: own}, ratios, contrasts)[0], strict=True):
             if i in alone and mend.state is IncidentState.RECOVERED and mend.closed is not None:
-                alone[i].append(mend)
+                alone[i][key] = mend
                 for fall in free:
                     if fall.first <= mend.closed <= fall.last:
                         fall.taken.add(key)
     for i, parts in alone.items():
         if len(parts) == len(rises[i].steps):
-            closed = max(m.closed for m in parts if m.closed is not None)
-            mends[i] = Mend(IncidentState.RECOVERED, min(m.gone for m in parts), closed)
+            closed = max(m.closed for m in parts.values() if m.closed is not None)
+            gone = min(m.gone for m in parts.values())
+            mends[i] = Mend(IncidentState.RECOVERED, gone, closed)
         elif parts:
-            mends[i].state = IncidentState.PARTLY
+            mends[i].state, mends[i].over = IncidentState.PARTLY, parts.keys()
     return mends, falls
 
 

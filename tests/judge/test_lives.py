@@ -24,6 +24,12 @@ from celedger.repo import Repository
 from .conftest import SUITE, Life, training
 
 Live = Callable[..., Life]
+STEP_MS = """
+[metrics.step_ms]
+direction = "lower"
+kind = "speed"
+floor = "3%"
+"""
 OTHER = """
 [[task]]
 name = "other"
@@ -351,6 +357,22 @@ def test_of_a_cause_that_is_mended_in_part_the_rest_is_told(live: Live) -> None:
     assert life.only("partly")["id"] == row["id"]
     assert "fit val_loss is worse: +4" in life.say("status", row["id"]).out
     assert "not finite" not in life.say("status").out
+
+
+def test_of_a_cause_of_two_metrics_the_one_that_is_mended_is_no_longer_worse(live: Live) -> None:
+    life = live(suite=SUITE.replace("[[task]]", STEP_MS + "[[task]]"))
+    for level, ms in ((1, 10), (1, 10), (1, 10), (1.3, 13), (1, 13)):
+        life.commit(level, text=f"OTHERS = {{'step_ms': {ms}}}\n")
+        life.check()
+    row = life.only("partly")
+    assert row["metrics"][0]["name"] == "step_ms"
+    done = life.json("check", "--budget", "0")
+    stands = {s["metric"]: s["standing"] for s in done["standings"] if s["declared"]}
+    assert stands["step_ms"] == "worse"
+    assert stands["val_loss"] != "worse"
+    status = life.say("status").out
+    assert "fit step_ms; also val_loss" in status
+    assert "left)" not in status
 
 
 def test_an_incident_is_accepted_by_its_id(live: Live) -> None:
