@@ -25,7 +25,6 @@ import celedger.page
 from celedger.base.model import BaselineAct, BaselineRecord
 from celedger.page import payload
 from celedger.page.cards import Host
-from celedger.page.page import sparkline
 from celedger.page.payload import in_script
 
 
@@ -378,4 +377,3 @@ def test_web_hosts_are_known_by_their_names(remote: str, address: str) -> None:
 def test_a_sparkline_breaks_where_nobody_measured(page: Page) -> None:
     drawn = [own["d"] for tag, own in page.elements if tag == "path"]
     assert drawn[0].count("M") == 5  # a change of environment, and three gaps
-    assert sparkline.__module__
