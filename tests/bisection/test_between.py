@@ -33,6 +33,7 @@ def ask(history: History, levels: dict[int, float], rng: np.random.Generator) ->
     return worse_between(history, question, evidence, 1)
 
 
+@pytest.mark.matrix
 def test_a_stretch_that_is_worse_than_both_ends_is_found() -> None:
     history, rng = line(10), np.random.default_rng(4)
     found = [

@@ -8,7 +8,6 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from conftest import matrix_after
 
 from celedger.base.model import Metric
 from celedger.judge.bisection import Answer, Limits
@@ -41,10 +40,9 @@ def text(report: Report) -> str:
     return BisectAnswer(Answer((report,)), metrics, Typed("celedger", "git", ()), {}).text()
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("number", [13, 12, 14])
-@pytest.mark.parametrize(
-    "world", matrix_after(2, ["floor-same", "floor-same-bits", "floor-same-pairs"])
-)
+@pytest.mark.parametrize("world", ["floor-same", "floor-same-bits", "floor-same-pairs"])
 def test_a_change_as_large_as_the_floor_ends_the_search(
     battery: ModuleType, monkeypatch: pytest.MonkeyPatch, folder: Path, world: str, number: int
 ) -> None:

@@ -179,6 +179,7 @@ def test_epochs_are_in_the_ledger_while_the_trial_runs_and_stay_when_its_node_di
     assert notes(project) == []
 
 
+@pytest.mark.matrix
 def test_a_killed_head_loses_nothing_and_the_next_one_takes_over(
     project: Project, cluster: Loopback, tmp_path: Path
 ) -> None:

@@ -251,6 +251,7 @@ def test_a_failure_and_its_end(live: Live, kind: str) -> None:
     assert sorted(life.alerts[row["id"]]) == ["opened", "recovered"]
 
 
+@pytest.mark.matrix
 def test_what_is_not_finite_once_a_crash_ends_is_another_cause(live: Live) -> None:
     """It was said to be since the commit that crashed, whose values nobody saw."""
     life = live()
@@ -359,6 +360,7 @@ def test_of_a_cause_that_is_mended_in_part_the_rest_is_told(live: Live) -> None:
     assert "not finite" not in life.say("status").out
 
 
+@pytest.mark.matrix
 def test_of_a_cause_of_two_metrics_the_one_that_is_mended_is_no_longer_worse(live: Live) -> None:
     life = live(suite=SUITE.replace("[[task]]", STEP_MS + "[[task]]"))
     for level, ms in ((1, 10), (1, 10), (1, 10), (1.3, 13), (1, 13)):
@@ -407,7 +409,8 @@ def test_a_failure_of_two_tasks_is_accepted_as_one(live: Live, bad: str) -> None
     assert life.only("accepted")["id"] == name
 
 
-@pytest.mark.parametrize("bad", matrix_after(1, [1.3, "1 / 0"]))
+@pytest.mark.matrix
+@pytest.mark.parametrize("bad", [1.3, "1 / 0"])
 def test_of_commits_that_came_together_none_is_said_to_mend(live: Live, bad: float | str) -> None:
     life = live(exact=True)
     life.begin()
@@ -425,6 +428,7 @@ def test_of_commits_that_came_together_none_is_said_to_mend(live: Live, bad: flo
             assert row["closed_at"] == first
 
 
+@pytest.mark.matrix
 def test_who_goes_back_to_an_older_environment_finds_the_same_incidents(
     live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -470,9 +474,10 @@ def test_of_two_factors_none_is_left_where_the_level_is_that_of_before(live: Liv
     assert [row["state"] for row in life.rows()] == ["recovered"] * 2
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("one", "other", "is_named"),
-    matrix_after(1, [(1.26, 1.35, True), (1.3, 1.15, False), (1.4, 1.1, True)]),
+    [(1.26, 1.35, True), (1.3, 1.15, False), (1.4, 1.1, True)],
 )
 def test_of_two_factors_the_one_that_is_taken_back_recovers(
     live: Live, one: float, other: float, is_named: bool
@@ -650,7 +655,8 @@ def test_a_shallow_clone_knows_what_it_has(live: Live) -> None:
 ORDERS = [(order,) for order in itertools.permutations(range(4))]
 
 
-@pytest.mark.parametrize(("order",), matrix_after(1, ORDERS[::-4]))
+@pytest.mark.matrix
+@pytest.mark.parametrize(("order",), ORDERS[::-4])
 def test_the_order_of_measuring_decides_nothing(live: Live, order: tuple[int, ...]) -> None:
     life = live(0.01, exact=True)
     shas = life.project.history([1, 1, 1.4, 1.4])

@@ -47,6 +47,7 @@ def merge(into: Life, source: Life) -> None:
     assert into.say("merge", str(source.project.root / "ledger.db")).status == 0
 
 
+@pytest.mark.matrix
 def test_the_older_name_stays_and_both_answer(clones: tuple[Life, Life]) -> None:
     first, second = clones
     old, new = first.only(), second.only()

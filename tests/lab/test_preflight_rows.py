@@ -89,6 +89,7 @@ def test_healthy_rows_pass(text: str, statuses: str, server: TrainingServer) -> 
     assert [one["status"] for one in found] == statuses.split(), found
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     "text", matrix_after(1, [CLASSES, NUMBERS, WORDS]), ids=["classes", "numbers", "words"]
 )
@@ -100,6 +101,7 @@ def test_labels_of_other_rows_tell_nothing(text: str, server: TrainingServer) ->
     assert agree["status"] == "n/a"
 
 
+@pytest.mark.matrix
 def test_a_column_that_is_the_target_and_a_class_that_never_comes_are_told(
     server: TrainingServer,
 ) -> None:
@@ -129,6 +131,7 @@ def test_wrong_labels_and_broken_rows_are_named_by_step_and_row(server: Training
     assert outlying["said"].endswith("900 of row 13 in step 4")
 
 
+@pytest.mark.matrix
 def test_a_second_pass_over_the_rows_counts_none_twice(server: TrainingServer) -> None:
     (_, agree, _) = checks(server, edited(CLASSES, ("range(26)", "range(60)")))
     assert "of 400 labels" in agree["said"]

@@ -107,6 +107,7 @@ def project(tmp_path: Path) -> Project:
     return project
 
 
+@pytest.mark.matrix
 def test_a_log_loss_that_underflows_is_named(project: Project, answered: Answered) -> None:
     wrong = project.run("watch", "half", "--set", "nothing=1")
     assert (wrong.status, wrong.out) == (129, "")

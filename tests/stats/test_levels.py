@@ -80,6 +80,7 @@ def plainly(
     return evidence / evidence.sum(), none * NONE_PRIOR / total
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     "values",
     matrix_after(
