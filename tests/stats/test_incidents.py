@@ -423,6 +423,16 @@ def test_a_mend_is_taken_back_only_below_one_half() -> None:
     assert states(of((LOSS, lives), said=said)) == [(10, 10, RECOVERED)]
 
 
+def test_what_is_recovered_takes_no_metric_that_is_seen_to_rise_later() -> None:
+    mended = history(step(10, size=8), step(30, size=-8, before=108))
+    said = [open_at("aaaaaaaa", 10, state=RECOVERED)]
+    derived = of((LOSS, mended), (OTHER, history(step(10, size=8))), said=said)
+    assert sorted((i.id, i.state, [*i.shares]) for i in derived.incidents) == [
+        ("", OPEN, [OTHER]),
+        ("aaaaaaaa", RECOVERED, [LOSS]),
+    ]
+
+
 def test_two_halves_mend_the_whole() -> None:
     lives = history(step(10, size=16), step(30, size=-8, before=116), step(40, size=-8, before=108))
     derived = of((LOSS, lives))
