@@ -305,15 +305,18 @@ def _acts(
             named.setdefault(bisect.key, {})[place] = bisect.probability
             for task in bisect.disagreeing():
                 apart.setdefault((bisect.suite, task), set()).add(place)
-    for steps in (each.steps for each in told if each.steps.states):
-        ranges = (cleared.get(key, ()) for key in steps.states)
-        if all(any(good < steps.first and steps.last <= bad for good, bad in of) for of in ranges):
-            by_id[BaselineAct.DISMISS] |= steps.names
-    return Acts(
+    by_place = Acts(
         {key: frozenset(places) for key, places in accepted.items()},
         frozenset(by_id[BaselineAct.ACCEPT]), frozenset(by_id[BaselineAct.DISMISS]), named, apart,
         cleared,
     )  # fmt: skip
+    in_vain = [
+        each.steps.names for each in told
+        if each.steps.states and all(
+            by_place.is_cleared(key, each.steps.first, each.steps.last) for key in each.steps.states
+        )
+    ]  # fmt: skip
+    return replace(by_place, dismissed_ids=by_place.dismissed_ids.union(*in_vain))
 
 
 def _is_trained_since(

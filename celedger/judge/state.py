@@ -96,9 +96,9 @@ def _incidents(
     rises = derivation.signed.rises(derivation.ledger.metrics)
     taken: set[str] = set()
     for failure in derivation.failures:
-        said = matching(derivation.told, failure)
-        new = _of_failure(derivation, failure, said, taken)
-        taken |= {each.id for each in said}
+        matches = matching(derivation.told, failure)
+        new = _of_failure(derivation, failure, matches, taken)
+        taken |= {each.id for each in matches}
         parts = _joined(parts, new, age, rises, derivation.acts_by_place)
     parts += [_as_recorded(derivation, each) for each in derivation.rebased()]
     parts += [_of_rises(derivation, each) for each in _by_cause(rises)]
@@ -293,10 +293,10 @@ def _of_failure(
     if at:
         first = last = likeliest = at[-1]
         probability = named[likeliest]
-    said = dict.fromkeys(name for t in told for name in (t.id, *t.steps.also))
-    state = derivation.acts_by_place.state_of(tuple(said), failure.key, first, last)
-    own = [t for t in told if t.id not in taken]
-    names = tuple(dict.fromkeys(name for t in own for name in (t.id, *t.steps.also)))
+    every_name = {name for each in told for name in each.steps.names}
+    state = derivation.acts_by_place.state_of(every_name, failure.key, first, last)
+    own = [each for each in told if each.id not in taken]
+    names = tuple(dict.fromkeys(name for each in own for name in (each.id, *each.steps.also)))
     state = state or (IncidentState.OPEN if failure.closed is None else IncidentState.RECOVERED)
     row = IncidentMetric(*failure.key, *(math.nan,) * 5, state=state.value)
     return _Part(

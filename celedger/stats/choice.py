@@ -386,8 +386,8 @@ def _left(
     share = shares(lineage, posterior, positions, split.group, len(weight))
     alone, within = binary(share @ weight), binary(share) @ weight
     each = min(_bits(posterior, float(belief.world[EXACT])), 1.0)
-    told = 1 - (1 - each) ** (len(inner) / len(cuts))
-    left = 1 - told + told * within / np.maximum(alone, NOTHING)
+    settled = 1 - (1 - each) ** (len(inner) / len(cuts))
+    left = 1 - settled + settled * within / np.maximum(alone, NOTHING)
     return np.where(alone > NOTHING, left, again)
 
 

@@ -297,6 +297,12 @@ class Acts:
             for place in places
         ]
 
+    def is_cleared(self, key: MetricKey, first: int, last: int) -> bool:
+        """Return True if a bisect found no change among the places `first` to `last`: it trains
+        both ends in one session, where an old chain compares the machine of two days."""
+        ranges = self.cleared.get(key, ())
+        return any(good < first and last <= bad for good, bad in ranges)
+
     def state_of(
         self, names: Collection[str], key: MetricKey, first: int, last: int
     ) -> IncidentState | None:

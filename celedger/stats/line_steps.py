@@ -298,20 +298,15 @@ class LineSteps:
             self.probability(key, step) >= OPEN
             and step.size > max(self.floor(key, step.before), ONE_SIDED * step.error)
             and self.histories[key].knows_noise
-            and not self._is_cleared(key, step)
+            and not self.acts.is_cleared(key, step.first, step.last)
         )
 
     def suspects(self, key: MetricKey, step: Step) -> bool:
         """Return True if a rise that opens nothing is worth a line."""
         large = step.size > max(self.floor(key, step.before), 0.0)
         doubted = step.probability >= DOUBT and large and not self.opens(key, step)
-        return doubted and not self._is_back(key, step) and not self._is_cleared(key, step)
-
-    def _is_cleared(self, key: MetricKey, step: Step) -> bool:
-        """Return True if a bisect found no change among the commits of a step: it trains both ends
-        in one session, where an old chain compares the machine of two days."""
-        ranges = self.acts.cleared.get(key, ())
-        return any(good < step.first and step.last <= bad for good, bad in ranges)
+        is_over = self._is_back(key, step) or self.acts.is_cleared(key, step.first, step.last)
+        return doubted and not is_over
 
     def _is_back(self, key: MetricKey, step: Step) -> bool:
         """Return True if a later fall ends no floor above the level before a rise."""

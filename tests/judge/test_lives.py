@@ -528,22 +528,28 @@ def test_what_is_over_hides_nothing_that_was_measured_later(live: Live, end: str
     assert life.only(end)["id"] == old
 
 
-@pytest.mark.matrix
-def test_a_search_that_found_no_change_withdraws_what_lies_in_its_range(live: Live) -> None:
-    """It ran after an upgrade: its trials are in no chain of the rise."""
-    life = live()
+def searched_in_vain(life: Life) -> tuple[str, str]:
+    """Open an incident, and record a later search of its range that found no change of one task.
+    Return the incident's name, and its commit."""
     for _ in range(2):
         good = life.commit(1)
         life.check()
     bad = life.commit(1.5)
     assert life.check() == 1
     name = life.only("open")["id"]
-    ended = time.time()
     with Ledger.open(life.project.root / "ledger.db") as ledger:
         ledger.record_bisect(BisectRecord(
             "01HZZZZZZZZZZZZZZZZZZZZZZZ", "tiny", "fit", "val_loss", good, bad, (), 0.97,
-            "nothing-changed", ended, {},
+            "nothing-changed", time.time(), {},
         ))  # fmt: skip
+    return name, bad
+
+
+@pytest.mark.matrix
+def test_a_search_that_found_no_change_withdraws_what_lies_in_its_range(live: Live) -> None:
+    """It ran after an upgrade: its trials are in no chain of the rise."""
+    life = live()
+    name, bad = searched_in_vain(life)
     assert [row["id"] for row in life.listed("withdrawn")] == [name]
     assert life.check() != 1
     life.say("run", "--force", "--seed", "0", bad)
@@ -553,18 +559,9 @@ def test_a_search_that_found_no_change_withdraws_what_lies_in_its_range(live: Li
 @pytest.mark.matrix
 def test_a_search_of_one_metric_withdraws_nothing_that_another_tells(live: Live) -> None:
     life = live(suite=SUITE + OTHER)
-    for _ in range(2):
-        good = life.commit(1)
-        life.check()
-    bad = life.commit(1.5)
-    assert life.check() == 1
-    name = life.only("open")["id"]
-    assert {metric["task"] for metric in life.only()["metrics"]} == {"fit", "other"}
-    with Ledger.open(life.project.root / "ledger.db") as ledger:
-        ledger.record_bisect(BisectRecord(
-            "01HZZZZZZZZZZZZZZZZZZZZZZZ", "tiny", "fit", "val_loss", good, bad, (), 0.97,
-            "nothing-changed", time.time(), {},
-        ))  # fmt: skip
+    name, _ = searched_in_vain(life)
+    (row,) = [row for row in life.rows() if row["id"] == name]
+    assert {metric["task"] for metric in row["metrics"]} == {"fit", "other"}
     assert life.check() == 1
     assert life.only("open")["id"] == name
 

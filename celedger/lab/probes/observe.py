@@ -318,7 +318,7 @@ class Observer:
         optimizer.register_optimizer_step_pre_hook(self._step_begins)
         optimizer.register_optimizer_step_post_hook(self._step_ends)
         self._hooks = module_hooks(self._first_forward)
-        patch(Optimizer, "__init__", before=self._has_optimiser)
+        patch(Optimizer, "__init__", before=self._constructed)
         patch(_BaseDataLoaderIter, "__next__", before=self._own_step_ends)
         patch(torch.autograd, "backward", before=self._backward_begins, after=self._backward_ends)
         patch(torch.autograd, "grad", before=self._grad_begins, after=self._grad_ends)
@@ -402,7 +402,7 @@ class Observer:
             self.probe.backward_ends()
             self._own_step_begins()
 
-    def _has_optimiser(self, *_: Any, **__: Any) -> None:
+    def _constructed(self, *_: Any, **__: Any) -> None:
         self._own = None
         self._forget_own_step()
 
