@@ -199,9 +199,9 @@ class FirstSteps(observe.Probe):
         elif all(t.dim() == 1 and not t.is_floating_point() for t in inputs):
             self.evaluates_names = True
         else:
-            known = self.trained_rows.intersection(rows)
-            self.mixed |= 0 < len(known) < len(set(rows))
-            self.known_rows |= known
+            trained = self.trained_rows.intersection(rows)
+            self.mixed |= 0 < len(trained) < len(set(rows))
+            self.known_rows |= trained
             self.rows[True] |= set(rows)
         if not evaluating and self._batch_step != self.steps:
             self._batch_step = self.steps

@@ -137,8 +137,10 @@ def loss_call(function: Any, args: Sequence[Any], kwargs: Any, result: Any) -> L
     """Return a call of torch as a LossCall, None if it is none."""
     name = getattr(function, "__name__", "")
     listed = name in (*_PERFECT, *BROADCASTING, *LOGARITHMS)
-    known = name in DIFFERENCES or (listed and function is getattr(nn.functional, name, None))
-    if not known or not isinstance(result, Tensor) or result.grad_fn is None:
+    of_torch = listed and function is getattr(nn.functional, name, None)
+    if not of_torch and name not in DIFFERENCES:
+        return None
+    if not isinstance(result, Tensor) or result.grad_fn is None:
         return None
     if name in DIFFERENCES:
         args = sorted(args[:2], key=lambda one: not getattr(one, "requires_grad", False))
@@ -175,8 +177,8 @@ def leading(calls: Sequence[LossCall], losses: Sequence[Tensor]) -> list[LossCal
 def judged(led: Sequence[LossCall]) -> LossCall | None:
     """Return the call by which the training is judged: the only one, or the only one whose guess
     is known, as of a student that learns from labels and from a teacher."""
-    known = [call for call in led if graded(call)] or led
-    return known[0] if len(known) == 1 else None
+    candidates = [call for call in led if graded(call)] or led
+    return candidates[0] if len(candidates) == 1 else None
 
 
 def _true_logits(output: Tensor, target: Tensor, smoothing: float) -> Tensor:
