@@ -24,7 +24,7 @@ from celedger.system import gpu
 from celedger.system.gpu import Device, GpuReader
 from celedger.system.process import Usage
 from celedger.system.telemetry import Sampler
-from celedger.views.format import measure, percent
+from celedger.views.document import measure, percent
 
 ROOT = Path(__file__).resolve().parents[1]
 METRICS = {"step_time_p50": "s", "samples_per_second": "1/s", "peak_memory": "B"}

@@ -15,7 +15,7 @@ from celedger import suite as suites
 from celedger.judge import memory
 from celedger.ledger import Ledger
 from celedger.repo import Repository
-from celedger.views.format import count, measure, percent, short
+from celedger.views.document import count, measure, percent, short
 from celedger.views.noise import REPEATS, TRIALS, NoiseRow, TaskNoise
 
 ROOT = Path(__file__).resolve().parents[1]

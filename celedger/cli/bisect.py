@@ -276,8 +276,8 @@ def _range(repository: Repository, commits: str, first_parent: bool) -> History:
 def _note_other_environments(bench: Bench, commits: Sequence[str], tasks: Sequence[Task]) -> None:
     """Say which stored trials do not count: those of commits (hashes) that have none in the
     environment of this search."""
+    from celedger.views.document import count
     from celedger.views.drift import environment_text
-    from celedger.views.format import count
 
     for task in tasks:
         environment = bench.environments[task.name]
@@ -294,7 +294,7 @@ def _note_other_environments(bench: Bench, commits: Sequence[str], tasks: Sequen
 
 
 def _introduce(symptoms: Sequence[Symptom], commits: int, progress: Progress) -> None:
-    from celedger.views.format import count
+    from celedger.views.document import count
 
     first = symptoms[0]
     subject = f"the crash of {first.task.name} ({first.crash})"

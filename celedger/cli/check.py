@@ -335,7 +335,7 @@ def void(
 ) -> int:
     """Leave trials out of all judgement, for example those of a broken machine."""
     from celedger.base.model import BY_ID
-    from celedger.views.format import count
+    from celedger.views.document import count
 
     _must_have_reason(why)
     with writing(context.obj) as session:

@@ -170,7 +170,7 @@ def _search(
 def _result(answers: Sequence[_Answer]) -> tuple[str, bool]:
     """Return a line for each planted regression, and how many were named; and whether each answer
     is right, or undecided with the truth still in the credible set."""
-    from celedger.views.format import Column, percent, plain, short, table
+    from celedger.views.document import Column, percent, plain, short, table
 
     rows, grades = [], []
     for kind, task, metric, truth, report, error in answers:

@@ -13,7 +13,7 @@ import typer
 
 from celedger.base.errors import CeledgerError, Status, explained
 from celedger.cli.session import Options, archive_of, reading, settled
-from celedger.views.format import count, measure
+from celedger.views.document import count, measure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -144,8 +144,7 @@ def import_(
 
 def _show_added(source: Path, added: Mapping[str, int], dry_run: bool, json: bool) -> None:
     """Show the number of new rows of each table."""
-    from celedger.views.document import Listing
-    from celedger.views.format import count
+    from celedger.views.document import Listing, count
 
     parts = [count(n, name[:-1].replace("_", " ")) for name, n in added.items() if n]
     text = f"{'would add' if dry_run else 'added'} {', '.join(parts)} from {source}"

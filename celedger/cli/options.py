@@ -150,7 +150,7 @@ def answer(
             flush=True,
         )
     else:
-        from celedger.views.format import colourless
+        from celedger.views.document import colourless
 
         text = retyped(document.text(width()))
         print(text if _has_colour() else colourless(text), flush=True)

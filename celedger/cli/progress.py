@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from celedger.base.model import Task, TrialRecord
 from celedger.cli.session import note
 from celedger.trial import events
-from celedger.views.format import count, duration
+from celedger.views.document import count, duration
 
 if TYPE_CHECKING:
     from celedger.trial.engine import Need

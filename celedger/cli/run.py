@@ -83,8 +83,8 @@ def run(
     from celedger.repo import spread
     from celedger.trial.workplace import ends_first, in_shares, lacking, re_used
     from celedger.views import incidents as words
+    from celedger.views.document import short
     from celedger.views.drift import narrowed
-    from celedger.views.format import short
     from celedger.views.show import CommitRows
 
     seconds = options.duration("--for", limit) if limit is not None else math.inf
@@ -248,7 +248,7 @@ class _TimeBudget:
 
     def about(self, needs: Sequence[Need]) -> str:
         """Return how long trials will take, "" where that is not known."""
-        from celedger.views.format import count, duration
+        from celedger.views.document import count, duration
 
         if not needs or None in [self._usual[need.task.recipe] for need in needs]:
             return ""
@@ -279,7 +279,7 @@ class _TimeBudget:
         return self._usual[need.task.recipe] or 0.0
 
     def report(self) -> None:
-        from celedger.views.format import count
+        from celedger.views.document import count
 
         if self._left_out:
             commits = {need.commit.sha for need in self._left_out}
@@ -300,7 +300,7 @@ def _shares(session: Session) -> dict[str, float]:
 
 def _list(needs: Sequence[Need], budget: _TimeBudget) -> int:
     """Print the trials that would run, a line a task and commit."""
-    from celedger.views.format import Column, count, short, table
+    from celedger.views.document import Column, count, short, table
 
     rows: dict[tuple[str, str], list[str]] = {}
     fit = budget.fitting(needs)

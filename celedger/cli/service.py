@@ -446,7 +446,7 @@ def stop(
     from celedger.base.model import JobState
     from celedger.service.worker import cancel, interrupt
     from celedger.system.warm import LAUNCHERS, end_kept
-    from celedger.views.format import count
+    from celedger.views.document import count
 
     repository, settings = find(context.obj)
     if job is not None:

@@ -367,7 +367,7 @@ def _name_orders(repository: Repository) -> None:
 def report_leftovers(repository: Repository, ledger: Ledger) -> None:
     from celedger.system.process import sweep
     from celedger.trial import journal
-    from celedger.views.format import count
+    from celedger.views.document import count
 
     for record in journal.recover(
         ledger, now=time.time(), sweep=sweep, elsewhere=journal.remote_ulids(repository)

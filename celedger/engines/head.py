@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from threading import Thread
 
-from celedger.base import VERSION, serial
+from celedger.base import VERSION
 from celedger.base.config import Config
 from celedger.base.errors import CeledgerError, MachineError
 from celedger.base.model import OutcomeKind, Task, TrialRecord
@@ -25,7 +25,7 @@ from celedger.engines import order as orders
 from celedger.engines.cluster import Cluster, KeeperOf, LostNode, OtherEnvironment
 from celedger.engines.order import Note, Notes, Order
 from celedger.engines.order_lines import Intake
-from celedger.ledger import schema
+from celedger.ledger import schema, store
 from celedger.repo import Repository
 from celedger.repo.object_store import pack
 from celedger.trial import events
@@ -332,7 +332,7 @@ def send(keeper: KeeperOf, order: Order, repository: Repository, suite: bytes) -
             "install one of both on all nodes",
         )
     keeper.start({
-        "order.json": serial.written(order).encode(), "suite.tar": suite,
+        "order.json": store.to_json(order).encode(), "suite.tar": suite,
         "pack": pack(repository, order.tip, node.commits),
     })  # fmt: skip
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from celedger.base import files, serial
+from celedger.base import files
 from celedger.base.config import Config
 from celedger.base.errors import CeledgerError
 from celedger.base.model import Environment, EpochReport, Footprint, Outcome, Task, Trial
@@ -21,7 +21,7 @@ from celedger.base.text import some
 from celedger.engines import node_keeper, order
 from celedger.engines.cluster import OtherEnvironment
 from celedger.engines.order import Order
-from celedger.ledger import Ledger, opening
+from celedger.ledger import Ledger, opening, store
 from celedger.repo.object_store import unpack
 from celedger.suite import Suite
 from celedger.suite.content import digests
@@ -39,7 +39,7 @@ class LineFile:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def __call__(self, **facts: object) -> None:
-        os.write(self._file, serial.written(facts).encode() + b"\n")
+        os.write(self._file, store.to_json(facts).encode() + b"\n")
 
 
 class NodeLedger(Ledger):
@@ -97,7 +97,7 @@ class HeadSignals(Signals):
 
 def execute(folder: Path, lines: LineFile) -> None:
     """Run the order in a folder. Raises CeledgerError."""
-    received: Order = serial.read(Order, (folder / "order.json").read_bytes())
+    received: Order = store.from_json(Order, (folder / "order.json").read_bytes())
     pack = folder / "pack"
     repository = unpack(node_keeper.clone(received.repository), received.tip, pack.read_bytes())
     pack.unlink()

@@ -16,9 +16,9 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from celedger.base import files, serial
+from celedger.base import files
 from celedger.base.errors import explained
-from celedger.base.locks import Lock, try_flock
+from celedger.base.files import Lock, try_flock
 from celedger.base.model import (
     Commit,
     Environment,
@@ -29,6 +29,7 @@ from celedger.base.model import (
     Task,
     Trial,
 )
+from celedger.ledger import store
 from celedger.ledger.archive import private_folder
 from celedger.repo import Repository
 from celedger.trial import journal
@@ -119,7 +120,7 @@ class Notes:
         with explained(f"{path.parent} cannot be written", "free some room there"):
             private_folder(path.parent)
             draft = path.with_suffix(".new")
-            files.write(draft, serial.written(facts))
+            files.write(draft, store.to_json(facts))
             note_lock = try_flock(draft)
             assert note_lock is not None
             draft.replace(path)
@@ -135,6 +136,6 @@ class Notes:
             with suppress(OSError, ValueError, KeyError, TypeError):
                 facts = json.loads(path.read_bytes())
                 if [facts["engine"], facts["address"], facts["ledger"]] == engine_name:
-                    yield Note(path, serial.rebuilt(Order, facts["order"]), note_lock)
+                    yield Note(path, store.rebuilt(Order, facts["order"]), note_lock)
                     continue
             note_lock.close()

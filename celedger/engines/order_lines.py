@@ -11,13 +11,13 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from celedger.base import errors, files, locks, serial
+from celedger.base import errors, files
 from celedger.base.errors import CeledgerError
 from celedger.base.model import Environment, Trial, TrialRecord
 from celedger.engines import order as orders
 from celedger.engines.cluster import LostNode, OtherEnvironment
 from celedger.engines.order import Order
-from celedger.ledger import Ledger, validation
+from celedger.ledger import Ledger, store, validation
 from celedger.ledger.store import columns_of
 from celedger.trial import events, journal
 
@@ -36,7 +36,7 @@ class Intake:
         self.error: BaseException | None = None
         self._ledger = ledger
         self._rest = b""  # a line of which more will come
-        self._journal: tuple[Path, locks.Lock | None] | None = None
+        self._journal: tuple[Path, files.Lock | None] | None = None
 
     @property
     def record(self) -> TrialRecord | None:
@@ -69,7 +69,7 @@ class Intake:
 
     def _add_epochs(self, lines: list[dict[str, Any]]) -> Iterator[events.Event]:
         kind = orders.WRITES["append_epochs"][1]
-        reports = [r for facts in lines for r in serial.rebuilt(kind, facts["arguments"][1])]
+        reports = [r for facts in lines for r in store.rebuilt(kind, facts["arguments"][1])]
         self._check("append_epochs", [self.order.ulid, reports])
         order = self.order
         if self._journal is not None and reports and order.commit is not None:
@@ -88,7 +88,7 @@ class Intake:
                 yield events.Started(order.commit, order.tasks[0], order.seed)
             case {"host": host, "environments": environments, "surroundings": around}:
                 self.host, self.around = host, around
-                self.environments = serial.rebuilt(dict[str, Environment], environments)
+                self.environments = store.rebuilt(dict[str, Environment], environments)
             case {"log": text}:
                 self._write_log(text)
             case {"error": _}:
@@ -97,7 +97,7 @@ class Intake:
     def _repeat(self, write: str, arguments: list[object]) -> None:
         """Repeat a write of the node's ledger, of this order's trial alone."""
         values = [
-            serial.rebuilt(kind, argument)
+            store.rebuilt(kind, argument)
             for kind, argument in zip(orders.WRITES[write], arguments, strict=True)
         ]
         self._check(write, values)

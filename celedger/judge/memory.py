@@ -16,12 +16,12 @@ from dataclasses import replace
 from pathlib import Path
 from random import SystemRandom
 
-from celedger.base import VERSION, files, locks, serial
+from celedger.base import VERSION, files
 from celedger.base.errors import CeledgerError
 from celedger.base.model import Commit, Task
 from celedger.judge.incident import MetricStanding, Standing, State
 from celedger.judge.line import Line
-from celedger.ledger import Ledger, ulid
+from celedger.ledger import Ledger, store, ulid
 from celedger.repo import Repository, bisecting
 
 
@@ -111,7 +111,7 @@ def record(
         now: Seconds since the epoch.
     """
     # Two that derive at once, `check` and the worker, would give one incident two names.
-    with locks.hold(ledger.private / LOCK):
+    with files.hold_lock(ledger.private / LOCK):
         known = _kept(_file(repository, ledger, tip))
         if known is not None and known[1]:
             return known[0]
@@ -236,7 +236,7 @@ def _kept(path: Path) -> tuple[State, bool] | None:
     """Return a state of the cache, and whether all of it was said."""
     with suppress(OSError, ValueError, TypeError, KeyError):
         kept = json.loads(path.read_bytes())
-        return serial.rebuilt(State, kept["state"]), bool(kept["said"])
+        return store.rebuilt(State, kept["state"]), bool(kept["said"])
     return None
 
 
@@ -248,7 +248,7 @@ def _write(path: Path, content: Mapping[str, object]) -> None:
     """Write a file of the cache, where that can be written, and remove the oldest."""
     with suppress(OSError, CeledgerError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        files.replace(path, serial.written(content).encode())
+        files.replace(path, store.to_json(content).encode())
         kept = sorted(path.parent.glob("*.json"), key=lambda p: p.stat().st_mtime)
         for old in kept[:-_MOST]:
             old.unlink(missing_ok=True)

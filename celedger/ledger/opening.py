@@ -24,7 +24,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from celedger.base import files, locks
+from celedger.base import files
 from celedger.base.errors import LedgerDamaged, LedgerError, RepositoryError, explained
 from celedger.base.text import plain
 from celedger.ledger import checksums, schema, validation
@@ -516,7 +516,7 @@ def alone(path: Path) -> Iterator[None]:
     with explained(f"{hidden} cannot be written to", kind=LedgerError):
         hidden.mkdir(exist_ok=True)
     with (
-        locks.hold(hidden / f"{path.name}.lock"),
+        files.hold_lock(hidden / f"{path.name}.lock"),
         explained(f"{path} could not be made", kind=LedgerError),
     ):
         yield

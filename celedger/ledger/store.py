@@ -1,9 +1,9 @@
 """The base of reading and writing: the connection, its transactions, its errors, and how the nouns
-of `model.py` become columns and columns nouns.
+of `model.py` become columns, or JSON for what travels to other machines, and either nouns.
 
 Lives here: one function that begins transactions (immediately, so that a writer waits instead of
 being told "locked"), one that gives a fact its checksum and hands it to the archive, and one that
-turns SQLite's errors into sentences. It must not know what a table means.
+turns SQLite's errors into sentences. It must not know what a table or a noun means.
 """
 
 from __future__ import annotations
@@ -11,17 +11,20 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import sqlite3
 import struct
 import sys
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
 from enum import StrEnum
 from functools import cache, lru_cache, partial
 from pathlib import Path
-from typing import Any, Self, TypeVar, get_origin
+from types import UnionType
+from typing import Any, Self, TypeVar, get_args, get_origin, get_type_hints
 
-from celedger.base import files, serial
+from celedger.base import files
 from celedger.base.errors import LedgerError, LedgerGone
 from celedger.base.model import Mark
 from celedger.base.text import escaped, without_sequences
@@ -217,7 +220,7 @@ def _inode(path: Path) -> tuple[int, int] | None:
 
 def columns_of(noun: Any) -> dict[str, Any]:
     """Return the fields of a noun as the ledger stores them."""
-    return {name: encoded(getattr(noun, name)) for name in serial.hints(noun.__class__)}
+    return {name: encoded(getattr(noun, name)) for name in hints(noun.__class__)}
 
 
 def encoded(value: Any) -> Any:
@@ -227,7 +230,7 @@ def encoded(value: Any) -> Any:
     if isinstance(value, str):
         return _text(value)
     if isinstance(value, (tuple, Mapping)):
-        return serial.written(value, compact=True)
+        return to_json(value, compact=True)
     return number(value) if isinstance(value, float) else value
 
 
@@ -240,7 +243,7 @@ def decoded(noun: Callable[..., Noun], row: Sequence[Any]) -> Noun:
 @cache
 def _readers(noun: Callable[..., Any]) -> tuple[Callable[[Any], Any] | None, ...]:
     """Return how the column of each field is read; None where it is the field's value."""
-    return tuple(map(_reader, serial.hints(noun).values()))
+    return tuple(map(_reader, hints(noun).values()))
 
 
 def _reader(kind: Any) -> Callable[[Any], Any] | None:
@@ -248,9 +251,7 @@ def _reader(kind: Any) -> Callable[[Any], Any] | None:
         return kind
     origin = get_origin(kind)
     is_container = isinstance(origin, type) and issubclass(origin, (tuple, Mapping))
-    return (
-        partial(serial.read, kind) if is_container and kind not in _READERS else _READERS.get(kind)
-    )
+    return partial(from_json, kind) if is_container and kind not in _READERS else _READERS.get(kind)
 
 
 def number(value: Any) -> float | None:
@@ -326,3 +327,49 @@ def pack(values: Sequence[float]) -> tuple[int, bytes]:
 def unpack(width: int, series: bytes) -> tuple[float, ...]:
     """Return the values of a blob."""
     return struct.unpack(f"<{len(series) // width}{_CODES[width]}", series)
+
+
+hints = cache(get_type_hints)  # evaluates the text of annotations
+
+
+def to_json(noun: Any, *, compact: bool = False) -> str:
+    """Return a noun as JSON, which `from_json` understands; `compact` sorts its keys, too."""
+    separators = (",", ":") if compact else None
+    return json.dumps(noun, default=_plain, sort_keys=compact, separators=separators)
+
+
+def _plain(noun: Any) -> object:
+    if is_dataclass(noun) and not isinstance(noun, type):
+        return {name: getattr(noun, name) for name in noun.__dataclass_fields__}
+    if isinstance(noun, bytes):
+        return os.fsdecode(noun)
+    return dict(noun) if isinstance(noun, Mapping) else str(noun)
+
+
+def from_json(kind: Any, text: str | bytes) -> Any:
+    """Return the noun of a type that was written as JSON."""
+    return rebuilt(kind, json.loads(text))
+
+
+def rebuilt(kind: Any, value: Any) -> Any:
+    """Return a noun of a type from what JSON has of it."""
+    build = _builder(kind)
+    return value if value is None or build is None else build(value)
+
+
+@cache
+def _builder(kind: Any) -> Callable[[Any], Any] | None:
+    """Return what makes a noun of a type from JSON, None where that is the noun."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if is_dataclass(kind) and isinstance(kind, type):
+        types = hints(kind)
+        return lambda value: kind(**{name: rebuilt(types[name], x) for name, x in value.items()})
+    if origin is UnionType:
+        return _builder(arguments[0])
+    if origin is tuple:
+        return lambda value: tuple(rebuilt(arguments[0], item) for item in value)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return lambda value: {key: rebuilt(arguments[1], item) for key, item in value.items()}
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return kind
+    return os.fsencode if kind is bytes else None

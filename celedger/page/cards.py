@@ -19,7 +19,7 @@ from celedger.page import health
 from celedger.page.health import RECENT, Health
 from celedger.page.series import Measured
 from celedger.views import incidents as words
-from celedger.views.format import (
+from celedger.views.document import (
     amount,
     count,
     iso_date,

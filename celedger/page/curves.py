@@ -20,8 +20,8 @@ from celedger.ledger.read import Reader
 from celedger.page.marks import CYCLE, SHAPES, crosses
 from celedger.repo.synthetic import is_synthetic
 from celedger.views import picture, samples
+from celedger.views.document import clip, count, plain, short
 from celedger.views.drift import environment_text
-from celedger.views.format import clip, count, plain, short
 from celedger.views.samples import Batch
 
 MOST_COMMITS = len(CYCLE)  # colours that all readers can tell apart

@@ -23,8 +23,8 @@ from celedger.page.metric_values import ChainValues, TaskOnLine
 from celedger.stats.history import UNMEASURED
 from celedger.views import incidents as words
 from celedger.views import picture, samples
+from celedger.views.document import UnitScale, clip, count, plain, probability, relative, short
 from celedger.views.drift import environment_change, narrowed, offset
-from celedger.views.format import UnitScale, clip, count, plain, probability, relative, short
 from celedger.views.picture import BLUE, GREEN, INK, MUTED, PURPLE, RED
 
 _MANY = 80  # commits from which on dots are small

@@ -14,7 +14,7 @@ from celedger.base.model import Commit, Direction
 from celedger.judge.incident import State
 from celedger.ledger.read import Reader, Value
 from celedger.views import samples
-from celedger.views.format import not_finite
+from celedger.views.document import not_finite
 from celedger.views.samples import Batch, Sample
 
 _FAMILIES = {

@@ -10,7 +10,7 @@ from enum import StrEnum
 from celedger.judge.incident import IN_FORCE, Incident, LevelChange, Standing, State
 from celedger.page.series import ChartSeries, Measured, TaskSeries
 from celedger.views import incidents as words
-from celedger.views.format import relative
+from celedger.views.document import relative
 
 RECENT = 200
 """Commits at the end of the axis in which an improvement is news, and that sparklines show."""

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from celedger.base.model import Commit, Direction, Metric
-from celedger.views.format import iso_date, short
+from celedger.views.document import iso_date, short
 from celedger.views.picture import BLUE, FAINT, GREEN, INK, ORANGE, PURPLE, RED, SKY, spaced
 
 CYCLE = (BLUE, RED, GREEN, PURPLE, ORANGE, SKY, INK)

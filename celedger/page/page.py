@@ -29,8 +29,8 @@ from celedger.page.health import (
 )
 from celedger.page.series import ChartSeries, Measured, Scope, read
 from celedger.views import incidents as words
+from celedger.views.document import count, iso_date, iso_time, measure, short
 from celedger.views.drift import offset_texts, pinned_text
-from celedger.views.format import count, iso_date, iso_time, measure, short
 
 MOST_CARDS, MOST_FOLDED = 8, 32
 """Cards that are open, and below them folded; the table has the rest."""

@@ -24,8 +24,8 @@ from celedger.page.health import SeriesHealth, TaskHealth
 from celedger.page.series import ChartSeries, ChartStretch, Measured, TaskSeries
 from celedger.stats.arrays import Floats
 from celedger.views import incidents as words
+from celedger.views.document import UnitScale, iso_date, plain, probability, relative
 from celedger.views.drift import by_code, environment_change, offset
-from celedger.views.format import UnitScale, iso_date, plain, probability, relative
 
 _ACTS = {
     BaselineAct.PIN: "pinned", BaselineAct.ACCEPT: "accepted", BaselineAct.DISMISS: "dismissed",

@@ -18,7 +18,7 @@ from celedger.page import marks
 from celedger.page.marks import STATES
 from celedger.views import picture
 from celedger.views.bisect import effect_text
-from celedger.views.format import count, plain, short, sure
+from celedger.views.document import count, plain, short, sure
 from celedger.views.picture import BLUE, INK, MUTED, RED
 
 _VALUES, _STATES, _POSTERIOR = 2.6, 1.0, 1.5  # inches of a panel: a crash has but two states

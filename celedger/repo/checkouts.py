@@ -16,7 +16,7 @@ from pathlib import Path
 
 from celedger.base import files
 from celedger.base.errors import MachineError, RepositoryError, explained
-from celedger.base.locks import Lock, is_held, try_flock
+from celedger.base.files import Lock, is_locked, try_flock
 from celedger.repo import filters
 from celedger.repo.object_store import FOLDER
 from celedger.repo.plumbing import GitAnswer, ask, tell
@@ -281,7 +281,7 @@ class Checkouts:
 def _is_held(path: Path) -> bool:
     """Return True unless nobody holds the lock; on a disk that is read-only that is not known."""
     with suppress(MachineError):
-        return is_held(path)
+        return is_locked(path)
     return True
 
 

@@ -17,7 +17,7 @@ from enum import StrEnum
 from random import SystemRandom
 from types import MappingProxyType
 
-from celedger.base import locks
+from celedger.base import files
 from celedger.base.errors import CeledgerError
 from celedger.base.model import Commit, SaidRecord
 from celedger.base.text import plain, probability
@@ -55,7 +55,7 @@ def announce(session: Session, state: State, draw: Draw | None = None) -> None:
     if not addresses or bisecting.start_of(repository):
         return
     # `check` and the worker may have the same news in the same second.
-    with locks.hold(ledger.private / LOCK):
+    with files.hold_lock(ledger.private / LOCK):
         commits = memory.commits_of(repository, state)
         rows = ledger.said()
         for address in addresses:

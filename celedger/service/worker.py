@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from celedger.base import files, locks
+from celedger.base import files
 from celedger.base.config import FILES, SUITES, Config
 from celedger.base.errors import TYPED, CeledgerError, LedgerError, LedgerGone
 from celedger.base.model import (
@@ -57,7 +57,7 @@ MAX_ATTEMPTS = 3  # a job that lost its worker this often is given up
 def at_work(ledger: Path) -> bool:
     """Return True if a worker of this ledger lives."""
     with suppress(CeledgerError):
-        return locks.is_held(_lock_path(ledger))
+        return files.is_locked(_lock_path(ledger))
     return False
 
 
@@ -184,11 +184,11 @@ class Worker:
         key = os.fsencode(repository.worktree).decode("utf-8", "replace")
         self.ledger.queue.enqueue(KIND, head.sha, suite, time.time(), key)
 
-    def _take_lock(self) -> locks.Lock | None:
+    def _take_lock(self) -> files.Lock | None:
         path = _lock_path(self.ledger.path)
         path.parent.mkdir(parents=True, exist_ok=True)
         for _ in range(3):  # `at_work` holds it for a moment
-            handle = locks.try_flock(path)
+            handle = files.try_flock(path)
             if handle is not None:
                 return handle
             time.sleep(0.05)

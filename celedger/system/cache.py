@@ -18,7 +18,7 @@ from pathlib import Path
 
 from celedger.base import files
 from celedger.base.errors import explained
-from celedger.base.locks import Lock
+from celedger.base.files import Lock
 
 FACTS = "facts.json"  # written last: an entry without it was never finished
 _POLL = 0.05  # seconds between two looks at an entry that another process makes

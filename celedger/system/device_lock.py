@@ -20,7 +20,7 @@ from pathlib import Path
 
 from celedger.base import files
 from celedger.base.errors import explained
-from celedger.base.locks import Lock, is_held, try_flock
+from celedger.base.files import Lock, is_locked, try_flock
 
 _POLL = 0.05  # seconds between two attempts to take a device
 _NAMELESS = 20  # attempts after which a holder without a name is reported: its disk is full
@@ -60,7 +60,7 @@ class DeviceLock:
 
     def free(self) -> bool:
         """Return True if nobody holds it now."""
-        return not is_held(self.path)
+        return not is_locked(self.path)
 
     def of(self, device: str, cores: Sequence[int] = ()) -> DeviceLock:
         """Return the lock of another device, or of some cores."""

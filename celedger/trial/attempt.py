@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from celedger.base.errors import LedgerError, MachineError, RepositoryError, UsageError, explained
-from celedger.base.locks import Lock
+from celedger.base.files import Lock
 from celedger.base.model import Direction, Mark, Outcome, OutcomeKind, Task, Trial, TrialRecord
 from celedger.base.text import some
 from celedger.ledger import Ledger

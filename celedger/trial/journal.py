@@ -23,7 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from celedger.base import locks
+from celedger.base import files
 from celedger.base.errors import LedgerError, MachineError, explained
 from celedger.base.model import EpochReport, Mark, Outcome, OutcomeKind, Trial, TrialRecord
 from celedger.ledger import Ledger
@@ -163,7 +163,7 @@ class Journal:
         return lines
 
 
-def create(ledger: Ledger, trial: Trial) -> tuple[Path, int, locks.Lock | None]:
+def create(ledger: Ledger, trial: Trial) -> tuple[Path, int, files.Lock | None]:
     """Create the journal of a trial and add the trial to the ledger. Returns its path, the
     descriptor for reports, and the lock of its runner. Raises LedgerError.
 
@@ -182,7 +182,7 @@ def create(ledger: Ledger, trial: Trial) -> tuple[Path, int, locks.Lock | None]:
         channel = os.open(
             draft, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
         )
-        runner_lock = locks.try_flock(draft)
+        runner_lock = files.try_flock(draft)
         draft.rename(path)
         if link != path:
             link.symlink_to(path)
@@ -213,7 +213,7 @@ def recover(
         if record.trial.ulid in elsewhere:
             continue
         path = _path(ledger, record.trial.ulid)
-        handle = locks.try_flock(path) if path is not None else None
+        handle = files.try_flock(path) if path is not None else None
         if handle is None and path is not None:
             continue  # its runner lives
         with handle or nullcontext():
@@ -229,7 +229,7 @@ def recover(
 def is_attended(repository: Repository, ledger: Ledger, ulid: str) -> bool:
     """Return True if the runner of a trial lives, or it runs on a node."""
     path = _path(ledger, ulid)
-    return ulid in remote_ulids(repository) or (path is not None and locks.is_held(path))
+    return ulid in remote_ulids(repository) or (path is not None and files.is_locked(path))
 
 
 def take_in(ledger: Ledger, record: TrialRecord, now: float, why: str) -> bool:
@@ -278,7 +278,7 @@ def _sweep_finished(ledger: Ledger, directory: Path, now: float) -> None:
         if path.is_symlink():
             path.unlink(missing_ok=True)
             continue
-        handle = locks.try_flock(path)
+        handle = files.try_flock(path)
         if handle is not None:
             remove(ledger, path)
             handle.close()
@@ -324,6 +324,6 @@ def remote_trials(repository: Repository) -> list[RemoteTrial]:
             if order["commit"] is not None:
                 trials.append(RemoteTrial(
                     str(order["commit"]["sha"]), str(order["tasks"][0]["name"]),
-                    int(order["seed"]), engine, locks.is_held(path),
+                    int(order["seed"]), engine, files.is_locked(path),
                 ))  # fmt: skip
     return trials

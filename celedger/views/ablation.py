@@ -16,8 +16,7 @@ from celedger.judge.variants import Lead, lead, shares
 from celedger.ledger.read import Reader
 from celedger.trial.protocol import TELEMETRY
 from celedger.views import samples
-from celedger.views.document import Document, pick
-from celedger.views.format import NONE, Column, amount, plain, short, table
+from celedger.views.document import NONE, Column, Document, amount, pick, plain, short, table
 from celedger.views.samples import Batch, Sample
 
 _PART = re.compile(r"[\[,]only=")  # a partial trial is shown only if it is named

@@ -18,9 +18,10 @@ from celedger.judge.bisection import Agreement, Answer, GuiltyHunks, Plan, Repor
 from celedger.judge.bisection.bisect_report import record
 from celedger.ledger.read import Reader
 from celedger.repo.hunks import CommitPart
-from celedger.views.document import Document, Listing, pick
-from celedger.views.format import (
+from celedger.views.document import (
     Column,
+    Document,
+    Listing,
     amount,
     change,
     count,
@@ -29,6 +30,7 @@ from celedger.views.format import (
     iso_time,
     measure,
     percent,
+    pick,
     plain,
     probability,
     relative,

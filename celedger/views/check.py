@@ -11,18 +11,20 @@ from typing import ClassVar
 from celedger.base.model import BY_ID, ENVIRONMENTS, BaselineRecord, Commit
 from celedger.judge.incident import Incident, MetricStanding, Standing, State
 from celedger.views import incidents as words
-from celedger.views.document import Document, Listing, pick
-from celedger.views.format import (
+from celedger.views.document import (
     GREEN,
     RED,
     YELLOW,
     Column,
+    Document,
+    Listing,
     amount,
     change,
     count,
     iso_date,
     ordinal,
     percent,
+    pick,
     plain,
     short,
     table,

@@ -13,9 +13,20 @@ from celedger.judge.incident import State
 from celedger.judge.two_commits import between, compare, knows_change, smallest_change
 from celedger.ledger.read import Reader
 from celedger.views import samples
-from celedger.views.document import Document, pick
-from celedger.views.format import NONE, Column, clip, count, iso_date, plain, relative, short, table
-from celedger.views.format import change as difference
+from celedger.views.document import (
+    NONE,
+    Column,
+    Document,
+    clip,
+    count,
+    iso_date,
+    pick,
+    plain,
+    relative,
+    short,
+    table,
+)
+from celedger.views.document import change as difference
 from celedger.views.samples import Batch, Difference, Sample
 
 _COLUMNS = (

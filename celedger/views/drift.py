@@ -19,9 +19,9 @@ from celedger.judge.incident import (
     State,
 )
 from celedger.views import incidents as words
-from celedger.views.document import Document
-from celedger.views.format import (
+from celedger.views.document import (
     Column,
+    Document,
     amount,
     count,
     iso_date,

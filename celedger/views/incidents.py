@@ -23,8 +23,16 @@ from celedger.judge.incident import (
     explanation,
 )
 from celedger.ledger.read import Reader
-from celedger.views.document import pick
-from celedger.views.format import amount, count, measure, plain, probability, relative, short
+from celedger.views.document import (
+    amount,
+    count,
+    measure,
+    pick,
+    plain,
+    probability,
+    relative,
+    short,
+)
 
 KINDS = {
     "crash": "fails",

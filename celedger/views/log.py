@@ -13,16 +13,17 @@ from celedger.judge.incident import State
 from celedger.ledger.read import Reader
 from celedger.views import incidents as words
 from celedger.views import samples
-from celedger.views.document import Document, pick
-from celedger.views.format import (
+from celedger.views.document import (
     GREEN,
     RED,
     YELLOW,
     Column,
+    Document,
     clip,
     count,
     iso_date,
     painted,
+    pick,
     plain,
     short,
     table,

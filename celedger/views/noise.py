@@ -15,8 +15,18 @@ from celedger.judge.incident import MetricNoise, State
 from celedger.judge.two_commits import smallest_change
 from celedger.ledger.read import Reader
 from celedger.views import samples
-from celedger.views.document import Listing, pick
-from celedger.views.format import NONE, Column, count, measure, percent, short, table, wrap
+from celedger.views.document import (
+    NONE,
+    Column,
+    Listing,
+    count,
+    measure,
+    percent,
+    pick,
+    short,
+    table,
+    wrap,
+)
 from celedger.views.samples import Batch, Sample
 
 TRIALS = (1, 3, 10)  # of each of two commits that are compared

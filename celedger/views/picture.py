@@ -25,7 +25,7 @@ from matplotlib.ticker import NullFormatter, StrMethodFormatter
 from celedger.base import files
 from celedger.base.errors import MachineError, UsageError
 from celedger.base.model import Direction, Metric
-from celedger.views.format import UnitScale, clip
+from celedger.views.document import UnitScale, clip
 
 # Okabe & Ito, "Color Universal Design" (2008): told apart by readers of every colour vision.
 BLUE, ORANGE, GREEN, RED = "#0072b2", "#e69f00", "#009e73", "#d55e00"

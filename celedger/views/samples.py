@@ -23,8 +23,7 @@ from celedger.base.model import (
     TrialRecord,
 )
 from celedger.ledger.read import Reader
-from celedger.views.document import pick
-from celedger.views.format import NONE, change, measure, percent, short
+from celedger.views.document import NONE, change, measure, percent, pick, short
 
 BESIDE = "beside"  # details that do not make an environment another one
 _CALM = ("running", "early-stopped", "interrupted", "killed")  # less urgent than a crash

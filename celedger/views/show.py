@@ -24,8 +24,18 @@ from celedger.judge.two_commits import smallest_change
 from celedger.ledger.read import Reader
 from celedger.views import incidents as words
 from celedger.views import samples
-from celedger.views.document import Document, pick
-from celedger.views.format import Column, clip, count, iso_time, plain, short, table, wrap
+from celedger.views.document import (
+    Column,
+    Document,
+    clip,
+    count,
+    iso_time,
+    pick,
+    plain,
+    short,
+    table,
+    wrap,
+)
 from celedger.views.samples import Batch, Sample
 
 _PACKAGES = 8  # that are listed if the imported ones are unknown

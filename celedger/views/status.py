@@ -12,16 +12,17 @@ from celedger.base.errors import command
 from celedger.base.model import Commit, Direction, JobState, Metric, QueuedJob, TrialRecord
 from celedger.judge.incident import DRIFT, WORK, Doubt, Incident, State
 from celedger.views import incidents as words
-from celedger.views.document import Document, pick
-from celedger.views.format import (
+from celedger.views.document import (
     CYAN,
     RED,
     YELLOW,
     Column,
+    Document,
     count,
     duration,
     iso_time,
     measure,
+    pick,
     plain,
     probability,
     relative,

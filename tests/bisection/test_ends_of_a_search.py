@@ -13,7 +13,7 @@ from celedger.base.model import Metric
 from celedger.judge.bisection import Answer, Limits
 from celedger.judge.bisection.bisect_report import Report
 from celedger.views.bisect import BisectAnswer, Typed
-from celedger.views.format import measure
+from celedger.views.document import measure
 
 COMMITS = 64
 

@@ -18,14 +18,13 @@ import pytest
 from conftest import Done, Project, git, make_project, until
 from engines.loopback import Loopback
 
-from celedger.base import serial
 from celedger.base.config import Config
 from celedger.base.errors import LedgerError
 from celedger.base.model import TrialRecord
 from celedger.engines import head, order
 from celedger.engines.node_keeper import PROGRAM
 from celedger.engines.order_lines import Intake
-from celedger.ledger import Ledger
+from celedger.ledger import Ledger, store
 from celedger.repo import Repository
 from celedger.suite import load
 from celedger.trial import workplace
@@ -207,7 +206,7 @@ def test_a_head_killed_while_it_records_a_lost_node_leaves_the_trial_to_the_next
     running.kill()
     running.communicate()
     (note,) = notes(project)
-    sent = serial.rebuilt(order.Order, json.loads(note.read_bytes())["order"])
+    sent = store.rebuilt(order.Order, json.loads(note.read_bytes())["order"])
     keeper = int((cluster.folder / f"{sent.ulid}.pid").read_text())
     os.kill(keeper, signal.SIGSTOP)  # the next head finds it, and hears nothing
     with Ledger.open(project.root / "ledger.db") as ledger:

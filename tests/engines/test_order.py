@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from celedger.base import serial
 from celedger.base.model import (
     Command,
     Commit,
@@ -23,6 +22,7 @@ from celedger.base.model import (
     Task,
 )
 from celedger.engines.order import Order
+from celedger.ledger import store
 
 TASK = Task(
     "tiny", "fit", (Command("run", ("{python}", "fit.py")),), {"lr": 0.1, "layers": [1, 2]},
@@ -38,10 +38,10 @@ def test_an_order_comes_back_as_it_was() -> None:
         "01U", "key", "a" * 40, (TASK,), "cpu", False, Purpose.BISECT, commit, 3, environments,
         {"fit": ("torch",)},
     )  # fmt: skip
-    assert serial.read(Order, serial.written(given)) == given
+    assert store.from_json(Order, store.to_json(given)) == given
     question = replace(given, commit=None, environments=None, imported=None)
-    assert serial.read(Order, serial.written(question)) == question
-    assert serial.read(Order, serial.written(given)).tasks[0].recipe == TASK.recipe
+    assert store.from_json(Order, store.to_json(question)) == question
+    assert store.from_json(Order, store.to_json(given)).tasks[0].recipe == TASK.recipe
 
 
 def test_what_a_node_writes_comes_back_to_the_last_bit() -> None:
@@ -51,6 +51,6 @@ def test_what_a_node_writes_comes_back_to_the_last_bit() -> None:
     outcome = Outcome(OutcomeKind.TIMEOUT, 1.5, "late", None, "log", (Mark.REPEATED,))
     footprint = Footprint((b"model.py", b"\xff\xfe"), (b"",), ("*.txt",))
     for noun in (report, outcome, footprint):
-        assert repr(serial.read(type(noun), serial.written(noun))) == repr(noun)
-    undefined = serial.read(EpochReport, serial.written(EpochReport(0, {"x": math.nan})))
+        assert repr(store.from_json(type(noun), store.to_json(noun))) == repr(noun)
+    undefined = store.from_json(EpochReport, store.to_json(EpochReport(0, {"x": math.nan})))
     assert math.isnan(undefined.values["x"])

@@ -15,7 +15,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from views.conftest import LineWithoutRepository
 
-from celedger.base import serial
 from celedger.base.model import (
     Command,
     Commit,
@@ -35,7 +34,7 @@ from celedger.judge.derivation import derive
 from celedger.judge.incident import State
 from celedger.judge.state import state_of
 from celedger.judge.two_commits import compare, smallest_change
-from celedger.ledger import Ledger
+from celedger.ledger import Ledger, store
 from celedger.views.document import document, dumps
 from celedger.views.drift import DriftDocument
 
@@ -155,7 +154,7 @@ def test_a_state_is_derived_without_a_warning(made: list[Run]) -> None:
             derivation = derive(ledger, line)
             known = state_of(derivation)
             state_of(derivation, own[2].sha)
-        again = serial.read(State, serial.written(known))
+        again = store.from_json(State, store.to_json(known))
         assert repr(again) == repr(known)
         environments = {e.fingerprint: e for e in ENVIRONMENTS}
         drift = DriftDocument(known, own, {c.sha: c for c in own}, environments)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from celedger.base.errors import MachineError
-from celedger.base.locks import try_flock
+from celedger.base.files import try_flock
 from celedger.system.device_lock import DeviceLock, Holder, default_folder
 
 HOLDER = """

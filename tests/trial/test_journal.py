@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from celedger.base import locks
+from celedger.base import files
 from celedger.base.model import (
     Command,
     Commit,
@@ -164,7 +164,7 @@ def test_a_trial_whose_journal_is_held_is_somebodys(ledger: Ledger) -> None:
     path = start(ledger)
     reads = path.with_suffix(".reads")
     reads.touch()
-    with locks.try_flock(path):
+    with files.try_flock(path):
         assert journal.recover(ledger, now=9.0, sweep=lambda u: 0) == ()
         assert path.exists()
         assert reads.exists()

@@ -35,8 +35,7 @@ from celedger.judge.state import state_of
 from celedger.views import check, samples
 from celedger.views import incidents as words
 from celedger.views.diff import Diff
-from celedger.views.document import Document, document, dumps
-from celedger.views.format import colourless
+from celedger.views.document import Document, colourless, document, dumps
 from celedger.views.log import Log
 from celedger.views.show import CommitRows
 from celedger.views.status import QueueDocument, StatusDocument

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celedger.views.format import GREEN, RED, Column, colourless, table
+from celedger.views.document import GREEN, RED, Column, colourless, table
 
 COLUMNS = (
     Column("metric"), Column("value"), Column("n", right=True), Column("subject", shrink=True),

@@ -11,7 +11,6 @@ from typing import Any, get_args, get_origin
 
 import numpy as np
 
-from celedger.base import serial
 from celedger.base.model import BisectRecord, Commit, TrialRecord
 from celedger.base.text import whole_percent
 from celedger.judge.bisection.one_metric import Sparse, Track
@@ -24,7 +23,7 @@ from celedger.judge.bisection.other_steps import (
     rests,
     worse_between,
 )
-from celedger.ledger import Ledger
+from celedger.ledger import Ledger, store
 from celedger.repo import History
 from celedger.stats import firstbad
 
@@ -385,7 +384,7 @@ def restored(stored: BisectRecord, commits: Mapping[str, Commit]) -> Report:
         if origin is UnionType:
             return built(arguments[0], value)
         if is_dataclass(kind) and isinstance(kind, type):
-            types = serial.hints(kind)
+            types = store.hints(kind)
             return kind(**{name: built(types[name], each) for name, each in value.items()})
         return value
 

@@ -18,7 +18,7 @@ from celedger.lab.diagnose.difference import Layer, StoredTensor
 from celedger.lab.diagnose.explain import Explanation
 from celedger.lab.diagnose.finding import named
 from celedger.views import picture
-from celedger.views.format import clip, plain
+from celedger.views.document import clip, plain
 
 _POWERS = FuncFormatter(lambda value, _: f"{value:g}".replace("e-0", "e-"))
 _TENSORS = 16  # rows: stored tensors that differ most

@@ -15,7 +15,7 @@ from celedger.lab.diagnose.finding import ExplainFinding, figure, path_in_tree, 
 from celedger.lab.diagnose.inexact_trainings import ReplayedOperator
 from celedger.lab.diagnose.trace import Frame
 from celedger.views import document
-from celedger.views.format import Column, clip, count, plain, table
+from celedger.views.document import Column, clip, count, plain, table
 
 _LINES = 12  # of a hunk that are shown
 _HUNKS = 3

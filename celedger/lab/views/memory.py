@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from celedger.lab.diagnose.memory_growth import PEAK_FLOOR
 from celedger.lab.diagnose.stalls import Document
 from celedger.lab.views.profile import ProfileTarget, columns, size
-from celedger.views.format import clip, measure, percent, plain, relative, table
+from celedger.views.document import clip, measure, percent, plain, relative, table
 
 ROWS = 8
 _PROCESS = 0.05  # of the process's peak: two runs of one commit differ by less

@@ -10,8 +10,7 @@ from typing import Any
 
 from celedger.base.model import Commit, Task
 from celedger.lab.diagnose.preflight import STATUSES
-from celedger.views.document import Json, document
-from celedger.views.format import plain, short
+from celedger.views.document import Json, document, plain, short
 
 _ADVICE = {
     "loss at the start": "smaller first weights of the last layer, or its bias set to the classes'"

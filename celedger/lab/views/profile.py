@@ -13,7 +13,7 @@ from celedger.lab.diagnose.slower import total
 from celedger.lab.diagnose.speed_advice import MEANING, largest_operators, module, stolen, waiter
 from celedger.lab.diagnose.stalls import NEIGHBOURS, Document
 from celedger.lab.views.explain import hunk_lines
-from celedger.views.format import (
+from celedger.views.document import (
     PLUS_MINUS,
     Column,
     clip,

@@ -19,7 +19,7 @@ from celedger.lab.views.profile import (
     size,
     slower_sentence,
 )
-from celedger.views.format import UnitScale, clip, measure, percent, plain, short
+from celedger.views.document import UnitScale, clip, measure, percent, plain, short
 from celedger.views.picture import (
     BLUE,
     GREEN,

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from celedger.base.model import STEP_COUNTS
 from celedger.lab.diagnose.same import LoggedCommit, Sameness, TaskSameness
 from celedger.lab.diagnose.signature import Difference
-from celedger.views.document import Json, document
-from celedger.views.format import count, plain, short
+from celedger.views.document import Json, count, document, plain, short
 
 
 def same_text(title: str, answers: Sequence[TaskSameness]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from celedger.lab.diagnose.stalls import Document
 from celedger.lab.views.profile import ProfileTarget, columns, seconds, size
-from celedger.views.format import clip, count, number, percent, plain, table, wrap
+from celedger.views.document import clip, count, number, percent, plain, table, wrap
 
 
 def tries_text(target: ProfileTarget, document: Document, *, width: int = 100) -> str:

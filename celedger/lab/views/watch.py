@@ -11,8 +11,7 @@ from textwrap import wrap
 from celedger.lab.diagnose.watch import JudgedTraining, WatchpointFinding, WatchReport
 from celedger.lab.diagnose.watch_records import FUNCTION, Watched
 from celedger.lab.diagnose.watch_rules import TensorPlace
-from celedger.views.document import Json, document
-from celedger.views.format import count, number, percent, plain, short
+from celedger.views.document import Json, count, document, number, percent, plain, short
 
 _WORTH = 0.01  # the share of a layer's gradients below the smallest normal number that is mentioned
 _ROWS = 10  # of the largest losses, and of skipped steps

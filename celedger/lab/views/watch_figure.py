@@ -20,7 +20,7 @@ from celedger.base.model import Direction, Metric
 from celedger.lab.diagnose.watch import JudgedTraining, WatchReport
 from celedger.lab.diagnose.watch_records import Watched, WatchedStep
 from celedger.lab.diagnose.watch_rules import IN_A_ROW
-from celedger.views.format import clip, number, short
+from celedger.views.document import clip, number, short
 from celedger.views.picture import (
     BLUE,
     INK,

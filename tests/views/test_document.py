@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 
 from celedger.base.model import Direction
 from celedger.base.text import escaped
-from celedger.views.document import document, dumps, strict
-from celedger.views.format import (
+from celedger.views.document import (
     Column,
     UnitScale,
     amount,
     change,
     clip,
+    document,
+    dumps,
     duration,
     iso_date,
     measure,
@@ -26,6 +27,7 @@ from celedger.views.format import (
     probability,
     relative,
     short,
+    strict,
     table,
 )  # fmt: skip
 
