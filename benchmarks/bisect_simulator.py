@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from celedger.stats.choice import choose
-from celedger.stats.equal_bits import alike
+from celedger.stats.equal_bits import SignedRange, alike, shows
 from celedger.stats.firstbad import (
     Evidence,
     NoisePrior,
@@ -32,7 +32,6 @@ from celedger.stats.firstbad import (
     posterior,
 )
 from celedger.stats.lineage import GOOD, Lineage
-from celedger.stats.signed_prior import SignedRange, shows
 
 MOST_TRIALS = 4000
 SIGNING = 3.0

@@ -56,8 +56,7 @@ from celedger.ledger import Ledger
 from celedger.repo import History, Repository, filters
 from celedger.repo.checkouts import Checkouts
 from celedger.stats.lineage import GOOD, Lineage
-from celedger.system.device_lock import DeviceLock
-from celedger.system.gpu import CPU
+from celedger.system.devices import CPU, DeviceLock
 from celedger.trial.engine import Need
 from celedger.trial.reuse import NamedPaths
 from celedger.trial.runner import Bench

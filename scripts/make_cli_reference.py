@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from celedger.cli import verbs
+from celedger.cli import app
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
@@ -71,8 +71,8 @@ These stand in your own file alone:
 
 def words_of_verbs() -> Iterator[list[str]]:
     """Yield the words of every verb that `--help` lists, and of the verbs within one."""
-    for name in verbs.names():
-        command = verbs.command(name)
+    for name in app.names():
+        command = app.command(name)
         within = getattr(command, "commands", None)
         yield from [[name, each] for each in within] if within else [[name]]
 

@@ -20,8 +20,8 @@ from typing import Any
 from xml.etree import ElementTree
 
 import celedger
-from celedger.system import gpu
-from celedger.system.gpu import Device, GpuReader
+from celedger.system import devices
+from celedger.system.devices import Device, GpuReader
 from celedger.system.process import Usage
 from celedger.system.telemetry import Sampler
 from celedger.views.document import measure, percent
@@ -59,7 +59,7 @@ def about(device: Device) -> str:
         "memory": measure(device.gpu.memory or 0, unit="B"),
         "driver": f"{device.gpu.driver}, CUDA {device.gpu.cuda}",
         **device.gpu.settings,
-        "process numbers": "the driver's" if gpu.sees_all_processes() else "a container's",
+        "process numbers": "the driver's" if devices.sees_all_processes() else "a container's",
         "processes listed": "not supported" if sample.processes is None else len(sample.processes),
         "use by process": "not supported" if sample.active is None else "counted",
     }
@@ -170,10 +170,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "gpu-report.md")
     asked = parser.parse_args()
-    if not gpu.gpus():
+    if not devices.gpus():
         sys.stdout.write("no GPU: NVML shows none, so nothing of CUDA ran; no page is written\n")
         return
-    device = gpu.resolve("cuda:0")
+    device = devices.resolve("cuda:0")
     with tempfile.TemporaryDirectory() as folder:
         project = Path(folder) / "project"
         parts = {

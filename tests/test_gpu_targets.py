@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from conftest import load_script
 
-from celedger.system import gpu
+from celedger.system import devices
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 def test_the_report_says_that_there_is_no_gpu(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(gpu, "gpus", list)
+    monkeypatch.setattr(devices, "gpus", list)
     page = tmp_path / "page.md"
     monkeypatch.setattr(sys, "argv", ["make_gpu_report.py", "--output", str(page)])
     load_script(ROOT / "scripts" / "make_gpu_report.py").main()

@@ -15,7 +15,7 @@ import typer
 
 from celedger.base.errors import TYPED, CeledgerError, Status, UsageError
 from celedger.base.text import whole_percent
-from celedger.cli import options, verbs
+from celedger.cli import app, options
 from celedger.cli.session import Options, no_incident, note, writing
 from celedger.service.measure import Session, load_suite, open_bench, record_state
 
@@ -120,10 +120,10 @@ def bisect(
     from celedger.views.picture import check_suffix
 
     if output is not None:  # before hours of training, not after
-        if not verbs.is_installed("plot"):
+        if not app.is_installed("plot"):
             raise UsageError("--output needs the verb `plot`, which is not installed")
         check_suffix(output)
-    if explain and not verbs.is_installed("explain"):
+    if explain and not app.is_installed("explain"):
         raise UsageError("--explain needs the verb `explain`, which is not installed")
     limits = bisection.Limits(confidence, every_cause=every)
     if budget is not None:
@@ -189,7 +189,7 @@ def bisect(
                     guilty = bisection.inside(bench, answer, noise)
         tip = memory.tip_of(session.repository, history.bad)
         state = record_state(session, "bisect", tip)
-        draw = verbs.drawer(context.obj)
+        draw = app.drawer(context.obj)
         announce(session, state, draw)
         on_device = ["--device", device] if device is not None else []
         words = ["--suite", session.config.suite or bench.suite.folder.name]
@@ -236,7 +236,7 @@ def _explained(
                 asked[verb, ends, report.task, *options] = None
     for verb, ends, task, *options in asked:
         try:
-            yield verbs.answer_of(verb, [ends, task, *options, *words], command)[1]
+            yield app.answer_of(verb, [ends, task, *options, *words], command)[1]
         except CeledgerError as error:
             note(f"celedger: {task} is not explained: {error}")
 
@@ -343,7 +343,7 @@ def _search_packages(
     """Search the differences of two lock files at a commit, and show the answer."""
     from celedger.cli.progress import Progress
     from celedger.judge import bisection
-    from celedger.judge.bisection.package_search import package_bench
+    from celedger.judge.bisection.bisect import package_bench
     from celedger.trial.workplace import choose_tasks
     from celedger.views.bisect import PackageAnswer
 

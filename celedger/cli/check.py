@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from celedger.base.errors import TYPED, CeledgerError, Status, UsageError, command
-from celedger.cli import options, verbs
+from celedger.cli import app, options
 from celedger.cli.session import no_incident, note, reading, warn, writing
 from celedger.cli.synthetic import bench_apart, find, is_unchanged, suite_at
 from celedger.service.measure import Session, load_suite, measure, open_bench, record_state, train
@@ -123,7 +123,7 @@ def check(
             only = [word for name in task or () for word in ("--task", name)]
             again = command("check", commit.sha[:TYPED], *only, suite=tasks[0].suite)
             note(context.obj.retyped(f"Next: {again} runs further trials for what is in doubt"))
-        announce(session, state, verbs.drawer(context.obj))
+        announce(session, state, app.drawer(context.obj))
     return status(standings, gate=True, lenient=lenient, complete=complete)
 
 
@@ -172,7 +172,7 @@ def _is_cut_off(
 
 def _edited(repository: Repository, commit: Commit, suite: Suite) -> str:
     """Return the file of the suite, by its path in the repository, if the commit edits it."""
-    from celedger.suite.content import FILE
+    from celedger.suite.loading import FILE
 
     file = (suite.folder / FILE).resolve()
     if not commit.parents or not file.is_relative_to(repository.root.resolve()):
@@ -195,7 +195,7 @@ def _beside(
     metrics stand, the number of the try, and whether every trial of it was measured."""
     from celedger.base.model import Purpose
     from celedger.cli.progress import Progress
-    from celedger.judge import edit
+    from celedger.judge import variants
     from celedger.trial.workplace import lacking
 
     commit, base = synthetic.commit, synthetic.base
@@ -203,9 +203,9 @@ def _beside(
         session, synthetic, revision, "check", names, why=Purpose.CHECK
     ) as (own, bench, tasks):  # fmt: skip
         train(bench, lacking(bench, [commit], tasks), Progress, speed_too=False)
-        number = edit.try_number(own.ledger, base.sha, commit.sha)
+        number = variants.try_number(own.ledger, base.sha, commit.sha)
         standings = tuple(
-            edit.standings(
+            variants.standings(
                 own.ledger, state, (base.sha, commit.sha),
                 list(zip(tasks_at_base, tasks, strict=True)), judged, number,
                 bench.station.is_untracked,
@@ -237,7 +237,7 @@ def _markdown(context: typer.Context, document: CheckDocument) -> str:
     words = ["plot", "drift", document.commit.sha, "--mermaid"]
     words += ["--task", f"{metric.suite}/{metric.task}", "--metric", metric.name]
     try:
-        return f"{text}\n{verbs.answer_if_installed(words, context.obj)}"
+        return f"{text}\n{app.answer_if_installed(words, context.obj)}"
     except CeledgerError as error:
         warn(f"no chart: {error}")
         return text

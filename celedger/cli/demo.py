@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from celedger.base.errors import CeledgerError, Status, UsageError
-from celedger.cli import options, verbs
+from celedger.cli import app, options
 from celedger.cli.session import Options, keep_out_of_git
 from celedger.service.measure import Session, open_bench, train
 
@@ -89,7 +89,7 @@ def _play(folder: Path, device: str | None) -> Status:
     with Ledger.open(settings.ledger, create=True) as ledger, Progress() as progress:
         session = Session(repository, settings, ledger, gate, progress.say)
         answers = _survey_and_search(session, planted, progress)
-    pictures = [*_draw(folder, answers)] if verbs.is_installed("plot") else []
+    pictures = [*_draw(folder, answers)] if app.is_installed("plot") else []
     text, are_honest = _result(answers)
     print(f"{text}\n\nledger    {settings.ledger}")
     for picture in pictures:
@@ -200,6 +200,6 @@ def _draw(folder: Path, answers: Sequence[_Answer]) -> Iterator[str]:
     for _, task, metric, _, report, _ in answers:
         if metric:
             words = ["drift", "--task", task, "--metric", metric]
-            yield verbs.answer_of("plot", words, command)[1].strip()
+            yield app.answer_of("plot", words, command)[1].strip()
         if report is not None and report.posterior:
-            yield verbs.answer_of("plot", ["bisect", report.id], command)[1].strip()
+            yield app.answer_of("plot", ["bisect", report.id], command)[1].strip()

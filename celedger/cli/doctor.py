@@ -73,13 +73,13 @@ def doctor(
 def _surroundings(repository: Repository, settings: Config) -> Status:
     """Print what celedger would train here, with what and on what."""
     from celedger.base import config
-    from celedger.system import gpu, sandbox
+    from celedger.system import devices, sandbox
     from celedger.trial.workplace import interpreters_of, suite_of
 
     print(f"repository  {repository.root}")
     print(f"settings    {config.source(repository.worktree, repository.root) or 'defaults'}")
     try:
-        device = gpu.resolve(settings.device)
+        device = devices.resolve(settings.device)
         print(f"device      {device.key}{f', {device.gpu.name}' if device.gpu else ''}")
         version = sandbox.version()
         state = "available" if version >= sandbox.NEEDED else "not available"

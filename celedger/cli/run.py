@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from celedger.base.errors import Status, UnknownRevision, UsageError, command
-from celedger.cli import options, verbs
+from celedger.cli import app, options
 from celedger.cli.reading import changes_of
 from celedger.cli.session import note, writing
 from celedger.cli.synthetic import bench_apart, find, is_unchanged
@@ -125,7 +125,7 @@ def run(
             _say_if_none(needs, "; --force runs them again")
             state, records = measure(
                 session, bench, newest, tasks, needs, job="run", watch=Progress,
-                diagnose=lambda words: verbs.answer_if_installed(words, context.obj),
+                diagnose=lambda words: app.answer_if_installed(words, context.obj),
                 leaves_out=budget,
             )  # fmt: skip
             budget.report()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from celedger.base.errors import CeledgerError, Status, UnknownRevision, UsageError
-from celedger.cli import options, verbs
+from celedger.cli import app, options
 from celedger.cli.session import (
     Options,
     find,
@@ -75,7 +75,7 @@ def install(
 
     options: Options = context.obj
     names = ["pre-push"] * pre_push + ["pre-commit"] * pre_commit
-    if names and not verbs.is_installed("same"):
+    if names and not app.is_installed("same"):
         raise UsageError(f"--{names[0]} needs the verb `same`, which is not installed")
     if block and not names:
         raise UsageError("--block is for --pre-push and --pre-commit", "name one of them")
@@ -164,7 +164,7 @@ def _run_quick(command: Options, name: str, remote: str) -> int:
     from celedger.repo import Repository
     from celedger.repo.synthetic import INDEX
 
-    if not verbs.is_installed("same"):
+    if not app.is_installed("same"):
         return Status.GOOD
     worst = Status.GOOD
     signal.signal(signal.SIGALRM, _late)
@@ -178,7 +178,7 @@ def _run_quick(command: Options, name: str, remote: str) -> int:
         for old, new in pairs:
             words = ["--against", old, "--of", new]
             inside = (repository.root, repository.worktree)
-            status, answer = verbs.answer_of("same", words, given, not_in=inside)
+            status, answer = app.answer_of("same", words, given, not_in=inside)
             note("\n".join(f"celedger: {line}" for line in answer.splitlines()))
             worst = Status.BAD if status == Status.BAD else worst
     except _Late:
@@ -389,7 +389,7 @@ def _drain(command: Options, engine: str | None, *, from_hook: bool) -> None:
         """Return the answer of an installed verb, "" where it is not installed."""
         given = Options(repository.worktree, settings.ledger, attended=not from_hook)
         inside = (repository.root, repository.worktree)
-        return verbs.answer_if_installed(words, given, not_in=inside)
+        return app.answer_if_installed(words, given, not_in=inside)
 
     with (
         writing(command, attended=not from_hook, engine=engine) as session,
@@ -416,7 +416,7 @@ def _drain(command: Options, engine: str | None, *, from_hook: bool) -> None:
             say,
             listen=progress,
             attended=not from_hook,
-            draw=verbs.drawer(
+            draw=app.drawer(
                 Options(repository.worktree, session.ledger.path, attended=not from_hook),
                 not_in=(repository.root, repository.worktree),
             ),

@@ -127,7 +127,7 @@ def apart_for(session: Session, words: Sequence[str]) -> Iterator[Sides]:
     """Yield these revisions (or a range) as the sides of a diagnosis: by their hashes, and in a
     session `apart`, where one is synthetic. Unattended, both use the suite as it is."""
     from celedger import suite as suites
-    from celedger.suite.content import hash_of
+    from celedger.suite.loading import hash_of
 
     repository = session.repository
     if len(words) == 1 and ".." in words[0]:
@@ -155,7 +155,7 @@ def suite_at(session: Session, suite: Suite, commit: Commit, text: str) -> Itera
     and where the revision has none. What git ignores of them is the working tree's."""
     from celedger.repo import bisecting
     from celedger.repo.synthetic import WORKING_TREE
-    from celedger.suite.content import digests, hash_of
+    from celedger.suite.loading import digests, hash_of
 
     repository = session.repository
     if text == WORKING_TREE or not suite.folder.is_relative_to(repository.worktree):

@@ -24,7 +24,7 @@ from celedger.engines.order import Order
 from celedger.ledger import Ledger, opening, store
 from celedger.repo.object_store import unpack
 from celedger.suite import Suite
-from celedger.suite.content import digests
+from celedger.suite.loading import digests
 from celedger.trial import events, journal
 from celedger.trial.ending import tail
 from celedger.trial.engine import Need, Signals

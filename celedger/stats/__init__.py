@@ -2,7 +2,7 @@
 
 The state of a line: `course` (its nouns), `history` (noise, levels and steps of a metric),
 `incidents` (what is open, since which commit, whether it is over), `next_trial`. Bisect:
-`range_ends` (is the bad end worse?), `noise`, `lineage` (which commit a first bad commit makes
-bad), `likelihood` and `levels` (two unknown levels in unknown noise), `firstbad` (the posterior),
+`two_sides` (is the bad end worse?), `lineage` (which commit a first bad commit makes bad),
+`likelihood` and `levels` (two unknown levels in unknown noise), `firstbad` (the posterior),
 `worlds` and `equal_seeds` (what equal seeds say), `choice` (what to measure next).
 """

@@ -24,9 +24,8 @@ from functools import cached_property
 import numpy as np
 
 from celedger.stats.arrays import Bools, Floats, Ints
-from celedger.stats.integration_grid import log_sum
 from celedger.stats.levels import SHIFT_SPREAD, SHIFTS, Fit, chance_to_differ
-from celedger.stats.likelihood import ROUNDED
+from celedger.stats.likelihood import ROUNDED, log_sum
 
 SHARES = np.array((0.3, 0.6, 0.8, 0.92, 0.98, 0.9995))
 SHARE_PRIOR = np.array((0.17, 0.22, 0.22, 0.17, 0.14, 0.08))

@@ -27,11 +27,10 @@ import numpy as np
 
 from celedger.stats import levels
 from celedger.stats.arrays import Bools, Floats, Ints
-from celedger.stats.failure_rates import SURE, fit_rates
-from celedger.stats.levels import Fit, fit
+from celedger.stats.levels import SURE, Fit, fit, fit_rates
 from celedger.stats.likelihood import FAR, Sites
+from celedger.stats.likelihood import NoisePrior as NoisePrior
 from celedger.stats.lineage import GOOD, Lineage, Split, unpack
-from celedger.stats.noise import NoisePrior as NoisePrior
 from celedger.stats.tails import t_test
 from celedger.stats.worlds import EXACT, PAIRED, Table, Worlds, failures, tabulate, weigh
 from celedger.stats.worlds import Reading as Reading

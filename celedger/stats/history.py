@@ -29,6 +29,7 @@ from celedger.stats.course import (
     Step,
     StepKind,
     TrialNoise,
+    ValueScale,
     commit_nodes,
 )
 from celedger.stats.metric_passes import ChainResult, Passed, Prepared, steps_of
@@ -36,7 +37,6 @@ from celedger.stats.seed_pairs import paired_steps
 from celedger.stats.settled import Cache, Checkpoints, Kept, Stretch
 from celedger.stats.slow_drift import KEPT, replaced, with_drifts
 from celedger.stats.trial_noise import NoisePoint
-from celedger.stats.value_scale import ValueScale
 
 HAZARD = 1 / 400
 """Prior probability that a commit changes a metric, for one metric. A false step of probability

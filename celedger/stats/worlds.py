@@ -18,11 +18,9 @@ import numpy as np
 from celedger.stats import equal_seeds
 from celedger.stats.arrays import Bools, Floats, Ints
 from celedger.stats.equal_seeds import Bits, Exact, Pairs
-from celedger.stats.integration_grid import FINEST
 from celedger.stats.levels import Fit
-from celedger.stats.likelihood import Sites, middle, standardised
+from celedger.stats.likelihood import FINEST, Sites, fine, middle, standardised
 from celedger.stats.lineage import GOOD
-from celedger.stats.noise import fine
 
 FREE, PAIRED, EXACT = range(3)
 PRIOR = np.log((0.5, 0.3, 0.2))

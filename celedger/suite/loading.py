@@ -1,14 +1,18 @@
-"""From a suite's name to its folder, and from its suite.toml to tasks.
+"""From a suite's name to its folder, from its suite.toml to tasks, and the content of the folder:
+its hash, and a copy of it that later edits cannot reach.
 
-Strict: what is not understood is an error with its place. Nothing is run or copied here.
+Strict: what is not understood is an error with its place. Nothing is run here.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,7 +20,7 @@ from random import Random
 from typing import Any
 
 from celedger.base import PACKAGE
-from celedger.base.config import Config, closest, read_toml
+from celedger.base.config import Config, closest, leads_out, read_toml
 from celedger.base.errors import SuiteError, explained
 from celedger.base.model import (
     CLOCKED,
@@ -28,9 +32,103 @@ from celedger.base.model import (
     usual_kind,
     usual_unit,
 )
-from celedger.suite import commands, toml_table
-from celedger.suite.content import FILE, check_links, digests, hash_of
+from celedger.suite import toml_table
 from celedger.suite.toml_table import TomlTable
+
+FILE = "suite.toml"
+# Files that no training sees: the tasks hold what matters of the first, the second is for people.
+_UNSEEN = (FILE, "README.md")
+
+
+def files(folder: Path) -> list[tuple[str, Path]]:
+    """All files below a folder that trainings may read, by relative name, sorted: not dotfiles nor
+    byte-code. Links are followed. Raises SuiteError for what is neither file nor folder."""
+    check_links(folder, folder / FILE)
+    every = _below(folder, "", (folder.resolve(),))
+    return sorted((name, path) for name, path in every if name not in _UNSEEN)
+
+
+def check_links(*paths: Path) -> None:
+    """Raise SuiteError for a link that leads out of its repository."""
+    for path in paths:
+        if leads_out(path):
+            raise SuiteError(f"{path} is a link that leads out of the repository", "remove it")
+
+
+def _below(folder: Path, prefix: str, above: tuple[Path, ...]) -> Iterator[tuple[str, Path]]:
+    for path in folder.iterdir():
+        name = f"{prefix}{path.name}"
+        if path.name.startswith(".") or path.name == "__pycache__" or path.suffix == ".pyc":
+            continue
+        check_links(path)
+        if path.is_dir():
+            real = path.resolve()
+            if real in above:
+                raise SuiteError(f"{path} is a link to a folder it lies in")
+            yield from _below(path, f"{name}/", (*above, real))
+        elif path.is_file():
+            yield name, path
+        else:
+            raise SuiteError(f"{path} is neither a file nor a folder", "remove it")
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """Return what a training may read, by relative name: `x` for an executable file, else `-`, and
+    the SHA-256 of its content (64 hex digits)."""
+    by_name = {}
+    with explained(f"{folder} cannot be read", kind=SuiteError):
+        for name, path in files(folder):
+            with explained(f"{path} cannot be read", kind=SuiteError), path.open("rb") as stream:
+                content = hashlib.file_digest(stream, "sha256").hexdigest()
+            by_name[name] = ("x" if path.stat().st_mode & 0o100 else "-") + content
+    return by_name
+
+
+def content_hash(folder: Path) -> str:
+    """64 hex digits over names, executable bits and contents of what a training may read."""
+    return hash_of(digests(folder))
+
+
+def hash_of(digests: Mapping[str, str]) -> str:
+    """Return the content hash of a folder that holds these."""
+    total = hashlib.sha256()
+    for name, digest in digests.items():
+        content = digest[:1].encode() + bytes.fromhex(digest[1:])
+        total.update(name.encode(errors="surrogateescape") + b"\0" + content)
+    return total.hexdigest()
+
+
+def snapshot(folder: Path, digest: str, cache: Path) -> Path:
+    """Return a copy of a suite's folder at `cache/<its content hash>`, made once; one that was
+    changed since is made anew. No training runs in it. Raises SuiteError if the folder has other
+    content than that of the hash."""
+    home = cache / digest
+    with explained(f"{folder} cannot be copied to {cache}", kind=SuiteError):
+        if not _is_whole(home):
+            cache.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix=".draft-", dir=cache) as draft:
+                new = Path(draft, "new")
+                new.mkdir()
+                for name, path in files(folder):
+                    (new / name).parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copy2(path, new / name)
+                if content_hash(new) != digest:
+                    raise SuiteError(
+                        f"{folder} changed while it was read", "type the command again"
+                    )
+                if not _is_whole(home):  # else another was faster: its copy is in use already
+                    with suppress(FileNotFoundError):
+                        home.rename(Path(draft, "old"))
+                    with suppress(OSError):
+                        new.rename(home)
+        os.utime(home)  # what is long unused may be cleared away
+    return home
+
+
+def _is_whole(home: Path) -> bool:
+    """Return True if a copy has the content that its name promises."""
+    return home.is_dir() and content_hash(home) == home.name
+
 
 Reader = Callable[[object], Any]
 MetricTables = Mapping[str, Mapping[str, object]]  # metric name -> what is said of it
@@ -53,7 +151,7 @@ class Suite:
     folder: Path
     tasks: tuple[Task, ...]
     warnings: tuple[str, ...] = ()
-    files: Mapping[str, str] = field(default_factory=dict)  # name -> digest (content.digests)
+    files: Mapping[str, str] = field(default_factory=dict)  # name -> digest (`digests`)
     preflight: Preflight = Preflight()
 
     @property
@@ -197,7 +295,7 @@ _OF_SUITE = {
     "pythonpath": toml_table.inside,
     "pass_env": toml_table.strings,
     "preload": toml_table.modules,
-    "build": commands.build,
+    "build": toml_table.build,
     "inputs": toml_table.inside,
     "venv": toml_table.inside,
     "sandbox": toml_table.truth,
@@ -238,7 +336,7 @@ def _tasks(
     name = _name(body, body.raw("name"))
     points = _points(body)
     params = dict.fromkeys(key for _, point in points for key in point)
-    used, lines = _commands(body, (*commands.PLACEHOLDERS, *params), folder)
+    used, lines = _commands(body, (*toml_table.PLACEHOLDERS, *params), folder)
     task = replace(pattern, commands=lines, metrics=_metrics(body, shared))
     task = replace(task, **body.read(_OF_TASK))
     alias = _aliases(body)
@@ -256,7 +354,7 @@ def _tasks(
     distinct: dict[tuple[object, ...], Task] = {}  # what runs the same runs once
     for label, point in points:
         one = replace(task, name=name + label, params=point)
-        runs = commands.command_lines(
+        runs = toml_table.command_lines(
             one, python="", suite_dir=folder, tree=folder, seed="", out=folder
         )
         distinct.setdefault(tuple(runs), one)
@@ -310,8 +408,8 @@ def _commands(
         if not NAME.fullmatch(name):
             body.fail(f"{where}: the name has other characters than ASCII letters, digits, _ . -")
         try:
-            words = commands.split(value)
-            used |= commands.check(words, placeholders)
+            words = toml_table.split(value)
+            used |= toml_table.check(words, placeholders)
         except ValueError as error:
             body.fail(f"{where} {error}")
         for word in words:
@@ -347,7 +445,7 @@ def _points(body: TomlTable) -> Sequence[tuple[str, Mapping[str, object]]]:
     for point in _sampled(body, grid):
         chosen = {**params, **point}
         for key, meanings in alias.items():
-            word = commands.text(chosen[key])
+            word = toml_table.text(chosen[key])
             if word not in meanings:
                 body.fail(f"alias {key!r} has no {word!r}", closest(word, list(meanings)))
             chosen |= meanings[word]
@@ -410,7 +508,7 @@ def _params(body: TomlTable, where: str, values: object) -> Mapping[str, object]
     if not isinstance(values, dict):
         body.fail(f"{where} is not a table of parameters")
     for name in values:
-        if name in commands.PLACEHOLDERS:
+        if name in toml_table.PLACEHOLDERS:
             body.fail(f"{where} has {name!r}, which celedger fills in itself")
         if not _PARAM.fullmatch(name):
             body.fail(f"{where} has {name!r}: a name is made of ASCII letters, digits and _")
@@ -424,7 +522,7 @@ def _param(body: TomlTable, name: str, value: object) -> object:
     if not isinstance(value, (str, int, float)):
         hint = "a list of values goes into grid, a date into quotes"
         body.fail(f"parameter {name!r} is no string, number or boolean", hint)
-    if "\0" in commands.text(value):
+    if "\0" in toml_table.text(value):
         body.fail(f"parameter {name!r} holds a NUL character")
     return value
 
@@ -437,10 +535,10 @@ def _grid(body: TomlTable) -> dict[str, list[object]]:
         distinct: dict[str, object] = {}
         for value in values:
             checked = _param(body, key, value)
-            distinct.setdefault(commands.text(checked), checked)
+            distinct.setdefault(toml_table.text(checked), checked)
         grid[key] = list(distinct.values())
     return grid
 
 
 def _in_name(value: object) -> str:
-    return re.sub(r"[^A-Za-z0-9_.+-]+", "-", commands.text(value))
+    return re.sub(r"[^A-Za-z0-9_.+-]+", "-", toml_table.text(value))

@@ -19,7 +19,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 from celedger.base.errors import explained
-from celedger.suite import content
+from celedger.suite import loading
 from celedger.suite.loading import METRIC
 
 _LARGEST = 1 << 18  # bytes of a source that is read
@@ -582,7 +582,7 @@ def installed_imports(
     """Return the top-level modules that the scripts of a suite, and these others, cannot do
     without, sorted: not those of Python, of celedger, of the suite, or of the code under test,
     which lies in `roots`. Raises SuiteError where the folder cannot be read."""
-    scripts = [*(path for _, path in content.files(folder) if path.suffix == ".py"), *others]
+    scripts = [*(path for _, path in loading.files(folder) if path.suffix == ".py"), *others]
     names: set[str] = set()
     for script in scripts:
         with suppress(OSError, ValueError, SyntaxError):  # the training will say so

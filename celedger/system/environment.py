@@ -26,7 +26,7 @@ import psutil
 
 from celedger.base.errors import MachineError
 from celedger.base.model import Environment
-from celedger.system.gpu import Device
+from celedger.system.devices import Device
 from celedger.system.process import capture
 
 PROBE_TIMEOUT = 60.0  # a cold network file system may need most of it

@@ -11,8 +11,8 @@ from dataclasses import replace
 from statistics import fmean
 
 from celedger.base.model import Mark
-from celedger.system import gpu as devices
-from celedger.system.gpu import Gpu, GpuReader, GpuSample, GpuTenants
+from celedger.system import devices
+from celedger.system.devices import Gpu, GpuReader, GpuSample, GpuTenants
 from celedger.system.process import Usage
 
 PERIOD = 0.25  # seconds between two samples: 4 Hz

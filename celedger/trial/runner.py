@@ -22,8 +22,8 @@ from celedger.base.model import Commit, Environment, Kind, ReusableTrial, Task, 
 from celedger.ledger import ulid as ulids
 from celedger.repo import Repository
 from celedger.suite import Suite
-from celedger.system import gpu
-from celedger.system.gpu import Device
+from celedger.system import devices
+from celedger.system.devices import Device
 from celedger.trial import events
 from celedger.trial.attempt import Attempt
 from celedger.trial.ending import answers, failed_alike
@@ -413,7 +413,7 @@ def share_out(
     GPU each, or on the CPU as many cores each, and at least one for each thread of a trial. None
     wants one worker on the CPU, and one a GPU where there are several. `tell` gets a line if there
     are fewer than wanted."""
-    gpus = gpu.alike(device) if device.gpu is not None else []
+    gpus = devices.alike(device) if device.gpu is not None else []
     most = len(gpus) or max(len(cores) // threads, 1)
     number = min(number_wanted or len(gpus) or 1, most)
     if number_wanted and number_wanted > most:

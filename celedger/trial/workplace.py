@@ -26,17 +26,16 @@ from celedger.base.model import Commit, Environment, Purpose, Task, TrialRecord
 from celedger.ledger import Ledger
 from celedger.repo import Repository, scrubbed
 from celedger.repo.checkouts import Checkouts
-from celedger.suite.content import hash_of
-from celedger.system import device_lock, environment, gpu, sandbox
+from celedger.suite.loading import hash_of
+from celedger.system import devices, environment, sandbox
 from celedger.system.cache import FolderCache
 from celedger.trial import attempt, events, permission_requests, protocol
-from celedger.trial.builds import Builds
 from celedger.trial.ending import failed_alike
 from celedger.trial.engine import Need
 from celedger.trial.permissions import Gate, settings_request
 from celedger.trial.reuse import PACKAGE, Reuse
 from celedger.trial.runner import Bench, share_out, start_workers
-from celedger.trial.station import Setup, Station
+from celedger.trial.station import Builds, Setup, Station
 from celedger.trial.training_variables import child_copy, settings
 from celedger.trial.venvs import Installation, Requirements, Venvs
 
@@ -214,7 +213,7 @@ def chosen_bench(
 
 
 def _described(
-    device: gpu.Device,
+    device: devices.Device,
     base: Mapping[str, str],
     ledger: Ledger,
     python: str,
@@ -236,10 +235,10 @@ def _review(
     gate.review([permission_requests.of_environment(repository, task, python, files.files)])
 
 
-def _device(name: str, label: str) -> tuple[gpu.Device, device_lock.DeviceLock]:
+def _device(name: str, label: str) -> tuple[devices.Device, devices.DeviceLock]:
     """Return the device of this name with its lock, whose waiters are told the `label`."""
-    locks = device_lock.DeviceLock("cpu", folder=device_lock.default_folder(), label=label)
-    device = gpu.resolve(name, free=lambda uuid: locks.of(uuid).free())
+    locks = devices.DeviceLock("cpu", folder=devices.default_folder(), label=label)
+    device = devices.resolve(name, free=lambda uuid: locks.of(uuid).free())
     return device, locks.of(device.key)
 
 

@@ -22,8 +22,8 @@ from celedger.base.model import (
 )
 from celedger.judge.bisection.one_metric import Epoch, Placed, Trace, Traces, agrees
 from celedger.judge.bisection.symptom import Symptom
-from celedger.stats.failure_rates import SURE, SURE_EXACT, SURE_REPEATED, lacking_failures
 from celedger.stats.firstbad import Reading
+from celedger.stats.levels import SURE, SURE_EXACT, SURE_REPEATED, lacking_failures
 
 LOSS = Metric("loss", direction=Direction.LOWER, kind=Kind.QUALITY)
 SCORE = Metric("score", direction=Direction.HIGHER, kind=Kind.QUALITY)

@@ -28,8 +28,8 @@ from celedger.judge.bisection.symptom import (
     signature,
 )
 from celedger.judge.incident import IncidentMetric
-from celedger.stats.noise import NoisePrior
-from celedger.stats.range_ends import EndsQuestion
+from celedger.stats.likelihood import NoisePrior
+from celedger.stats.two_sides import EndsQuestion
 from celedger.trial.protocol import TELEMETRY
 
 

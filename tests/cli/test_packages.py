@@ -19,8 +19,8 @@ from conftest import Project, make_project
 
 from celedger.base.errors import UsageError
 from celedger.base.model import Environment
-from celedger.base.pins import Upgrade, pins, prefixes, upgrades
 from celedger.ledger import Ledger
+from celedger.trial.venvs import Upgrade, pins, prefixes, upgrades
 
 SUITE = """\
 [suite]

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from celedger.system import device_lock, gpu
-from celedger.system.gpu import Device
+from celedger.system import devices
+from celedger.system.devices import Device
 
 ASKS = "import sys, torch; sys.exit(not torch.cuda.is_available())"
 DRIVERS = ("/dev/nvidiactl", "/dev/dxg")  # the second is WSL's
@@ -38,11 +38,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def device() -> Iterator[Device]:
     """Hold the device for all tests, and make it the only one that they and their children see.
     Processes of pytest-xdist do not hold it: what they run needs no quiet device."""
-    chosen = gpu.resolve("auto")
+    chosen = devices.resolve("auto")
     assert chosen.gpu is not None, "torch has CUDA and NVML shows no GPU"
-    waiting = device_lock.DeviceLock(
-        chosen.key, folder=device_lock.default_folder(), label="tests/gpu"
-    )
+    waiting = devices.DeviceLock(chosen.key, folder=devices.default_folder(), label="tests/gpu")
     beside_others = "PYTEST_XDIST_WORKER" in os.environ
     with (
         contextlib.nullcontext() if beside_others else waiting.hold(lambda holder: None),

@@ -13,8 +13,8 @@ import pytest
 from gpu.conftest import GpuProcess
 
 from celedger.base.model import Mark
-from celedger.system import gpu
-from celedger.system.gpu import Device, GpuReader
+from celedger.system import devices
+from celedger.system.devices import Device, GpuReader
 from celedger.system.process import Usage
 from celedger.system.telemetry import PERIOD, Sampler
 
@@ -161,6 +161,6 @@ def test_sees_all_processes_agrees_with_nvml(device: Device, start: Start) -> No
     process = start(0.1)
     assert device.gpu is not None
     processes = GpuReader(device.gpu).sample().processes
-    if gpu.sees_all_processes() and processes is not None:
+    if devices.sees_all_processes() and processes is not None:
         assert process.pid in processes
-    assert gpu.contexts([process.pid]) == 1
+    assert devices.contexts([process.pid]) == 1

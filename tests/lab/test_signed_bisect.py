@@ -14,7 +14,7 @@ from conftest import Project, make_project
 from lab.classifier import FIT
 from scripted import typed
 
-from celedger.judge.bisection.signing import shown
+from celedger.judge.bisection.equal_commits import shown
 from celedger.lab.diagnose import same
 from celedger.ledger import Ledger
 from celedger.system.warm import LAUNCHERS, end_kept

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import SCRIPT, Project, make_project, rows
 
-from celedger.system import device_lock
+from celedger.system import devices
 
 pytestmark = pytest.mark.matrix
 
@@ -86,9 +86,7 @@ def test_run_bisect_and_worker_at_once_all_end_well(tmp_path: Path) -> None:
 def test_two_that_wait_with_one_question_in_mind_measure_it_once(tmp_path: Path) -> None:
     project = make_project(tmp_path / "project")
     shas = project.history([1.0, 1.5])
-    device = device_lock.DeviceLock(
-        "cpu", folder=device_lock.default_folder(), label="a long training"
-    )
+    device = devices.DeviceLock("cpu", folder=devices.default_folder(), label="a long training")
     with device.hold(lambda holder: None):
         waiting = [
             start(project, "bisect", f"{shas[0]}..{shas[1]}", "--metric", "val_loss"),
@@ -108,7 +106,7 @@ def test_two_that_wait_with_one_question_in_mind_measure_it_once(tmp_path: Path)
 def test_who_waits_for_a_holder_without_a_name_is_told_of_no_process(tmp_path: Path) -> None:
     project = make_project(tmp_path / "project")
     project.history([1.0])
-    device = device_lock.DeviceLock("cpu", folder=device_lock.default_folder(), label="")
+    device = devices.DeviceLock("cpu", folder=devices.default_folder(), label="")
     with device.hold(lambda _: None):
         device.path.write_text("")
         waiting = start(project, "run", "HEAD", "--seed", "0")

@@ -13,7 +13,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from celedger.stats.choice import DOUBTED, Cost, choose, expected_trials
-from celedger.stats.failure_rates import SURE_EXACT, SURE_REPEATED
 from celedger.stats.firstbad import (
     Evidence,
     NoisePrior,
@@ -24,6 +23,7 @@ from celedger.stats.firstbad import (
     posterior,
     presumed,
 )
+from celedger.stats.levels import SURE_EXACT, SURE_REPEATED
 from celedger.stats.lineage import GOOD, Lineage
 
 

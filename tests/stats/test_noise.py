@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from celedger.stats import noise as noises
-from celedger.stats.noise import NoisePrior
+from celedger.stats import likelihood as noises
+from celedger.stats.likelihood import NoisePrior
 
 RNG_SEED = 20240
 Values = Sequence[Sequence[float]] | NDArray[np.float64]

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from celedger.stats.choice import choose
+from celedger.stats.equal_bits import MOST_SHOWN, SignedRange, shows
 from celedger.stats.firstbad import Evidence, Phase, Question, Reading, posterior
 from celedger.stats.lineage import GOOD, Lineage
-from celedger.stats.signed_prior import MOST_SHOWN, SignedRange, shows
 
 N = 32
 

@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celedger.stats.smallest_set import smallest_set
+from celedger.judge.bisection.rehearsal import smallest_set
 
 
 def asked(count: int, wanted: set[int], **more: object) -> tuple[frozenset[int], int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from celedger.stats import tries
+from celedger.stats import two_sides
 
 
 @pytest.mark.parametrize("freedom", [4, 12])
@@ -20,15 +20,17 @@ def test_the_evidence_is_the_ratio_of_the_marginal_densities(x: float, freedom: 
         normal = np.exp(-((x - effect * sd) ** 2) / (2 * v * sd**2))
         return np.asarray(np.trapezoid(normal * spread, sd, axis=-1))
 
-    half_normal = (2 / np.pi) ** 0.5 / tries.SPREAD * np.exp(-((effect / tries.SPREAD) ** 2) / 2)
+    half_normal = (
+        (2 / np.pi) ** 0.5 / two_sides.SPREAD * np.exp(-((effect / two_sides.SPREAD) ** 2) / 2)
+    )
     over = np.trapezoid(marginal(effect) * half_normal[:, 0], effect[:, 0])
-    assert tries.evidence(x, v, 1.0, freedom) == pytest.approx(over / marginal(0.0), rel=1e-3)
+    assert two_sides.evidence(x, v, 1.0, freedom) == pytest.approx(over / marginal(0.0), rel=1e-3)
 
 
 def test_no_evidence_without_noise_that_is_known() -> None:
-    assert tries.evidence(1.0, 1.0, 0.0, 10) == 0
-    assert tries.evidence(1.0, 1.0, 1.0, 0) == 0
-    assert tries.evidence(float("nan"), 1.0, 1.0, 10) == 0
+    assert two_sides.evidence(1.0, 1.0, 0.0, 10) == 0
+    assert two_sides.evidence(1.0, 1.0, 1.0, 0) == 0
+    assert two_sides.evidence(float("nan"), 1.0, 1.0, 10) == 0
 
 
 @pytest.mark.parametrize(("seeds", "freedom"), [(1, 4), (3, 8), (5, 30)])
@@ -44,7 +46,7 @@ def test_at_most_one_chain_of_null_edits_in_twenty_is_ever_accepted(
         head = rng.normal(size=seeds).mean()
         effects = (head - rng.normal(size=(20, seeds)).mean(axis=1)).tolist()
         accepted += any(
-            tries.evidence(effect, 2 / seeds, sd, freedom) >= tries.needed(number, 1)
+            two_sides.evidence(effect, 2 / seeds, sd, freedom) >= two_sides.needed(number, 1)
             for number, effect in enumerate(effects, 1)
         )
         naive += any(effect > 1.96 * sd * (2 / seeds) ** 0.5 for effect in effects)
@@ -55,7 +57,8 @@ def test_at_most_one_chain_of_null_edits_in_twenty_is_ever_accepted(
 def test_a_real_improvement_is_seen_at_the_seventh_try() -> None:
     rng = np.random.default_rng(33)
     seen = sum(
-        tries.evidence(6 + rng.normal() * (2 / 3) ** 0.5, 2 / 3, 1.0, 20) >= tries.needed(7, 3)
+        two_sides.evidence(6 + rng.normal() * (2 / 3) ** 0.5, 2 / 3, 1.0, 20)
+        >= two_sides.needed(7, 3)
         for _ in range(200)
     )
     assert seen > 0.8 * 200

@@ -9,7 +9,7 @@ import pytest
 from celedger.base.errors import SuiteError
 from celedger.base.model import Command, Task
 from celedger.suite import build_lines, command_lines, load, snapshot
-from celedger.suite.content import content_hash
+from celedger.suite.loading import content_hash
 
 TOML = '[[task]]\nname = "t"\ncommand = "{python} {suite}/a.py {seed}"\n'
 

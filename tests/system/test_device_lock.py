@@ -14,12 +14,12 @@ import pytest
 
 from celedger.base.errors import MachineError
 from celedger.base.files import try_flock
-from celedger.system.device_lock import DeviceLock, Holder, default_folder
+from celedger.system.devices import DeviceLock, Holder, default_folder
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from celedger.system.device_lock import DeviceLock
+from celedger.system.devices import DeviceLock
 with DeviceLock("gpu:7/x", folder=Path(sys.argv[1]), label="train it").hold(print):
     print("held", flush=True)
     sys.stdin.read()
@@ -107,7 +107,7 @@ def test_a_second_user_takes_a_lock_that_the_first_user_made(tmp_path: Path) -> 
         top = top.parent
     code = (
         "import os, sys; from pathlib import Path\n"
-        "from celedger.system.device_lock import DeviceLock\n"
+        "from celedger.system.devices import DeviceLock\n"
         "os.setuid(int(sys.argv[2]))\n"
         "with DeviceLock('cpu', folder=Path(sys.argv[1]), label='').hold(print): print('held')"
     )

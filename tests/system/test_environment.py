@@ -16,8 +16,8 @@ import pytest
 from celedger.base.errors import MachineError
 from celedger.base.model import Environment
 from celedger.system import environment
+from celedger.system.devices import CPU, Device, Gpu
 from celedger.system.environment import describe, resolve_interpreter
-from celedger.system.gpu import CPU, Device, Gpu
 from celedger.system.process import capture
 
 GPU = Gpu("GPU-1", "NVIDIA H200", 80 << 30, "550.54", "12.4", None)

@@ -1,4 +1,4 @@
-"""Memory and CPU of real trees of processes. (With a GPU: test_gpu.py.)"""
+"""Memory and CPU of real trees of processes. (With a GPU: test_devices.py.)"""
 
 from __future__ import annotations
 

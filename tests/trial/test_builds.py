@@ -20,7 +20,7 @@ from celedger.ledger import Ledger
 from celedger.repo import Repository
 from celedger.repo.checkouts import Checkouts
 from celedger.system.cache import FolderCache
-from celedger.trial.builds import Builds
+from celedger.trial.station import Builds
 from celedger.trial.venvs import Unmade, install_lines, install_variables, python_of, requirements
 
 SUITE = """\

@@ -15,8 +15,7 @@ import pytest
 from conftest import SUITE, Project, make_project, rows
 
 from celedger.base.model import Kind, TrialRecord
-from celedger.system.device_lock import DeviceLock
-from celedger.system.gpu import CPU
+from celedger.system.devices import CPU, DeviceLock
 from celedger.trial.engine import Need
 from celedger.trial.runner import run_all, share_out
 

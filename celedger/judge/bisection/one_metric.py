@@ -24,10 +24,10 @@ from celedger.judge.bisection.equal_commits import Classes
 from celedger.judge.bisection.symptom import Symptom, at_one_place, ending, noise_of
 from celedger.ledger import Ledger
 from celedger.repo import History
-from celedger.stats import choice, equal_bits, firstbad, levels, noise
+from celedger.stats import choice, equal_bits, firstbad, levels, likelihood
 from celedger.stats.arrays import Floats
 from celedger.stats.choice import UnderWay
-from celedger.stats.failure_rates import SURE, SURE_EXACT, SURE_REPEATED, lacking_failures
+from celedger.stats.levels import SURE, SURE_EXACT, SURE_REPEATED, lacking_failures
 from celedger.stats.lineage import GOOD, Lineage
 from celedger.trial import events
 from celedger.trial.runner import Bench
@@ -359,7 +359,7 @@ Placed = Sequence[tuple[int, TrialRecord]]
 
 def fine(values: Iterable[float]) -> bool:
     """Return True if independent trials would not agree in so many digits by chance."""
-    exact = {v for v in values if isfinite(v) and noise.fine(v)}
+    exact = {v for v in values if isfinite(v) and likelihood.fine(v)}
     return len(exact) >= _ENOUGH
 
 

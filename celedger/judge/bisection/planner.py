@@ -23,10 +23,9 @@ import numpy as np
 from celedger.base.errors import CannotJudge, RepositoryError
 from celedger.base.model import Commit, Task, TrialRecord
 from celedger.judge.bisection.bisect_report import Agreement, Report, conclude, report_of
-from celedger.judge.bisection.equal_commits import classify
+from celedger.judge.bisection.equal_commits import Signing, classify, signer_of
 from celedger.judge.bisection.one_metric import Track
 from celedger.judge.bisection.other_steps import NO_STEP_PRIOR, part
-from celedger.judge.bisection.signing import Signing, signer_of
 from celedger.judge.bisection.symptom import Symptom, final_trials, find_symptom
 from celedger.repo import History
 from celedger.stats import choice, firstbad

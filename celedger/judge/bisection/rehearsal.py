@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,17 +19,55 @@ from typing import Any
 from celedger.base.errors import CannotJudge
 from celedger.base.model import CLOCKED, FindingRecord, Task, TrialRecord
 from celedger.judge.bisection.bisect_report import Rehearsal, Report
-from celedger.judge.edit import values_by_seed
 from celedger.judge.incident import MetricNoise
+from celedger.judge.variants import values_by_seed
 from celedger.ledger import Ledger
 from celedger.repo import synthetic
 from celedger.repo.hunks import CommitPart, CommitParts
 from celedger.repo.object_store import ObjectStore
-from celedger.stats.smallest_set import smallest_set
 from celedger.stats.tails import t_quantile
 from celedger.trial.engine import Need
 from celedger.trial.runner import Bench, run_all
 from celedger.trial.workplace import local_bench
+
+
+def smallest_set(
+    count: int, has_effect: Callable[[frozenset[int]], bool | None], guesses: Sequence[int] = ()
+) -> frozenset[int]:
+    """Return a set of parts, by their positions, that has the effect. It loses it without any one
+    of them, if no part takes away what others have.
+
+    It asks at most log2(count) + 1 sets, rounded up, for each part of the answer, and two guesses.
+
+    Args:
+        count: How many parts there are; all together have the effect, and none has it not.
+        has_effect: Returns None for a set that cannot be tested.
+        guesses: Positions, the likeliest first: each of the first two is asked alone.
+    """
+    known: dict[frozenset[int], bool] = {frozenset(range(count)): True, frozenset(): False}
+
+    def asked(parts: frozenset[int]) -> bool:
+        if parts not in known:
+            known[parts] = bool(has_effect(parts))
+        return known[parts]
+
+    for guess in guesses[:2]:
+        if asked(frozenset([guess])):
+            return frozenset([guess])
+    chosen: frozenset[int] = frozenset()
+    high = count  # the first `high` parts and those chosen have the effect
+    while not asked(chosen):
+        low = 0  # and the first `low` parts with them have it not
+        while high - low > 1:
+            middle = (low + high) // 2
+            if asked(chosen.union(range(middle))):
+                high = middle
+            else:
+                low = middle
+        high -= 1
+        chosen |= {high}
+    return chosen
+
 
 _FEWEST_SEEDS = 3  # for an interval by Student's t; two have a factor of 12.7
 

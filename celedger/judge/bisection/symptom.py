@@ -35,8 +35,8 @@ from celedger.judge.incident import IncidentMetric
 from celedger.ledger import Ledger
 from celedger.repo import History
 from celedger.stats import choice
-from celedger.stats import noise as noises
-from celedger.stats.range_ends import EndsQuestion, is_better, not_worse
+from celedger.stats import likelihood as noises
+from celedger.stats.two_sides import EndsQuestion, is_better, not_worse
 from celedger.trial.protocol import TELEMETRY
 from celedger.trial.runner import Bench, trials_of
 

@@ -45,8 +45,8 @@ from celedger.lab.diagnose.probe_records import processes
 from celedger.lab.diagnose.trace import Frame, Trace, read, with_printed
 from celedger.repo import Repository
 from celedger.repo.hunks import Hunk, hunks
-from celedger.system import environment, gpu
-from celedger.system.gpu import Device
+from celedger.system import devices, environment
+from celedger.system.devices import Device
 from celedger.trial import training_variables
 from celedger.trial.diagnostic import EAGER, Diagnostic, diagnose
 from celedger.trial.ending import traceback_frames
@@ -91,7 +91,7 @@ def variant(side: Side, task: Task, settings: Sequence[str]) -> Side:
             kind, _, number = value.partition(":")
             if value != "cpu" and (kind != "cuda" or not (number or "0").isdigit()):
                 raise UsageError(f"no device {value!r}", "write cpu, cuda or cuda:N")
-            side = replace(side, device=gpu.resolve(value))
+            side = replace(side, device=devices.resolve(value))
         elif key == "autocast":
             if value not in AUTOCASTS:
                 raise UsageError(f"no autocast {value!r}", f"there are {', '.join(AUTOCASTS)}")

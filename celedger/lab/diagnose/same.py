@@ -345,7 +345,7 @@ def quick_or_last(commits: Sequence[Commit], is_quick: Callable[[], bool]) -> It
 
 
 class StepSigner:
-    """Signs commits for a bisect, each when it is asked for (celedger.judge.bisection.signing)."""
+    """Signs the commits of a bisect, each when it is asked for (equal_commits.py)."""
 
     def __init__(self, bench: Bench, task: Task) -> None:
         self._signatures = Signatures(bench, bench.ledger, task, task.seeds[0], Path())

@@ -15,7 +15,7 @@ from nvml_double import GIB, HERE, HOST, LATER, NvmlDouble, NVMLError
 
 from celedger.base.errors import MachineError
 from celedger.base.model import Mark
-from celedger.system import gpu
+from celedger.system import devices
 from celedger.system.process import Usage
 from celedger.system.telemetry import POWER_CAPPED, Sampler
 
@@ -26,10 +26,10 @@ Install = Callable[..., NvmlDouble]
 def install(monkeypatch: pytest.MonkeyPatch) -> Install:
     """Return what puts a double in pynvml's place, for two GPUs of one model by default."""
 
-    def installed(*devices: dict[str, Any], **system: Any) -> NvmlDouble:
-        made = NvmlDouble(*(devices or (double.WHOLE, double.SECOND)), **system)
+    def installed(*shown: dict[str, Any], **system: Any) -> NvmlDouble:
+        made = NvmlDouble(*(shown or (double.WHOLE, double.SECOND)), **system)
         monkeypatch.setitem(sys.modules, "pynvml", made)
-        monkeypatch.setattr(gpu, "_nvml", lambda: made)
+        monkeypatch.setattr(devices, "_nvml", lambda: made)
         return made
 
     return installed
@@ -40,12 +40,12 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Install:
 
 def key(name: str, visible: str | None = None, **more: str) -> str:
     env = more if visible is None else {"CUDA_VISIBLE_DEVICES": visible, **more}
-    return gpu.resolve(name, env).key
+    return devices.resolve(name, env).key
 
 
 def test_devices_are_described_with_what_an_administrator_set(install: Install) -> None:
     install()
-    first, second = gpu.gpus()
+    first, second = devices.gpus()
     assert (first.uuid, second.uuid) == ("GPU-aaaa-0", "GPU-bbbb-1")
     assert (first.name, first.memory, first.fastest) == ("NVIDIA H200", 80 << 30, 1980)
     assert (first.driver, first.cuda, first.slices) == ("550.54", "12.4", None)
@@ -61,11 +61,11 @@ def test_without_a_driver_or_library_there_are_no_gpus(
 ) -> None:
     library = broken and NvmlDouble(double.WHOLE, nvmlInit=broken)
     monkeypatch.setitem(sys.modules, "pynvml", library)
-    monkeypatch.setattr(gpu, "_LIBRARY", "libc.so.6")
-    gpu._nvml.cache_clear()
-    assert gpu.gpus() == []
-    assert gpu.resolve("auto", {}) == gpu.CPU
-    gpu._nvml.cache_clear()
+    monkeypatch.setattr(devices, "_LIBRARY", "libc.so.6")
+    devices._nvml.cache_clear()
+    assert devices.gpus() == []
+    assert devices.resolve("auto", {}) == devices.CPU
+    devices._nvml.cache_clear()
 
 
 def test_devices_are_chosen_as_cuda_counts_them(install: Install) -> None:
@@ -76,28 +76,28 @@ def test_devices_are_chosen_as_cuda_counts_them(install: Install) -> None:
     assert key("cuda:1", "1, 0") == "GPU-aaaa-0"
     assert key("auto", "MIG-abc") == "MIG-abc"
     assert key("auto", "") == key("auto", "-1") == key("cpu") == "cpu"
-    device = gpu.resolve("cuda:1", {})
+    device = devices.resolve("cuda:1", {})
     assert (device.name, device.visible) == ("cuda:1", "GPU-bbbb-1")
-    assert gpu.resolve("cpu", {}).visible == ""
+    assert devices.resolve("cpu", {}).visible == ""
 
 
 @pytest.mark.parametrize("name", ["cuda:2", "cuda:-1", "gpu", "cuda:x", "", "CPU", "auto:1"])
 def test_a_device_that_is_not_there_is_an_error(install: Install, name: str) -> None:
     install()
     with pytest.raises(MachineError, match="device") as caught:
-        gpu.resolve(name, {})
+        devices.resolve(name, {})
     assert caught.value.hint
 
 
 def test_auto_takes_a_gpu_that_is_locked_by_nobody_and_idle(install: Install) -> None:
     made = install()
-    second = gpu.resolve("auto", {}, lambda uuid: uuid != "GPU-aaaa-0")
+    second = devices.resolve("auto", {}, lambda uuid: uuid != "GPU-aaaa-0")
     assert (second.key, second.name) == ("GPU-bbbb-1", "cuda:1")
     made.devices[0] |= double.NOTEBOOK[0]
-    assert gpu.resolve("auto", {}).key == "GPU-aaaa-0"  # a notebook that rests
+    assert devices.resolve("auto", {}).key == "GPU-aaaa-0"  # a notebook that rests
     made.devices[0][double.ACTIVE] = double.active(5, LATER)
-    assert gpu.resolve("auto", {}).key == "GPU-bbbb-1"
-    assert gpu.resolve("auto", {}, lambda uuid: False).key == "GPU-aaaa-0"  # waits for it
+    assert devices.resolve("auto", {}).key == "GPU-bbbb-1"
+    assert devices.resolve("auto", {}, lambda uuid: False).key == "GPU-aaaa-0"  # waits for it
 
 
 def test_a_number_is_refused_where_cuda_would_count_otherwise(install: Install) -> None:
@@ -129,7 +129,7 @@ def test_a_gpu_that_prohibits_computing_is_refused(install: Install) -> None:
 
 def test_rocm_is_named(install: Install, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     install(nvmlDeviceGetCount=0)
-    monkeypatch.setattr(gpu, "_AMD", tmp_path)
+    monkeypatch.setattr(devices, "_AMD", tmp_path)
     with pytest.raises(MachineError, match="ROCm"):
         key("cuda:0")
     assert key("auto") == "cpu"
@@ -145,14 +145,14 @@ def watched(
     """Replay a recording around a trial of one process, which has the GPU open from the second
     step on. `here`: process numbers are those of this PID namespace."""
     now = [0.0]
-    monkeypatch.setattr(gpu, "sees_all_processes", lambda: here)
-    monkeypatch.setattr(gpu, "contexts", len)
+    monkeypatch.setattr(devices, "sees_all_processes", lambda: here)
+    monkeypatch.setattr(devices, "contexts", len)
     shown = (made.devices if device == 0 else made.hidden)[0]
     sampler: Sampler | None = None
     for step in steps:
         shown |= step
         if sampler is None:
-            chosen = gpu.gpus()[0] if device == 0 else gpu.mig_slice("MIG-abc")
+            chosen = devices.gpus()[0] if device == 0 else devices.mig_slice("MIG-abc")
             sampler = Sampler(chosen, lambda: now[0])
             continue
         now[0] += period
@@ -208,7 +208,7 @@ def test_in_a_mig_slice_the_memory_is_the_slices_and_any_neighbour_disturbs(
     figures = sampler.take()  # the board's clock and heat, not its power and use
     assert (figures["gpu_clock"], figures["gpu_temperature"]) == (1980, 61)
     assert {"gpu_power", "gpu_energy", "gpu_utilisation"}.isdisjoint(figures)
-    slice_ = gpu.mig_slice("MIG-abc")
+    slice_ = devices.mig_slice("MIG-abc")
     assert slice_ is not None and slice_.settings["power_limit"] == 700
     made = install(double.SPLIT)
     sampler = watched(made, monkeypatch, double.MIG_NEIGHBOUR, here=True, device=1)
@@ -217,18 +217,18 @@ def test_in_a_mig_slice_the_memory_is_the_slices_and_any_neighbour_disturbs(
 
 
 def test_use_before_the_trial_opened_the_gpu_is_anothers() -> None:
-    quiet = gpu.GpuTenants(gpu.GpuSample(), all_processes=False)
-    quiet.look(gpu.GpuSample(active=frozenset(), utilisation=30), (), 0, 0.5)
+    quiet = devices.GpuTenants(devices.GpuSample(), all_processes=False)
+    quiet.look(devices.GpuSample(active=frozenset(), utilisation=30), (), 0, 0.5)
     assert not quiet.disturbed  # may be what ran before
-    quiet.look(gpu.GpuSample(active=frozenset(), utilisation=30), (), 0, 2.0)
+    quiet.look(devices.GpuSample(active=frozenset(), utilisation=30), (), 0, 2.0)
     assert quiet.disturbed
 
 
 def test_a_process_that_nvml_lists_before_it_is_known_as_the_trials_is_no_stranger() -> None:
-    tenants = gpu.GpuTenants(gpu.GpuSample(), all_processes=True)
-    sample = gpu.GpuSample(processes={HERE: 5}, active=frozenset())
+    tenants = devices.GpuTenants(devices.GpuSample(), all_processes=True)
+    sample = devices.GpuSample(processes={HERE: 5}, active=frozenset())
     tenants.look(sample, (), 0, 1.0)
-    sample = gpu.GpuSample(processes={HERE: 5}, active=frozenset({HERE}))
+    sample = devices.GpuSample(processes={HERE: 5}, active=frozenset({HERE}))
     tenants.look(sample, (HERE,), 1, 2.0)
     assert (tenants.disturbed, tenants.memory(sample)) == (False, {"gpu_memory": 5})
 
@@ -276,7 +276,7 @@ def test_what_is_not_supported_is_left_out_and_never_raises(
 ) -> None:
     broken: dict[str, Any] = dict.fromkeys(double.WHOLE, NVMLError(double.NOT_SUPPORTED))
     made = install(broken | {"nvmlDeviceGetUUID": "GPU-1"}, nvmlSystemGetCudaDriverVersion_v2=None)
-    assert (gpu.gpus()[0].memory, gpu.gpus()[0].cuda) == (None, "")
+    assert (devices.gpus()[0].memory, devices.gpus()[0].cuda) == (None, "")
     sampler = watched(made, monkeypatch, [{}, {}], here=True)
     assert set(sampler.take()) == {"rss", "cpu_share"}
     assert sampler.marks == set()
@@ -286,8 +286,8 @@ def test_the_figures_of_an_interval_and_of_the_trial(
     install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, now = install(), [0.0]
-    monkeypatch.setattr(gpu, "sees_all_processes", lambda: True)
-    sampler = Sampler(gpu.gpus()[0], lambda: now[0])
+    monkeypatch.setattr(devices, "sees_all_processes", lambda: True)
+    sampler = Sampler(devices.gpus()[0], lambda: now[0])
     here, shown = os.getpid(), made.devices[0]
     usage = Usage(99, (here,), 1000, 0.0)
     for gib, watts, joules in ((10, 100, 5010), (30, 200, 5030), (20, 300, 5060)):
@@ -328,18 +328,18 @@ def test_a_forked_worker_counts_as_its_parent(tmp_path: Path) -> None:
     ) as process:  # fmt: skip
         assert process.stdout is not None
         assert [process.stdout.readline() for _ in range(2)] == ["up\n"] * 2
-        patch.setattr(gpu, "_OPEN", {str(path)})
+        patch.setattr(devices, "_OPEN", {str(path)})
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        assert gpu.contexts([process.pid, *map(int, children), 2**22 + 1]) == 1
+        assert devices.contexts([process.pid, *map(int, children), 2**22 + 1]) == 1
         os.killpg(process.pid, 9)
 
 
 def test_the_real_library_is_read_without_an_error_whatever_the_machine_has() -> None:
     code = (
-        "from celedger.system import gpu; import sys; assert 'pynvml' not in sys.modules\n"
-        "for one in gpu.gpus(): print(one, gpu.GpuReader(one).sample())\n"
-        "try: print(gpu.resolve('auto').name)\n"
-        "except gpu.MachineError as error: print(error)"
+        "from celedger.system import devices; import sys; assert 'pynvml' not in sys.modules\n"
+        "for one in devices.gpus(): print(one, devices.GpuReader(one).sample())\n"
+        "try: print(devices.resolve('auto').name)\n"
+        "except devices.MachineError as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
