@@ -53,7 +53,7 @@ from celedger.judge.bisection import Answer, Limits, bisect_many
 from celedger.judge.bisection.bisect_report import Other
 from celedger.judge.bisection.planner import BUDGET
 from celedger.ledger import Ledger
-from celedger.repo import History, Repository, filters
+from celedger.repo import History, Repository, tree_files
 from celedger.repo.checkouts import Checkouts
 from celedger.stats.lineage import GOOD, Lineage
 from celedger.system.devices import CPU, DeviceLock
@@ -484,7 +484,7 @@ class ScriptedBench(Bench):
     def _keep_footprint(self, commit: Commit, task: Task, trial: Trial) -> None:
         root = self.case.range.repository.root
         tree: Any = SimpleNamespace(
-            path=root, manner=filters.manner(self.case.range.repository), filtered={}
+            path=root, manner=tree_files.manner(self.case.range.repository), filtered={}
         )
         self.reuse.keep(commit, task, trial, NamedPaths({bytes(root / "model.py")}), tree)
 

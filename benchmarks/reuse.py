@@ -29,7 +29,7 @@ from reuse_worlds import RESERVED, Tree, attributes, base, mutate, training
 from celedger.base.model import Command, Footprint, Task
 from celedger.repo import Repository
 from celedger.repo.checkouts import Checkouts
-from celedger.repo.differences import Differences
+from celedger.repo.tree_files import Differences
 from celedger.system import process
 from celedger.trial.reuse import FootprintComparison, NamedPaths
 from celedger.trial.training_variables import child_copy, variables

@@ -31,10 +31,10 @@ from celedger.cli.unix import complain
 
 # The verbs in the order of `--help`, and the modules that have them.
 CORE = {
-    "init": "init", "allow": "service", "run": "run", "log": "reading", "show": "reading",
+    "init": "setup", "allow": "service", "run": "run", "log": "reading", "show": "reading",
     "diff": "reading", "drift": "reading", "check": "check", "bisect": "bisect", "noise": "run",
     "table": "reading", "status": "status", "queue": "service", "worker": "service",
-    "stop": "service", "demo": "demo", "doctor": "doctor", "baseline": "check", "hook": "service",
+    "stop": "service", "demo": "demo", "doctor": "setup", "baseline": "check", "hook": "service",
     "merge": "merge", "import": "merge",
 }  # fmt: skip
 

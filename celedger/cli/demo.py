@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from celedger.base.model import Commit
     from celedger.judge.bisection import Report
     from celedger.repo import Repository
-    from celedger.trial.events import Listener
+    from celedger.trial.engine import Listener
     from celedger.trial.runner import Bench
 
 # What each kind of regression is seen in: a task and, unless it crashes, its metric.

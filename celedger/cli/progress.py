@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from celedger.base.model import Task, TrialRecord
 from celedger.cli.session import note
-from celedger.trial import events
+from celedger.trial.engine import (
+    Building,
+    EpochReported,
+    Event,
+    Finished,
+    Preparing,
+    Remark,
+    Started,
+    Waiting,
+)
 from celedger.views.document import count, duration
 
 if TYPE_CHECKING:
@@ -111,30 +120,30 @@ class Progress:
         else:
             note(text)
 
-    def __call__(self, event: events.Event) -> None:
+    def __call__(self, event: Event) -> None:
         match event:
-            case events.Waiting(device, holder) if holder not in self._announced:
+            case Waiting(device, holder) if holder not in self._announced:
                 self._announced.add(holder)  # two that take turns wait for each other each time
                 self.say(" ".join(f"waiting for {device}: held by {holder}".split("\n")))
-            case events.Building(commit, task):
+            case Building(commit, task):
                 self._show(f"building {commit.sha[:SHORT]} for {task.name}")
-            case events.Preparing(text):
+            case Preparing(text):
                 self._show(text)
                 if self._bar is None and text not in self._announced:
                     self._announced.add(text)
                     note(text)
-            case events.Started(commit, task, seed):
+            case Started(commit, task, seed):
                 key = task.name, commit.sha, seed
                 self._left.start(key, task, self._clock())
                 self._said[key] = self._clock()
                 self._trials[key] = _name(key)
                 self._show()
-            case events.EpochReported(commit, task, seed, number):
+            case EpochReported(commit, task, seed, number):
                 self._epoch((task.name, commit.sha, seed), number)
-            case events.Remark(text, about) if not about or not self._announced.issuperset(about):
+            case Remark(text, about) if not about or not self._announced.issuperset(about):
                 self._announced.update(about)
                 self.say(f"celedger: {text}")
-            case events.Finished(commit, record, seconds):
+            case Finished(commit, record, seconds):
                 self._reused += seconds is None
                 self._end(commit.sha, record, seconds)
 

@@ -28,8 +28,7 @@ from celedger.engines.order_lines import Intake
 from celedger.ledger import schema, store
 from celedger.repo import Repository
 from celedger.repo.object_store import pack
-from celedger.trial import events
-from celedger.trial.engine import Need, Ordered
+from celedger.trial.engine import EpochReported, Event, Finished, Need, Ordered, Remark, Waiting
 from celedger.trial.runner import Bench
 from celedger.trial.workplace import RemoteBench, imported
 
@@ -218,7 +217,7 @@ class Head:
             has_ended = self._take(self._gathered(PATIENCE))
         except queue.Empty:
             if any(job.keeper is None for job in self._jobs):
-                self._bench.station.listen(events.Waiting("a node", "others on the cluster"))
+                self._bench.station.listen(Waiting("a node", "others on the cluster"))
         self._is_behind = False
         return has_ended
 
@@ -238,7 +237,7 @@ class Head:
         """Add news to the ledger in one transaction, then report them. Return True if a trial that
         this command waits for has ended."""
         news = [(job, content) for job, content in news if job in self._jobs]
-        occurred: list[tuple[_OpenOrder, events.Event]] = []
+        occurred: list[tuple[_OpenOrder, Event]] = []
         with self._ledger.transaction():
             for job, content in news:
                 if isinstance(content, bytes):
@@ -246,7 +245,7 @@ class Head:
         for job, event in occurred:
             self._bench.station.listen(event)
             answer = job.answer
-            if isinstance(event, events.EpochReported) and answer and answer.need.until:
+            if isinstance(event, EpochReported) and answer and answer.need.until:
                 signals = answer.signals
                 signals.reason = signals.reason or answer.need.until(job.order.ulid)
         has_ended = False
@@ -292,7 +291,7 @@ class Head:
             else:
                 answer.set_result(record)
                 seconds = record.outcome.ended - record.trial.started
-                self._bench.station.listen(events.Finished(answer.need.commit, record, seconds))
+                self._bench.station.listen(Finished(answer.need.commit, record, seconds))
         return True
 
     def _runs_again(self, job: _OpenOrder, error: BaseException | None) -> bool:
@@ -307,7 +306,7 @@ class Head:
         else:
             job.lost += 1
         again = f"{order.tasks[0].name} {order.commit.sha[:10]} runs again on another node"
-        self._bench.station.listen(events.Remark(f"{again}: {error}"))
+        self._bench.station.listen(Remark(f"{again}: {error}"))
         order = replace(order, ulid=self._bench.new_ulid())
         note, intake = self._notes.write(order), Intake(order, self._ledger)
         self._start(_OpenOrder(note, intake, job.answer, lost=job.lost))

@@ -25,9 +25,9 @@ from celedger.ledger import Ledger, opening, store
 from celedger.repo.object_store import unpack
 from celedger.suite import Suite
 from celedger.suite.loading import digests
-from celedger.trial import events, journal
+from celedger.trial import journal
 from celedger.trial.ending import tail
-from celedger.trial.engine import Need, Signals
+from celedger.trial.engine import Building, Event, Need, Signals, Started
 from celedger.trial.permissions import Gate
 from celedger.trial.workplace import alike, facts, local_bench
 
@@ -109,8 +109,8 @@ def execute(folder: Path, lines: LineFile) -> None:
     path = folder / node_keeper.LEDGER
     config = Config(path, folder / "suites", device=received.device, sandbox=received.sandbox)
 
-    def listen(event: events.Event) -> None:
-        if isinstance(event, events.Building | events.Started):
+    def listen(event: Event) -> None:
+        if isinstance(event, Building | Started):
             lines(event=type(event).__name__)
 
     with NodeLedger.open(path, create=True) as ledger:

@@ -19,7 +19,8 @@ from celedger.engines.cluster import LostNode, OtherEnvironment
 from celedger.engines.order import Order
 from celedger.ledger import Ledger, store, validation
 from celedger.ledger.store import columns_of
-from celedger.trial import events, journal
+from celedger.trial import journal
+from celedger.trial.engine import Building, EpochReported, Event, Started
 
 # What lines that no celedger wrote make of the code that reads them.
 _ODD = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
@@ -51,7 +52,7 @@ class Intake:
             return bool(self.environments)
         return record is not None and record.outcome is not None
 
-    def take(self, content: bytes) -> Iterator[events.Event]:
+    def take(self, content: bytes) -> Iterator[Event]:
         """Add what came to the ledger, in the caller's transaction, and yield the events of it."""
         if self.error is not None:
             return
@@ -67,7 +68,7 @@ class Intake:
         except _ODD as error:
             self.error = CeledgerError(f"{self.host} sent what no celedger writes: {error}")
 
-    def _add_epochs(self, lines: list[dict[str, Any]]) -> Iterator[events.Event]:
+    def _add_epochs(self, lines: list[dict[str, Any]]) -> Iterator[Event]:
         kind = orders.WRITES["append_epochs"][1]
         reports = [r for facts in lines for r in store.rebuilt(kind, facts["arguments"][1])]
         self._check("append_epochs", [self.order.ulid, reports])
@@ -75,17 +76,17 @@ class Intake:
         if self._journal is not None and reports and order.commit is not None:
             self._ledger.append_epochs(order.ulid, reports)
             epoch = reports[-1].epoch
-            yield events.EpochReported(order.commit, order.tasks[0], order.seed, epoch)
+            yield EpochReported(order.commit, order.tasks[0], order.seed, epoch)
 
-    def _take_one(self, facts: dict[str, Any]) -> Iterator[events.Event]:
+    def _take_one(self, facts: dict[str, Any]) -> Iterator[Event]:
         order = self.order
         match facts:
             case {"write": write, "arguments": arguments}:
                 self._repeat(write, arguments)
             case {"event": "Building"} if order.commit is not None:
-                yield events.Building(order.commit, order.tasks[0])
+                yield Building(order.commit, order.tasks[0])
             case {"event": "Started"} if order.commit is not None:
-                yield events.Started(order.commit, order.tasks[0], order.seed)
+                yield Started(order.commit, order.tasks[0], order.seed)
             case {"host": host, "environments": environments, "surroundings": around}:
                 self.host, self.around = host, around
                 self.environments = store.rebuilt(dict[str, Environment], environments)

@@ -13,7 +13,7 @@ from functools import cached_property
 
 from celedger.base.model import Commit
 from celedger.repo import Repository
-from celedger.repo.differences import Differences
+from celedger.repo.tree_files import Differences
 
 LONGEST = 100_000
 """Commits of a history that are read. A longer one begins there, as a shallow clone does."""

@@ -24,7 +24,7 @@ from celedger.base.model import (
 from celedger.judge.line import Line
 from celedger.ledger.read import Reader
 from celedger.ledger.trial_arrays import TaskColumns
-from celedger.stats.arrays import Floats, Ints
+from celedger.stats import Floats, Ints
 from celedger.stats.course import Measurements, MetricKey
 
 _LARGEST = 1e100

@@ -21,7 +21,7 @@ from celedger.judge.incident import (
     interval,
     share_causes,
 )
-from celedger.stats.arrays import Floats
+from celedger.stats import Floats
 from celedger.stats.course import Measurements, MetricHistory, MetricKey, Node, Step
 from celedger.stats.line_steps import DOUBT, overlap
 from celedger.stats.tails import t_quantile

@@ -15,7 +15,7 @@ from celedger.judge.derivation import Derivation
 from celedger.judge.measured import Chain
 from celedger.ledger.read import Reader
 from celedger.ledger.trial_arrays import TaskColumns
-from celedger.stats.arrays import Floats, Ints
+from celedger.stats import Floats, Ints
 from celedger.stats.course import MetricHistory, Node
 from celedger.stats.mends import KEPT
 

@@ -22,7 +22,7 @@ from celedger.judge.incident import IN_FORCE, WORK, Incident, IncidentMetric
 from celedger.ledger.read import Reader
 from celedger.page.health import SeriesHealth, TaskHealth
 from celedger.page.series import ChartSeries, ChartStretch, Measured, TaskSeries
-from celedger.stats.arrays import Floats
+from celedger.stats import Floats
 from celedger.views import incidents as words
 from celedger.views.document import UnitScale, iso_date, plain, probability, relative
 from celedger.views.drift import by_code, environment_change, offset

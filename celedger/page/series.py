@@ -23,7 +23,7 @@ from celedger.judge.derivation import Derivation
 from celedger.judge.incident import State
 from celedger.ledger.read import Reader
 from celedger.page.metric_values import ChainValues, TaskOnLine
-from celedger.stats.arrays import Floats, Ints
+from celedger.stats import Floats, Ints
 from celedger.trial.protocol import TELEMETRY
 from celedger.views import samples
 

@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from celedger.base.errors import RepositoryError
-from celedger.repo.filters import ONE_INDEX
 from celedger.repo.repository import Repository
+from celedger.repo.tree_files import ONE_INDEX
 
 
 def start_of(repository: Repository) -> str:

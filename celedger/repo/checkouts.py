@@ -17,7 +17,7 @@ from pathlib import Path
 from celedger.base import files
 from celedger.base.errors import MachineError, RepositoryError, explained
 from celedger.base.files import Lock, is_locked, try_flock
-from celedger.repo import filters
+from celedger.repo import tree_files
 from celedger.repo.object_store import FOLDER
 from celedger.repo.plumbing import GitAnswer, ask, tell
 from celedger.repo.repository import Repository
@@ -57,19 +57,19 @@ _CLEAN = ("clean", "-ffdxq")  # -x: ignored files too; -ff: repositories inside 
 
 class Checkout:
     """One slot, held until `close`. `commit` is the hash it is at, "" before the first `move_to`;
-    `manner` tells how git writes its files (filters.py)."""
+    `manner` tells how git writes its files (tree_files.py)."""
 
     def __init__(self, repository: Repository, path: Path, lock: Lock) -> None:
         self.path = path
         self.commit = ""
-        self.manner = filters.manner(repository)
+        self.manner = tree_files.manner(repository)
         self._repository = repository
         self._lock = lock
         self._git_dir = path / ".git"
         # Beside the slot, where a trial does not look: the index as git left it, and the commit.
         self._index, self._state = path.with_suffix(".index"), path.with_suffix(".at")
         self.filtered: dict[str, str] = {}  # files that a filter writes, with its name
-        self._filters = filters.configured(repository)
+        self._filters = tree_files.configured(repository)
         common = repository.common_dir
         self._refs = tell(
             common, "--git-dir", str(common), "for-each-ref",
@@ -127,9 +127,9 @@ class Checkout:
                 raise RepositoryError(f"cannot check out {sha[:12]}: {failure.reason}")
             self._unlock()
             _open_folders(self.path)  # a trial may have left folders nothing can be deleted from
-        self.filtered = filters.passing(self._tell, self._filters)
+        self.filtered = tree_files.passing(self._tell, self._filters)
         # A filter may read any other file, and HEAD: now all that is there. Git LFS does not.
-        again = [name for name, by in self.filtered.items() if by != filters.LFS]
+        again = [name for name, by in self.filtered.items() if by != tree_files.LFS]
         for name in again:
             delete(self.path / name)
         if again:
@@ -211,7 +211,7 @@ class Checkout:
             return False  # nothing is there
         answer = self._ask(
             "diff-tree", "-r", "-z", "--name-only", before, after, "--",
-            ":(glob)**/.gitattributes", filters.LFS_CONFIG,
+            ":(glob)**/.gitattributes", tree_files.LFS_CONFIG,
         )  # fmt: skip
         return answer.status != 0 or bool(answer.out)
 

@@ -22,10 +22,10 @@ from typing import NamedTuple
 from celedger.base.errors import CannotJudge, RepositoryError, UnknownRevision
 from celedger.base.model import Commit
 from celedger.base.text import plain
-from celedger.repo.filters import ONE_INDEX
 from celedger.repo.object_store import FILE, PROGRAM, SUBMODULE, Entry, ObjectStore
 from celedger.repo.plumbing import seen_beside
 from celedger.repo.repository import Repository
+from celedger.repo.tree_files import ONE_INDEX
 
 WORKING_TREE = "."
 INDEX = ":"  # what the next commit will have; in a hook, git's GIT_INDEX_FILE

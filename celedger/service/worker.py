@@ -40,7 +40,7 @@ from celedger.repo import Repository
 from celedger.service import hooks
 from celedger.service.allow import check_settings, queue_folder
 from celedger.service.measure import Session, load_suite, measure, open_bench, record_state
-from celedger.trial import events
+from celedger.trial.engine import Listener, ignore_events
 from celedger.trial.permissions import Gate, NotAllowed
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class Worker:
     ledger: Ledger
     configure: Callable[[Repository], Config]
     say: Callable[[str], None]
-    listen: events.Listener = events.ignore
+    listen: Listener = ignore_events
     attended: bool = False
     draw: Draw | None = None  # makes the pictures of alerts
     # Runs an installed verb, which keeps its answer, and returns that, "" where no package has the

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from celedger.stats import seed_choice
-from celedger.stats.arrays import Floats, Ints
+from celedger.stats import Floats, Ints, seed_choice
 from celedger.stats.firstbad import (
     FEWEST_BAD,
     FEWEST_GOOD,

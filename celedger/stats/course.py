@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from celedger.base.model import FEWEST_REPEATS, IncidentState
-from celedger.stats.arrays import Bools, Floats, Ints, begins_run
+from celedger.stats import Bools, Floats, Ints, begins_run
 
 MetricKey = tuple[str, str, str]
 """Suite, task, metric."""

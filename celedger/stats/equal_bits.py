@@ -18,7 +18,7 @@ from math import isfinite
 
 import numpy as np
 
-from celedger.stats.arrays import Bools, Floats, Ints
+from celedger.stats import Bools, Floats, Ints
 from celedger.stats.choice import ALONE, Choice, Cost, UnderWay, choose
 from celedger.stats.firstbad import Evidence, Phase, Posterior, Question, Reading, posterior
 from celedger.stats.lineage import GOOD, Lineage, unpack

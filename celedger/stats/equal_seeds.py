@@ -23,7 +23,7 @@ from functools import cached_property
 
 import numpy as np
 
-from celedger.stats.arrays import Bools, Floats, Ints
+from celedger.stats import Bools, Floats, Ints
 from celedger.stats.levels import SHIFT_SPREAD, SHIFTS, Fit, chance_to_differ
 from celedger.stats.likelihood import ROUNDED, log_sum
 

@@ -25,8 +25,7 @@ from math import isfinite
 
 import numpy as np
 
-from celedger.stats import levels
-from celedger.stats.arrays import Bools, Floats, Ints
+from celedger.stats import Bools, Floats, Ints, levels
 from celedger.stats.levels import SURE, Fit, fit, fit_rates
 from celedger.stats.likelihood import FAR, Sites
 from celedger.stats.likelihood import NoisePrior as NoisePrior

@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from celedger.stats import level_chain, metric_passes, settled, trial_noise
-from celedger.stats.arrays import Floats, begins_run
+from celedger.stats import Floats, begins_run, level_chain, metric_passes, settled, trial_noise
 from celedger.stats.course import (
     CommitNodes,
     Measurements,

@@ -15,8 +15,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from celedger.stats import trial_noise
-from celedger.stats.arrays import Floats, Ints, begins_run
+from celedger.stats import Floats, Ints, begins_run, trial_noise
 from celedger.stats.course import CommitNodes
 
 BLOCK = 10.0

@@ -26,8 +26,8 @@ from statistics import NormalDist
 
 import numpy as np
 
+from celedger.stats import Bools, Floats
 from celedger.stats import likelihood as grids
-from celedger.stats.arrays import Bools, Floats
 from celedger.stats.likelihood import (
     OUTLYING,
     OUTLYING_PRIOR,

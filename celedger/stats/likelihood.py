@@ -28,7 +28,7 @@ from functools import cached_property
 
 import numpy as np
 
-from celedger.stats.arrays import Bools, Floats, Ints
+from celedger.stats import Bools, Floats, Ints
 from celedger.stats.tails import chi_square_quantile
 
 Trials = Sequence[tuple[int, float]]

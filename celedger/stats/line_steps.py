@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from celedger.base.model import IncidentState
-from celedger.stats.arrays import Floats
+from celedger.stats import Floats
 from celedger.stats.course import (
     Acts,
     MetricHistory,

@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from celedger.stats.arrays import Bools, Ints
+from celedger.stats import Bools, Ints
 
 GOOD = -1
 """The position of the good end, which no candidate can make bad."""

@@ -16,7 +16,7 @@ from functools import lru_cache
 import numpy as np
 
 from celedger.base.model import IncidentState
-from celedger.stats.arrays import Bools, Floats, Ints
+from celedger.stats import Bools, Floats, Ints
 from celedger.stats.commit_evidence import CommitEvidence, MendRatios
 from celedger.stats.course import MetricKey, Step
 from celedger.stats.sessions import MORE_GONE_THAN_LEFT, Contrast

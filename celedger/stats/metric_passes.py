@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from celedger.stats import level_chain, trial_noise
-from celedger.stats.arrays import Floats, Ints
+from celedger.stats import Floats, Ints, level_chain, trial_noise
 from celedger.stats.course import CommitNodes, Step
 from celedger.stats.level_chain import (
     LevelGrid,

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from celedger.stats.arrays import Floats
+from celedger.stats import Floats
 from celedger.stats.equal_seeds import Bits, Pairs, Steps
 from celedger.stats.firstbad import Belief, Posterior
 from celedger.stats.lineage import GOOD

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from celedger.stats.arrays import Floats, Ints
+from celedger.stats import Floats, Ints
 
 RELATIVE_SD = 0.005, 1.5
 """Prior of a trial's standard deviation: median in shares of the level, and sd of its logarithm."""

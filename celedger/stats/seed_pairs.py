@@ -15,7 +15,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from celedger.stats.arrays import Bools, Floats, Ints, begins_run
+from celedger.stats import Bools, Floats, Ints, begins_run
 from celedger.stats.course import Measurements, Node, Step, TrialNoise
 from celedger.stats.seed_histories import (
     RELATIVE_SD,

@@ -14,7 +14,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from celedger.stats.arrays import Bools
+from celedger.stats import Bools
 from celedger.stats.course import Measurements, MetricHistory, MetricKey, Node
 
 MEDIAN_VARIANCE = 1.25

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from celedger.stats.arrays import Floats
+from celedger.stats import Floats
 from celedger.stats.course import (
     CommitNodes,
     MetricHistory,

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from celedger.stats import level_chain
-from celedger.stats.arrays import Floats, Ints
+from celedger.stats import Floats, Ints, level_chain
 from celedger.stats.course import CommitNodes, MetricHistory, Node, Step, StepKind
 from celedger.stats.level_chain import TABLE_REACH, TABLE_STEP
 from celedger.stats.metric_passes import Passed, Prepared

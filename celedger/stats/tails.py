@@ -15,7 +15,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from celedger.stats.arrays import Floats
+from celedger.stats import Floats
 
 NORMAL = 1e7
 """Degrees of freedom from which a variance counts as known."""

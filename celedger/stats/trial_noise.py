@@ -17,7 +17,7 @@ from functools import cache
 
 import numpy as np
 
-from celedger.stats.arrays import Bools, Floats, Ints, begins_run
+from celedger.stats import Bools, Floats, Ints, begins_run
 from celedger.stats.course import CommitNodes
 from celedger.stats.tails import log_gamma
 

@@ -15,8 +15,7 @@ from math import isfinite
 
 import numpy as np
 
-from celedger.stats import equal_seeds
-from celedger.stats.arrays import Bools, Floats, Ints
+from celedger.stats import Bools, Floats, Ints, equal_seeds
 from celedger.stats.equal_seeds import Bits, Exact, Pairs
 from celedger.stats.levels import Fit
 from celedger.stats.likelihood import FINEST, Sites, fine, middle, standardised

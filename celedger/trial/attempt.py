@@ -28,9 +28,9 @@ from celedger.ledger import Ledger
 from celedger.system import process
 from celedger.system.environment import owners, package_folders
 from celedger.system.telemetry import Sampler
-from celedger.trial import events, journal, protocol, report_sources
+from celedger.trial import journal, protocol, report_sources
 from celedger.trial.ending import begin_log, classify, explain, refusal, without
-from celedger.trial.engine import Need
+from celedger.trial.engine import EpochReported, Need, Remark, Started
 from celedger.trial.reuse import NamedPaths, Reuse
 from celedger.trial.station import Station
 from celedger.trial.venvs import unmet
@@ -143,7 +143,7 @@ class Attempt:
         kind, reason = station.prepare(self.commit, task, build_env, self.log)
         if kind is not OutcomeKind.OK:
             return self._outcome(kind, reason, None)
-        station.listen(events.Started(self.commit, task, self.trial.seed))
+        station.listen(Started(self.commit, task, self.trial.seed))
         self.journal.sources = report_sources.of(
             task.definition(), log=self.log, out=self.out, tree=station.tree
         )
@@ -252,9 +252,7 @@ class Attempt:
         report faster than a disk stores, and the runner must still watch the clock."""
 
         def epoch_added(epoch: int) -> None:
-            self.station.listen(
-                events.EpochReported(self.commit, self.task, self.trial.seed, epoch)
-            )
+            self.station.listen(EpochReported(self.commit, self.task, self.trial.seed, epoch))
             if self.until is not None and not self.enough:
                 self.enough = self.until(self.trial.ulid)
 
@@ -328,7 +326,7 @@ class Attempt:
         return record
 
     def _warn(self, text: str, *about: str) -> None:
-        remark = events.Remark(f"warning: {text}", about or (self.task.name,))
+        remark = Remark(f"warning: {text}", about or (self.task.name,))
         self.station.listen(remark)
 
     def _unmet(self) -> tuple[str, ...]:

@@ -1,14 +1,72 @@
-"""The seam behind which several trials run at once: a trial to run, who can run it, and what it is
-told meanwhile. Must not know of threads or machines."""
+"""The seam behind which several trials run at once: a trial to run, who can run it, what it is told
+meanwhile, and the events that it sends to its listener, in order. The CLI renders them; a test
+records them; the worker ignores them. Must not know of threads or machines."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from celedger.base.model import Commit, Task, TrialRecord
-from celedger.trial import events
+from celedger.base.model import Commit, Seconds, Task, TrialRecord
+
+
+class Waiting(NamedTuple):
+    """Another celedger, the `holder`, has the device."""
+
+    device: str
+    holder: str
+
+
+class Building(NamedTuple):
+    commit: Commit
+    task: Task
+
+
+class Preparing(NamedTuple):
+    """A trial waits for a step that may take long."""
+
+    text: str
+
+
+class Started(NamedTuple):
+    commit: Commit
+    task: Task
+    seed: int
+
+
+class EpochReported(NamedTuple):
+    commit: Commit
+    task: Task
+    seed: int
+    number: int
+
+
+class Remark(NamedTuple):
+    """A line for a person. One about what others were about is said once, for each of `about`."""
+
+    text: str
+    about: tuple[str, ...] = ()
+
+
+class Finished(NamedTuple):
+    """A trial has ended; `seconds` is None where it did not run, but re-uses the result of
+    `record.derived`."""
+
+    commit: Commit
+    record: TrialRecord
+    seconds: Seconds | None
+
+
+Event = Waiting | Building | Preparing | Started | EpochReported | Remark | Finished
+Listener = Callable[[Event], None]
+Until = Callable[[str], str]
+"""Told a trial's ulid after new epochs: why no more are needed, or "" to go on."""
+
+
+def ignore_events(event: Event) -> None:
+    """Ignore all events."""
 
 
 class Need(NamedTuple):
@@ -20,7 +78,7 @@ class Need(NamedTuple):
     enough: int | None = 1  # stored trials that make it unnecessary; None: run it in any case
     reuse: bool = True  # the result of another commit's trial will do
     if_alike: bool = True  # run it although other seeds of the commit failed alike
-    until: events.Until | None = None
+    until: Until | None = None
     role: str = "head"  # what it is for: `head`, `again`, `beside`, `control`, `anchor`, `bisect`
     asked: str = ""  # the incident or the metric in doubt that asked for it
     ulid: str = ""  # of a trial that another machine ordered

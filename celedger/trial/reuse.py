@@ -32,11 +32,19 @@ from pathlib import Path
 from celedger.base.errors import RepositoryError
 from celedger.base.model import CLOCKED, Commit, Footprint, ReusableTrial, Task, Trial, TrialRecord
 from celedger.ledger import Ledger
-from celedger.repo import Repository, filters
+from celedger.repo import Repository, tree_files
 from celedger.repo.checkouts import Checkout
-from celedger.repo.differences import FOLDER, NOTHING, SUBMODULE, Differences, TreeChange, TreeEntry
-from celedger.repo.filters import ATTRIBUTES, attributes_above
 from celedger.repo.plumbing import ask
+from celedger.repo.tree_files import (
+    ATTRIBUTES,
+    FOLDER,
+    NOTHING,
+    SUBMODULE,
+    Differences,
+    TreeChange,
+    TreeEntry,
+    attributes_above,
+)
 from celedger.trial import journal, protocol
 
 
@@ -386,9 +394,9 @@ class Reuse:
             inside.looked |= verdict.looked
             paths = {*inside.opened, *inside.looked, *map(os.fsencode, matching)}
             names = {checkout.filtered.get(os.fsdecode(path), "") for path in paths} - {""}
-            if filters.LFS in names:  # it reads one file of the tree
-                inside.looked.add(filters.LFS_CONFIG.encode())
-            if others := sorted(names - {filters.LFS}):
+            if tree_files.LFS in names:  # it reads one file of the tree
+                inside.looked.add(tree_files.LFS_CONFIG.encode())
+            if others := sorted(names - {tree_files.LFS}):
                 unknown = unknown or f"its files pass through the filter {others[0]}"
             if checkout.manner != self._manner:
                 unknown = unknown or "how git writes files was changed meanwhile"
@@ -409,7 +417,7 @@ class Reuse:
 
     @cached_property
     def _manner(self) -> str:
-        return filters.manner(self._repository)
+        return tree_files.manner(self._repository)
 
     def _surroundings(self, commits: Sequence[Commit], task: Task) -> dict[str, str]:
         """Return for each commit (by hash) what decides, besides its tree, which content a training

@@ -24,10 +24,9 @@ from celedger.repo import Repository
 from celedger.suite import Suite
 from celedger.system import devices
 from celedger.system.devices import Device
-from celedger.trial import events
 from celedger.trial.attempt import Attempt
 from celedger.trial.ending import answers, failed_alike
-from celedger.trial.engine import Engine, Need, Ordered
+from celedger.trial.engine import Engine, Event, Finished, Listener, Need, Ordered, Remark
 from celedger.trial.reuse import Reuse, measured
 from celedger.trial.station import Station
 from celedger.trial.training_variables import fingerprint
@@ -145,7 +144,7 @@ class Bench:
             self.ledger.reuse_trial(trial, evidence, measured(need.task))
         record = self.ledger.trial(trial.ulid)
         assert record is not None
-        self.station.listen(events.Finished(need.commit, record, None))
+        self.station.listen(Finished(need.commit, record, None))
         return record
 
     def _begin(self, need: Need) -> Trial:
@@ -181,9 +180,7 @@ class Bench:
         finally:
             attempt.close()  # last: an unlocked journal is taken for that of a dead runner
         assert record.outcome is not None
-        self.station.listen(
-            events.Finished(need.commit, record, record.outcome.ended - trial.started)
-        )
+        self.station.listen(Finished(need.commit, record, record.outcome.ended - trial.started))
         return record
 
 
@@ -258,11 +255,11 @@ class Workers:
     """A pool of threads on this machine. Each of `benches` makes the bench of one of them, in its
     thread, with the listener it is given; that of the command's `bench` hears of all events."""
 
-    def __init__(self, benches: Sequence[Callable[[events.Listener], Bench]], bench: Bench) -> None:
+    def __init__(self, benches: Sequence[Callable[[Listener], Bench]], bench: Bench) -> None:
         self._bench = bench
         self._orders: SimpleQueue[Ordered | None] = SimpleQueue()
         # An event and its job; the ulid of a trial with new epochs; None where a job has ended.
-        self._news: SimpleQueue[tuple[Ordered, events.Event | str | None]] = SimpleQueue()
+        self._news: SimpleQueue[tuple[Ordered, Event | str | None]] = SimpleQueue()
         self._jobs: set[Ordered] = set()
         self._threads = [
             Thread(target=self._work, args=(make,), name=f"worker {number}", daemon=True)
@@ -301,13 +298,13 @@ class Workers:
         for thread in self._threads:
             thread.join()
 
-    def _work(self, make: Callable[[events.Listener], Bench]) -> None:
+    def _work(self, make: Callable[[Listener], Bench]) -> None:
         """Run jobs until there is a None. The bench is made for the first, which hears of it if
         that fails."""
         bench: Bench | None = None
         job: Ordered | None = None
 
-        def listen(event: events.Event) -> None:
+        def listen(event: Event) -> None:
             assert job is not None
             self._news.put((job, event))
 
@@ -361,7 +358,7 @@ def run_all(
             return leaves_out(need)
         where = f"{need.task.name} at {need.commit.sha[:10]}"
         text = f"{where} fails alike: its other seeds are not trained"
-        bench.station.listen(events.Remark(text, (text,)))
+        bench.station.listen(Remark(text, (text,)))
         return True
 
     def note(number: int, record: TrialRecord) -> None:
@@ -429,7 +426,7 @@ def start_workers(bench: Bench, slots: Sequence[WorkerSlot]) -> None:
     """Let the trials of a bench run on several workers at once, until the bench is closed. With one
     slot, they go on to run one by one."""
 
-    def bench_in(device: Device, cores: tuple[int, ...]) -> Callable[[events.Listener], Bench]:
+    def bench_in(device: Device, cores: tuple[int, ...]) -> Callable[[Listener], Bench]:
         return lambda listen: Bench(bench.station.beside(device, cores, listen))
 
     if len(slots) > 1:

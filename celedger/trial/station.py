@@ -32,15 +32,22 @@ from celedger.base.model import Bytes, Commit, Environment, OutcomeKind, Purpose
 from celedger.ledger import Ledger
 from celedger.repo import Repository
 from celedger.repo.checkouts import Checkout, Checkouts, delete
-from celedger.repo.filters import attributes_above
+from celedger.repo.tree_files import attributes_above
 from celedger.suite import Suite, build_lines, command_lines
 from celedger.system import devices, process
 from celedger.system.cache import FolderCache, Held, shrink
 from celedger.system.devices import Device
 from celedger.system.warm import Launchers
-from celedger.trial import events
 from celedger.trial.ending import absent_file, absent_module, classify, explain, tail
-from celedger.trial.engine import Signals
+from celedger.trial.engine import (
+    Building,
+    Listener,
+    Preparing,
+    Remark,
+    Signals,
+    Waiting,
+    ignore_events,
+)
 from celedger.trial.permission_requests import of_task
 from celedger.trial.permissions import Gate
 from celedger.trial.training_variables import comparable, variables
@@ -220,7 +227,7 @@ class Station:
     device_lock: devices.DeviceLock
     launchers: Launchers  # for warm starts
     cores: tuple[int, ...] = ()  # of the CPU that its trials may use; () for all
-    listen: events.Listener = events.ignore
+    listen: Listener = ignore_events
     pin: Pin = field(default_factory=Pin)
     signals: Signals = field(default_factory=Signals)  # for the trial under way
     held_venvs: dict[str, Held] = field(default_factory=dict)  # locked until the end
@@ -237,7 +244,7 @@ class Station:
             venv.close()
         self.held_venvs.clear()
 
-    def beside(self, device: Device, cores: tuple[int, ...], listen: events.Listener) -> Station:
+    def beside(self, device: Device, cores: tuple[int, ...], listen: Listener) -> Station:
         """Return the place of another worker, for the thread that calls this."""
         return Station(
             self.setup, self.ledger.reopened(), self.bases, device,
@@ -272,7 +279,7 @@ class Station:
         """Yield the checkout for an installation, which would disturb a running measurement."""
         with self.device_held():
             what = f"installing the requirements of {commit[:10]} for {task.name}"
-            self.listen(events.Preparing(what))
+            self.listen(Preparing(what))
             yield self.checkout
 
     def hold_environment(self, commit: str, tasks: Sequence[Task], *, install: bool = True) -> None:
@@ -318,7 +325,7 @@ class Station:
             return
 
         def waits(holder: devices.Holder) -> None:
-            self.listen(events.Waiting(self.device.name, str(holder)))
+            self.listen(Waiting(self.device.name, str(holder)))
 
         with self.device_lock.hold(waits, check=self.signals.check):
             self._measuring = True
@@ -361,7 +368,7 @@ class Station:
         self, commit: Commit, task: Task, env: Mapping[str, str], log: Path
     ) -> tuple[OutcomeKind, str]:
         """Run the build commands in the checkout: return `ok`, or how one ended and the reason."""
-        self.listen(events.Building(commit, task))
+        self.listen(Building(commit, task))
         python = self.place(commit.sha, task).python
         for line in build_lines(task, python=python, suite_dir=self.suite_copy, tree=self.tree):
             end = process.run(
@@ -443,7 +450,7 @@ class Station:
         starts cold nevertheless, report the reason to the listener, once."""
         if not task.preload:
             return None
-        importing = events.Preparing(f"importing {', '.join(task.preload)} once for all trainings")
+        importing = Preparing(f"importing {', '.join(task.preload)} once for all trainings")
         fork = self.launchers.forker(
             argv, self.tree / task.cwd, python, task.preload, env, partial(self.listen, importing)
         )
@@ -451,7 +458,7 @@ class Station:
             return fork
         if fork not in self._cold:
             self._cold.add(fork)
-            self.listen(events.Remark(f"{task.name} starts cold: {fork}"))
+            self.listen(Remark(f"{task.name} starts cold: {fork}"))
         return None
 
     @property

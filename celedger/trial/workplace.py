@@ -29,9 +29,9 @@ from celedger.repo.checkouts import Checkouts
 from celedger.suite.loading import hash_of
 from celedger.system import devices, environment, sandbox
 from celedger.system.cache import FolderCache
-from celedger.trial import attempt, events, permission_requests, protocol
+from celedger.trial import attempt, permission_requests, protocol
 from celedger.trial.ending import failed_alike
-from celedger.trial.engine import Need
+from celedger.trial.engine import Listener, Need, ignore_events
 from celedger.trial.permissions import Gate, settings_request
 from celedger.trial.reuse import PACKAGE, Reuse
 from celedger.trial.runner import Bench, share_out, start_workers
@@ -83,7 +83,7 @@ def local_bench(
     gate: Gate,
     why: Purpose = Purpose.RUN,
     label: str = "celedger",
-    listen: events.Listener = events.ignore,
+    listen: Listener = ignore_events,
     commit: str | None = None,
     tell: Callable[[str], None] = lambda _: None,
     together: bool = False,

@@ -15,7 +15,7 @@ from conftest import matrix_after
 import celedger
 from celedger.base.model import Footprint
 from celedger.repo import Repository
-from celedger.repo.differences import Differences
+from celedger.repo.tree_files import Differences
 from celedger.system import process
 from celedger.trial.reuse import FootprintComparison, NamedPaths
 from tests.conftest import git, make_project

@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 
-from celedger.cli import doctor
+from celedger.cli import setup
 from celedger.system import path_recorder
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the recorder is Linux's")
@@ -19,6 +19,6 @@ def test_doctor_says_where_the_kernel_is_newer_than_the_recorder(release: str) -
     machine = next(iter(path_recorder.ARCHITECTURES))
     uname = os.uname_result(("Linux", "host", release, "#1", machine))
     with mock.patch.object(os, "uname", return_value=uname):
-        said = doctor._recorder()
+        said = setup._recorder()
     assert said.startswith("knows the system calls of Linux 6.18")
     assert ("is not re-used" in said) == (release[:4] in ("6.19", "7.0."))

@@ -6,8 +6,7 @@ import pytest
 
 from celedger.base.model import Commit, Task
 from celedger.cli.progress import Progress, TimeLeft
-from celedger.trial import events
-from celedger.trial.engine import Need
+from celedger.trial.engine import EpochReported, Need, Preparing, Started
 
 COMMIT = Commit("c" * 40, "", (), "", 0, 0, "")
 LONG, SHORT = Task("s", "long", (), {"epochs": 10}), Task("s", "short", ())
@@ -20,10 +19,10 @@ def needs(*tasks: Task) -> list[Need]:
 def test_a_long_trial_says_once_a_minute_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     now = 100.0
     with Progress(None, needs(LONG), clock=lambda: now) as progress:
-        progress(events.Started(COMMIT, LONG, 0))
+        progress(Started(COMMIT, LONG, 0))
         for epoch in range(10):
             now += 25.0
-            progress(events.EpochReported(COMMIT, LONG, 0, epoch))
+            progress(EpochReported(COMMIT, LONG, 0, epoch))
     lines = capsys.readouterr().err.splitlines()
     start = "long cccccccccc seed 0 epoch "
     assert lines == [start + "2, 2 m 55 s left", start + "5, 1 m 40 s left", start + "8, 25 s left"]
@@ -31,17 +30,17 @@ def test_a_long_trial_says_once_a_minute_how_far_it_is(capsys: pytest.CaptureFix
 
 def test_a_wait_for_imports_is_named_once(capsys: pytest.CaptureFixture[str]) -> None:
     with Progress(None, needs(SHORT)) as progress:
-        progress(events.Preparing("importing torch once for all trainings"))
-        progress(events.Preparing("importing torch once for all trainings"))
+        progress(Preparing("importing torch once for all trainings"))
+        progress(Preparing("importing torch once for all trainings"))
     line = "importing torch once for all trainings"
     assert capsys.readouterr().err.splitlines() == [line]
 
 
 def test_a_short_trial_says_nothing_before_its_end(capsys: pytest.CaptureFixture[str]) -> None:
     with Progress(None, needs(SHORT), clock=iter(range(1000)).__next__) as progress:
-        progress(events.Started(COMMIT, SHORT, 0))
+        progress(Started(COMMIT, SHORT, 0))
         for epoch in range(3):
-            progress(events.EpochReported(COMMIT, SHORT, 0, epoch))
+            progress(EpochReported(COMMIT, SHORT, 0, epoch))
     assert capsys.readouterr().err == ""
 
 

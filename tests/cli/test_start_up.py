@@ -71,7 +71,7 @@ def test_a_shell_gets_names_of_the_ledger(tmp_path: Path) -> None:
 def test_a_verb_imports_no_other_verb_and_nothing_that_it_does_not_need() -> None:
     modules = imported("log", "--help")
     assert "celedger.cli.reading" in modules
-    assert not modules & {"celedger.cli.doctor", "celedger.cli.run", "celedger.ledger", "git"}
+    assert not modules & {"celedger.cli.setup", "celedger.cli.run", "celedger.ledger", "git"}
     heavy = {"numpy", "matplotlib", "torch", "rich", "psutil", "sqlite_utils"}
     assert not imported("log") & heavy
 

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from celedger.stats import course, history, slow_drift, trial_noise
-from celedger.stats.arrays import Floats
+from celedger.stats import Floats, course, history, slow_drift, trial_noise
 from celedger.stats.course import Measurements, MetricHistory, Step, StepKind
 from celedger.stats.history import trace
 

@@ -16,8 +16,8 @@ from celedger.base import config
 from celedger.base.model import OutcomeKind, TrialRecord
 from celedger.ledger import Ledger
 from celedger.repo import Repository
-from celedger.trial import events, journal
-from celedger.trial.engine import Need
+from celedger.trial import journal
+from celedger.trial.engine import EpochReported, Need
 from celedger.trial.permissions import Gate
 from celedger.trial.runner import Bench
 from celedger.trial.workplace import choose_tasks, local_bench
@@ -106,7 +106,7 @@ def test_a_last_line_without_a_newline_is_a_report_and_spoils_none_of_the_next_c
     with bench_of(tmp_path, TWO, torn=TORN) as bench:
 
         def interrupt(event: object) -> None:
-            if isinstance(event, events.EpochReported) and event.number == 1:
+            if isinstance(event, EpochReported) and event.number == 1:
                 raise KeyboardInterrupt
 
         bench.station.listen = interrupt

@@ -19,9 +19,8 @@ from celedger.judge import bisection, memory
 from celedger.judge.incident import Standing
 from celedger.ledger import Ledger
 from celedger.repo import Repository
-from celedger.trial import events
 from celedger.trial import permissions as gate_
-from celedger.trial.engine import Need
+from celedger.trial.engine import Need, ignore_events
 from celedger.trial.runner import Bench
 from celedger.trial.workplace import choose_tasks, local_bench
 
@@ -78,7 +77,7 @@ def bench_of(project: Project) -> Iterator[tuple[Repository, Bench]]:
         Ledger.open(project.root / "ledger.db", create=True) as ledger,
         local_bench(repository, ledger, settings, suite, tasks,
                   gate=gate_.Gate.of(repository, attended=True),
-                  why=Purpose.BISECT, label="test", listen=events.ignore) as bench,
+                  why=Purpose.BISECT, label="test", listen=ignore_events) as bench,
     ):  # fmt: skip
         yield repository, bench
 

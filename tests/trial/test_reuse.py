@@ -21,7 +21,7 @@ from celedger.base.model import Bytes, Command, Commit, Environment, Footprint, 
 from celedger.judge.bisection.equal_commits import UNLIKELY, classify
 from celedger.ledger import Ledger
 from celedger.repo import Repository
-from celedger.repo.differences import Differences
+from celedger.repo.tree_files import Differences
 from celedger.suite import load
 from celedger.system import path_recorder, process
 from celedger.system.cache import FolderCache

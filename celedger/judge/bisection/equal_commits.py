@@ -22,7 +22,7 @@ from celedger.base.model import Commit, Kind, ReusableTrial, Task, TrialRecord
 from celedger.judge.work import repeating
 from celedger.ledger import Ledger
 from celedger.repo import History
-from celedger.stats.arrays import Floats
+from celedger.stats import Floats
 from celedger.stats.equal_bits import SignedRange, shows
 from celedger.stats.lineage import GOOD, Lineage
 from celedger.trial.runner import Bench

@@ -24,12 +24,11 @@ from celedger.judge.bisection.equal_commits import Classes
 from celedger.judge.bisection.symptom import Symptom, at_one_place, ending, noise_of
 from celedger.ledger import Ledger
 from celedger.repo import History
-from celedger.stats import choice, equal_bits, firstbad, levels, likelihood
-from celedger.stats.arrays import Floats
+from celedger.stats import Floats, choice, equal_bits, firstbad, levels, likelihood
 from celedger.stats.choice import UnderWay
 from celedger.stats.levels import SURE, SURE_EXACT, SURE_REPEATED, lacking_failures
 from celedger.stats.lineage import GOOD, Lineage
-from celedger.trial import events
+from celedger.trial.engine import Until
 from celedger.trial.runner import Bench
 
 Sparse = tuple[tuple[int, float], ...]
@@ -196,7 +195,7 @@ class Track:
         """Return the positions known to compute the same as this one."""
         return equal_bits.alike(self.evidence.readings, position, self._alike)
 
-    def enough(self, seed: int) -> events.Until:
+    def enough(self, seed: int) -> Until:
         """Return a test of a running trial of this seed: why it has told enough, or ""."""
         placed = [(self.classes.position(record), record) for record in self.records]
         enough = self._traces.enough(placed, seed)

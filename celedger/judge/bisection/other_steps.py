@@ -16,8 +16,7 @@ import numpy as np
 
 from celedger.base.model import Commit
 from celedger.repo import History
-from celedger.stats import firstbad
-from celedger.stats.arrays import Bools
+from celedger.stats import Bools, firstbad
 from celedger.stats.lineage import GOOD, Lineage
 from celedger.stats.tails import t_quantile
 

@@ -28,12 +28,10 @@ from celedger.judge.bisection.one_metric import Track
 from celedger.judge.bisection.other_steps import NO_STEP_PRIOR, part
 from celedger.judge.bisection.symptom import Symptom, final_trials, find_symptom
 from celedger.repo import History
-from celedger.stats import choice, firstbad
-from celedger.stats.arrays import Floats
+from celedger.stats import Floats, choice, firstbad
 from celedger.stats.choice import UnderWay
 from celedger.stats.lineage import GOOD
-from celedger.trial import events
-from celedger.trial.engine import Engine, Need
+from celedger.trial.engine import Engine, Need, Remark, Until
 from celedger.trial.runner import Bench, next_seed
 
 # A shift of one sd in 4,096 commits takes about 130 trials (docs/statistics.md); beyond this many
@@ -174,7 +172,7 @@ class Search:
         if signer is not None:
             self.signing = Signing(
                 signer, bench.ledger, history,
-                lambda text: bench.station.listen(events.Remark(text)),
+                lambda text: bench.station.listen(Remark(text)),
             )  # fmt: skip
         self._update()
 
@@ -384,7 +382,7 @@ class Search:
             self._unreachable.add(at)
             if at in (GOOD, len(self._history.commits) - 1) or len(self._unreachable) > UNREACHABLE:
                 raise
-            remark = events.Remark(f"{commit.sha[:10]} is skipped: {error}")
+            remark = Remark(f"{commit.sha[:10]} is skipped: {error}")
             self._bench.station.listen(remark)
             self._update()
             return None
@@ -409,7 +407,7 @@ class Search:
         """Return True if the result of another trial serves: speed and memory are measured anew."""
         return all(t.symptom.metric is None or t.symptom.bits_decide for t in wanting)
 
-    def _until(self, wanting: Sequence[Track], seed: int) -> events.Until | None:
+    def _until(self, wanting: Sequence[Track], seed: int) -> Until | None:
         """Return when the trial may stop; None where its end is wanted: speed, memory and crashes
         are not told by epochs."""
         if not all(track.symptom.bits_decide for track in wanting):

@@ -1,11 +1,17 @@
-"""Which paths differ between trees, as `git diff-tree` tells. Knows nothing of trials."""
+"""What git tells of the files of trees: which paths differ between two (`git diff-tree`), and which
+a filter (gitattributes(5)) writes otherwise than git keeps them. Filters are programs that may read
+any file of the tree, or of the machine. Knows nothing of trials."""
 
 from __future__ import annotations
 
+import hashlib
 import itertools
-from collections.abc import Collection, Iterable, Sequence
+import os
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
+from celedger.repo.plumbing import GitAnswer
 from celedger.repo.repository import Repository
 
 FOLDER, SUBMODULE, NOTHING = b"040000", b"160000", b"000000"
@@ -95,3 +101,62 @@ class Differences:
             start = end + 1 + int(size) + 1
             texts[name] = out[end + 1 : start - 1]
         return texts
+
+
+LFS = "lfs"
+ATTRIBUTES = b".gitattributes"
+LFS_CONFIG = ".lfsconfig"  # the one file of a tree that Git LFS reads
+# Of the configuration, what git heeds when it writes files.
+_WRITING = (
+    r"^(filter\..*|lfs\.fetch(in|ex)clude|core\.(autocrlf|eol|symlinks|filemode|attributesfile))$"
+)
+# Whatever the user's own configuration says, the index that we make is one file.
+ONE_INDEX = ("-c", "core.splitIndex=false", "-c", "core.fsmonitor=false")
+
+
+def configured(repository: Repository) -> frozenset[str]:
+    """Return the names of those that write files, by git's configuration: `smudge = cat` does
+    not."""
+    writing = set()
+    for row in _settings(repository).decode(errors="surrogateescape").split("\0")[:-1]:
+        key, _, value = row.partition("\n")
+        if key.endswith((".smudge", ".process")) and value.strip() not in ("", "cat"):
+            writing.add(key.removeprefix("filter.").rpartition(".")[0])
+    return frozenset(writing)
+
+
+def manner(repository: Repository) -> str:
+    """Return a text of what decides, beside a tree, how git writes it: another text where that may
+    differ."""
+    replaced = repository.ask("for-each-ref", "refs/replace").out  # git-replace(1)
+    fields = [_settings(repository), replaced]
+    for path in repository.attribute_files():
+        with suppress(OSError):
+            fields.append(path.read_bytes())
+    return hashlib.sha256(b"\0\0".join(fields)).hexdigest()[:32]
+
+
+def _settings(repository: Repository) -> bytes:
+    return repository.ask("config", "-z", "--get-regexp", _WRITING).out
+
+
+def passing(tell: Callable[..., GitAnswer], names: Collection[str]) -> dict[str, str]:
+    """Return the files of a work tree, in which `tell` runs git, that these write, each with the
+    name of its filter."""
+    if not names:
+        return {}
+    some = tell("ls-files", "-z", "--", ":(top)", ":(top,exclude,attr:!filter)").out
+    if not some:
+        return {}
+    fields = tell("check-attr", "-z", "--stdin", "filter", stdin=some).out.split(b"\0")
+    rows = zip(fields[:-1:3], map(os.fsdecode, fields[2::3]), strict=True)
+    return {os.fsdecode(path): name for path, name in rows if name in names}
+
+
+def attributes_above(paths: Iterable[bytes]) -> set[bytes]:
+    """Return the files that may decide how git writes what is at these, there or not."""
+    folders = {path.rpartition(b"/")[0] for path in paths}
+    for folder in list(folders):
+        while folder and (folder := folder.rpartition(b"/")[0]) not in folders:
+            folders.add(folder)
+    return {folder + b"/" + ATTRIBUTES if folder else ATTRIBUTES for folder in folders}
