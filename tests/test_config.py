@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from celedger.base.config import Config, load
-from celedger.base.errors import ConfigError
+from celedger.base.errors import UsageError
 
 
 def test_without_a_file_the_defaults_hold(tmp_path: Path) -> None:
@@ -77,18 +77,18 @@ def test_a_broken_file_is_one_line_that_names_it(
     tmp_path: Path, file: str, text: str, says: str
 ) -> None:
     (tmp_path / file).write_bytes(text.encode(errors="surrogateescape"))
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(UsageError) as caught:
         load(tmp_path, {})
     assert says in str(caught.value) and file in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_a_wrong_variable_or_flag_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="CELEDGER_DEVICE must be auto"):
+    with pytest.raises(UsageError, match="CELEDGER_DEVICE must be auto"):
         load(tmp_path, {"CELEDGER_DEVICE": "tpu"})
-    with pytest.raises(ConfigError, match="CELEDGER_BISECT_ON_REGRESSION must be true or false"):
+    with pytest.raises(UsageError, match="CELEDGER_BISECT_ON_REGRESSION must be true or false"):
         load(tmp_path, {"CELEDGER_BISECT_ON_REGRESSION": "perhaps"})
-    with pytest.raises(ConfigError, match="--device"):
+    with pytest.raises(UsageError, match="--device"):
         load(tmp_path, {}, device="tpu")
     with pytest.raises(TypeError):
         load(tmp_path, {}, colour="red")
@@ -137,7 +137,7 @@ ledger = "/data/other.db"
 def test_a_broken_file_of_the_users_own_is_one_line_that_names_it(
     tmp_path: Path, text: str, says: str
 ) -> None:
-    with pytest.raises(ConfigError, match=says) as caught:
+    with pytest.raises(UsageError, match=says) as caught:
         load(tmp_path, own(tmp_path, text))
     assert "home/celedger/config.toml" in str(caught.value)
 
@@ -153,7 +153,7 @@ OUTSIDE = [
 @pytest.mark.parametrize("line", OUTSIDE)
 def test_a_merged_file_does_not_lead_out_of_the_repository(tmp_path: Path, line: str) -> None:
     (tmp_path / "celedger.toml").write_text(line)
-    with pytest.raises(ConfigError, match="your own configuration"):
+    with pytest.raises(UsageError, match="your own configuration"):
         load(tmp_path, own(tmp_path, ""))
 
 
@@ -168,7 +168,7 @@ def test_a_link_on_the_way_is_refused_where_the_user_did_not_choose_it(
     (root / "celedger.toml").write_text(
         {"data": 'ledger = "data/l.db"', "a/b": 'suites = "a/b/c"'}.get(name, "")
     )
-    with pytest.raises(ConfigError, match=f"{name} is a symbolic link"):
+    with pytest.raises(UsageError, match=f"{name} is a symbolic link"):
         load(root, own(tmp_path, ""))
     mine = f'ledger = "{root}/ledger.db"\nsuites = "{root}/suites"\n'
     assert load(root, own(tmp_path, mine)).ledger == root / "ledger.db"
@@ -183,5 +183,5 @@ def test_a_home_that_is_closed_is_one_line(tmp_path: Path, monkeypatch: pytest.M
         return is_file(path)
 
     monkeypatch.setattr(Path, "is_file", closed)
-    with pytest.raises(ConfigError, match=r"config\.toml cannot be read: Permission denied"):
+    with pytest.raises(UsageError, match=r"config\.toml cannot be read: Permission denied"):
         load(tmp_path, {"HOME": str(tmp_path)})

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from celedger.base.errors import ConfigError, UsageError, explained
+from celedger.base.errors import UsageError, explained
 from celedger.base.files import beside
 from celedger.base.model import Bytes
 from celedger.base.text import some
@@ -62,7 +62,7 @@ def load(
     The repository's file is looked for in `worktree` (the work tree one is in), then in
     `repo_root`. A path in it is relative to the root for the ledger, which all work trees share,
     and to the file for the suites; in a flag or variable it is relative to the current folder.
-    Raises ConfigError.
+    Raises UsageError.
     """
     roots = list(dict.fromkeys([worktree or repo_root, repo_root]))
     file, merged = next(filter(None, map(_in_file, roots)), (None, {}))
@@ -126,13 +126,13 @@ def _own(repo_root: Path, env: Mapping[str, str]) -> list[tuple[str, str, object
     """Return what the user's own file says for this repository: (where, key, value), the last
     counts."""
     file = own_file(env)
-    with explained(f"{file} cannot be read", kind=ConfigError):  # its folder may be closed to us
+    with explained(f"{file} cannot be read", kind=UsageError):  # its folder may be closed to us
         if file is None or not file.is_file():
             return []
     table = read_toml(file)
     special = table.pop("repository", {})
     if not isinstance(special, dict) or not all(isinstance(t, dict) for t in special.values()):
-        raise ConfigError(f"{file}: repository is not a table of tables", _SPECIAL)
+        raise UsageError(f"{file}: repository is not a table of tables", _SPECIAL)
     tables = {f"{file}:": table}
     for path, settings in special.items():
         if Path(path).expanduser() == repo_root:
@@ -152,10 +152,10 @@ def _in_file(folder: Path) -> tuple[Path, dict[str, object]] | None:
     repository_file, shared = (folder / name for name in FILES)
     file = repository_file if repository_file.is_file() else shared
     if repository_file.is_dir():
-        raise ConfigError(f"{repository_file} is a folder", "it is the name of the settings' file")
+        raise UsageError(f"{repository_file} is a folder", "it is the name of the settings' file")
     if leads_out(file):
         cause = f"{file} is a link that leads out of the repository"
-        raise ConfigError(cause, "put a file celedger.toml there")
+        raise UsageError(cause, "put a file celedger.toml there")
     if not file.is_file() or (file is shared and b"celedger" not in file.read_bytes()):
         return None  # a pyproject.toml that is not about us may be as broken as it likes
     table: object = read_toml(file)
@@ -165,7 +165,7 @@ def _in_file(folder: Path) -> tuple[Path, dict[str, object]] | None:
             return None
         table = tool["celedger"]
     if not isinstance(table, dict):
-        raise ConfigError(f"{file}: celedger is not a table", "write [tool.celedger]")
+        raise UsageError(f"{file}: celedger is not a table", "write [tool.celedger]")
     _check_keys(f"{file}:", table, _RULES)
     return file, table
 
@@ -176,7 +176,7 @@ def _check_keys(where: str, table: Mapping[str, object], rules: Mapping[str, obj
             hint = closest(key, rules)
             if key in _OWN_RULES:
                 hint = "it belongs into your own configuration, ~/.config/celedger/config.toml"
-            raise ConfigError(f"{where} unknown key {key!r}", hint)
+            raise UsageError(f"{where} unknown key {key!r}", hint)
 
 
 def _check_inside(value: str, where: str, env: Mapping[str, str]) -> None:
@@ -184,7 +184,7 @@ def _check_inside(value: str, where: str, env: Mapping[str, str]) -> None:
     parts = PurePosixPath(value).parts
     outside = value.startswith(("/", "~")) or ".." in parts
     if outside or ".git" in map(str.lower, parts) or not value.isprintable():
-        raise ConfigError(f"{where} leads out of the repository: {value!r}", _instead(env))
+        raise UsageError(f"{where} leads out of the repository: {value!r}", _instead(env))
 
 
 def _check_links(path: Path, roots: Iterable[Path], env: Mapping[str, str]) -> None:
@@ -193,7 +193,7 @@ def _check_links(path: Path, roots: Iterable[Path], env: Mapping[str, str]) -> N
         steps = [step for step in (path, *path.parents) if root in step.parents]
         link = next(filter(Path.is_symlink, steps), None)
         if link is not None:
-            raise ConfigError(f"{link} is a symbolic link", _instead(env))
+            raise UsageError(f"{link} is a symbolic link", _instead(env))
 
 
 def leads_out(path: Path) -> bool:
@@ -213,7 +213,7 @@ def _instead(env: Mapping[str, str]) -> str:
     return f"one outside belongs into your own configuration, {own_file(env) or 'none here'}"
 
 
-def read_toml(file: Path, kind: type[UsageError] = ConfigError) -> dict[str, object]:
+def read_toml(file: Path, kind: type[UsageError] = UsageError) -> dict[str, object]:
     """Return what a TOML file says. Raises an error of a kind where it cannot be read."""
     import tomllib  # many repositories have no such file
 
@@ -312,4 +312,4 @@ def _checked(key: str, value: object, where: str, base: Path) -> object:
     try:
         return _OWN_RULES[key](value, base)
     except (ValueError, RuntimeError) as error:  # RuntimeError: a ~user that does not exist
-        raise ConfigError(f"{where} must be {error}, not {value!r}") from error
+        raise UsageError(f"{where} must be {error}, not {value!r}") from error

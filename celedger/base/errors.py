@@ -63,10 +63,6 @@ class UnknownRevision(UsageError):
     """A revision or range that git cannot resolve."""
 
 
-class ConfigError(UsageError):
-    """The configuration file says something celedger does not understand."""
-
-
 class SuiteError(UsageError):
     """A suite file is missing, malformed, or names something that does not exist."""
 

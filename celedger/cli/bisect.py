@@ -7,9 +7,9 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
-from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -22,20 +22,16 @@ from celedger.service.measure import Session, load_suite, open_bench, record_sta
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from celedger.base.model import Environment, Metric, Task
+    from celedger.base.model import Commit, Environment, Metric, Task
     from celedger.cli.progress import Progress
-    from celedger.judge.bisection import Answer, Limits, SearchStep, Symptom
+    from celedger.judge.bisection import Answer, Limits, Symptom
     from celedger.judge.incident import Incident
     from celedger.ledger import Ledger
     from celedger.repo import History, Repository
+    from celedger.stats.firstbad import Posterior
     from celedger.trial.runner import Bench
 
 _CONFIDENCE = 0.95
-
-
-class Find(StrEnum):
-    REGRESSED = "regressed"
-    IMPROVED = "improved"
 
 
 def bisect(
@@ -52,8 +48,9 @@ def bisect(
     task: options.Tasks = None,
     metric: options.Metrics = None,
     find: Annotated[
-        Find, typer.Option(help="Search for where it got worse, or better.")
-    ] = Find.REGRESSED,
+        Literal["regressed", "improved"],
+        typer.Option(help="Search for where it got worse, or better."),
+    ] = "regressed",
     confidence: Annotated[
         float,
         typer.Option(
@@ -136,7 +133,7 @@ def bisect(
                 raise UsageError("--packages searches here, and nothing else with it")
             return _search_packages(
                 context.obj, session, commits, packages, task, metric or (), limits,
-                improved=find is Find.IMPROVED, json=json,
+                improved=find == "improved", json=json,
             )  # fmt: skip
         sign = not no_signature and session.config.engine == "local"
         limits = replace(limits, sign=sign)
@@ -153,7 +150,7 @@ def bisect(
             if incident is not None and not metric:
                 (first, name), *others = most_telling(bench, incident.metrics, tasks)
                 tasks, metric = (first,), [name] if name else None
-            improved = find is Find.IMPROVED
+            improved = find == "improved"
             if dry_run:
                 plans = [
                     bisection.plan(bench, history, tasks, name, limits, improved=improved)
@@ -176,7 +173,7 @@ def bisect(
                     improved=improved, others=others,
                     chosen=lambda symptoms: _introduce(symptoms, number, progress),
                     expected=lambda trials: _warn(trials, limits.budget, progress),
-                    on_step=lambda step: _tell(step, number, progress),
+                    on_step=partial(_tell, progress, number),
                 )  # fmt: skip
                 if prove and any(report.named for report in answer.reports):
                     progress.say("training the bad end without the named commit")
@@ -313,12 +310,13 @@ def _warn(expected: float, budget: int, progress: Progress) -> None:
         progress.say(f"the budget of {budget} will probably end first: --budget {trials * 2}")
 
 
-def _tell(step: SearchStep, commits: int, progress: Progress) -> None:
-    posterior = step.posterior
+def _tell(
+    progress: Progress, commits: int, commit: Commit, posterior: Posterior, number: int, metric: str
+) -> None:
     leader = float(posterior.probability[posterior.leader])
     left = len(posterior.candidates)
-    of = f"{step.metric}: " if step.metric else ""
-    line = f"{step.number:3d}  {step.commit.sha[:10]}  {of}{left} of {commits} in doubt"
+    of = f"{metric}: " if metric else ""
+    line = f"{number:3d}  {commit.sha[:10]}  {of}{left} of {commits} in doubt"
     line += f", the leader has {whole_percent(leader)}"
     if posterior.no_change > 0.05:
         line += f"; {whole_percent(posterior.no_change)} that nothing changed"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import replace
-from enum import StrEnum
 from functools import cache, partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -23,11 +22,6 @@ if TYPE_CHECKING:
     from celedger.base.model import Commit
     from celedger.judge.incident import State
     from celedger.views.drift import DriftDocument
-
-
-class Sorting(StrEnum):
-    TIME = "time"
-    CHANGE = "change"
 
 
 def log(
@@ -140,8 +134,9 @@ def drift(
     task: options.TaskName = None,
     metric: options.Metric = None,
     sort: Annotated[
-        Sorting, typer.Option(help="By time, or by how much a commit moved a metric.")
-    ] = Sorting.TIME,
+        Literal["time", "change"],
+        typer.Option(help="By time, or by how much a commit moved a metric."),
+    ] = "time",
     every: options.EveryCommit = False,
     json: options.Json = False,
 ) -> int:
@@ -166,7 +161,7 @@ def drift(
                 "the ledger holds no such task or metric", f"{command('show')} names those it has"
             )
         document = changes_of(
-            session, revision, every=every, by_size=sort is Sorting.CHANGE,
+            session, revision, every=every, by_size=sort == "change",
             suite=suite, task=task, metric=metric,
         )  # fmt: skip
         if not document.state.commits:

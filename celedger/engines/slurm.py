@@ -19,7 +19,7 @@ from typing import Any
 
 from celedger.base import VERSION
 from celedger.base.config import Config
-from celedger.base.errors import ConfigError, MachineError, explained
+from celedger.base.errors import MachineError, UsageError, explained
 from celedger.base.model import Task
 from celedger.engines import slurm_job as job
 from celedger.engines.cluster import KeeperOf, LostNode
@@ -133,7 +133,7 @@ class Slurm:
             )
         self._folder = Path(address)
         if problem := _unfit(address):
-            raise ConfigError(
+            raise UsageError(
                 f"the engine slurm needs a folder that the nodes share; {problem}",
                 'write engine_address = "/shared/folder" in your configuration',
             )

@@ -202,44 +202,34 @@ def lead(
         other: _pair(metric, by_seed[best], by_seed[other], (noises[best], noises[other]))
         for other in means if other != best
     }  # fmt: skip
-    spreads = [pair.spread for pair in pairs.values() if pair.count > 1]
+    spreads = [spread for count, _, spread, _ in pairs.values() if count > 1]
     usual = sum(spreads) / len(spreads) if len(spreads) > 1 else None
     # Each variant may be the best by chance: all claims together keep to ERROR.
     limit = ERROR / len(means)
-    close = tuple(other for other, pair in pairs.items() if pair.chance(usual) > limit)
+    close = tuple(other for other, pair in pairs.items() if _chance(*pair, usual) > limit)
     level = metric.direction.sign * means[second]
     change = metric.direction.sign * means[best] - level
     return Lead(metric, len(means), best, close, second, change, level)
 
 
-@dataclass(frozen=True, slots=True)
-class _Pair:
-    """The leader and another variant at `count` equal seeds: the mean of their differences and
-    their variance. `session` is the error of the mean that no seed tells."""
+def _chance(count: int, mean: float, spread: float, session: float, usual: float | None) -> float:
+    """Return the probability of such a lead, or a larger one, between equals.
 
-    count: int
-    mean: float
-    spread: float
-    session: float
+    Differences at equal seeds are Student's t around the true one. Two seeds alone tell nearly
+    nothing of their variance, so the mean of all pairs, `usual`, counts as one more observation
+    of it. With it a variant as good as the leader is called worse in at most 5 of 100 grids
+    where all are equally noisy, and in 7 where one of three is 30 times noisier than the
+    others: tests/judge/test_variants.py.
+    """
+    from celedger.stats.tails import t_tail
 
-    def chance(self, usual: float | None) -> float:
-        """Return the probability of such a lead, or a larger one, between equals.
-
-        Differences at equal seeds are Student's t around the true one. Two seeds alone tell nearly
-        nothing of their variance, so the mean of all pairs, `usual`, counts as one more observation
-        of it. With it a variant as good as the leader is called worse in at most 5 of 100 grids
-        where all are equally noisy, and in 7 where one of three is 30 times noisier than the
-        others: tests/judge/test_variants.py.
-        """
-        from celedger.stats.tails import t_tail
-
-        if self.count < 2 or self.mean <= 0:
-            return 1.0
-        variance, freedom = self.spread, self.count - 1
-        if usual is not None:
-            variance, freedom = (freedom * variance + usual) / (freedom + 1), freedom + 1
-        error = max(math.sqrt(variance / self.count), self.session)
-        return t_tail(self.mean / error, freedom) if error else 0.0
+    if count < 2 or mean <= 0:
+        return 1.0
+    variance, freedom = spread, count - 1
+    if usual is not None:
+        variance, freedom = (freedom * variance + usual) / (freedom + 1), freedom + 1
+    error = max(math.sqrt(variance / count), session)
+    return t_tail(mean / error, freedom) if error else 0.0
 
 
 def _pair(
@@ -247,10 +237,16 @@ def _pair(
     best: Mapping[int, float],
     other: Mapping[int, float],
     noises: Sequence[MetricNoise | None],
-) -> _Pair:
-    """Compare two variants. Values above 0 are compared by their logarithms, since noise grows with
-    the level; but not values that differ alike at all seeds, of which only rounding is known, and
-    not what a clock or a meter of memory shows: its session's noise is known in its own unit."""
+) -> tuple[int, float, float, float]:
+    """Compare the leader and another variant. Values above 0 are compared by their logarithms,
+    since noise grows with the level; but not values that differ alike at all seeds, of which only
+    rounding is known, and not what a clock or a meter of memory shows: its session's noise is known
+    in its own unit.
+
+    Returns:
+        The number of equal seeds, the mean of their differences and their variance, and the error
+        of the mean that no seed tells.
+    """
     import numpy as np
 
     from celedger.stats.trial_noise import written_resolution
@@ -258,7 +254,7 @@ def _pair(
     shared = sorted(best.keys() & other.keys())
     count, session = len(shared), 0.0
     if count < 2:
-        return _Pair(count, 0.0, 0.0, 0.0)
+        return count, 0.0, 0.0, 0.0
     values = np.array([(best[seed], other[seed]) for seed in shared])
     # Two rounded values differ by an error of this deviation, however alike the differences are.
     rounding = written_resolution(np.unique(values)) / math.sqrt(6)
@@ -270,7 +266,7 @@ def _pair(
         values = np.log(values)
     differences = metric.direction.sign * (values[:, 1] - values[:, 0])
     spread = max(float(differences.var(ddof=1)), rounding**2)
-    return _Pair(count, float(differences.mean()), spread, session)
+    return count, float(differences.mean()), spread, session
 
 
 def shares(

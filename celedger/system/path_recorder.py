@@ -105,10 +105,6 @@ _PR_SET_NO_NEW_PRIVS = 38
 _LD, _JEQ, _JGE, _RETURN = 0x20, 0x15, 0x35, 0x06
 
 
-class _Program(ctypes.Structure):
-    _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
-
-
 def numbers(column: int) -> tuple[dict[int, str], set[int]]:
     """Of an architecture, by its place: the calls that take a path, and those that
     are blind."""
@@ -146,7 +142,7 @@ def install() -> int:
     architecture, seccomp = ARCHITECTURES[machine]
     code = _filter(architecture, list(ARCHITECTURES).index(machine))
     buffer = ctypes.create_string_buffer(code, len(code))
-    program = _Program(len(code) // 8, ctypes.addressof(buffer))
+    program = struct.pack("HP", len(code) // 8, ctypes.addressof(buffer))  # struct sock_fprog
     libc = ctypes.CDLL(None, use_errno=True)
     call = libc.syscall
     call.restype = ctypes.c_long
@@ -155,9 +151,7 @@ def install() -> int:
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
         return -1
     for flags in (_NEW_LISTENER | _SPEC_ALLOW | _WAIT_KILLABLE, _NEW_LISTENER | _SPEC_ALLOW):
-        fd = call(
-            ctypes.c_long(seccomp), ctypes.c_ulong(1), ctypes.c_ulong(flags), ctypes.byref(program)
-        )
+        fd = call(ctypes.c_long(seccomp), ctypes.c_ulong(1), ctypes.c_ulong(flags), program)
         if fd >= 0:
             return int(fd)
     return -1

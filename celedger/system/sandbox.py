@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import struct
 
 NEEDED = 3  # the version that knows truncation (Linux 6.2): without it any file could be emptied
 _CREATE, _ADD_RULE, _RESTRICT = 444, 445, 446  # system calls, the same on every architecture
@@ -28,15 +29,6 @@ _DEVICES = (
 )  # fmt: skip
 
 
-class _Ruleset(ctypes.Structure):
-    _fields_ = (("handled", ctypes.c_uint64),)
-
-
-class _PathBeneath(ctypes.Structure):
-    _pack_ = 1
-    _fields_ = (("allowed", ctypes.c_uint64), ("parent", ctypes.c_int32))
-
-
 def version() -> int:
     """Return the version of Landlock that this kernel has; 0 where it has none, or it is off."""
     if os.uname().sysname != "Linux":
@@ -50,8 +42,8 @@ def version() -> int:
 def restrict(writable: list[str]) -> None:
     """Let this process write only below these paths, to devices and in the temporary folder. Those
     that are not there are left out. Raises OSError."""
-    rules = _Ruleset(_WRITING)
-    fd = _call(_CREATE, ctypes.byref(rules), ctypes.sizeof(rules), 0)
+    rules = struct.pack("=Q", _WRITING)  # struct landlock_ruleset_attr
+    fd = _call(_CREATE, rules, len(rules), 0)
     devices = [f"/dev/{name}" for name in os.listdir("/dev")
                if name in _DEVICES or name.startswith("nvidia")]  # fmt: skip
     for path in (*writable, os.environ.get("TMPDIR") or "/tmp", *devices):
@@ -59,8 +51,9 @@ def restrict(writable: list[str]) -> None:
             parent = os.open(path, os.O_PATH | os.O_CLOEXEC)
         except OSError:
             continue
-        rule = _PathBeneath(_WRITING if os.path.isdir(path) else _OF_FILES, parent)
-        _call(_ADD_RULE, fd, _PATH_BENEATH, ctypes.byref(rule), 0)
+        # struct landlock_path_beneath_attr, which is packed
+        rule = struct.pack("=Qi", _WRITING if os.path.isdir(path) else _OF_FILES, parent)
+        _call(_ADD_RULE, fd, _PATH_BENEATH, rule, 0)
         os.close(parent)
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0):

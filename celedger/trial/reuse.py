@@ -280,42 +280,6 @@ _MOST = 4 << 20  # bytes of sources that are parsed for one range: two seconds
 _Scope = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
-class SyntaxTrees:
-    def __init__(self, differences: Differences) -> None:
-        self._differences = differences
-        self._digests: dict[bytes, bytes] = {}  # of blobs
-
-    def alike(
-        self, pairs: Iterable[tuple[Commit, Commit]], agreements: Sequence[FootprintComparison]
-    ) -> set[tuple[str, str]]:
-        """Return those of these pairs (by hashes) whose differences that count, by any of the
-        agreements, are only in Python sources with equal syntax trees. Raises RepositoryError."""
-        sources: dict[tuple[str, str], set[tuple[bytes, bytes]]] = {}
-        pairs = list(pairs)
-        self._differences.between((one.tree, other.tree) for one, other in pairs)  # all in one call
-        for one, other in pairs:
-            changes = {
-                c for agreement in agreements for c in agreement.touching(one.tree, other.tree)
-            }
-            if changes and all(
-                change.path.endswith(b".py") and change.old.mode == change.new.mode
-                for change in changes
-            ):
-                sources[one.sha, other.sha] = {(c.old.sha, c.new.sha) for c in changes}
-        blobs = dict.fromkeys(
-            blob for rows in sources.values() for row in rows for blob in row
-            if blob not in self._digests
-        )  # fmt: skip
-        texts = self._differences.texts(blobs, _MOST)
-        self._digests |= {blob: _digest(text) for blob, text in texts.items()}
-        digests = self._digests
-        return {
-            both
-            for both, rows in sources.items()
-            if all(old in digests and digests[old] == digests.get(new) for old, new in rows)
-        }
-
-
 def _digest(source: bytes) -> bytes:
     """Return a hash of the syntax tree without docstrings, or of the source if it has no syntax
     tree."""
@@ -364,7 +328,7 @@ class Reuse:
         self._child, self._variables, self._around = child, variables, around
         self.beside = (*outside_folders(repository), ledger.private)
         self._differences = Differences(repository)
-        self._syntax = SyntaxTrees(self._differences)
+        self._digests: dict[bytes, bytes] = {}  # of syntax trees, by blob
         self._agreements: dict[int, FootprintComparison] = {}  # by the number of the footprint
 
     def keep(
@@ -481,9 +445,38 @@ class Reuse:
         around = next(iter(keys.values()))
         same = ((one, other) for one, other in pairs if around[one.sha][0] == around[other.sha][0])
         try:
-            return self._syntax.alike(same, [self.agreement(number) for number in keys])
+            return self._alike_in_syntax([*same], [self.agreement(number) for number in keys])
         except RepositoryError:  # a clone that lacks sources
             return set()
+
+    def _alike_in_syntax(
+        self, pairs: Sequence[tuple[Commit, Commit]], agreements: Sequence[FootprintComparison]
+    ) -> set[tuple[str, str]]:
+        """Return those of these pairs whose differences that count, by any of the agreements, are
+        only in Python sources with equal syntax trees. Raises RepositoryError."""
+        sources: dict[tuple[str, str], set[tuple[bytes, bytes]]] = {}
+        self._differences.between((one.tree, other.tree) for one, other in pairs)  # all in one call
+        for one, other in pairs:
+            changes = {
+                c for agreement in agreements for c in agreement.touching(one.tree, other.tree)
+            }
+            if changes and all(
+                change.path.endswith(b".py") and change.old.mode == change.new.mode
+                for change in changes
+            ):
+                sources[one.sha, other.sha] = {(c.old.sha, c.new.sha) for c in changes}
+        blobs = dict.fromkeys(
+            blob for rows in sources.values() for row in rows for blob in row
+            if blob not in self._digests
+        )  # fmt: skip
+        texts = self._differences.texts(blobs, _MOST)
+        self._digests |= {blob: _digest(text) for blob, text in texts.items()}
+        digests = self._digests
+        return {
+            both
+            for both, rows in sources.items()
+            if all(old in digests and digests[old] == digests.get(new) for old, new in rows)
+        }
 
     def agreement(self, number: int) -> FootprintComparison:
         """Return the agreement of trees at a footprint, by its number in the ledger."""

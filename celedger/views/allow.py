@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from celedger.base.errors import MachineError, RepositoryError
 from celedger.base.text import escaped
@@ -38,9 +37,9 @@ def changes_text(gate: Gate, new: Sequence[Request], texts: Mapping[str, Path]) 
     if gate.empty and files:
         return "\n\n".join([*parts, _part("files", [f"+{name}" for _, name in files])])
     for (_, name), digests in files.items():
-        was, is_ = (_content(gate, texts, digest) for digest in digests)
-        title = f"{name} (binary)" if is_.binary else name
-        parts.append(_part(title, _difference(was.lines, is_.lines, _file_text)))
+        (was, _), (now_is, is_binary) = (_content(gate, texts, digest) for digest in digests)
+        title = f"{name} (binary)" if is_binary else name
+        parts.append(_part(title, _difference(was, now_is, _file_text)))
     return "\n\n".join(parts)
 
 
@@ -86,20 +85,14 @@ def _mapping(request: Request | None, key: str) -> Mapping[str, str]:
     return fact if isinstance(fact, dict) else {}
 
 
-class _Content(NamedTuple):
-    """The compared content of a file: its lines, with their ends and with what is no UTF-8 kept.
-    What is said about it ends in two ends of lines, as no line of a file does."""
-
-    lines: Sequence[str] = ()
-    binary: bool = False
-
-
-def _content(gate: Gate, texts: Mapping[str, Path], digest: str) -> _Content:
-    """Return a file by its digest: a suite's file or a program as it is or was stored, a
-    requirement file from git. Raises MachineError for one that is not that file any more."""
+def _content(gate: Gate, texts: Mapping[str, Path], digest: str) -> tuple[Sequence[str], bool]:
+    """Return the lines of a file by its digest, and whether it is binary: a suite's file or a
+    program as it is or was stored, a requirement file from git. Lines keep their ends and what is
+    no UTF-8; what is said about the file ends in two ends of lines, as no line of a file does.
+    Raises MachineError for one that is not that file any more."""
     mode, blank, blob = digest.partition(" ")
     if not digest:
-        return _Content()
+        return (), False
     content, size = None, 0
     if blank and gate.repository is not None:
         with suppress(RepositoryError):
@@ -114,12 +107,12 @@ def _content(gate: Gate, texts: Mapping[str, Path], digest: str) -> _Content:
     size = size if content is None else len(content)
     if content is None or size > LONGEST_TEXT:
         state = f"{size} bytes, too long to show" if size else "not kept"
-        return _Content([f"({state}) {digest}\n\n"])
+        return [f"({state}) {digest}\n\n"], False
     text = content.decode("utf-8", "surrogateescape")
     lines = re.findall("[^\n]*\n|[^\n]+", text)
     if digest.startswith("x") or (blank and mode != "100644"):
         lines.insert(0, f"(mode {mode})\n\n" if blank else "(executable)\n\n")
-    return _Content(lines, b"\0" in content or text.encode(errors="replace") != content)
+    return lines, b"\0" in content or text.encode(errors="replace") != content
 
 
 def _file_text(line: str) -> str:

@@ -14,11 +14,11 @@ from celedger.judge.bisection.bisect import (
     proved,
 )
 from celedger.judge.bisection.bisect_report import Agreement, Report
-from celedger.judge.bisection.planner import Limits, SearchStep
+from celedger.judge.bisection.planner import Limits
 from celedger.judge.bisection.rehearsal import GuiltyHunks
 from celedger.judge.bisection.symptom import Symptom
 
 __all__ = [
-    "Agreement", "Answer", "GuiltyHunks", "Limits", "Plan", "Report", "SearchStep", "Symptom",
+    "Agreement", "Answer", "GuiltyHunks", "Limits", "Plan", "Report", "Symptom",
     "bisect_many", "inside", "plan", "proved",
 ]  # fmt: skip

@@ -21,11 +21,11 @@ from celedger.judge.bisection.equal_commits import classify
 from celedger.judge.bisection.other_steps import worse_between
 from celedger.judge.bisection.planner import (
     Limits,
+    OnStep,
     Others,
     Proposal,
     Reason,
     Search,
-    SearchStep,
     drive,
 )
 from celedger.judge.bisection.rehearsal import (
@@ -170,7 +170,7 @@ def bisect_many(
     others: Sequence[tuple[Task, str]] = (),
     chosen: Callable[[Sequence[Symptom]], None] = lambda _: None,
     expected: Callable[[float], None] = lambda _: None,
-    on_step: Callable[[SearchStep], None] = lambda _: None,
+    on_step: OnStep = lambda *_: None,
 ) -> Answer:
     """Measure both ends, find the symptoms, search the first bad commit of each with the same
     trials; the first better one where what `improved` is searched. Without `metrics` what got

@@ -53,14 +53,9 @@ class Limits:
     sign: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class SearchStep:
-    """One trial of the search as it looked just after it."""
-
-    commit: Commit
-    posterior: firstbad.Posterior
-    number: int
-    metric: str = ""  # whose posterior it is, where several are searched at once
+OnStep = Callable[[Commit, firstbad.Posterior, int, str], None]
+"""Is told each trial of a search just after it: its commit, the posterior, its number, and whose
+posterior it is: the metric's where several are searched at once."""
 
 
 # --- the loop: all workers are busy with the trials that tell most
@@ -186,7 +181,7 @@ class Search:
         others: Others | None = None,
         *,
         expected: Callable[[float], None] = lambda _: None,
-        on_step: Callable[[SearchStep], None] = lambda _: None,
+        on_step: OnStep = lambda *_: None,
     ) -> tuple[Report, ...]:
         """Run trials until every metric is answered; return a report of each, in their order.
 
@@ -199,9 +194,10 @@ class Search:
             expected(self.expected_trials)
 
         def ended(proposal: Proposal, future: Future[TrialRecord]) -> None:
-            step = self.trial_ended(proposal, future)
-            if step is not None:
-                on_step(step)
+            if self.trial_ended(proposal, future):
+                first = proposal.wanting[0]
+                name = first.symptom.name if len(self.tracks) > 1 else ""
+                on_step(proposal.need.commit, first.posterior, len(self._spent), name)
 
         drive(self._engine, self.next, ended, self.spare)
         while others is not None and self._ask(others):
@@ -217,9 +213,7 @@ class Search:
             reports.append(conclude(bench.ledger, report, is_new=bool(self._spent)))
         return tuple(reports)
 
-    def further(
-        self, reports: Sequence[Report], on_step: Callable[[SearchStep], None]
-    ) -> list[Report]:
+    def further(self, reports: Sequence[Report], on_step: OnStep) -> list[Report]:
         """Search what the reports leave unexplained, and what those searches leave, within what is
         left of the budget; not what moves the metric back."""
         history, answers = self._history, list[Report]()
@@ -369,12 +363,12 @@ class Search:
     def _position(self, proposal: Proposal) -> int:
         return self.classes.positions[proposal.need.commit.sha]
 
-    def trial_ended(self, proposal: Proposal, future: Future[TrialRecord]) -> SearchStep | None:
-        """Take in a trial that ended; return None where it told nothing new.
+    def trial_ended(self, proposal: Proposal, future: Future[TrialRecord]) -> bool:
+        """Take in a trial that ended; return False where it told nothing new.
 
         Raises RepositoryError where git can check out neither an end nor too many others.
         """
-        at, commit, first = self._position(proposal), proposal.need.commit, proposal.wanting[0]
+        at, commit = self._position(proposal), proposal.need.commit
         try:
             record = future.result()
         except RepositoryError as error:
@@ -385,17 +379,16 @@ class Search:
             remark = Remark(f"{commit.sha[:10]} is skipped: {error}")
             self._bench.station.listen(remark)
             self._update()
-            return None
+            return False
         if proposal.reason is Reason.NAMED and record.derived:
-            return None  # it is the trial that spoke for the commit, by another name
+            return False  # it is the trial that spoke for the commit, by another name
         self._spent.append(record)
         self.records.append(record)
         self.classes = classify(self._bench, self._history, self._task)
         self._update()
         for track in self.tracks:
             track.steps.append(at)
-        name = first.symptom.name if len(self.tracks) > 1 else ""
-        return SearchStep(commit, first.posterior, len(self._spent), name)
+        return True
 
     def _update(self) -> None:
         for track in self.tracks:
