@@ -343,7 +343,7 @@ def _search_packages(
     from celedger.judge import bisection
     from celedger.judge.bisection.bisect import package_bench
     from celedger.trial.workplace import choose_tasks
-    from celedger.views.bisect import PackageAnswer
+    from celedger.views.bisect import package_answer
 
     old, dots, new = files.partition("..")
     if not (old and dots and new):
@@ -378,7 +378,7 @@ def _search_packages(
         known = {metric.name: metric for metric in bench.ledger.metrics()}
     again = shlex.join(["bisect", revision, "--packages", files, "--suite", suite.folder.name])
     typed = f"{command.typed('celedger')} {again}"
-    options.answer(PackageAnswer(answer, known, typed), json)
+    options.answer(package_answer(answer, known, typed), json)
     return Status.GOOD if answer.named else Status.CANNOT_JUDGE
 
 

@@ -356,7 +356,7 @@ def _name_orders(repository: Repository) -> None:
     from celedger.trial import journal
 
     for engine, number in Counter(
-        trial.engine for trial in journal.remote_trials(repository) if not trial.attended
+        engine for *_, engine, attended in journal.remote_trials(repository) if not attended
     ).items():
         trials = "1 trial runs" if number == 1 else f"{number} trials run"
         name = engine.split()[0]

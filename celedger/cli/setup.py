@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from celedger.base.config import Config
     from celedger.ledger.archive import Archive
     from celedger.repo import Repository
-    from celedger.service.kept_files import Item
+    from celedger.system.cache import Item
 
 
 _CONFIGURATION = """\
@@ -203,7 +203,8 @@ def doctor(
 
     from celedger.base import VERSION, files
     from celedger.repo import Repository
-    from celedger.service import hooks, kept_files
+    from celedger.service import hooks
+    from celedger.system import cache
 
     print(f"celedger {VERSION}, Python {platform.python_version()}, {platform.platform()}")
     repository = Repository.open(context.obj.repository)
@@ -219,7 +220,7 @@ def doctor(
         print(context.obj.retyped(f"hook        {hook.name}: {hook.state}"))
     private, folder = files.beside(settings.ledger), repository.state_dir
     with explained(f"cannot list what celedger keeps in {folder} and {private}"):
-        parts = kept_files.survey(repository, private, now=time.time(), busy=running > 0)
+        parts = cache.survey(repository, private, now=time.time(), busy=running > 0)
     print(context.obj.retyped(_kept(parts, prune)))
     return worst
 
@@ -351,12 +352,12 @@ def _archived(archive: Archive) -> Status:
 
 def _kept(parts: Mapping[str, Sequence[Item]], prune: bool) -> str:
     """Print what can be made again, remove what of it is not in use if asked, and sum it up."""
-    from celedger.service import kept_files
+    from celedger.system import cache
 
     freed = 0
     for name, items in parts.items():
         print(f"kept        {name}: {len(items)}, {_size(sum(item.size for item in items))}")
-        if prune and (gone := kept_files.prune(items)):
+        if prune and (gone := cache.prune(items)):
             freed += sum(item.size for item in gone)
             print(f"removed     {len(gone)} of {len(items)} {name}")
     if prune:

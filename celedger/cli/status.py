@@ -56,7 +56,7 @@ def status(
     from celedger.system.warm import LAUNCHERS, kept
     from celedger.views import incidents as words
     from celedger.views.drift import upgrade_texts
-    from celedger.views.status import IncidentDocument, StatusDocument
+    from celedger.views.status import StatusDocument, incident_document
 
     typed: Options = context.obj
     if follow and (json or incident is not None):
@@ -92,7 +92,7 @@ def status(
             if one is None:
                 raise no_incident(incident, state.gone)
             cause = words.cause(one, ledger.findings(one.likeliest))
-            evidence = IncidentDocument(one, commits, cause, _proof(ledger, one))
+            evidence = incident_document(one, commits, cause, _proof(ledger, one))
             options.answer(evidence, json, typed.retyped)
             return Status.GOOD
         queue = queue_document(repository, settings, ledger)
@@ -113,7 +113,7 @@ def status(
 def _follow(session: Session) -> int:
     """Print the epochs of the trial that began last, until it ends."""
     from celedger.trial import journal
-    from celedger.views.status import FollowedTrial
+    from celedger.views.status import followed_title, new_epochs
 
     ledger = session.ledger
     running = ledger.trials(open_only=True)
@@ -125,12 +125,12 @@ def _follow(session: Session) -> int:
     ended = [r for r in ledger.trials(suite=record.suite, task=record.task) if r.ok]
     before = max(ended, key=lambda r: (r.trial.seed == seed, r.trial.started), default=None)
     points = ledger.series(before.trial.ulid) if before is not None else {}
-    view = FollowedTrial(record, before, points, ledger.metrics(record.trial.recipe))
-    print(view.title(len(running) - 1), flush=True)
+    metrics, shown = ledger.metrics(record.trial.recipe), set[tuple[str, int]]()
+    print(followed_title(record, before, len(running) - 1), flush=True)
     while True:
         # Asked first: a runner that lives no more has written the outcome before, or never.
         lives = journal.is_attended(session.repository, ledger, ulid)
-        for line in view.new_epochs(ledger.series(ulid)):
+        for line in new_epochs(metrics, ledger.series(ulid), points, shown):
             print(line, flush=True)
         trial = ledger.trial(ulid)
         outcome = trial.outcome if trial is not None else None

@@ -1,8 +1,12 @@
-"""A folder of things that were costly to make, each under the hash of what it was made from.
+"""What celedger keeps in folders: caches of what was costly to make, and all that lies beside a
+repository and its ledger, with its size and whether it may go.
 
-Who uses an entry holds a shared lock on its folder, who makes or removes one an exclusive one:
-the kernel lets go of both however a process dies, so nothing in use is ever removed and an entry
-that was never finished is made anew. Must not know what the entries are."""
+In a cache each entry lies under the hash of what it was made from. Who uses one holds a shared
+lock on its folder, who makes or removes one an exclusive one: the kernel lets go of both however a
+process dies, so nothing in use is ever removed and an entry that was never finished is made anew.
+Everything but logs and output folders can be made again, and goes when asked unless somebody uses
+it. Logs and output folders are evidence, and stay. Must not know what the entries are.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +16,17 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from celedger.base import files
 from celedger.base.errors import explained
 from celedger.base.files import Lock
+from celedger.base.model import Bytes
+from celedger.repo import Repository
+from celedger.repo.checkouts import Checkouts
 
 FACTS = "facts.json"  # written last: an entry without it was never finished
 _POLL = 0.05  # seconds between two looks at an entry that another process makes
@@ -157,3 +165,75 @@ def size_of(folder: Path) -> int:
             with contextlib.suppress(OSError):
                 total += Path(above, name).lstat().st_blocks * 512
     return total or folder.lstat().st_blocks * 512
+
+
+CACHES = ("builds", "venvs")  # folders of `Repository.state_dir`
+STALE = 24 * 3600.0  # seconds since a suite's copy was last used: longer than any trial
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One thing, whether it stays, and how to remove it."""
+
+    name: str
+    size: Bytes
+    stays: bool
+    remove: Callable[[], bool]
+
+
+def survey(
+    repository: Repository,
+    private: Path,
+    *,
+    now: float,
+    busy: bool,
+) -> dict[str, list[Item]]:
+    """Return what there is of each sort. `private` is the folder of celedger's files beside the
+    ledger. While trials run (`busy`), copies of suites stay."""
+    checkouts = Checkouts(repository)
+    slots = checkouts.slots()
+    busy |= any(used for _, used in slots)
+    state = repository.state_dir
+
+    def copy_stays(path: Path) -> bool:
+        return busy or now - path.stat().st_mtime <= STALE
+
+    parts: dict[str, list[Item]] = {}
+    for name in CACHES:
+        cache = FolderCache(state / name)
+        parts[name] = [
+            Item(e.path.name, e.size, e.in_use, partial(cache.drop, e.path.name))
+            for e in cache.entries()
+        ]
+    parts["checkouts"] = [
+        Item(path.name, size_of(path), used, partial(checkouts.remove, path))
+        for path, used in slots
+    ]
+    parts["copies of suites"] = [
+        *_below(state / "suites", copy_stays), *_below(state / "child", copy_stays)
+    ]  # fmt: skip
+    parts["logs"] = [*_below(private / "logs", lambda _: True)]
+    parts["output folders"] = [*_below(private / "out", lambda _: True, "*/")]
+    return parts
+
+
+def prune(items: Iterable[Item]) -> list[Item]:
+    """Remove what may go, and return it. What somebody has begun to use since stays."""
+    return [item for item in items if not item.stays and item.remove()]
+
+
+def _below(folder: Path, stays: Callable[[Path], bool], depth: str = "") -> Iterator[Item]:
+    """Yield what lies in a folder, but for dotfiles; with a `depth` of `*/` in its folders."""
+    for path in sorted(folder.glob(f"{depth}[!.]*")):
+        yield Item(path.name, size_of(path), stays(path), partial(_delete, path))
+
+
+def _delete(path: Path) -> bool:
+    try:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    except OSError:
+        return False
+    return True

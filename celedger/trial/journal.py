@@ -21,7 +21,6 @@ from collections.abc import Callable, Collection
 from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 from celedger.base import files
 from celedger.base.errors import LedgerError, MachineError, explained
@@ -294,17 +293,6 @@ def _sweep_finished(ledger: Ledger, directory: Path, now: float) -> None:
 # --- trials on other machines
 
 
-class RemoteTrial(NamedTuple):
-    """A trial elsewhere, for a person: on which `engine`, with its address, and whether the command
-    that sent it lives."""
-
-    commit: str
-    task: str
-    seed: int
-    engine: str
-    attended: bool
-
-
 def remote_folder(repository: Repository) -> Path:
     return repository.state_dir / "remote"
 
@@ -314,16 +302,15 @@ def remote_ulids(repository: Repository) -> list[str]:
     return [path.stem for path in remote_folder(repository).glob("*.json")]
 
 
-def remote_trials(repository: Repository) -> list[RemoteTrial]:
-    """Return the same with what their files say: `engine`, `address` and `order`."""
+def remote_trials(repository: Repository) -> list[tuple[str, str, int, str, bool]]:
+    """Return commit, task and seed of each, on which engine (with its address), and whether the
+    command that sent it lives."""
     trials = []
     for path in sorted(remote_folder(repository).glob("*.json")):
         with suppress(OSError, ValueError, LookupError, TypeError, MachineError):
             facts = json.loads(path.read_bytes())
             order, engine = facts["order"], f"{facts['engine']} {facts['address']}".strip()
             if order["commit"] is not None:
-                trials.append(RemoteTrial(
-                    str(order["commit"]["sha"]), str(order["tasks"][0]["name"]),
-                    int(order["seed"]), engine, files.is_locked(path),
-                ))  # fmt: skip
+                sha, task = str(order["commit"]["sha"]), str(order["tasks"][0]["name"])
+                trials.append((sha, task, int(order["seed"]), engine, files.is_locked(path)))
     return trials

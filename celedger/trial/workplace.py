@@ -28,7 +28,7 @@ from celedger.repo import Repository, scrubbed
 from celedger.repo.checkouts import Checkouts
 from celedger.suite.loading import hash_of
 from celedger.system import devices, environment, sandbox
-from celedger.system.cache import FolderCache
+from celedger.system.cache import CACHES, FolderCache
 from celedger.trial import attempt, permission_requests, protocol
 from celedger.trial.ending import failed_alike
 from celedger.trial.engine import Listener, Need, ignore_events
@@ -38,8 +38,6 @@ from celedger.trial.runner import Bench, share_out, start_workers
 from celedger.trial.station import Builds, Setup, Station
 from celedger.trial.training_variables import child_copy, settings
 from celedger.trial.venvs import Installation, Requirements, Venvs
-
-CACHES = ("builds", "venvs")  # folders of `Repository.state_dir`
 
 
 def suite_of(repository: Repository, settings: Config, name: str | None = None) -> suites.Suite:

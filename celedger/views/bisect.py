@@ -463,19 +463,11 @@ def _plan_text(plan: Plan) -> str:
 _LIKELY = 0.01  # the share of a candidate that is listed
 
 
-@dataclass(frozen=True, slots=True)
-class PackageAnswer(Document):
-    """Each candidate is a commit whose subject says which package it upgrades. `command` asks the
-    same question again."""
+def package_answer(answer: Answer, metrics: Mapping[str, Metric], command: str) -> Listing:
+    """Return the answer of a bisect over packages. Each candidate is a commit whose subject says
+    which package it upgrades. `command` asks the same question again."""
 
-    answer: Answer
-    metrics: Mapping[str, Metric]
-    command: str
-
-    def text(self, width: int = 100) -> str:
-        return "\n\n".join("\n".join(self._lines(report)) for report in self.answer.reports)
-
-    def _lines(self, report: Report) -> Sequence[str]:
+    def lines(report: Report) -> Sequence[str]:
         title = f"{report.task} {report.metric or 'crash'}"
         who = " or ".join(plain(commit.subject) for commit in report.culprits)
         if report.named:
@@ -483,7 +475,7 @@ class PackageAnswer(Document):
         else:
             lines = [f"{title}: no upgrade is named ({report.status})"]
             lines += [f"  {name}: {probability(share)}" for name, share in _likely_upgrades(report)]
-        metric = self.metrics.get(report.metric)
+        metric = metrics.get(report.metric)
         if effect := effect_text(report, metric.unit if metric else ""):
             lines.append(f"  effect      {report.metric} {effect}")
         of = f"{count(report.tried, 'environment')} of {len(report.commits) + 1} trained"
@@ -493,21 +485,23 @@ class PackageAnswer(Document):
             lines.append(
                 f"  untestable  after {', '.join(names)}: the packages do not fit together"
             )
-        return [*lines, "", "reproduce with", f"  {self.command}"]
+        return [*lines, "", "reproduce with", f"  {command}"]
 
-    def json(self) -> dict[str, object]:
-        return {
-            "bisects": [record(report).report for report in self.answer.reports],
-            "named": [
-                {
-                    "task": report.task, "metric": report.metric or None,
-                    "upgrades": [commit.subject for commit in report.culprits]
-                    if report.named else [],
-                    "likely": dict(_likely_upgrades(report)),
-                }
-                for report in self.answer.reports
-            ],
-        }  # fmt: skip
+    fields = {
+        "bisects": [record(report).report for report in answer.reports],
+        "named": [
+            {
+                "task": report.task, "metric": report.metric or None,
+                "upgrades": [commit.subject for commit in report.culprits]
+                if report.named else [],
+                "likely": dict(_likely_upgrades(report)),
+            }
+            for report in answer.reports
+        ],
+    }  # fmt: skip
+    return Listing(
+        fields, lambda _: "\n\n".join("\n".join(lines(report)) for report in answer.reports)
+    )
 
 
 def _likely_upgrades(report: Report) -> list[tuple[str, float]]:

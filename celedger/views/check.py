@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import ClassVar
 
 from celedger.base.model import BY_ID, ENVIRONMENTS, BaselineRecord, Commit
 from celedger.judge.incident import Incident, MetricStanding, Standing, State
@@ -49,7 +48,7 @@ StandingRows = Sequence[tuple[MetricStanding, tuple[str, ...]]]
 class CheckDocument(Document):
     """`number` is that of a try, 0 for a commit."""
 
-    SCHEMA: ClassVar[int] = 2
+    SCHEMA = 2
 
     commit: Commit
     state: State

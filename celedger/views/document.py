@@ -16,7 +16,7 @@ from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from celedger.base.text import not_finite as not_finite
 from celedger.base.text import percent as percent
@@ -33,7 +33,7 @@ class Document:
     """The answer of a verb. A subclass is built once, from the ledger, and then printed. `SCHEMA`
     is the number of its JSON."""
 
-    SCHEMA: ClassVar[int] = SCHEMA
+    SCHEMA: int = SCHEMA
 
     def text(self, width: int = 100) -> str:
         """Return the text for a person, in lines of `width` columns if they can be cut. It may have
@@ -49,8 +49,10 @@ class Listing(Document):
     """An answer of rows alone: their fields for a program, and what prints them in so many
     columns."""
 
-    def __init__(self, fields: Mapping[str, object], printed: Callable[[int], str]) -> None:
-        self._fields, self._printed = fields, printed
+    def __init__(
+        self, fields: Mapping[str, object], printed: Callable[[int], str], schema: int = SCHEMA
+    ) -> None:
+        self._fields, self._printed, self.SCHEMA = fields, printed, schema
 
     def text(self, width: int = 100) -> str:
         return self._printed(width)

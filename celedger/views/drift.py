@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from shlex import quote
-from typing import ClassVar
 
 from celedger.base.model import Commit, Environment
 from celedger.base.text import some
@@ -49,7 +48,7 @@ class DriftDocument(Document):
     `named` has all commits of it and those of merged branches that are named. `environments`
     are those that the changes name."""
 
-    SCHEMA: ClassVar[int] = 2
+    SCHEMA = 2
 
     state: State
     commits: Sequence[Commit]

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from celedger.base.model import BisectRecord, Commit
 from celedger.judge.incident import State
@@ -80,7 +80,7 @@ class TaskLine(NamedTuple):
 class Log(Document):
     """The commits, newest first, each with its tasks."""
 
-    SCHEMA: ClassVar[int] = 2
+    SCHEMA = 2
 
     entries: tuple[tuple[Commit, tuple[TaskLine, ...]], ...]
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from celedger.base.model import (
     STEP_COUNTS,
@@ -110,7 +109,7 @@ class BatchRows:
 
 @dataclass(frozen=True, slots=True)
 class CommitRows(Document):
-    SCHEMA: ClassVar[int] = 2
+    SCHEMA = 2
 
     commit: Commit
     batches: tuple[BatchRows, ...]

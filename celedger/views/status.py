@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from celedger.base.errors import command
 from celedger.base.model import Commit, Direction, JobState, Metric, QueuedJob, TrialRecord
@@ -18,6 +17,7 @@ from celedger.views.document import (
     YELLOW,
     Column,
     Document,
+    Listing,
     count,
     duration,
     iso_time,
@@ -47,7 +47,7 @@ _LISTED = 12  # of each kind that are printed; JSON has all
 class StatusDocument(Document):
     """`seen` maps the incidents that a person saw here when this was last typed to their state."""
 
-    SCHEMA: ClassVar[int] = 2
+    SCHEMA = 2
 
     now: float
     running: Sequence[TrialRecord]
@@ -166,24 +166,21 @@ class StatusDocument(Document):
         return [f"{short(job.commit)} {job.state.value}, {when} UTC{why}"]
 
 
-@dataclass(frozen=True, slots=True)
-class IncidentDocument(Document):
-    """One incident with its evidence."""
+def incident_document(
+    incident: Incident,
+    commits: Mapping[str, Commit],
+    cause: Sequence[str] = (),
+    proof: str = "",
+) -> Listing:
+    """Return one incident with its evidence: `cause` is what a diagnosis says of the named commit,
+    `proof` what its revert gives back."""
 
-    SCHEMA: ClassVar[int] = 2
-
-    incident: Incident
-    commits: Mapping[str, Commit]
-    cause: Sequence[str] = ()  # what a diagnosis says of the named commit
-    proof: str = ""  # what its revert gives back
-
-    def text(self, width: int = 100) -> str:
-        incident = self.incident
+    def text(width: int) -> str:
         lines = [
-            f"{incident.id} {words.sentence(incident, self.commits)}",
+            f"{incident.id} {words.sentence(incident, commits)}",
             f"state: {words.state(incident)}",
         ]
-        if author := words.whose(incident, self.commits):
+        if author := words.whose(incident, commits):
             lines.append(f"author: {author}")
         if incident.message:
             lines.append(f"message: {plain(incident.message)}")
@@ -192,9 +189,9 @@ class IncidentDocument(Document):
         lines.append(f"seen at: {short(incident.seen_at)}")
         if incident.bisect:
             lines.append(f"named by bisect {incident.bisect} ({probability(incident.probability)})")
-        if self.proof:
-            lines.append(f"proof: {plain(self.proof)}")
-        for number, line in enumerate(self.cause):
+        if proof:
+            lines.append(f"proof: {plain(proof)}")
+        for number, line in enumerate(cause):
             lines.append(f"    {line}" if number else f"why: {line}")
         rows = [
             (
@@ -209,7 +206,7 @@ class IncidentDocument(Document):
         if len(incident.first_bad) > 1:
             drifts = incident.kind == DRIFT
             lines += ["", "it drifted over:" if drifts else "the first bad commit is one of:"]
-            lines += [f"  {self._commit(sha)}" for sha in incident.first_bad]
+            lines += [f"  {_commit_line(sha, commits)}" for sha in incident.first_bad]
         if incident.inseparable:
             lines += ["", "no bisect can tell them apart: what lies between cannot be tested"]
         elif incident.is_explained and incident.in_force:
@@ -219,49 +216,44 @@ class IncidentDocument(Document):
             lines += ["", f"`{typed}`"]
         return "\n".join(lines)
 
-    def _commit(self, sha: str) -> str:
-        commit = self.commits.get(sha)
-        return f"{short(sha)} {plain(commit.subject)} ({plain(commit.author)})" if commit else sha
-
-    def json(self) -> dict[str, object]:
-        return {"incident": self.incident, "cause": self.cause, "proof": self.proof or None}
+    fields = {"incident": incident, "cause": cause, "proof": proof or None}
+    return Listing(fields, text, StatusDocument.SCHEMA)
 
 
-@dataclass(slots=True)
-class FollowedTrial:
-    """The epochs of a running trial, beside those of one that ended."""
+def _commit_line(sha: str, commits: Mapping[str, Commit]) -> str:
+    commit = commits.get(sha)
+    return f"{short(sha)} {plain(commit.subject)} ({plain(commit.author)})" if commit else sha
 
-    record: TrialRecord
-    before: TrialRecord | None
-    points: Series  # of `before`
-    metrics: Sequence[Metric]
-    _shown: set[tuple[str, int]] = field(default_factory=set)
 
-    def title(self, others: int) -> str:
-        trial, more = self.record.trial, f" (and {others} more)" * (others > 0)
-        lines = [f"{self.record.task} at {short(trial.commit)}, seed {trial.seed}{more}"]
-        if self.before is not None:
-            other = self.before.trial
-            when = iso_time(other.started)
-            lines.append(f"in brackets: {short(other.commit)}, seed {other.seed}, {when} UTC")
-        return "\n".join(lines)
+def followed_title(record: TrialRecord, before: TrialRecord | None, others: int) -> str:
+    """Return what runs, beside `others`, and the trial `before` whose epochs stand in brackets."""
+    trial, more = record.trial, f" (and {others} more)" * (others > 0)
+    lines = [f"{record.task} at {short(trial.commit)}, seed {trial.seed}{more}"]
+    if before is not None:
+        other = before.trial
+        when = iso_time(other.started)
+        lines.append(f"in brackets: {short(other.commit)}, seed {other.seed}, {when} UTC")
+    return "\n".join(lines)
 
-    def new_epochs(self, series: Series) -> list[str]:
-        """Return a line for each epoch with a value that was not in an earlier reading. Metrics
-        that are never judged are left out where another one is reported."""
-        judged = [m for m in self.metrics if m.direction is not Direction.INFO]
-        shown = [m for m in judged if m.name in series] or self.metrics
-        cells: dict[int, list[str]] = {}
-        for metric in shown:
-            then = dict(self.points.get(metric.name, ()))
-            for epoch, value in series.get(metric.name, ()):
-                if (metric.name, epoch) not in self._shown:
-                    self._shown.add((metric.name, epoch))
-                    cell = f"{metric.name} {measure(value, unit=metric.unit)}"
-                    if epoch in then:
-                        cell += f" ({measure(then[epoch], unit=metric.unit)})"
-                    cells.setdefault(epoch, []).append(cell)
-        return [f"epoch {epoch}  {', '.join(cells[epoch])}" for epoch in sorted(cells)]
+
+def new_epochs(
+    metrics: Sequence[Metric], series: Series, points: Series, shown: set[tuple[str, int]]
+) -> list[str]:
+    """Return a line for each epoch with a value that is not in `shown`, and add it there; `points`
+    are those of the trial before. Metrics that are never judged are left out where another one is
+    reported."""
+    judged = [m for m in metrics if m.direction is not Direction.INFO]
+    cells: dict[int, list[str]] = {}
+    for metric in [m for m in judged if m.name in series] or metrics:
+        then = dict(points.get(metric.name, ()))
+        for epoch, value in series.get(metric.name, ()):
+            if (metric.name, epoch) not in shown:
+                shown.add((metric.name, epoch))
+                cell = f"{metric.name} {measure(value, unit=metric.unit)}"
+                if epoch in then:
+                    cell += f" ({measure(then[epoch], unit=metric.unit)})"
+                cells.setdefault(epoch, []).append(cell)
+    return [f"epoch {epoch}  {', '.join(cells[epoch])}" for epoch in sorted(cells)]
 
 
 def state_json(state: State) -> dict[str, object]:
