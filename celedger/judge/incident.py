@@ -511,7 +511,10 @@ class State:
         return replace(
             self,
             incidents=tuple(
-                i if any(m.suite != suite or m.task in tasks for m in i.metrics)
+                i if any(
+                    m.state != "recovered" and (m.suite != suite or m.task in tasks)
+                    for m in i.metrics
+                )
                 else replace(i, is_measured=False)
                 for i in self.incidents
             ),

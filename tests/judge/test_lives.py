@@ -823,6 +823,48 @@ def test_a_bisect_searches_inside_a_merge_and_diff_tells_what_it_found(live: Liv
     assert life.only()["id"] == row["id"]
 
 
+WIDE = SUITE + SUITE[SUITE.index("[[task]]") :].replace('"fit"', '"wide"').replace(
+    "seeds = [0, 1]", "seeds = [10, 11]"
+)
+
+
+def by_task(model: Mapping[str, Any], seed: int) -> Iterator[scripted.Report]:
+    """Train: the second task's loss is higher by MORE."""
+    loss = model["LEVEL"] + Random(seed).gauss(0, 0.003) + (seed >= 10) * model.get("MORE", 0)
+    yield {"epoch": 0, "val_loss": loss}
+
+
+@pytest.mark.matrix
+def test_what_is_left_in_a_removed_task_alone_is_no_longer_measured(live: Live) -> None:
+    life = live(suite=WIDE)
+    life.project.executor.training = by_task
+    life.begin()
+    life.commit(1.4)
+    assert life.check() == 1
+    name = life.only()["id"]
+    life.commit(1, text="MORE = 0.4")
+    assert life.check() == 1
+    assert life.only()["state"] == "partly"
+    (life.project.root / "suites" / "tiny" / "suite.toml").write_text(SUITE)
+    life.commit(1)
+    done = life.say("check")
+    assert f"{name} wide val_loss is left out: it is no longer measured" in done.err
+    assert "partly recovered, no lo" in life.say("status").out  # cut to the width
+    life.compare()
+
+
+@pytest.mark.matrix
+def test_an_incident_is_searched_by_a_task_that_is_there(live: Live) -> None:
+    life = live(suite=WIDE)
+    life.project.executor.training = by_task
+    life.begin()
+    bad = [life.commit(level) for level in (1, 1.4, 1.4)][1]
+    assert life.check() == 1
+    (life.project.root / "suites" / "tiny" / "suite.toml").write_text(SUITE)
+    assert life.say("bisect", life.only()["id"]).status == 0
+    assert life.only()["first_bad"] == [bad]
+
+
 @pytest.mark.matrix
 @pytest.mark.parametrize("named", [False, True], ids=["one of the merge", "named by a bisect"])
 def test_what_a_merge_brought_keeps_its_name_when_it_is_over(live: Live, named: bool) -> None:

@@ -4,8 +4,11 @@ the lives of these numbers, of each kind."""
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from random import Random
@@ -59,6 +62,10 @@ def training(kind: str, sd: float, seed: int) -> Callable[..., Iterator[Report]]
     return train
 
 
+def states(life: Life) -> dict[str, Any]:
+    return {row["id"]: (row["state"], row["first_bad"]) for row in life.rows()}
+
+
 class RandomLife:
     """A repository in which things happen, with the true levels of each commit."""
 
@@ -66,7 +73,7 @@ class RandomLife:
         self, life: Life, random: Random, sd: float, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         self.life, self.random, self.sd, self.monkeypatch = life, random, sd, monkeypatch
-        self.environment = "e"
+        self.environment, self.editions, self.is_wide = "e", 0, True
         self.levels, self.truth = dict(START), dict[str, Levels]()
 
     def happens(self) -> None:
@@ -74,8 +81,13 @@ class RandomLife:
         events = {
             self.nothing: 4, self.rises: 5, self.falls: 1, self.mends: 4, self.reverts: 3,
             self.merges: 3, self.upgrades: 1, self.accepts: 1, self.dismisses: 1,
+            self.edits_the_suite: 1, self.drops_a_task: 1, self.rewords: 1, self.rebases: 1,
+            self.voids: 1, self.looks_back: 1, self.searches: 2, self.repeats: 1,
         }  # fmt: skip
-        self.random.choices([*events], [*events.values()])[0]()
+        event = self.random.choices([*events], [*events.values()])[0]
+        event()
+        # Shown where the life fails.
+        sys.stdout.write(f"{self.life.head()[:12]} {event.__name__} {self.levels}\n")
 
     def commit(self, **changes: float) -> None:
         self.levels |= changes
@@ -118,15 +130,97 @@ class RandomLife:
     def reverts(self) -> None:
         root, sha = self.life.project.root, self.random.choice(self.line()[1:])
         merge = ["-m", "1"] * (len(git(root, "rev-list", "--parents", "-1", sha).split()) > 2)
-        words = ["git", "-C", str(root), "revert", "--no-edit", *merge, sha]
-        if subprocess.run(words, capture_output=True).returncode:
-            subprocess.run([*words[:4], "--abort"], capture_output=True)
+        try:
+            git(root, "revert", "--no-edit", *merge, sha)
+        except subprocess.CalledProcessError:  # a conflict, or nothing is left to revert
+            git(root, "reset", "-q", "--hard")
         self.levels = dict(self.at(self.life.head()))
 
     def upgrades(self) -> None:
         """Change the environment, or go back to the one before."""
         self.environment = "f" if self.environment == "e" else "e"
         self.life.upgrade(self.monkeypatch, self.environment)
+        self.commit()
+
+    def edits_the_suite(self) -> None:
+        """Give one task another definition."""
+        self.editions += 1
+        self._write_suite()
+        self.commit()
+
+    def drops_a_task(self) -> None:
+        """Remove the second task, or bring it back."""
+        self.is_wide = not self.is_wide
+        self._write_suite()
+        self.commit()
+
+    def _write_suite(self) -> None:
+        text = TASKS if self.is_wide else SUITE.replace("[[task]]", METRICS + "[[task]]")
+        text = text.replace("fit.py", f"fit.py --edition {self.editions}", 1)
+        (self.life.project.root / "suites" / "tiny" / "suite.toml").write_text(text)
+
+    def rewords(self) -> None:
+        """Write the newest commit anew."""
+        git(
+            self.life.project.root, "commit", "--amend", "-q", "-m", f"again {self.random.random()}"
+        )
+
+    def rebases(self) -> None:
+        """Put the newest commits upon another that changes nothing. What was mended in one of them
+        shows anew once the tip is measured."""
+        if self.levels["CRASHES"] or self.levels["NANS"]:
+            return
+        root, line = self.life.project.root, self.line()
+        base = line[-min(4, len(line) - 1)]
+        tip = self.life.head()
+        git(root, "checkout", "-q", "-B", "main", base)
+        (root / "other.txt").write_text(f"{self.random.random()}\n")
+        git(root, "add", "other.txt")
+        git(root, "commit", "-q", "-m", "other work")
+        git(root, "rebase", "-q", "--rebase-merges", "--onto", "main", base, tip)
+        git(root, "checkout", "-q", "-B", "main")
+        self.life.say("check")
+
+    def voids(self) -> None:
+        """Void the trials of a commit, look, and take that back."""
+        sha = self.random.choice(self.line())
+        done = self.life.say("show", sha, "--json")
+        if done.status:
+            return  # not measured
+        ids = [t["ulid"] for task in json.loads(done.out)["tasks"] for t in task["trials"]]
+        self.life.say("check")
+        before = states(self.life)
+        self.life.say("baseline", "void", *ids, "--why", "the fan was broken")
+        self.life.compare()
+        self.life.say("baseline", "void", *ids, "--why", "it was not", "--undo")
+        assert states(self.life) == before
+        self.commit()
+
+    def looks_back(self) -> None:
+        """Check an earlier commit, there and from here."""
+        root, sha = self.life.project.root, self.random.choice(self.line()[1:])
+        self.life.say("check", sha, "--budget", "0")
+        git(root, "checkout", "-q", sha)
+        self.life.say("check")
+        git(root, "checkout", "-q", "main")
+        self.commit()
+
+    def searches(self) -> None:
+        """Search for the first bad commit of an incident."""
+        rows = [r for r in self.life.listed() if not r["bisect"] and len(r["first_bad"]) > 1]
+        if rows:
+            row = self.random.choice(rows)
+            done = self.life.say("bisect", row["id"])
+            names = {"fit", "wide"} if self.is_wide else {"fit"}
+            is_there = names & {metric["task"] for metric in row["metrics"]}
+            assert done.status in (0, 1, 125) or not is_there, (done, row)
+            self.life.compare()
+        self.commit()
+
+    def repeats(self) -> None:
+        """Run a commit of the line with another seed."""
+        self.life.say("run", self.random.choice(self.line()), "--seed", "5")
+        self.life.compare()
         self.commit()
 
     def accepts(self) -> None:
@@ -166,9 +260,15 @@ class RandomLife:
         line = self.line()
         moves = [(self.at(a), self.at(b)) for a, b in pairwise(line)]
         for row in self.life.listed(*IN_FORCE, "recovered"):
-            places = [line.index(sha) for sha in row["first_bad"] if sha in line]
-            first, last = places[0], places[-1]
             truths = [TRUTH[m["name"]] for m in row["metrics"] if m["name"] in TRUTH]
+            if not {*row["first_bad"]} <= {*line}:  # a search named a commit of a merged branch
+                for sha in row["first_bad"]:
+                    parent = git(self.life.project.root, "rev-parse", f"{sha}^")
+                    ends = self.at(parent), self.at(sha)
+                    assert any(of(ends[1]) > of(ends[0]) for of in truths), row
+                continue
+            places = [line.index(sha) for sha in row["first_bad"]]
+            first, last = places[0], places[-1]
             assert any(of(b) > of(a) for of in truths for a, b in moves[first - 1 : last]), row
             if row["state"] == "recovered":
                 closed = line.index(row["closed_at"])
@@ -194,3 +294,8 @@ def test_a_random_life(
         if random.random() < 0.85:  # not every commit is measured
             life.check()
             world.compare()
+        if random.random() < 0.1:  # the cache may be deleted
+            before = states(life)
+            for folder in ("state", "histories"):
+                shutil.rmtree(life.project.root / ".git" / "celedger" / folder, ignore_errors=True)
+            assert states(life) == before
