@@ -55,10 +55,15 @@ def test_the_cpu_share_of_a_busy_process_is_about_one_core(tmp_path: Path) -> No
 
 def test_a_short_trial_still_has_figures(tmp_path: Path) -> None:
     sampler = Sampler(None)
+
+    def on_tick(running: Running) -> None:
+        sampler.sample(running.usage)
+        (tmp_path / "sampled").touch()
+
+    until_sampled = ["sh", "-c", "until [ -e sampled ]; do sleep 0.01; done"]
     done = run(
-        ["sleep", "0.1"], cwd=tmp_path, env=ENV, log=tmp_path / "log", timeout=90,
-        on_tick=lambda running: sampler.sample(running.usage),
-    )  # fmt: skip
+        until_sampled, cwd=tmp_path, env=ENV, log=tmp_path / "log", timeout=90, on_tick=on_tick
+    )
     assert sampler.take()["rss"] > 0
     assert sampler.take()["rss"] > 0  # two epochs after the last sample share its figure
     assert done.max_rss > 0
