@@ -4,7 +4,6 @@ alert contradicts it."""
 from __future__ import annotations
 
 import itertools
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -891,37 +890,17 @@ def test_what_a_merge_brought_keeps_its_name_when_it_is_over(live: Live, named: 
     assert [(each.id, each.is_here) for each in told] == [(name, True)]
 
 
-@pytest.fixture
-def drain(live: Live) -> Callable[[Life], str]:
-    """Runs the worker on HEAD, as a hook has it started, and returns the hook's next line."""
-
-    def work(life: Life) -> str:
-        root = life.project.root
-        note = root / ".git" / "celedger" / "queue" / "1.moved"
-        note.parent.mkdir(parents=True, exist_ok=True)
-        note.write_bytes(os.fsencode(root))
-        done = life.say("worker", "--from-hook")
-        assert done.status == 0, done.err
-        line = (root / ".git" / "celedger" / "last-job").read_text()
-        life.compare()  # a check by a person takes the line
-        return line
-
-    return work
-
-
 @pytest.mark.matrix
-def test_a_task_that_was_removed_is_no_doubt_of_the_worker(
-    live: Live, drain: Callable[[Life], str]
-) -> None:
+def test_a_task_that_was_removed_is_no_doubt_of_the_worker(live: Live) -> None:
     life = live(suite=SUITE + "[[task]]" + MANY.split("[[task]]")[1])
     life.commit(1)
     life.project.allow()
-    drain(life)
+    life.work()
     file = life.project.root / "suites" / "tiny" / "suite.toml"
     file.write_text(SUITE)
     life.commit(1, "Remove the other task")
     life.project.allow()
-    assert "not judged" not in drain(life)
+    assert "not judged" not in life.work()
 
 
 @pytest.mark.matrix
@@ -945,17 +924,15 @@ def test_an_incident_of_a_renamed_task_is_listed_as_no_longer_measured(live: Liv
 
 
 @pytest.mark.matrix
-def test_the_worker_names_the_commit_inside_a_bad_merge_in_one_alert(
-    live: Live, drain: Callable[[Life], str]
-) -> None:
+def test_the_worker_names_the_commit_inside_a_bad_merge_in_one_alert(live: Live) -> None:
     life = live(exact=True)
     life.project.commit("configure", {"celedger.toml": "bisect_on_regression = true\n"})
     life.commit(1)
     life.project.allow()
     for _ in range(3):
-        assert "nothing is worse" in drain(life)
+        assert "nothing is worse" in life.work()
         life.commit(1)
-    drain(life)
+    life.work()
     root = life.project.root
     git(root, "checkout", "-q", "-b", "feature")
     life.commit(1)
@@ -963,7 +940,7 @@ def test_the_worker_names_the_commit_inside_a_bad_merge_in_one_alert(
     life.commit(1.4)
     git(root, "checkout", "-q", "main")
     git(root, "merge", "-q", "--no-ff", "-m", "merge feature", "feature")
-    line = drain(life)
+    line = life.work()
     assert "fit val_loss is worse: +" in line
     assert f"since {bad[:8]} number" in line
     row = life.only()
@@ -972,7 +949,7 @@ def test_the_worker_names_the_commit_inside_a_bad_merge_in_one_alert(
     assert any(bad[:10] in text for text in life.texts)
     ran = life.trials()
     life.project.commit("comment", {"notes.txt": "one\n"})
-    assert f"since {bad[:8]} number" in drain(life)
+    assert f"since {bad[:8]} number" in life.work()
     assert life.trials() - ran <= 3
     assert life.alerts == {row["id"]: ["opened"]}
 
