@@ -245,8 +245,10 @@ def _guarded(arguments: Sequence[str]) -> int:
     except typer.Abort:
         return Status.INTERRUPTED
     except Exception as error:
-        if isinstance(error, OSError) and unix.finish(Status.GOOD):
-            return Status.FAILED
+        if isinstance(error, OSError):
+            sys.stdout.write("\n")  # what exceeds the buffer is gone, and would not fail again
+            if unix.finish(Status.GOOD):
+                return Status.FAILED
         message = getattr(error, "format_message", None)
         if message is None:
             return _crashed(error)

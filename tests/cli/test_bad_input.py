@@ -527,6 +527,7 @@ def test_a_repository_that_is_damaged_or_gone(tell: Tell, tmp_path: Path) -> Non
         ("log | head -n 0", 141, ""),
         ("log >&-", 0, ""),
         ("log >/dev/full", 128, "cannot be written to stdout: No space left on device"),
+        ("show --json >/dev/full", 128, "cannot be written to stdout: No space left on device"),
         ("--help >/dev/full", 128, "cannot be written to stdout: No space left on device"),
         ("log <&- 2>&- >/dev/null", 0, ""),
         ("nope 2>/dev/full", 129, ""),
