@@ -40,8 +40,8 @@ def bisect(
         str,
         typer.Argument(
             metavar="GOOD..BAD | ID | REV",
-            help="A good commit and a later bad one (old..new where improvements are searched), or "
-            "an incident; with --packages a commit.",
+            help="A good commit and a later bad one (with --find improved, an old and a new one), "
+            "or an incident; with --packages, a commit.",
         ),
     ],
     suite: options.Suite = None,
@@ -60,11 +60,11 @@ def bisect(
     budget: Annotated[
         int | None,
         typer.Option(
-            min=0, metavar="N", help="Run at most N trials beyond the ends' [default: 200]."
+            min=0, metavar="N", help="Run at most N trials besides the ends' [default: 200]."
         ),
     ] = None,
     first_parent: Annotated[
-        bool, typer.Option("--first-parent", help="Only commits of the main line.")
+        bool, typer.Option("--first-parent", help="Search only the main line.")
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Estimate the cost; run nothing.")
@@ -85,7 +85,7 @@ def bisect(
         ),
     ] = None,
     no_signature: Annotated[
-        bool, typer.Option("--no-signature", help="Choose trials without looking at first steps.")
+        bool, typer.Option("--no-signature", help="Do not run first steps to choose trials.")
     ] = False,
     explain: Annotated[
         bool, typer.Option("--explain", help="Then find what makes it worse than its parent.")
@@ -98,11 +98,11 @@ def bisect(
 ) -> int:
     """Find the first commit that made a training worse, or crash.
 
-    Without --task and --metric it searches what got worst between the two ends. Several metrics of
-    one task share their trials, and each gets its own commit. Trials in the ledger count, so you
-    continue a killed search by typing it again. A trial stops once it repeats another bit by bit.
-    --packages takes files with exact pins (requirements, what `pip freeze` printed, uv.lock), or
-    environments as `status` names them.
+    Without --task and --metric it searches the metric that got worst between the two ends. Several
+    metrics of one task share their trials, and each gets its own commit. Trials in the ledger
+    count: type the same command again to continue a killed search. A trial stops once it repeats
+    another bit by bit. --packages takes files with exact pins (requirements, the output of `pip
+    freeze`, uv.lock), or environments as `status` names them.
     Exits 0 if it named a commit for every metric, 125 if it could not.
     """
     from json import loads

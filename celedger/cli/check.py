@@ -268,7 +268,7 @@ def pin(
     task: options.TaskName = None,
     metric: options.Metric = None,
 ) -> int:
-    """Show how far each metric lies from this commit by now, however slowly it drifts."""
+    """Pin a commit: `drift` then shows how far each metric has moved from it."""
     return _declare(context, "pin", revision, why, suite, task, metric)
 
 

@@ -53,8 +53,8 @@ def demo(
 
     The repository holds a small library that trains with torch, and 20 commits. The demo
     bisects a quality, a speed and a memory regression and a crash, and compares each answer
-    with the truth. Typed again, it goes on where it was. With --example nothing is trained
-    and torch is not needed: all commits are measured in the ledger that comes with it.
+    with the truth. Type it again to continue. With --example nothing is trained and torch is
+    not needed: the ledger that comes with it has trials of every commit.
     """
     status = (_unpack if example else _play)(folder, device)
     print(f"\nlook around:\n  {Options(folder, None).typed('celedger')} status")

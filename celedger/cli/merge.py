@@ -79,24 +79,24 @@ def import_(
         list[str] | None,
         typer.Option(
             metavar="WHAT=COLUMN",
-            help="Of jsonl and csv: the column of commit, task, seed, epoch or time, if it has "
-            "another name; may be repeated.",
+            help="For jsonl and csv: the column that holds commit, task, seed, epoch or time, if "
+            "it has another name; may be repeated.",
         ),
     ] = None,
     commit_from: Annotated[
         str | None,
         typer.Option(
             metavar="REV|date",
-            help="The commit of runs that name none, or `date`: HEAD's line when they started.",
+            help="The commit of runs that name none; `date`: HEAD's newest when each started.",
         ),
     ] = None,
     lower: Annotated[
         list[str] | None,
-        typer.Option(metavar="METRIC", help="A metric that is better when lower; may be repeated."),
+        typer.Option(metavar="METRIC", help="Lower is better for this metric; may be repeated."),
     ] = None,
     higher: Annotated[
         list[str] | None,
-        typer.Option(metavar="METRIC", help="One that is better when higher; may be repeated."),
+        typer.Option(metavar="METRIC", help="Higher is better for this metric; may be repeated."),
     ] = None,
     dry_run: _DryRun = False,
     json: options.Json = False,
@@ -105,8 +105,8 @@ def import_(
 
     They are tasks of the suite `imported`, in an environment of their own, "imported from FORMAT":
     nothing that celedger measured is compared with them. Importing twice adds nothing. A run whose
-    commit is not known is refused, unless --commit-from says which it is. Metrics that are neither
-    --lower nor --higher are shown and not judged, but for the seconds of benchmarks.
+    commit is not known is refused, unless --commit-from names it. Metrics without --lower or
+    --higher are shown and not judged, except the times of benchmarks.
     """
     import tempfile
 

@@ -61,7 +61,7 @@ Tasks = Annotated[
     typer.Option(
         "--task",
         metavar="NAME",
-        help="Only this task, or all of this grid; may be repeated.",
+        help="Only this task, or every task of this grid; may be repeated.",
         autocompletion=_tasks_and_grids,
     ),
 ]
@@ -91,7 +91,7 @@ Workers = Annotated[
     typer.Option(
         min=1,
         metavar="N",
-        help="Trials that run at once [default: as configured, else one, or one a GPU].",
+        help="Trials that run at once [default: as configured, else one, or one per GPU].",
     ),
 ]
 Engine = Annotated[
@@ -107,7 +107,7 @@ Seed = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON with a schema number.")]
 Output = Annotated[
-    Path | None, typer.Option("--output", "-o", metavar="FILE", help="A .png or .svg file.")
+    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Draw a .png or .svg file.")
 ]
 Range = Annotated[str, typer.Argument(metavar="REV | A..B", help="A commit, or a range of them.")]
 History = Annotated[

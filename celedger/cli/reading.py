@@ -143,9 +143,9 @@ def drift(
     """Show where a metric changed or a task failed.
 
     The history is the main line: the first parents of the commit. Each change has a probability and
-    the number of commits that hold it with 95 %, unmeasured ones included. If these are several,
-    the command that searches them follows. A change of environment is named, and is never counted
-    as one of code.
+    the number of commits that contain it with 95 % probability, unmeasured ones included. If there
+    are several, the command that searches them follows. A change of environment is named, and never
+    counts as one of code.
     """
     from celedger.views.samples import nothing_yet
 
@@ -222,11 +222,11 @@ def table(
     ] = None,
     json: options.Json = False,
 ) -> int:
-    """Show metrics over parameters: the answer of a grid.
+    """Show metrics over parameters, for a grid.
 
-    A row is a task with its parameters, a value the mean over its trials and their standard
-    deviation. Only what differs between the rows is shown. Below stands which variant of a grid is
-    the best, and whether equal seeds are sure of it at 95 %.
+    A row is a task with its parameters; a value is the mean and standard deviation of its trials.
+    Only parameters that differ between the rows are shown. A line below names the best variant of a
+    grid, and says whether equal seeds confirm it at 95 %.
     """
     from celedger.judge import memory
     from celedger.views.ablation import Ablation

@@ -62,8 +62,8 @@ def run(
         typer.Option(
             "--for",
             metavar="TIME",
-            help="Start no trial that would end later than so long from now, such as 2h: the ends "
-            "of the range come first, then its middles; each task gets its share.",
+            help="Start no trial that would end after this time, such as 2h. The ends of the range "
+            "come first, then its middles; each task gets its share.",
         ),
     ] = None,
     dry_run: Annotated[
@@ -73,9 +73,9 @@ def run(
     """Train the suite at a commit, or at every commit of a range.
 
     `.` is the working tree, as it is; a range is its commits on the main line. What the ledger
-    already holds is not run again. With several workers, speed is not judged: trials disturb each
-    other. Exits 1 when the newest commit is worse or fails, 125 when it cannot be tested or a trial
-    of this command was killed.
+    already holds is not run again. With several workers, speed is not judged, because trials
+    disturb each other. Exits 1 if the newest commit is worse or fails, 125 if it cannot be tested
+    or a trial of this command was killed.
     """
     from celedger.cli.progress import Progress
     from celedger.judge import memory
@@ -330,7 +330,7 @@ def noise(
     suite: options.Suite = None,
     commit: Annotated[str, typer.Option(metavar="REV", help="The commit to train.")] = "HEAD",
     seeds: Annotated[
-        int, typer.Option(min=1, max=1000, metavar="N", help="Seeds: the spread of quality.")
+        int, typer.Option(min=1, max=1000, metavar="N", help="Seeds, for the spread of quality.")
     ] = 5,
     repeats: Annotated[
         int,
@@ -338,7 +338,7 @@ def noise(
             min=1,
             max=1000,
             metavar="N",
-            help="Trials of the first seed: the spread of speed and memory.",
+            help="Trials of the first seed, for the spread of speed and memory.",
         ),
     ] = 3,
     device: options.Device = None,
@@ -347,7 +347,7 @@ def noise(
     """Measure the noise of a task and what its trials can detect.
 
     The tasks take turns, with ordinary trials. Results in the ledger are not measured again. Exits
-    125 when a trial did not end well.
+    125 if a trial failed.
     """
     from celedger.base.model import Purpose
     from celedger.cli.progress import Progress

@@ -54,14 +54,14 @@ def install(
     pre_push: Annotated[
         bool,
         typer.Option(
-            "--pre-push", help="Also tell whether what is pushed computes something else."
+            "--pre-push", help="Also report whether a push changes what trainings compute."
         ),
     ] = False,
     pre_commit: Annotated[
-        bool, typer.Option("--pre-commit", help="Also tell it of what is committed.")
+        bool, typer.Option("--pre-commit", help="Also report it for a commit.")
     ] = False,
     block: Annotated[
-        bool, typer.Option("--block", help="Let these two stop what computes something else.")
+        bool, typer.Option("--block", help="Let these two stop such a push or commit.")
     ] = False,
 ) -> int:
     """Install the post-merge and post-rewrite hooks. An existing hook runs first.
@@ -122,14 +122,14 @@ def run(
         str, typer.Argument(metavar="[NAME]", help="post-merge, pre-push or pre-commit.")
     ] = "post-merge",
     remote: Annotated[
-        str, typer.Argument(metavar="[REMOTE]", help="Of a push, the remote's name.")
+        str, typer.Argument(metavar="[REMOTE]", help="For a push, the remote's name.")
     ] = "origin",
 ) -> int:
     """Do what the installed hook does, for pre-commit and other hook managers.
 
     post-merge records that HEAD moved, starts a worker in the background, and prints the last job's
-    answer. It ignores squashed merges and amended commits, which bring in nothing. The two others
-    exit 1 where what is pushed or committed computes something else.
+    answer. It ignores squashed merges and amended commits, which bring in nothing. The other two
+    exit 1 if what is pushed or committed changes what trainings compute.
     """
     from celedger.repo import Repository
     from celedger.service import allow, hooks
@@ -309,14 +309,14 @@ def worker(
     engine: options.Engine = None,
     until: Annotated[
         str | None,
-        typer.Option(metavar="HH:MM", help="End then; what is not done by then stays queued."),
+        typer.Option(metavar="HH:MM", help="Stop at this time; unfinished jobs stay queued."),
     ] = None,
 ) -> int:
-    """Run every queued job, then end.
+    """Run every queued job, then exit.
 
     The hook starts it in the background; only one runs at a time. Started by the hook, it runs only
     what you approved on this machine, and other jobs wait (see `allow`). Typed by you, it runs
-    every job, which approves them, as `run` does.
+    every job and thereby approves it, as `run` does.
     """
     from celedger.repo import Repository
     from celedger.service.hooks import leave_line
@@ -434,14 +434,14 @@ def stop(
     job: Annotated[
         str | None,
         typer.Argument(
-            metavar="[JOB]", help="End only the job of this commit: it is not tried again."
+            metavar="[JOB]", help="Stop only the job of this commit; it is not tried again."
         ),
     ] = None,
 ) -> int:
-    """End the worker, and the fork servers that quick answers (`celedger same`) keep ready.
+    """Stop the worker, and the fork servers of `celedger same`.
 
-    The worker ends as by Ctrl-C: epochs are kept, and its job stays queued. Fork servers end by
-    themselves after ten minutes without a question.
+    The worker stops as on Ctrl-C: epochs are kept, and its job stays queued. Fork servers end by
+    themselves after ten minutes without a request.
     """
     from celedger.base.model import JobState
     from celedger.service.worker import cancel, interrupt

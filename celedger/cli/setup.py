@@ -55,10 +55,10 @@ def init(
 ) -> int:
     """Set up this repository with a first suite to edit.
 
-    Looks for a script that trains something, or else for tests of pytest-benchmark, and writes a
-    configuration and a suite that runs it small, in the virtual environment of the repository
-    (.venv, venv), or else the active one. Says which packages are missing there. Overwrites
-    nothing: type it again to check a suite that you edited.
+    Looks for a training script, or else for pytest-benchmark tests, and writes a configuration and
+    a suite that runs it for a few steps, in the repository's virtual environment (.venv, venv) or
+    else the active one. Lists packages that are missing there. Overwrites nothing: type it again to
+    check a suite that you edited.
     """
     from celedger.base import config, files
     from celedger.base.errors import UsageError, explained

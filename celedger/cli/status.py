@@ -45,10 +45,10 @@ def status(
     ] = False,
     json: options.Json = False,
 ) -> int:
-    """Show what runs, waits and is worse, and what to type next.
+    """Show what is running, waiting and worse, and what to type next.
 
     Incidents since you last typed this are marked as new. --json does not reset that mark.
-    --follow has the last trial of the same task, of the same seed if there is one, in brackets.
+    --follow shows the task's previous trial in brackets, with the same seed if there is one.
     """
     from celedger.judge import memory
     from celedger.judge.incident import State

@@ -42,7 +42,7 @@ def explain(
         ),
     ] = None,
     b: Annotated[
-        list[str] | None, typer.Option("--b", metavar="KEY=VALUE", help="The same of side b.")
+        list[str] | None, typer.Option("--b", metavar="KEY=VALUE", help="The same for side b.")
     ] = None,
     suite: options.Suite = None,
     seed: Annotated[
@@ -68,8 +68,8 @@ def explain(
 
     Both sides run with one seed under traces of every module, gradient and parameter. `celedger
     show` lists the answer with its commit. Differences that vanish again, and those of rounding,
-    are told from ones that matter. Exits 0 when nothing differs, 1 when something does, 125 when it
-    cannot be told.
+    are told apart from ones that matter. Exits 0 if nothing differs, 1 if something does, 125 if it
+    cannot be judged.
     """
     from celedger.lab.views.explain import explanations_json, explanations_text, headline
     from celedger.views import document

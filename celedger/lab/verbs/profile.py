@@ -38,19 +38,19 @@ def profile(
         typer.Option(min=1, metavar="N", help="End each training after N steps [default: all]."),
     ] = None,
     turns: Annotated[
-        int, typer.Option(min=1, metavar="N", help="At most N times good, bad, bad, good.")
+        int, typer.Option(min=1, metavar="N", help="At most N rounds of good, bad, bad, good.")
     ] = 2,
     tries: Annotated[
         list[str] | None,
         typer.Option(
             "--try",
             metavar="SWITCH",
-            help="Run with it in turns: workers=0,2,4, amp, compile, channels_last, fused, "
+            help="Also run with this switch: workers=0,2,4, amp, compile, channels_last, fused, "
             "pin_memory, cudnn_benchmark, inplace, checkpointing, all.",
         ),
     ] = None,
     budget: Annotated[
-        str, typer.Option(metavar="DURATION", help="With --try: start no run that ends later.")
+        str, typer.Option(metavar="DURATION", help="With --try: start no run that would end later.")
     ] = "10m",
     output: options.Output = None,
     device: options.Device = None,

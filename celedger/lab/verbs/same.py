@@ -31,14 +31,14 @@ def same(
         list[str] | None,
         typer.Argument(
             metavar="[A..B] [TASK]...",
-            help="The tasks [default: all]. A range is logged: a line for each commit.",
+            help="The tasks [default: all]. A range prints a line for each commit.",
         ),
     ] = None,
     against: Annotated[
         str, typer.Option(metavar="REV", help="The commit to compare with.")
     ] = "HEAD",
     revision: Annotated[
-        str, typer.Option("--of", metavar="REV", help="Compare this, not the working tree.")
+        str, typer.Option("--of", metavar="REV", help="Compare this instead of the working tree.")
     ] = ".",
     short: Annotated[
         bool | None,
@@ -48,7 +48,7 @@ def same(
             "where that takes less than 3 s].",
         ),
     ] = None,
-    work: Annotated[bool, typer.Option("--work", help="Other work is a difference, too.")] = False,
+    work: Annotated[bool, typer.Option("--work", help="Count other work as a difference.")] = False,
     seed: options.Seed = None,
     suite: options.Suite = None,
     device: options.Device = None,
@@ -57,8 +57,8 @@ def same(
     """Tell in seconds whether your edit changes the numbers.
 
     Trains the first steps at HEAD and in the working tree with one seed, and compares every loss,
-    gradient, weight and buffer bit by bit. Exits 0 when all are equal, 1 when something differs,
-    125 when it cannot be told. A log of a range exits 0, or 125 where a task cannot be signed.
+    gradient, weight and buffer bit by bit. Exits 0 if all are equal, 1 if something differs, 125 if
+    it cannot be judged. A range exits 0, or 125 if a task has no signature.
     """
     from celedger.lab.diagnose.same import STATUS, answers
     from celedger.lab.diagnose.signature import SHORT, STEPS

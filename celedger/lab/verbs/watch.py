@@ -24,14 +24,14 @@ def watch(
     limits: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE",
-                     help="Another threshold for a watchpoint (docs/watch.md); may be repeated."),
+                     help="Set the threshold of a watchpoint (docs/watch.md); may be repeated."),
     ] = None,
     seed: options.Seed = None,
     tensor: Annotated[
         str | None,
         typer.Option("--tensor", metavar="NAME[SLICE]",
-                     help="Print these values of a parameter, or of a module's output, and of its "
-                     "gradient; with -o draw how they are distributed."),
+                     help="Print these values of a parameter or a module's output, and of its "
+                     "gradient; with -o, draw their distribution."),
     ] = None,
     dump: Annotated[
         Path | None,
@@ -47,9 +47,9 @@ def watch(
 ) -> int:  # fmt: skip
     """Train a task once with watchpoints on its tensors.
 
-    They see overflow, underflow, weights, gradients, activations, loss and data of any training
-    with torch. `celedger show` lists the answer with its commit. Exits 1 when a watchpoint
-    fired, 125 when nothing trained.
+    They cover overflow, underflow, weights, gradients, activations, loss and data of any training
+    with torch. `celedger show` lists the answer with its commit. Exits 1 if a watchpoint fired, 125
+    if nothing trained.
     """
     from celedger.lab.diagnose.watch import check_tensor
     from celedger.lab.diagnose.watch import watch as watched
