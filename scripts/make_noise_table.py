@@ -29,7 +29,7 @@ Made by `make noise`, which runs `celedger noise` on the shipped suites; your ma
 are `celedger noise` and then `celedger show TASK` away. **Spread** is the standard deviation of one
 trial: of quality over seeds, of speed and memory over all trials. **Equal seeds** says whether they
 give the same value to the last bit. The last columns are the smallest change that so many trials at
-each of two commits tell at 95 % confidence, in four cases of five; what is smaller than the
+each of two commits detect at 95 % confidence, in four cases of five; what is smaller than the
 **floor** is not worth knowing and never a regression.
 """
 

@@ -89,7 +89,7 @@ def test_every_verb_of_the_core_answers(core: Path, project: Project) -> None:
     assert not {"explain", "report", "watch"} & {*said["--help"].out.split()}
     for line in ("bisect HEAD~3..HEAD --explain", "explain HEAD~1..HEAD", "run HEAD --engine ray"):
         assert len(said[line].err.splitlines()) == 1, said[line]
-    assert "there are local)" in said["run HEAD --engine ray"].err
+    assert "known: local)" in said["run HEAD --engine ray"].err
     assert f"celedger show {shas[3][:12]}" in said["status"].out
     assert "explain" not in said["status"].out
 

@@ -175,7 +175,7 @@ def _check_keys(where: str, table: Mapping[str, object], rules: Mapping[str, obj
         if key not in rules:
             hint = closest(key, rules)
             if key in _OWN_RULES:
-                hint = "it belongs into your own configuration, ~/.config/celedger/config.toml"
+                hint = "it belongs in your own configuration, ~/.config/celedger/config.toml"
             raise UsageError(f"{where} unknown key {key!r}", hint)
 
 
@@ -210,7 +210,7 @@ def leads_out(path: Path) -> bool:
 
 
 def _instead(env: Mapping[str, str]) -> str:
-    return f"one outside belongs into your own configuration, {own_file(env) or 'none here'}"
+    return f"one outside belongs in your own configuration, {own_file(env) or 'none here'}"
 
 
 def read_toml(file: Path, kind: type[UsageError] = UsageError) -> dict[str, object]:

@@ -129,7 +129,7 @@ def _journal() -> int | None:
         fd = os.open(path, os.O_WRONLY | os.O_APPEND)  # never created here
         if not _is_open(fd, inode):
             os.close(fd)
-            raise OSError(errno.ESTALE, f"{path} is another file by now")
+            raise OSError(errno.ESTALE, f"{path} is now another file")
     except OSError as error:
         words = error.strerror
         if error.errno == errno.ENOSYS:

@@ -268,7 +268,7 @@ def _usage(words: str, verb: typer.Context | None) -> str:
         return f"{words} (see `celedger --help`)"
     usage = " ".join(verb.get_usage().split()).removeprefix("Usage: ")
     if re.search(r"\w\.\.\w", usage):
-        words = _TOO_MUCH.sub(r"\1 is too much here; a range is one word, A..B", words)
+        words = _TOO_MUCH.sub(r"\1 is unexpected here; a range is one word, A..B", words)
     if words.startswith("Missing argument"):
         words = f"{words.rstrip('.')}: {usage}"
     if verb.parent and words.startswith(_OF_THE_PROGRAM):

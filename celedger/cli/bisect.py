@@ -254,7 +254,7 @@ def _incident(session: Session, name: str) -> Incident | None:
     if incident is None:
         raise UsageError(
             f"{name!r} is not a range or an incident",
-            "write GOOD..BAD; `celedger status` lists them",
+            "write GOOD..BAD, or an id that `celedger status` lists",
         )
     if not incident.known_good or len(incident.first_bad) < 2:
         first = incident.likeliest[:12]
@@ -308,9 +308,9 @@ def _warn(expected: float, budget: int, progress: Progress) -> None:
         progress.say("the two ends cannot be told apart so far")
         return
     trials = math.ceil(expected)
-    progress.say(f"about {trials} trial{'s' * (trials != 1)} to go")
+    progress.say(f"about {trials} more trial{'s' * (trials != 1)} expected")
     if trials > budget:
-        progress.say(f"the budget of {budget} will probably end first: --budget {trials * 2}")
+        progress.say(f"the budget of {budget} will probably not be enough: --budget {trials * 2}")
 
 
 def _tell(
@@ -319,8 +319,8 @@ def _tell(
     leader = float(posterior.probability[posterior.leader])
     left = len(posterior.candidates)
     of = f"{metric}: " if metric else ""
-    line = f"{number:3d}  {commit.sha[:10]}  {of}{left} of {commits} in doubt"
-    line += f", the leader has {whole_percent(leader)}"
+    line = f"{number:3d}  {commit.sha[:10]}  {of}{left} of {commits} commits possible"
+    line += f", the likeliest has {whole_percent(leader)}"
     if posterior.no_change > 0.05:
         line += f"; {whole_percent(posterior.no_change)} that nothing changed"
     progress.say(line)
@@ -392,7 +392,7 @@ def _environment(ledger: Ledger, name: str) -> Environment | None:
     named = [each for key, each in ledger.environments().items() if key.startswith(name)]
     if len(named) != 1:
         raise UsageError(
-            f"{name} is no file, and no environment of the ledger", "see `celedger drift`"
+            f"{name} is neither a file nor an environment of the ledger", "see `celedger drift`"
         )
     return named[0]
 
@@ -411,5 +411,5 @@ def _read(repository: Repository, name: str) -> tuple[str, str]:
             return name, repository.blob(repository.resolve(revision).sha, path).decode()
         return name, Path(name).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise UsageError(f"{name} cannot be read: {reason}") from None

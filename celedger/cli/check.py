@@ -392,7 +392,7 @@ def _act_on_incident(context: typer.Context, act: str, name: str, why: str) -> i
 
 def _must_have_reason(why: str) -> None:
     if not why.strip():
-        raise UsageError("an act needs a reason", "--why 'what it was, and why'")
+        raise UsageError("the reason is empty", "--why 'what it was, and why'")
 
 
 def _record_act(
@@ -447,7 +447,7 @@ def _declare(
                     f"{revision} was not measured in two environments", f"type {typed}"
                 )
         elif metric is not None and metric not in names:
-            raise UsageError(f"no task has a metric {metric!r}", f"there are {', '.join(names)}")
+            raise UsageError(f"no task has a metric {metric!r}", f"known: {', '.join(names)}")
         before = memory.read(session.repository, session.ledger).in_force
         _record_act(session, act, commit.sha, chosen.name, task or "", metric or "", why)
         now = {i.id for i in record_state(session, "baseline").in_force}
@@ -460,5 +460,5 @@ def _declare(
     for incident in accepted:
         print(f"  {incident.id} {incident.title()}")
     if act == "accept" and metric != ENVIRONMENTS and not accepted:
-        note(f"celedger: no open incident can be of {commit.sha[:8]}: nothing else changed")
+        note(f"celedger: no open incident can begin at {commit.sha[:8]}: none was accepted")
     return Status.GOOD

@@ -160,7 +160,7 @@ def _commit_of(run: Run, repository: Repository, commit_from: str | None) -> Com
         try:
             return repository.resolve(run.commit)
         except UnknownRevision as error:
-            cause = f"{run.at} is of commit {run.commit[:40]}, which is not in this repository"
+            cause = f"{run.at} names commit {run.commit[:40]}, which is not in this repository"
             raise UsageError(cause, "fetch it first, or leave the run out") from error
     if commit_from is None:
         raise UsageError(f"{run.at} names no commit", "--commit-from REV, or --commit-from date")

@@ -243,7 +243,7 @@ class TimeLeft:
             del self._waiting[at]
 
     def seconds(self, now: float) -> float | None:
-        """Return the seconds left; None while no trial runs, or where they cannot be told."""
+        """Return the seconds left; None while no trial is running, or where they cannot be told."""
         running = list(self._running.values())
         left = [trial.left(now, self._known.get(trial.task.recipe)) for trial in running]
         alike = {

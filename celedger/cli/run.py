@@ -253,7 +253,7 @@ class _TimeBudget:
         if not needs or None in [self._usual[need.task.recipe] for need in needs]:
             return ""
         seconds = duration(sum(map(self._seconds, needs)) / self._workers)
-        return f"{count(len(needs), 'trial')} take about {seconds}"
+        return f"{count(len(needs), 'trial')} should take {seconds}"
 
     def __call__(self, need: Need, begins: float | None = None) -> bool:
         """Return True, and note it, where a trial that begins now would end too late."""

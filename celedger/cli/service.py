@@ -138,7 +138,7 @@ def run(
         return _run_quick(context.obj, name, remote)
     if name not in hooks.NAMES:
         known = ", ".join((*hooks.NAMES, *hooks.QUICK))
-        raise UsageError(f"{name!r} is no hook of celedger's", f"there are {known}")
+        raise UsageError(f"{name!r} is not a hook of celedger", f"known: {known}")
     squashed = os.environ.get("PRE_COMMIT_IS_SQUASH_MERGE") == "1"
     if squashed or os.environ.get("PRE_COMMIT_REWRITE_COMMAND") == "amend":
         return Status.GOOD
@@ -357,7 +357,7 @@ def _interrupt_at(clock: str) -> list[bool]:
         hour, minute = map(int, clock.split(":"))
         end = now.replace(hour=hour, minute=minute, second=0, microsecond=0)
     except ValueError:
-        raise UsageError(f"--until {clock!r} is no time of day", "such as 07:00") from None
+        raise UsageError(f"--until {clock!r} is not a time of day", "such as 07:00") from None
     end += timedelta(days=end <= now)
     time_is_up: list[bool] = []
 
@@ -454,7 +454,7 @@ def stop(
             sha = repository.resolve(job).sha
         except UnknownRevision as error:
             raise UsageError(
-                f"{job} is no commit; a job is named by its commit", "see `celedger queue`"
+                f"{job} is not a commit; a job is named by its commit", "see `celedger queue`"
             ) from error
         states = cancel(settings.ledger, sha, time.time()) if settings.ledger.exists() else []
         if not states:
@@ -468,7 +468,7 @@ def stop(
     if ended := end_kept(repository.state_dir / LAUNCHERS):
         print(f"{count(ended, 'fork server')} ended")
     elif not interrupted:
-        print("neither a worker nor a fork server runs")
+        print("no worker and no fork server is running")
     return Status.GOOD
 
 

@@ -171,7 +171,7 @@ def reading(options: Options) -> Iterator[Session]:
     repository = Repository.open(options.repository)
     with settled(repository, options) as (settings, _):
         if not settings.ledger.exists() and (why := allow.held_back(repository, settings)):
-            warn(options.retyped(f"the worker does not obey the settings: {why}"))
+            warn(options.retyped(f"the worker ignores settings that are not approved: {why}"))
         archive = archive_of(repository, settings)
         _take_in_leftovers(repository, settings.ledger, archive)
         with Ledger.open(settings.ledger, readonly=True, archive=archive) as ledger:
@@ -290,7 +290,7 @@ def keep(
         session.ledger.record_commits(commits)
         session.ledger.record_finding(record)
     except LedgerError as error:
-        warn(f"the answer is not kept: {error}")
+        warn(f"the answer was not stored: {error}")
 
 
 _OF_ONE_ANSWER = ("json", "output", "dump")  # say nothing of what is answered

@@ -60,7 +60,7 @@ def status(
 
     typed: Options = context.obj
     if follow and (json or incident is not None):
-        raise UsageError("--follow is alone: it has no ID and no --json", "leave one out")
+        raise UsageError("--follow takes no ID and no --json", "leave one out")
     repository = Repository.open(typed.repository)
     settings, _ = context.with_resource(settled(repository, typed))
     servers = kept(repository.state_dir / LAUNCHERS)
@@ -70,7 +70,7 @@ def status(
         if incident is not None:
             raise no_incident(incident)
         if follow:
-            print("no trial runs")
+            print("no trial is running")
             return Status.GOOD
         queue = queue_document(repository, settings, None)
         hint = _queue_hint(queue) or _first_command(settings)
@@ -118,7 +118,7 @@ def _follow(session: Session) -> int:
     ledger = session.ledger
     running = ledger.trials(open_only=True)
     if not running:
-        print("no trial runs")
+        print("no trial is running")
         return Status.GOOD
     record = running[-1]
     ulid, seed = record.trial.ulid, record.trial.seed

@@ -54,7 +54,7 @@ class Actor:
                 text = str(error)
                 if match := re.search(r"No module named '(celedger[\w.]*)'", text):
                     raise MachineError(
-                        f"a node of the Ray cluster has no {match[1]}",
+                        f"a node of the Ray cluster lacks {match[1]}",
                         f"install celedger {VERSION} on all its nodes",
                     ) from error
                 why = " ".join(text.strip().splitlines()[-2:])

@@ -25,12 +25,12 @@ from celedger.trial.runner import Bench, next_seed
 _MAY_PASS = ("crash", "missing", NOT_FINITE)
 """Kinds of failure that are tried again: a network or a full memory may be behind them."""
 _WORDS = {
-    Why.AGAIN: "again",
-    Why.BESIDE: "beside it",
+    Why.AGAIN: "repeating",
+    Why.BESIDE: "control",
     Why.ANCHOR: "anchor across the new environment or suite:",
     Why.CONTROL: "control",
-    Why.REPEAT: "to know the noise, again",
-    Why.CLOCK: "beside the re-used results,",
+    Why.REPEAT: "to measure the noise, repeating",
+    Why.CLOCK: "to time the re-used results,",
     Why.RISEN: "control",
 }
 
@@ -106,7 +106,7 @@ class ExtraTrials:
             if r.trial.ulid in crashed | infinite and tried[r.trial.seed] == 1
         ]  # fmt: skip
         for number, seed in enumerate(seeds[:most]):
-            again = f"again {self.task.name} at {self.commit.sha[:7]}, seed {seed}"
+            again = f"repeating {self.task.name} at {self.commit.sha[:7]}, seed {seed}"
             self.tell(f"{again}: does it fail again?")
             need = Need(
                 self.commit, self.task, seed, None, reuse=False, role=Why.AGAIN.value,

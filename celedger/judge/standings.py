@@ -329,7 +329,7 @@ def _kind(
         and (place <= step.last or (step.is_newest and _may_share(derivation, step)))
         for step in derivation.histories[key].steps
     ):  # the state lists no doubt about the commits of another metric's incident
-        return Standing.UNDECIDED, "seems worse, too; not settled"
+        return Standing.UNDECIDED, "also seems worse, not settled"
     if not numbers.knows_noise:
         return Standing.TOO_NOISY, NO_REPEATS
     if numbers.seems_worse:  # too little for an incident, of which at most so many may be false

@@ -78,7 +78,7 @@ def foreign_tables(connection: sqlite3.Connection, *, whole: bool) -> Iterator[s
         if not whole and not kind:
             continue
         if kind != "table" or not root:
-            yield f"{table} is no table"
+            yield f"{table} is not a table"
             continue
         columns, keys = _structure(connection, table)
         if not all(_COLUMN(name) and not hidden for name, _, hidden in columns):

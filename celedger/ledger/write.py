@@ -213,7 +213,7 @@ class Ledger(Reader):
             for report in reports:
                 if not 0 <= report.epoch <= _LARGEST:
                     raise LedgerError(
-                        f"trial {ulid} reported epoch {report.epoch}, which is no epoch"
+                        f"trial {ulid} reported epoch {report.epoch}, which is not an epoch"
                     )
             connection.executemany(
                 "INSERT INTO steps (trial, epoch, metric, first, width, series) "

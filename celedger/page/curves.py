@@ -88,7 +88,7 @@ def read_chart(
     missing = [name for name in metrics if name not in curves]
     if missing or not curves:
         name = missing[0] if missing else "anything"
-        hint = f"there are {', '.join(curves)}"
+        hint = f"known: {', '.join(curves)}"
         if axis == "step" and not curves:
             hint = "ask for them with `steps = true` in the suite, and run it again"
         kind = UsageError if curves else CeledgerError

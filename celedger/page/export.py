@@ -61,7 +61,7 @@ def export(
             if not Path(revision or "").suffix or ".." in str(revision):
                 raise
             hint = f"to write a file, type {command('export', output=revision)}"
-            raise UsageError(f"{revision!r} is no commit", hint) from error
+            raise UsageError(f"{revision!r} is not a commit", hint) from error
         if output is None:
             sys.stdout.writelines(_for_terminal(lines) if sys.stdout.isatty() else lines)
         else:

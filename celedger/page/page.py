@@ -237,7 +237,7 @@ def _facts(history: Measured) -> list[str]:
     if history.running:
         facts.append(f"{count(len(history.running), 'trial')} running")
     if aside := history.state.aside:
-        facts.append(f"{count(aside, 'measured commit')} beside this line left out")
+        facts.append(f"{count(aside, 'measured commit')} outside this line left out")
     return [*facts, f"built {iso_time(scope.built)} UTC"]
 
 

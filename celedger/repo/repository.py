@@ -110,7 +110,7 @@ class Repository:
         if shown.status != 0:
             raise self._unknown(revision, shown.error)
         if not shown.out:
-            raise UnknownRevision(f"{revision!r} names an object that is no commit")
+            raise UnknownRevision(f"{revision!r} names an object that is not a commit")
         commit = parse(shown.out)[0]
         if commit.parents:  # the oldest of a shallow clone may get some by a fetch
             self._commits[commit.sha] = commit
@@ -205,7 +205,7 @@ class Repository:
         if right.startswith("."):
             raise UsageError(f"{spec} has three dots", f"write {start}..{right.lstrip('.')}")
         if not dots or ".." in right:
-            raise UsageError(f"{spec} is no range", "write A..B")
+            raise UsageError(f"{spec} is not a range", "write A..B")
         return self.resolve(start or "HEAD"), self.resolve(right or "HEAD")
 
     def history(self, good: str, bad: str, first_parent: bool = False) -> History:
@@ -435,13 +435,13 @@ class Repository:
             where = f"the branch of {self.root}" if self._refs() else self.root
             return RepositoryError(f"{where} has no commits yet", "git commit")
         if "expected commit type" in error:
-            return UnknownRevision(f"{revision!r} names an object that is no commit")
+            return UnknownRevision(f"{revision!r} names an object that is not a commit")
         if "ambiguous" in error:
             return UnknownRevision(f"{revision!r} is ambiguous", "give more digits")
         base, _, culprit = revision.rpartition("-")
         if revision == "." or ((base == "." or self.hash_of(base)) and self.hash_of(culprit)):
             return UnknownRevision(
-                f"{revision!r} is no commit: it has no history, and no noise of its own",
+                f"{revision!r} is not a commit: it has no history, and no noise of its own",
                 "run, check, show, diff, table and plot curves take it",
             )
         if revision != revision.strip():

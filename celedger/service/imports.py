@@ -97,7 +97,7 @@ def _time(value: Any) -> float:
 def _document(path: Path) -> dict[str, Any]:
     document = json.loads(path.read_text(encoding="utf-8-sig"))
     if not isinstance(document, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     return document
 
 
@@ -106,7 +106,7 @@ def _json_rows(file: TextIO) -> Iterator[tuple[int, dict[str, Any]]]:
         if line.strip():
             row = json.loads(line)
             if not isinstance(row, dict):
-                raise ValueError(f"line {number} is no JSON object")
+                raise ValueError(f"line {number} is not a JSON object")
             yield number, row
 
 
@@ -367,9 +367,9 @@ def read(path: Path, form: str, columns: Columns) -> list[Run]:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
         what = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
-        raise UsageError(f"{path} is not of the form {form}: {what}") from error
+        raise UsageError(f"{path} is not valid {form}: {what}") from error
     if not runs:
-        raise UsageError(f"{path} has no run with a number", f"is it of the form {form}?")
+        raise UsageError(f"{path} has no run with a number", f"is it {form}?")
     return runs
 
 

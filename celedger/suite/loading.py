@@ -187,7 +187,7 @@ def find(name: str | None, config: Config, repo_root: Path) -> Path:
         if len(suites) == 1:
             return config.suites / suites[0]
         existing = f"{config.suites} has {', '.join(suites) or 'no suite'}"
-        cause = f"no suite is named: {existing}; celedger has {', '.join(others) or 'none'}"
+        cause = f"no suite is selected: {existing}; celedger has {', '.join(others) or 'none'}"
         raise SuiteError(cause, "--suite NAME" if suites else "`celedger init`, or --suite NAME")
     if "\0" not in name:
         if os.sep in name or name in (".", ".."):
@@ -195,7 +195,7 @@ def find(name: str | None, config: Config, repo_root: Path) -> Path:
                 folder = path.parent if path.name == FILE else path
                 if (folder / FILE).is_file():
                     return folder.resolve()
-            raise SuiteError(f"{name} is no suite: it has no {FILE}")
+            raise SuiteError(f"{name} is not a suite: it has no {FILE}")
         folders = [config.suites / folder for folder in suites] + [shipped() / f for f in others]
         for named in (lambda folder: folder.name, _declared):
             for folder in folders:
@@ -252,7 +252,7 @@ def load(folder: Path) -> Suite:
         body = TomlTable(f"{file}: task {_label(entry, number)}", entry, (*_TASK_KEYS, *_OF_TASK))
         for task in _tasks(body, pattern, shared, folder, warnings):
             if task.name in tasks:
-                body.fail(f"is there twice: {task.name}")
+                body.fail(f"is defined twice: {task.name}")
             tasks[task.name] = task
     checks = TomlTable(f"{file}: [preflight]", top.raw("preflight", {}), _OF_PREFLIGHT)
     first = head.read({"preflight": toml_table.truth}).get("preflight", False)
@@ -266,7 +266,7 @@ def load(folder: Path) -> Suite:
 
 def _parsed(file: Path) -> dict[str, object]:
     if not os.path.lexists(file):
-        raise SuiteError(f"{file.parent} is no suite: it has no {FILE}", "`celedger init`")
+        raise SuiteError(f"{file.parent} is not a suite: it has no {FILE}", "`celedger init`")
     if not file.is_file():
         raise SuiteError(f"{file} is not a file", "remove it, then `celedger init`")
     return read_toml(file, SuiteError)
@@ -279,7 +279,7 @@ def _label(entry: object, number: int) -> str:
 
 def _name(where: TomlTable, value: object) -> str:
     if not isinstance(value, str) or not NAME.fullmatch(value):
-        where.fail(f"has no good name: {value!r}", "ASCII letters, digits, and any of _ . -")
+        where.fail(f"has an invalid name: {value!r}", "ASCII letters, digits, and any of _ . -")
     return value
 
 
@@ -370,7 +370,7 @@ def _metric_tables(where: str, value: object) -> MetricTables:
     for name, entry in value.items():
         body = TomlTable(f"{where} metric {name!r}", entry, _OF_METRIC)
         if not METRIC.fullmatch(name):
-            body.fail("has no good name", "up to 64 ASCII letters, digits, and any of _ . / -")
+            body.fail("has an invalid name", "up to 64 ASCII letters, digits, and any of _ . / -")
         by_name[name] = body.values
     return by_name
 
@@ -397,7 +397,7 @@ def _commands(
 ) -> tuple[set[str], tuple[Command, ...]]:
     """Return the placeholders used, and the commands."""
     if ("command" in body) == ("commands" in body):
-        body.fail("needs either command or commands")
+        body.fail("needs `command` or `commands`, and not both")
     named = {"run": body.raw("command")} if "command" in body else body.raw("commands")
     if not isinstance(named, dict) or not named:
         body.fail("commands is not a table of named commands")
@@ -521,7 +521,7 @@ def _param(body: TomlTable, name: str, value: object) -> object:
         return str(value)
     if not isinstance(value, (str, int, float)):
         hint = "a list of values goes into grid, a date into quotes"
-        body.fail(f"parameter {name!r} is no string, number or boolean", hint)
+        body.fail(f"parameter {name!r} is not a string, number or boolean", hint)
     if "\0" in toml_table.text(value):
         body.fail(f"parameter {name!r} holds a NUL character")
     return value

@@ -228,7 +228,7 @@ def modules(value: object) -> tuple[str, ...]:
     names = value if isinstance(value, list) else [value]
     for name in names:
         if not isinstance(name, str) or not all(map(str.isidentifier, name.split("."))):
-            raise ValueError(f"has {name!r}, which is no name of a module")
+            raise ValueError(f"has {name!r}, which is not a module name")
     return tuple(dict.fromkeys(names))
 
 
@@ -267,7 +267,7 @@ def patterns(value: object) -> tuple[str, ...]:
         try:
             groups = re.compile(text).groupindex
         except (re.error, OverflowError, RecursionError) as error:
-            raise ValueError(f"{shown(text)} is no regular expression: {error}") from error
+            raise ValueError(f"{shown(text)} is not a regular expression: {error}") from error
         if not groups:
             raise ValueError(f"{shown(text)} has no named group such as (?P<val_loss>\\S+)")
         names += groups

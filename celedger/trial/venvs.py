@@ -104,7 +104,7 @@ def _of_uv(text: str, file: str) -> str:
             where = "" if "" in among else f" ; {' or '.join(f'({m})' for m in sorted(among))}"
             lines.append(f"{name}=={package['version']}{where}")
     except (tomllib.TOMLDecodeError, KeyError, TypeError, AttributeError):
-        raise UsageError(f"{file} is no lock file of uv", _EXPORT) from None
+        raise UsageError(f"{file} is not a uv lock file", _EXPORT) from None
     return "\n".join(lines)
 
 

@@ -67,7 +67,7 @@ def choose_tasks(
     commands = dict.fromkeys(command.name for task in tasks for command in task.commands)
     absent = [name for name in only if name not in commands]
     if absent:
-        raise UsageError(f"no task has a command {absent[0]!r}", f"there are {', '.join(commands)}")
+        raise UsageError(f"no task has a command {absent[0]!r}", f"known: {', '.join(commands)}")
     return tuple(filter(None, (attempt.part(task, only) for task in tasks)))
 
 
@@ -187,7 +187,7 @@ def chosen_bench(
     engines = plugins.installed(plugins.ENGINES)
     if config.engine not in engines:
         names = ", ".join(["local", *engines])
-        raise UsageError(f"there is no engine {config.engine!r}", f"there are {names}")
+        raise UsageError(f"there is no engine {config.engine!r}", f"known: {names}")
     engine = engines[config.engine]
     if not gate.attended and engine.lies_in(repository.root, repository.worktree):
         raise MachineError(

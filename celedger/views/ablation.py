@@ -215,7 +215,7 @@ def _base(task: str) -> str:
 
 def _checked(kind: str, name: str, names: Collection[str]) -> str:
     if name not in names:
-        hint = f"there are {', '.join(sorted(names))}" if names else "there is none"
+        hint = f"known: {', '.join(sorted(names))}" if names else "there are none"
         raise UsageError(f"there is no {kind} {name!r}", hint)
     return name
 

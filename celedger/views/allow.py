@@ -101,7 +101,7 @@ def _content(gate: Gate, texts: Mapping[str, Path], digest: str) -> tuple[Sequen
         with suppress(OSError):
             content, size = content_of(path, digest), path.stat().st_size
         if content is None and size <= LONGEST_TEXT:
-            raise MachineError(f"{path} changes while it is read", "type the same again")
+            raise MachineError(f"{path} changes while it is read", "type the same command again")
     else:
         content = gate.kept(digest)
     size = size if content is None else len(content)

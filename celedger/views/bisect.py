@@ -315,7 +315,7 @@ def effect_text(report: Report, unit: str) -> str:
     """Return the levels before and after, and their difference; empty if it is not known."""
     if not math.isfinite(report.effect):
         lost = any(not math.isfinite(value) for _, value in report.readings)
-        return "is not finite any more" if lost else ""
+        return "is no longer finite" if lost else ""
     levels = (report.level, report.level + report.effect)
     text = " → ".join(measure(level, unit=unit) for level in levels)
     if not report.level:

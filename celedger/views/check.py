@@ -80,7 +80,7 @@ class CheckDocument(Document):
         noisy = [s for s, _ in declared if s.standing is Standing.TOO_NOISY]
         if noisy and not is_searchable:  # else something is to be done before
             what = f"too noisy: {words.metric_names(noisy)}"
-            how = "more `seeds` in suite.toml tell smaller changes, a larger `floor` asks for less"
+            how = "more `seeds` in suite.toml detect smaller changes, a larger `floor` needs less"
             lines += ["", *wrap(f"{what}; {how}", width, 4)]
         blocks = {True: list[str](), False: list[str]()}
         for incident in self.incidents():
@@ -163,15 +163,15 @@ def _sensitivity(standing: MetricStanding) -> str:
     if standing.standing is Standing.SAME and is_seen:
         moved = amount(size, standing.level, unit=standing.unit)
         if abs(size) >= standing.floor:
-            return f"{moved} against the commits before" + ", not sure" * (not standing.note)
+            return f"{moved} from the commits before" + ", not sure" * (not standing.note)
         if standing.smallest < abs(size):
             return f"{moved}; less than {_amount(standing.floor, standing)} does not count"
     if standing.standing is Standing.SAME and standing.smallest <= TINY * abs(standing.level):
-        return "any change against the commit before would have been seen"
+        return "any change from the commit before would have been detected"
     if standing.standing is Standing.SAME and math.isfinite(standing.smallest):
-        return f"a change of {_amount(standing.smallest, standing)} would have been seen"
+        return f"a change of {_amount(standing.smallest, standing)} would have been detected"
     if standing.standing is Standing.TOO_NOISY and standing.floor < standing.smallest < math.inf:
-        return f"cannot tell less than {_amount(standing.smallest, standing)} from none"
+        return f"cannot detect less than {_amount(standing.smallest, standing)}"
     return ""
 
 

@@ -65,7 +65,7 @@ class MetricChange:
             share = relative(self.delta, self.a.mean)
         judgement = self.judgement + "".join(f" ({name})" for name in self.incidents)
         if judgement == "within noise":
-            judgement += f", can tell {self.a.smallest_text(self.smallest)}"
+            judgement += f", detects {self.a.smallest_text(self.smallest)}"
         return (self.metric.name, self.a.text(), self.b.text(), delta, share, judgement)
 
     def json(self) -> dict[str, object]:

@@ -73,11 +73,11 @@ class DriftDocument(Document):
         )
         is_blind = state.noise and not any(noise.is_known for noise in state.noise)
         if not rows and (state.aside >= state.commits or is_blind):
-            verb = "nothing to tell"
+            verb = "nothing to report"
         lines.append(f"{verb} {amount}")
         if state.aside:
             aside = count(state.aside, "measured commit")
-            lines.append(f"{aside} beside this line: `celedger drift --all` takes them too")
+            lines.append(f"{aside} outside this line: `celedger drift --all` includes them")
         if unknown := words.unknown_noise(state):
             lines += wrap(f"noise {unknown}", width, 4)
         lines += [

@@ -36,8 +36,8 @@ _COLUMNS = (
     Column("equal seeds"), *(Column(count(trials, "trial")) for trials in TRIALS),
 )  # fmt: skip
 _LEGEND = (
-    "The smallest change that so many trials at each of two commits tell at 95 % confidence, in "
-    "four cases of five."
+    "The smallest change that so many trials at each of two commits detect at 95 % confidence, "
+    "in four cases of five."
 )
 
 

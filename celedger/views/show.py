@@ -39,7 +39,7 @@ from celedger.views.samples import Batch, Sample
 
 _PACKAGES = 8  # that are listed if the imported ones are unknown
 _COLUMNS = (
-    Column("metric"), Column("value"), Column("n", right=True), Column("can tell"), Column(),
+    Column("metric"), Column("value"), Column("n", right=True), Column("detects"), Column(),
     Column("state"),
 )  # fmt: skip
 

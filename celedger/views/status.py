@@ -62,8 +62,8 @@ class StatusDocument(Document):
 
     def text(self, width: int = 100) -> str:
         sections = {
-            "runs": self._runs() or ["nothing"],
-            "waits": self._waiting(),
+            "running": self._runs() or ["nothing"],
+            "waiting": self._waiting(),
             "last job": self._last_job(),
             "worse": [] if self.state.in_force else ["nothing"],
         }
@@ -320,7 +320,7 @@ class QueueDocument(Document):
         return waits and not self.worker and not self.starts
 
     def text(self, width: int = 100) -> str:
-        """Return one line a job, and the command to type if no worker runs."""
+        """Return one line a job, and the command to type if no worker is running."""
         ended = [job for job in self.jobs if job.ended is not None]
         hidden = ended[:-_RECENT]
         lines = []
@@ -334,7 +334,7 @@ class QueueDocument(Document):
             why += "; its worker starts" * (self.starts and not self.worker)
             lines.append(f"{count(self.notes, 'merge')} noted, not yet in the queue{why}")
         if self.lacks_worker:
-            lines.append("no worker runs: `celedger worker` goes on")
+            lines.append("no worker is running: `celedger worker` goes on")
         for sha, task, seed, engine, attended in self.orders:
             left = "" if attended else "; its command died, the next one on that engine takes it in"
             lines.append(f"{short(sha)}  {plain(task)} seed {seed} runs on {plain(engine)}{left}")

@@ -205,7 +205,7 @@ def test_a_journal_that_is_gone_or_replaced_is_an_error(verified: Path, tmp_path
             print(error)
     """
     verified.rename(tmp_path / "moved")
-    for text in (b"No such file", b"is another file"):
+    for text in (b"No such file", b"is now another file"):
         child = python(
             f"import os; os.close(int(os.environ['CELEDGER_FD']))\n{textwrap.dedent(code)}",
             stdout=subprocess.PIPE,

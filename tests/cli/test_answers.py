@@ -103,8 +103,8 @@ def test_check_does_not_pass_what_it_could_not_see_and_says_what_would(tmp_path:
     assert max(map(len, narrow.out.splitlines())) <= 80
     assert "…" not in narrow.out
     said = " ".join(narrow.out.split())
-    assert re.search(r"cannot tell less than [\d.]+ % from none", said), narrow.out
-    assert "too noisy: fit val_loss; more `seeds` in suite.toml tell smaller changes" in said
+    assert re.search(r"cannot detect less than [\d.]+ %", said), narrow.out
+    assert "too noisy: fit val_loss; more `seeds` in suite.toml detect smaller changes" in said
     standings = json.loads(project.run("check", "--json", "--budget", "0").out)["standings"]
     (standing,) = [s for s in standings if s["metric"] == "val_loss"]
     assert standing["standing"] == "too-noisy"

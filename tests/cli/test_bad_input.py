@@ -144,7 +144,7 @@ def test_a_shallow_clone(tell: Tell, trained: Project, tmp_path: Path) -> None:
         (["run", "fit"], "'fit' is a task, not a commit (type `celedger run --task fit`)"),
         (["run", "--nope"], "No such option"),
         (["nope"], "No such command"),
-        (["run", "main~1", "main"], "main is too much here; a range is one word, A..B"),
+        (["run", "main~1", "main"], "main is unexpected here; a range is one word, A..B"),
         (["run", "main~1 .. main"], "'main~1 ' has a blank at an end (a range is A..B)"),
         (["baseline", "accept", "abc", "--why", "x"], "there is no incident abc"),
         (["bisect", "main"], "write GOOD..BAD"),
@@ -159,7 +159,7 @@ def test_a_shallow_clone(tell: Tell, trained: Project, tmp_path: Path) -> None:
         (["diff", "main"], "write A..B"),
         (["diff", "main..nope"], "unknown revision 'nope'"),
         (["show", "nope"], "unknown revision 'nope'"),
-        (["stop", "nope"], "nope is no commit; a job is named by its commit"),
+        (["stop", "nope"], "nope is not a commit; a job is named by its commit"),
         (["status", "--ledger", "x"], "--ledger stands before the verb: celedger --ledger"),
         (["import", "runs.csv"], "Missing argument 'PATH': celedger import [OPTIONS] {FORMAT}"),
         (["check", "nope"], "unknown revision 'nope'"),
@@ -193,7 +193,7 @@ def test_what_was_typed_cannot_be_meant(
         ("{seed}", "{sed}", 129, "did you mean '{seed}'?"),
         ("fit.py", "fot.py", 129, "did you mean 'fit.py'?"),
         ("[suite]", "[suite", 129, "is not TOML"),
-        ("[[task]]", "[[task]]\nname = 'fit'\ncommand = 'true'\n[[task]]", 129, "is there twice"),
+        ("[[task]]", "[[task]]\nname = 'fit'\ncommand = 'true'\n[[task]]", 129, "is defined twice"),
         ('name = "tiny"', 'python = "python9"', 128, "there is no interpreter 'python9'"),
         ('name = "tiny"', 'python = "/bin/false"', 128, "cannot describe itself"),
     ],
@@ -208,7 +208,7 @@ def test_a_suite_that_makes_no_sense(
 
 @pytest.mark.parametrize("what", ["folder", "loop", "pipe"])
 def test_a_suite_file_that_is_no_file(tell: Tell, project: Project, what: str) -> None:
-    """ "no suite is named: … has no suite" was said of a suite that is there."""
+    """ "no suite is selected: … has no suite" was said of a suite that is there."""
     project.history([1.0])
     file = project.root / "suites" / "tiny" / "suite.toml"
     file.unlink()
@@ -219,7 +219,7 @@ def test_a_suite_file_that_is_no_file(tell: Tell, project: Project, what: str) -
 
 
 def test_the_file_of_a_suite_stands_for_its_folder(tell: Tell, project: Project) -> None:
-    """ "suite.toml is no suite: it has no suite.toml"."""
+    """ "suite.toml is not a suite: it has no suite.toml"."""
     project.history([1.0])
     assert tell(project.root, "run", "--suite", "suites/tiny/suite.toml").status == 0
 

@@ -50,7 +50,7 @@ def test_a_regression_stays_one_until_it_is_accepted(project: Project) -> None:
     assert re.search(r"(?m)^  [0-9a-f]{8} fit val_loss$", done.out)
     again = project.run("baseline", "accept", shas[1], "--why", "it changed nothing")
     assert (
-        again.err == f"celedger: no open incident can be of {shas[1][:8]}: nothing else changed\n"
+        again.err == f"celedger: no open incident can begin at {shas[1][:8]}: none was accepted\n"
     )
     assert standing(project, shas[2])["standing"] == "same"
     assert "accepted" in str(standing(project, shas[2])["note"])

@@ -75,5 +75,5 @@ def test_a_read_only_ledger_costs_a_line(
     project.run("run", "HEAD")
     monkeypatch.setattr(opening, "writable", lambda _: False)
     keep_one(project, "HEAD")
-    assert "the answer is not kept: " in capsys.readouterr().err
+    assert "the answer was not stored: " in capsys.readouterr().err
     assert json.loads(project.run("show", "--json").out)["findings"] == []

@@ -101,7 +101,7 @@ def test_a_grid_is_run_tabled_and_run_in_parts(project: Project) -> None:
     assert part.status == 0, part.err
     assert rows(project, ENDED)[4:] == [("job[size=small,only=test]", s, "ok", 1) for s in (0, 1)]
     assert project.run("table", "--metric", "score", "--metric", "val_loss").out == text.out
-    assert "there are train, test" in project.run("run", "HEAD", "--only", "tset").err
+    assert "known: train, test" in project.run("run", "HEAD", "--only", "tset").err
 
 
 @pytest.mark.matrix

@@ -220,7 +220,7 @@ def test_a_dry_run_lists_what_a_run_would_train(quick: ScriptedProject) -> None:
     assert done.out.splitlines() == [
         f"{shas[1][:8]}  fit  seeds 5, 6",
         f"{shas[2][:8]}  fit  seeds 5, 6",
-        "4 trials take about 8 s, less where a result can be re-used",
+        "4 trials should take 8 s, less where a result can be re-used",
     ]
     assert quick.executor.ran == ran
     done = quick.run("run", shas[0], "--seed", "5", "--dry-run")
@@ -270,4 +270,4 @@ def test_the_drift_of_the_main_line_is_not_that_of_its_branches(quick: ScriptedP
     assert seen.status == 0
     answer = json.loads(seen.out)
     assert (answer["aside"], answer["commits"], answer["incidents"]) == (1, 2, [])
-    assert "1 measured commit beside this line" in quick.run("drift").out
+    assert "1 measured commit outside this line" in quick.run("drift").out

@@ -267,8 +267,8 @@ def test_a_lock_file_of_uv_is_read_with_the_markers_of_what_needs_a_package() ->
     [
         (TWICE, "has v twice"),
         (UV_LOCK.replace('registry = "https://pypi.org/simple"', 'git = "https://x"'), "elsewhere"),
-        ("[[package]]\nname = 'a'\n", "no lock file of uv"),
-        ("= 3", "no lock file of uv"),
+        ("[[package]]\nname = 'a'\n", "not a uv lock file"),
+        ("= 3", "not a uv lock file"),
     ],
 )
 def test_a_lock_file_of_uv_that_cannot_be_meant_is_a_line(text: str, sentence: str) -> None:

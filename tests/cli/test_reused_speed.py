@@ -65,7 +65,7 @@ def test_a_change_that_nothing_reads_is_the_same_and_a_revert_is_measured(tmp_pa
     git(project.root, "revert", "--no-edit", slow)
     reverted = git(project.root, "rev-parse", "HEAD")
     checked = project.run("check", "HEAD")
-    assert "beside the re-used results, fit at" in checked.err
+    assert "to time the re-used results, fit at" in checked.err
     assert checked.status != 1, checked.out
     (incident,) = json.loads(project.run("status", "--json").out)["incidents"]
     assert (incident["state"], incident["closed_at"]) == ("recovered", reverted)

@@ -168,7 +168,7 @@ def test_the_running_trial_is_followed_beside_the_last_one(tmp_path: Path) -> No
 
     project = scripted(tmp_path / "project", training=training)
     first, second = project.history([1.0, 2.0])
-    assert project.run("status", "--follow").out == "no trial runs\n"
+    assert project.run("status", "--follow").out == "no trial is running\n"
     project.run("run", "HEAD~1")
     assert project.run("run", "HEAD").status == 0
     rest, _ = followers[0].communicate()

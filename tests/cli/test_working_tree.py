@@ -148,7 +148,7 @@ def test_a_synthetic_revision_has_no_history(quick: ScriptedProject, revision: s
     for words in (("noise", "--commit", revision), ("drift", revision)):
         done = quick.run(*words)
         assert done.status == 129
-        assert f"{revision!r} is no commit: it has no history, and no noise" in done.err
+        assert f"{revision!r} is not a commit: it has no history, and no noise" in done.err
     done = quick.run("drift", "nope-HEAD")
     assert "unknown revision 'nope-HEAD'" in done.err
 

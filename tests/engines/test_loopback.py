@@ -397,9 +397,9 @@ def test_a_shallow_clone_is_refused(project: Project, cluster: Loopback, tmp_pat
         (
             {"CELEDGER_ENGINE": "cray"},
             [],
-            "there is no engine 'cray' (there are local, ray, slurm)",
+            "there is no engine 'cray' (known: local, ray, slurm)",
         ),
-        ({}, ["--engine", "cray"], "there is no engine 'cray' (there are local, ray, slurm)"),
+        ({}, ["--engine", "cray"], "there is no engine 'cray' (known: local, ray, slurm)"),
         (
             {"PYTHONPATH": "no-ray"},
             ["--engine", "ray"],

@@ -619,7 +619,7 @@ def test_a_crash_is_blamed_on_what_parted_the_trainings_before(tmp_path: Path) -
     assert finding.sentence == "it fails at step 2: no number"
     (fact,) = finding.facts
     assert fact.endswith(
-        "part before, in step 1: optimiser settings differ at step 1: lr 0.1 → complex"
+        "diverge earlier, in step 1: optimiser settings differ at step 1: lr 0.1 → complex"
     )
     assert blamed[0].hunk == change.hunks[1]
     _, blamed = _explain_crash(runs, change, Path("/tree"), exact=False)

@@ -131,7 +131,7 @@ def test_labels_that_the_loss_ignores_are_no_class(out: Path) -> None:
 def test_targets_that_the_training_computes_are_codes(out: Path) -> None:
     found = checks(out, "codes_that_collapse")["labels balanced"]
     assert (found["status"], found["said"]) == (
-        "n/a", "the training computes its targets itself: they are no labels",
+        "n/a", "the training computes its targets itself, so they are not labels",
     )  # fmt: skip
 
 

@@ -402,6 +402,6 @@ def test_a_place_is_no_label_and_who_comes_again_is_no_row(server: TrainingServe
     """Of a sampled softmax every target is 0, and a recommender is evaluated on its users."""
     found = checked(server, RETRIEVAL)
     assert found["labels balanced"] == (
-        "n/a", "the training computes its targets itself: they are no labels",
+        "n/a", "the training computes its targets itself, so they are not labels",
     )  # fmt: skip
     assert found["train and validation apart"][0] == "n/a"

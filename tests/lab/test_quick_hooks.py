@@ -146,4 +146,4 @@ def test_words_that_make_no_sense_are_a_line(project: Project) -> None:
     done = project.run("hook", "install", "--block")
     assert (done.status, "--block is for --pre-push" in done.err) == (129, True)
     done = project.run("hook", "run", "pre-rebase")
-    assert (done.status, "'pre-rebase' is no hook" in done.err) == (129, True)
+    assert (done.status, "'pre-rebase' is not a hook" in done.err) == (129, True)

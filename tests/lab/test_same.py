@@ -145,7 +145,7 @@ def test_an_edit_that_keeps_the_arithmetic_is_the_same(
     done = asked(project, edit)
     assert (done.status, done.err) == (0, "")
     assert "fit: same bits in 6 steps; work" in done.out
-    assert "not looked at: epochs longer than 2 batches of a data loader, compiled code" in done.out
+    assert "not compared: epochs longer than 2 batches of a data loader, compiled code" in done.out
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_what_does_not_repeat_tells_nothing(tmp_path: Path) -> None:
     done = own.run("same", "fit")
     end_kept(launchers(own))
     assert done.status == 125
-    says = "does not repeat its own bits (step 1, the first weights): nothing can be told, until"
+    says = "does not repeat its own bits (step 1, the first weights): no answer, until"
     assert f"fit: {says} the training sets its seed" in done.out
 
 
@@ -291,7 +291,7 @@ def test_a_fork_server_stays_for_the_next_answer_until_it_is_stopped(project: Pr
     assert json.loads(project.run("status", "--json").out)["fork_servers"] == 1
     assert project.run("stop").out == "1 fork server ended\n"
     assert kept(launchers(project)) == 0
-    assert project.run("stop").out == "neither a worker nor a fork server runs\n"
+    assert project.run("stop").out == "no worker and no fork server is running\n"
 
 
 @pytest.mark.matrix

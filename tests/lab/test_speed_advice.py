@@ -89,7 +89,7 @@ def test_a_stall_between_steps_is_no_reason_for_loader_workers() -> None:
     assert next(row for row in stalling["phases"] if row["name"] == "data")["share"] > 0.4
     assert "loader" not in [advice["rule"] for advice in stalling["advice"]]
     waiting = load(event(data=4), {})
-    assert "40 % of a step is waiting for data" in [
+    assert "40 % of a step is spent waiting for data" in [
         advice["figure"] for advice in waiting["advice"]
     ]
 

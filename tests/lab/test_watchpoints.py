@@ -160,7 +160,7 @@ def test_the_ranks_of_a_distributed_training_are_named(out: Path) -> None:
     task, commit = SimpleNamespace(suite="core", name="fit"), SimpleNamespace(sha="0" * 40)
     judged = tuple(judge(one, {}) for one in ranks)
     text = watch_text(WatchReport(task, commit, 0, judged))  # type: ignore[arg-type]
-    assert [line.rpartition(", ")[2] for line in text.splitlines() if "looked at" in line] == [
+    assert [line.rpartition(", ")[2] for line in text.splitlines() if " sampled" in line] == [
         "rank 0 of 2", "rank 1 of 2",
     ]  # fmt: skip
 

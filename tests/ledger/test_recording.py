@@ -159,9 +159,9 @@ def test_what_a_trial_refers_to_must_be_there(ledger: Ledger, facts: Facts) -> N
             ledger.start_trial(replace(trial, ulid="another", **odd))
     with pytest.raises(LedgerError, match="record it first"):
         ledger.append("no such trial", 0, {"loss": 1.0})
-    with pytest.raises(LedgerError, match="no epoch"):
+    with pytest.raises(LedgerError, match="not an epoch"):
         ledger.append(trial.ulid, 2**63, {"loss": 1.0})
-    with pytest.raises(LedgerError, match="no epoch"):
+    with pytest.raises(LedgerError, match="not an epoch"):
         ledger.append(trial.ulid, -1, {"loss": 1.0})
     assert ledger.series(trial.ulid) == {}
 

@@ -424,7 +424,7 @@ def test_curves_say_when_they_do_not_compare(history: Any, make_commits: Commits
     assert chart.subject.endswith("; not comparable: their environments differ")
     with pytest.raises(UsageError, match="8 commits are too many"):
         curves.read_chart(history.ledger, TASK, [commit.sha for commit in made])
-    with pytest.raises(UsageError, match="there are val_loss, val_accuracy"):
+    with pytest.raises(UsageError, match="known: val_loss, val_accuracy"):
         curves.read_chart(history.ledger, TASK, [made[0].sha], ["duration"])
 
 

@@ -344,7 +344,7 @@ def test_the_page_takes_the_main_line_unless_told_otherwise(tmp_path: Path) -> N
 
     noisy(tmp_path / "noisy")
     page = write(tmp_path / "noisy")
-    aside = re.search(r"(\d+) measured commits? beside this line left out", page.text)
+    aside = re.search(r"(\d+) measured commits? outside this line left out", page.text)
     assert aside
     whole = write(tmp_path / "noisy", "--all", "-o", "all.html")
     assert "beside this line" not in whole.text

@@ -124,7 +124,7 @@ def test_a_close_name_is_proposed_and_other_objects_refused(tmp_path: Path) -> N
     repository = Repository.open(tmp_path / "r")
     with pytest.raises(UnknownRevision, match="did you mean main"):
         repository.resolve("mian~2")
-    with pytest.raises(UnknownRevision, match="no commit"):
+    with pytest.raises(UnknownRevision, match="not a commit"):
         repository.resolve("HEAD^{tree}")
     with pytest.raises(UnknownRevision):
         repository.resolve("HEAD:f")
@@ -228,7 +228,7 @@ def test_ranges_that_mean_nothing_are_usage_errors(tmp_path: Path, git: Git) -> 
     for spec, says in [
         ("main..main", "same commit"), ("main..main~2", "no commits"),
         ("main~2...main", "three dots"),
-        ("a..b..c", "no range"), ("..", "same commit"),
+        ("a..b..c", "not a range"), ("..", "same commit"),
     ]:  # fmt: skip
         with pytest.raises(UsageError, match=says):
             repository.commits(spec)

@@ -154,7 +154,7 @@ def test_stop_ends_the_worker_and_its_job_stays(hanging: Project) -> None:
     assert status == 130 and "Traceback" not in said
     assert outcomes(hanging) == [("interrupted", 1)]
     assert " queued " in celedger(hanging.root, "queue").out
-    assert celedger(hanging.root, "stop").out == "neither a worker nor a fork server runs\n"
+    assert celedger(hanging.root, "stop").out == "no worker and no fork server is running\n"
     assert_nothing_left(hanging)
 
 
@@ -168,7 +168,7 @@ def test_a_worker_ends_at_a_time_of_day(monkeypatch: pytest.MonkeyPatch) -> None
     assert 0 < waits[0] <= 25 * 3600 and not is_up
     handlers[0]()
     assert is_up and waits[1] == signal.SIGINT
-    with pytest.raises(UsageError, match="no time of day"):
+    with pytest.raises(UsageError, match="not a time of day"):
         service._interrupt_at("7")
 
 

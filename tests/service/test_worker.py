@@ -239,7 +239,7 @@ def test_a_worker_is_missed_only_once_its_merge_is_old(crew: Crew) -> None:
     assert young.out == "1 merge noted, not yet in the queue; its worker starts\n"
     assert "celedger worker" not in crew.project.run("status").out
     os.utime(note, (1.0, 1.0))
-    assert "no worker runs: `celedger worker` goes on" in crew.project.run("queue").out
+    assert "no worker is running: `celedger worker` goes on" in crew.project.run("queue").out
     assert "`celedger worker` runs what is queued" in crew.project.run("status").out
 
 

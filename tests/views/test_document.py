@@ -128,7 +128,7 @@ def test_columns_line_up_and_only_text_is_cut() -> None:
 
 def test_the_last_column_may_go_on_in_the_next_line() -> None:
     columns = (Column("metric"), Column("", wrap=True))
-    text = "within noise, can tell 0.99 ms (8.3 %), takes about 12 trials"
+    text = "within noise, detects 0.99 ms (8.3 %), takes about 12 trials"
     lines = table(columns, [("step_time", text)], width=40).splitlines()
     assert " ".join(line[11:] for line in lines[1:]) == text
     assert all(len(line) <= 40 for line in lines)

@@ -159,7 +159,7 @@ def test_all_takes_the_commits_of_merged_branches(
     line = state_of(derive(history.ledger, Line.of(repository, "HEAD")))
     assert line.aside == 2
     told = drift(history, line, repository.log("HEAD", limit=9, first_parent=True)[::-1]).text()
-    assert "2 measured commits beside this line: `celedger drift --all` takes them too" in told
+    assert "2 measured commits outside this line: `celedger drift --all` includes them" in told
     every = state_of(derive(history.ledger, Line.of(repository, "HEAD", every=True)))
     assert every.aside == 0
     assert only_set(every) == (named["5"].sha,)
@@ -174,8 +174,8 @@ def test_no_change_is_not_seen_where_most_lies_aside(
     known = state_of(derive(history.ledger, Line.of(repository, "HEAD")))
     told = drift(history, known, made).text()
     assert "no change seen" not in told
-    assert told.startswith("nothing to tell over 1 commit, 4 trials, 1 metric")
-    assert "2 measured commits beside this line" in told
+    assert told.startswith("nothing to report over 1 commit, 4 trials, 1 metric")
+    assert "2 measured commits outside this line" in told
 
 
 def test_commits_measured_only_in_another_environment_are_not_measured_in_this_one(

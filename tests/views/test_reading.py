@@ -319,11 +319,11 @@ def test_seeds_are_compared_with_their_like_where_the_metric_repeats(
 
 def test_a_job_between_two_trials_is_no_idle_machine() -> None:
     job = QueuedJob(1, "hook", "1" * 40, "tiny", 0.0, "", JobState.RUNNING)
-    for alive, line in ((True, "runs   the worker, on its job for 11111111"), (False, "nothing")):
+    for alive, line in ((True, "running  the worker, on its job for 11111111"), (False, "nothing")):
         queue = QueueDocument([job], 0, alive, "")
         document = StatusDocument(0.0, (), queue, State(""), {}, {}, "")
         assert line in document.text().splitlines()[0]
-        assert ("waits  11111111 lost: its worker died" in document.text()) is not alive
+        assert ("waiting  11111111 lost: its worker died" in document.text()) is not alive
 
 
 def test_a_search_is_proposed_of_what_is_likely_and_not_already_named() -> None:

@@ -187,7 +187,7 @@ CAUSES = (
     Cause("passes", "gradients", SURE, lambda s: step.passes(s)
         and step.optimiser_given(s, step.passes(s), by_loop=True)),
     Cause("frozen", "gradients", SURE, lambda s: not s.event_b.tensors
-        and step.optimiser_given(s, f"{step.changed_names(s)} get no gradient any more")),
+        and step.optimiser_given(s, f"{step.changed_names(s)} no longer get a gradient")),
     Cause("frozen", "gradients", SURE, lambda s: not s.event_a.tensors
         and step.optimiser_given(s, f"{step.changed_names(s)} get a gradient now")),
     Cause("not-cleared", "gradients", SURE, step.not_cleared),

@@ -86,7 +86,7 @@ def variant(side: Side, task: Task, settings: Sequence[str]) -> Side:
     for text in settings:
         key, sign, value = text.partition("=")
         if not sign or not key:
-            raise UsageError(f"{text!r} is no setting", "write KEY=VALUE")
+            raise UsageError(f"{text!r} is not a setting", "write KEY=VALUE")
         if key == "device":
             kind, _, number = value.partition(":")
             if value != "cpu" and (kind != "cuda" or not (number or "0").isdigit()):
@@ -94,7 +94,7 @@ def variant(side: Side, task: Task, settings: Sequence[str]) -> Side:
             side = replace(side, device=devices.resolve(value))
         elif key == "autocast":
             if value not in AUTOCASTS:
-                raise UsageError(f"no autocast {value!r}", f"there are {', '.join(AUTOCASTS)}")
+                raise UsageError(f"cannot autocast to {value!r}", f"known: {', '.join(AUTOCASTS)}")
             side = replace(side, autocast=value)
         elif key == "python":
             side = replace(side, python=value)
@@ -291,7 +291,7 @@ def _train_both(
         if c is None or not exact or (wanted := _unseen(c, full, values=bool(of_b))) is None:
             break
         full |= wanted
-        runner.say(f"{task.name}: both again, for a close look at step {max(wanted)}")
+        runner.say(f"{task.name}: both again, to record step {max(wanted)}")
         good, left = runner.run(a, sorted(full), **of_a)
         bad, right = runner.run(b, sorted(full), **of_b)
     if not crashed:
@@ -332,7 +332,7 @@ def _bit_by_bit(
             values = _values_in_common(c, change)
             length, blamed = blame(length, change, runner.bench.station.tree, runs.files, values)
             return replace(whole, finding=length, blamed=blamed)
-        note = "the trainings part, at no place that was looked at"
+        note = "the trainings diverge, but not at a recorded step"
         return replace(whole, notes=(*whole.notes, note))
 
     named_cause = finding
@@ -499,7 +499,7 @@ def _explain_crash(
     rounding = earlier.distance is not None and earlier.distance.rounding
     if rounding or not causes or causes[0].closeness > 1 or (blamed and not blamed[0].closeness):
         return crash, blamed
-    fact = f"the trainings part before, in step {front.pair.step}: {earlier.sentence}"
+    fact = f"the trainings diverge earlier, in step {front.pair.step}: {earlier.sentence}"
     return replace(crash, facts=[*crash.facts, fact]), causes
 
 

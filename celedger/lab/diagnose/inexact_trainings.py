@@ -93,7 +93,7 @@ def _jump(
         sentence += ": random numbers are drawn before it, and the two sides draw different ones"
     far = first_distance(a.tensors, b.tensors)
     if far is not None and far.finite == (True, False):
-        sentence += "; it is not finite any more"
+        sentence += "; it is no longer finite"
     _, call = novel(*c.calls(a.path, a.number, a))
     return ExplainFinding(
         FindingPhase.BACKWARD if b.kind == "grad" else FindingPhase.FORWARD, b.step, b.path,

@@ -42,7 +42,7 @@ def preflight(
     for name in suite.waivers:
         if name not in names:
             raise SuiteError(
-                f"[preflight] waives {name!r}, which is no check", closest(name, names)
+                f"[preflight] waives {name!r}, which is not a check", closest(name, names)
             )
     return [_waived(check, suite.waivers.get(check["check"], "")) for check in checks]
 

@@ -138,7 +138,7 @@ class Signatures:
         if not self.bench.setup.gate.attended and (problem := self.known_problem(a)):
             if problem != _NO_REPEAT:
                 return self._unsigned(a, Signature(str(scheme), ()))
-            text = f"{problem}: nothing can be told"
+            text = f"{problem}: no answer"
             return TaskSameness(self.task.name, Sameness.UNREPEATABLE, message=text)
         first = stored = self.stored(a, scheme)
         if first is None:

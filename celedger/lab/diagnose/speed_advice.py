@@ -33,7 +33,7 @@ MEANING = {
 
 # Rule, smallest share that matters, figure, and what to try.
 _RULES = (
-    ("loader", BUSY_LOADER, "{share} of a step is waiting for data{data_line}",
+    ("loader", BUSY_LOADER, "{share} of a step is spent waiting for data{data_line}",
      "more DataLoader workers (now {workers}), persistent_workers=True, cheaper transforms"),
     ("between steps", BUSY_LOADER, "{share} of a step is between two steps{gap_line}",
      "look there: data made by hand, an average of the weights, a report"),
@@ -42,8 +42,8 @@ _RULES = (
     ("idle processor", 0.30, "{share} of a step no processor was used",
      "look for sleeps, locks, files and sockets in the loop"),
     ("idle GPU", IDLE_GPU, "the GPU idles {share} of a step",
-     "look what the host does meanwhile: loads data, waits, runs Python, starts tiny kernels"),
-    ("pageable copies", 0.02, "{share} of a step is copying from memory that is not pinned",
+     "see what the host does meanwhile: loads data, waits, runs Python, starts tiny kernels"),
+    ("pageable copies", 0.02, "{share} of a step is spent copying from memory that is not pinned",
      "pin_memory=True in the DataLoader and .to(device, non_blocking=True)"),
     ("optimiser tail", 0.20,
      "{share} of a step is after the backward pass, {optimiser} of that in the optimiser",

@@ -138,7 +138,7 @@ def limits(values: Mapping[str, float]) -> dict[str, float]:
     for name in values:
         if name not in recommended:
             names = ", ".join(recommended)
-            raise UsageError(f"there is no watchpoint {name!r}", f"there are {names}")
+            raise UsageError(f"there is no watchpoint {name!r}", f"known: {names}")
     return recommended | dict(values)
 
 
@@ -195,7 +195,7 @@ WATCHPOINTS = (
         watch_rules.underflow,
     ),
     Watchpoint(
-        "stale-batch", watch_rules.STUCK - 1.0, "looks with the same batch",
+        "stale-batch", watch_rules.STUCK - 1.0, "sampled steps with the same batch",
         "draw the next batch inside the loop; look at `next(iter(loader))` and the sampler's seed",
         watch_rules.stale,
     ),
@@ -222,7 +222,7 @@ WATCHPOINTS = (
     # Statistics that training never updated are those of no data. A look at a first batch may
     # come before the switch to training mode.
     Watchpoint(
-        "norm-not-updated", watch_rules.STUCK - 1.0, "looks in eval mode with the first statistics",
+        "norm-not-updated", watch_rules.STUCK - 1.0, "steps in eval mode with the first statistics",
         "call train() before the loop: mean 0 and variance 1 normalise nothing",
         watch_rules.idle_norms,
     ),
@@ -236,7 +236,7 @@ WATCHPOINTS = (
     ),
     # Gradients of the suites grow 2 times at most.
     Watchpoint(
-        "gradient-exploding", 100.0, "RMS of its gradient beside its first steps'",
+        "gradient-exploding", 100.0, "RMS of its gradient ÷ that of its first steps",
         "clip the gradient's norm; lower or warm up the learning rate",
         watch_rules.exploding,
     ),
@@ -275,14 +275,14 @@ WATCHPOINTS = (
     # Layers of the suites differ by 50 times at most. MindInsight: mean below 1e-9, for any scale
     # of the loss.
     Watchpoint(
-        "gradient-vanishing", 1e-4, "RMS of its gradient beside the largest layer's",
+        "gradient-vanishing", 1e-4, "RMS of its gradient ÷ the largest layer's",
         "ReLU or GELU for sigmoid and tanh; normalisation layers; residual connections; He's"
         " initialisation",
         watch_rules.vanishing, below=True,
     ),
     # A judgement: decay outweighs the gradients of a layer whose weights lose nine tenths.
     Watchpoint(
-        "weight-shrunk", 0.1, "norm beside its first",
+        "weight-shrunk", 0.1, "norm ÷ its first",
         "lower the weight decay; leave norms, biases and embeddings out of it",
         watch_rules.shrunk, below=True,
     ),

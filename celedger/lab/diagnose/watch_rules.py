@@ -234,7 +234,7 @@ def small_change(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
         most = max(ratio for _, ratio, _ in changes)
         moves = any(largest > 0 for *_, largest in changes)
         if len(changes) >= 2 * IN_A_ROW and beyond(most) and moves:
-            note = "the most in any step looked at"
+            note = "the most in any sampled step"
             yield TensorPlace(changes[0][0], *training.place_of(name), most, note)
 
 

@@ -120,7 +120,7 @@ def start(probe: FirstSteps) -> Result:
     if not math.isfinite(total):
         return FAIL, total, f"the loss is {total} before any training"
     if call is None or not graded(call) or not call.guess():
-        why = "no one loss of torch's own leads to it that would say what to expect"
+        why = "no single torch loss leads to it, so what to expect is unknown"
         return NONE, total, f"{total:.4g}; {why}"
     value, guess = float(call.mean(call.output)), call.guess()
     sentence = f"{call.name} {value:.4g}, {guess:.4g} for a guess without knowledge"
@@ -132,7 +132,7 @@ def start(probe: FirstSteps) -> Result:
 def fits(probe: FirstSteps) -> Result:
     """Compare the input of the loss with what the loss expects."""
     if not probe.fitted:
-        return NONE, None, "no loss of torch's own leads to what is minimised"
+        return NONE, None, "no torch loss leads to what is minimised"
     for (name, misfit), count in probe.misfits.items():
         if count == probe.fitted[name]:  # in every pass, so not by chance
             return WARN if "twice" in misfit else FAIL, count, f"{name} {misfit}"
@@ -241,7 +241,7 @@ def labels(probe: FirstSteps) -> Result:
             return WARN, share, f"{sentence}; none is {', '.join(map(str, missing[:3]))}"
         return FAIL if kinds < 2 else _graded(share, MAJORITY), share, sentence
     if probe.losses_seen < probe.passes:
-        return NONE, None, "no one loss of torch's own leads to what is minimised"
+        return NONE, None, "no single torch loss leads to what is minimised"
     if probe.targets:
         low, high = _span(probe.targets)
         sentence = f"targets from {low:.4g} to {high:.4g}"
@@ -252,7 +252,7 @@ def labels(probe: FirstSteps) -> Result:
             return WARN, len(idle), f"column {which} of the target never changes in {count} rows"
         return PASS if high > low else FAIL, high - low, sentence
     if probe.codes:
-        return NONE, None, "the training computes its targets itself: they are no labels"
+        return NONE, None, "the training computes its targets itself, so they are not labels"
     return NONE, None, "no labels were seen: the loss has none that torch names"
 
 
@@ -320,7 +320,7 @@ def contradicted(probe: FirstSteps) -> Result:
         return NONE, None, why
     labels, near = probe.fed.neighbours(JUDGES)
     if labels.is_floating_point() or labels.dim() > 1:
-        return NONE, None, "the labels are no classes"
+        return NONE, None, "the labels are not classes"
     votes = near.mode(1).values
     telling = float((votes == labels).double().mean())
     commonest = float((labels == labels.mode().values).double().mean())
@@ -382,7 +382,7 @@ def alike(probe: FirstSteps) -> Result:
     """Compare mean and spread of the inputs in training and validation."""
     sides = [[row for row in probe.ranges[at] if row.floats] for at in (False, True)]
     if (why := _no_validation(probe)) or not all(sides):
-        return NONE, None, why or "the inputs are no floating-point numbers"
+        return NONE, None, why or "the inputs are not floating-point numbers"
     (one, spread), (other, second) = (
         [
             sum(values) / len(rows)

@@ -130,9 +130,9 @@ def _how(replay: str, words: Sequence[str], b: list[str], output: Path | None) -
     """Return the device or type of a replay. Raises UsageError."""
     key, _, value = replay.partition("=")
     if key not in ("device", "dtype") or not value:
-        raise UsageError(f"{replay!r} is no replay", "write device=cpu or dtype=float64")
+        raise UsageError(f"{replay!r} is not a replay setting", "write device=cpu or dtype=float64")
     if key == "dtype" and value not in _DTYPES:
-        raise UsageError(f"no type {value!r} to replay in", f"there are {', '.join(_DTYPES)}")
+        raise UsageError(f"cannot replay in the type {value!r}", f"known: {', '.join(_DTYPES)}")
     if b or output is not None or ".." in words[0]:
         raise UsageError("--replay is of one commit alone", "leave out --b, -o and the range")
     return {key: value}
@@ -234,7 +234,7 @@ def sides(
         commit = repository.resolve(revision)
         if not (a or b):
             raise UsageError(
-                f"{revision} is one commit: what is it to be compared with?",
+                f"{revision} is one commit: nothing to compare it with",
                 f"write GOOD..{revision}, or --a KEY=VALUE --b KEY=VALUE",
             )
         left = right = Side(commit.sha[:10], commit)

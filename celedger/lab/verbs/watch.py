@@ -120,4 +120,4 @@ def _setting(text: str) -> tuple[str, float]:
     try:
         return name, float(value)
     except ValueError:
-        raise UsageError(f"{text!r} is no threshold", "write --set overflow=1e4") from None
+        raise UsageError(f"{text!r} is not a threshold", "write --set overflow=1e4") from None

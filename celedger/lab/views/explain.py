@@ -21,7 +21,7 @@ _LINES = 12  # of a hunk that are shown
 _HUNKS = 3
 _OPERATORS = 15  # of a replay
 _NOTHING = {
-    "noise": "cannot be told: two runs of side a differ from each other",
+    "noise": "cannot be judged: two runs of side a differ",
     "rounding": "no difference that the arithmetic does not explain",
     "difference": "a difference, and no place for it",
 }

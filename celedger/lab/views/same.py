@@ -21,7 +21,7 @@ def same_text(title: str, answers: Sequence[TaskSameness]) -> str:
             groups.setdefault(", ".join(answer.left_out), []).append(answer.task)
     for text, tasks in groups.items():
         names = "" if len(groups) == 1 else f" ({', '.join(tasks)})"
-        lines.append(f"not looked at{names}: {text}")
+        lines.append(f"not compared{names}: {text}")
     return "\n".join(map(plain, lines))
 
 
@@ -46,7 +46,7 @@ def _sentence(answer: TaskSameness, difference: Difference) -> str:
     if answer.kind is Sameness.UNREPEATABLE:
         where = f"({step}, {difference.name})" if difference.step else f"({difference.name})"
         unseeded = ", until the training sets its seed" * (difference.part == "init")
-        return f"does not repeat its own bits {where}: nothing can be told{unseeded}"
+        return f"does not repeat its own bits {where}: no answer{unseeded}"
     rank = f" of {difference.rank}" if difference.rank else ""
     if answer.kind is Sameness.ROUNDING:
         at = f"from step {difference.step}{rank}, first in" if difference.step else "in"

@@ -32,7 +32,9 @@ def tries_text(target: ProfileTarget, document: Document, *, width: int = 100) -
         if row["compile_seconds"] is not None
     ]
     if not document["repeatable"]:
-        notes.append("the plain runs differ in their losses, so nothing is said of the others'")
+        notes.append(
+            "the plain runs differ in their losses, so those of the switches cannot be judged"
+        )
     refused = [
         line
         for row in document["refused"]

@@ -24,7 +24,7 @@ def watch_text(report: WatchReport, *, width: int = 100) -> str:
     for position, judged in enumerate(report.trainings, start=1):
         training = judged.training
         head = f"{name}, seed {report.seed}: {_result(report, judged)}; "
-        head += f"{count(training.length, 'step')}, {len(training.steps)} looked at"
+        head += f"{count(training.length, 'step')}, {len(training.steps)} sampled"
         if len(report.trainings) > 1:
             head += f", {training.rank or f'training {position} of {len(report.trainings)}'}"
         lines += [head, ""]
@@ -54,7 +54,7 @@ def watch_headline(report: WatchReport) -> str:
 def _result(report: WatchReport, judged: JudgedTraining | None = None) -> str:
     if judged is not None and judged.findings:
         return f"{count(len(judged.findings), 'watchpoint')} fired"
-    return "quiet until it failed" if report.failed else "all quiet"
+    return "no watchpoint fired before it failed" if report.failed else "all quiet"
 
 
 def _finding(finding: WatchpointFinding, width: int) -> Iterator[str]:

@@ -175,7 +175,7 @@ def _steps(axes: Axes, training: Watched) -> None:
     """Label the steps that were looked at. Where they are few, the axis of all panels is
     logarithmic: they lie as close as the steps of the beginning."""
     steps = [step.number for step in training.steps]
-    label = "step; a tick is one looked at"
+    label = "step; a tick marks a sampled one"
     if training.length > _SPARSE * max(1, len(steps)):
         axes.set_xscale("symlog", linthresh=1, linscale=0.5)
         label += ", and stands for those around it"
