@@ -154,17 +154,18 @@ def test_a_side_on_a_device_that_is_not_there_is_refused(repo: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["HEAD"], "one commit: what is it to be compared with"),
+        (["HEAD"], "one commit: nothing to compare it with"),
+        (["HEAD", "fit"], "one commit: nothing to compare it with"),
         (["HEAD..HEAD"], "same commit"),
         (["HEAD~1...HEAD"], "has three dots"),
         (["HEAD~1..HEAD", "nothing"], "no task 'nothing'"),
         (["HEAD", "--a", "rate=3"], "no setting 'rate'"),
         (["HEAD", "--a", "lr"], "write KEY=VALUE"),
         (["HEAD", "--b", "device=tpu"], "no device 'tpu'"),
-        (["HEAD", "--b", "autocast=fp8"], "no autocast 'fp8'"),
+        (["HEAD", "--b", "autocast=fp8"], "cannot autocast to 'fp8'"),
         (["HEAD~1..HEAD", "-o", "depth.pdf"], "pictures are PNG or SVG"),
         (["HEAD", "--replay", "float64"], "write device=cpu or dtype=float64"),
-        (["HEAD", "--replay", "dtype=int8"], "no type 'int8' to replay in"),
+        (["HEAD", "--replay", "dtype=int8"], "cannot replay in the type 'int8'"),
         (["HEAD~1..HEAD", "--replay", "device=cpu"], "of one commit alone"),
     ],
 )
@@ -298,7 +299,7 @@ def test_what_does_not_repeat_hides_only_what_comes_after_it(tmp_path: Path) -> 
     project.commit("three", {"net.py": NET.replace("weight * y", "weight * weight")})
     done = project.run("explain", "HEAD~2..HEAD~1", "fit")
     assert done.status == 125, done.out + done.err
-    assert "cannot be told: two runs of side a differ" in done.out
+    assert "cannot be judged: two runs of side a differ" in done.out
     assert "does not repeat itself bit by bit with one seed (from step 1 on" in done.out
     done = project.run("explain", "HEAD~1..HEAD", "fit")
     assert done.status == 1, done.out + done.err

@@ -91,19 +91,17 @@ def explain(
             return Status.GOOD
         revision = "..".join(session.sides.revisions)
         answers, refused = _explain_all(session, revision, a or [], b or [], seed, steps)
-        by_name = {task.name: task for task in session.tasks}
+        by_name, tree = {task.name: task for task in session.tasks}, session.bench.station.tree
         for answer in answers:
             shas = dict.fromkeys(side.commit.sha[:TYPED] for side in (answer.a, answer.b))
             line = command_line(context, words=["..".join(shas), answer.task])
             keep(session, by_name[answer.task], [answer.a.commit, answer.b.commit], line,
-                 headline(answer), explanations_json([answer], session.bench.station.tree),
+                 headline(answer), explanations_json([answer], tree),
                  started=session.started)  # fmt: skip
         if json:
-            print(
-                document.dumps(explanations_json(answers, session.bench.station.tree)), flush=True
-            )
+            print(document.dumps(explanations_json(answers, tree)), flush=True)
         elif answers:
-            print(explanations_text(answers, session.bench.station.tree, options.width()))
+            print(explanations_text(answers, tree, options.width()))
         if output is not None:
             _draw(answers, output)
     return _status(answers, refused)
@@ -225,17 +223,18 @@ def sides(
     from celedger.lab.diagnose.explain import Side, variant
 
     repository = session.repository
-    if ".." in revision:
+    first, dots, second = revision.partition("..")
+    if dots and (second not in {t.name for t in session.tasks} or repository.hash_of(second)):
         good, bad = repository.ends(revision)
         if good.sha == bad.sha and not (a or b):
             raise UsageError(f"both ends of {revision} are the same commit, {good.sha[:10]}")
         left, right = _side(session, good), _side(session, bad)
-    else:
-        commit = repository.resolve(revision)
+    else:  # `HEAD mlp` is no pair of revisions
+        commit = repository.resolve(first)
         if not (a or b):
             raise UsageError(
-                f"{revision} is one commit: nothing to compare it with",
-                f"write GOOD..{revision}, or --a KEY=VALUE --b KEY=VALUE",
+                f"{first} is one commit: nothing to compare it with",
+                f"write GOOD..{first}, or --a KEY=VALUE --b KEY=VALUE",
             )
         left = right = Side(commit.sha[:10], commit)
     return variant(left, task, a), variant(right, task, b)
