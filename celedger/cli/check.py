@@ -284,10 +284,7 @@ def accept(
     metric: options.Metric = None,
     environments: Annotated[
         bool,
-        typer.Option(
-            "--environments",
-            help="Compare results across the environments of REV.",
-        ),
+        typer.Option("--environments", help="Compare results across the environments of REV."),
     ] = False,
 ) -> int:
     """Accept what this commit changed, or one incident, as the new level.

@@ -51,9 +51,7 @@ incidents = _completer(lambda ledger: (row.incident for row in ledger.said_last(
 Suite = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME",
-        help="The suite [default: as configured].",
-        autocompletion=_suites,
+        metavar="NAME", help="The suite [default: as configured].", autocompletion=_suites
     ),
 ]
 Tasks = Annotated[

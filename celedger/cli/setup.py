@@ -313,11 +313,12 @@ def _examine(options: Options, path: Path, archive: Archive) -> tuple[Status, in
                 print(options.retyped(text))
             return _damage(session.ledger.damage()), running
     except CeledgerError as error:
-        print(options.retyped(f"ledger      {error}"))
-        lost = isinstance(error, (LedgerDamaged, LedgerGone))
-        if isinstance(error, LedgerDamaged):
+        is_damaged = isinstance(error, LedgerDamaged)  # whose hint is this verb
+        print(options.retyped(f"ledger      {error.cause if is_damaged else error}"))
+        if is_damaged:
             _damage(damage_of(path))
-        return error.status if lost else Status.GOOD, 0
+        is_lost = os.path.lexists(path) or isinstance(error, LedgerGone)
+        return error.status if is_lost else Status.GOOD, 0
 
 
 def _damage(damage: list[str]) -> Status:

@@ -399,7 +399,7 @@ def _read_only(path: Path) -> LedgerError:
 def _must_be_a_file(path: Path) -> None:
     try:
         if path.exists() and not path.is_file():
-            kind = "a folder" if path.is_dir() else "no ordinary file"
+            kind = "a folder" if path.is_dir() else "a special file"
             raise LedgerError(f"{path} is {kind}, not a ledger", _ELSEWHERE)
         length = path.stat().st_size
     except (FileNotFoundError, NotADirectoryError):

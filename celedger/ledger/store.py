@@ -202,7 +202,7 @@ def must_be_there(path: Path, archive: Archive) -> None:
     # Asked twice: another process may make it meanwhile.
     if not opening.size(path) and archive.size and not opening.size(path):
         raise LedgerGone(
-            f"the ledger {path} is gone; {archive.folder} has {archive.trials()} trials of it",
+            f"{path} is missing or empty; {archive.folder} has {archive.trials()} of its trials",
             "`celedger doctor --restore` rebuilds it; to begin a new one, delete that folder",
         )
 

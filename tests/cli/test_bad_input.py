@@ -328,7 +328,7 @@ def _foreign(path: Path) -> None:
         (lambda path: os.truncate(path, 5000), "is damaged"),
         (lambda path: path.write_text("dear diary\n" * 100), "is not a ledger"),
         (_folder, "is a folder, not a ledger"),
-        (_pipe, "is no ordinary file, not a ledger"),
+        (_pipe, "is a special file, not a ledger"),
         (_foreign, "not a ledger of celedger"),
     ],
 )
@@ -341,6 +341,8 @@ def test_a_ledger_that_is_none(
     before = path.read_bytes() if path.is_file() else b""
     for words in (["log"], ["run"], ["show"], ["check"], ["worker"]):
         assert_one_line(tell(trained.root, "--ledger", str(path), *words), 128, says)
+    seen = tell(trained.root, "--ledger", str(path), "doctor")
+    assert (seen.status, says in seen.out, "see `celedger" in seen.out) == (128, True, False)
     assert (path.read_bytes() if path.is_file() else b"") == before
 
 

@@ -85,9 +85,11 @@ def test_git_clean_is_told_by_every_command_and_undone_by_one(measured: Project)
     ):  # fmt: skip
         answer = measured.run(*words)
         assert answer.status == 128, words
-        assert "is gone; " in answer.err and "celedger doctor --restore" in answer.err, words
+        assert (
+            "is missing or empty; " in answer.err and "celedger doctor --restore" in answer.err
+        ), words
         assert len(answer.err.splitlines()) == 1, words
-    assert "is gone; " in measured.run("doctor").out
+    assert "is missing or empty; " in measured.run("doctor").out
     assert not (measured.root / "ledger.db").exists()
     assert queued.exists()
     done = measured.run("doctor", "--restore")

@@ -111,6 +111,6 @@ def test_a_team_adds_checks_and_waives_some_with_a_reason(
     assert "waived" not in project.run("run", "--task", "sound", "--force").err
     file.write_text(own + waiver.replace("no_bias", "no_bia") + suite)
     done = project.run("preflight", "sound")
-    assert (done.status, "which is no check" in done.err) == (129, True)
+    assert (done.status, "which is not a check" in done.err) == (129, True)
     file.write_text(own.replace("checks.py:has", "checks.py has") + suite)
     assert "write FILE.py:FUNCTION" in project.run("preflight", "sound").err

@@ -263,7 +263,7 @@ def _crash(
         if broken and not signature(broken):
             raise CannotJudge(
                 f"{task.name} cannot be tested at {end.sha[:10]}: {_why(broken)}",
-                "or choose another end",
+                "choose another end",
             )
     if broken_good:
         raise CannotJudge(

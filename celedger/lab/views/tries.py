@@ -32,9 +32,7 @@ def tries_text(target: ProfileTarget, document: Document, *, width: int = 100) -
         if row["compile_seconds"] is not None
     ]
     if not document["repeatable"]:
-        notes.append(
-            "the plain runs differ in their losses, so those of the switches cannot be judged"
-        )
+        notes.append("the plain runs differ in their losses, so no other loss can be judged")
     refused = [
         line
         for row in document["refused"]
