@@ -125,11 +125,12 @@ def import_(
                 f"--column {words!r} is not WHAT=COLUMN", f"WHAT is {', '.join(imports.COLUMNS)}"
             )
         columns[what] = name
-    directions = {
-        **dict.fromkeys(lower or (), Direction.LOWER),
-        **dict.fromkeys(higher or (), Direction.HIGHER),
-    }
+    directions = dict.fromkeys(lower or (), Direction.LOWER)
+    directions |= dict.fromkeys(higher or (), Direction.HIGHER)
     runs = imports.read(source, form, columns)
+    names = {name for run in runs for values in run.epochs.values() for name in values}
+    for name in directions.keys() - names:
+        raise UsageError(f"no run has a metric {name!r}", closest(name, [*names]))
     with writing(context.obj) as session, tempfile.TemporaryDirectory() as folder:
         placed = [(run, _commit_of(run, session.repository, commit_from)) for run in runs]
         draft = Path(folder, "imported.db")

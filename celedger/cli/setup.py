@@ -195,7 +195,7 @@ def doctor(
 
     Prints versions, device, settings, hooks and disk use, and checks every row of the ledger.
     --restore rebuilds a missing or damaged ledger from its archive in .git/celedger, and keeps the
-    damaged file. Exits 0 if no data was lost.
+    damaged file. Exits 0 if the ledger is sound, or not made yet.
     --prune removes unused builds, virtual environments, checkouts and copies of suites;
     they can be made again. Logs and output folders are evidence and are kept.
     """

@@ -55,6 +55,9 @@ def test_rows_of_a_table_are_epochs_of_runs_and_count_once(
     path.write_text("\n".join(map(json.dumps, lines)) + "\n", encoding="utf-8-sig")  # Windows'
     words = ("import", "jsonl", str(path), "--column", "commit=git", "--column", "task=name",
              "--column", "epoch=step", "--column", "time=when", "--lower", "loss")  # fmt: skip
+    wrong = project.run(*words, "--higher", "los")
+    assert wrong.status == 129
+    assert "no run has a metric 'los' (did you mean 'loss'?)" in wrong.err
     assert project.run(*words, "--dry-run").status == 0 and not trials(project)
     done = project.run(*words)
     assert done.status == 0, done.err
