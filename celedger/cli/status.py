@@ -214,7 +214,7 @@ def _next(session: Session, state: State, tasks: Sequence[Task]) -> str:
                 tells = "lists its commits, which cannot be told apart"
             if incident.is_named:
                 tells = "shows it" if typed.startswith("celedger show ") else "says why"
-                tells += f"; {accept} where it is wanted"
+                tells += f"; {accept} if it is intended"
             return f"`{typed}` {tells}"
     head = session.repository.resolve("HEAD").sha
     if not session.ledger.trials(commit=head) and not any(

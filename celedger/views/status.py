@@ -211,7 +211,7 @@ def incident_document(
             lines += ["", "no bisect can tell them apart: what lies between cannot be tested"]
         elif incident.is_explained and incident.in_force:
             accept = command("baseline", "accept", incident.id, why="TEXT")
-            lines += ["", f"{accept} where it is wanted"]
+            lines += ["", f"{accept} if it is intended"]
         elif typed := incident.next():
             lines += ["", f"`{typed}`"]
         return "\n".join(lines)
