@@ -395,9 +395,9 @@ class _Assembly:
         """Return True if the history has one step where two incidents were told of a metric, and
         the other one has it."""
         a, b = lost.told, other.told
-        if a is None or b is None or a.kind is not b.kind:
+        if a is None or b is None or a.states.keys().isdisjoint(other.members):
             return False
-        if lost.members.keys() & other.members.keys():
+        if a.kind is not b.kind or lost.members.keys() & other.members.keys():
             return False
         over = () if self._is_dismissed(a) else (IncidentState.WITHDRAWN,)
         return any(

@@ -487,18 +487,16 @@ def _in_company(steps: Mapping[MetricKey, Sequence[Step]]) -> dict[MetricKey, li
     sure = [
         (k, s) for k, own in steps.items() for s in own if s.size < 0 if s.probability >= CLOSED
     ]
+    firsts, lasts = np.array([(s.first, s.last) for _, s in sure], np.int64).reshape(-1, 2).T
+    sets = [commit_set(s, {}) for _, s in sure]
 
     def weighed(key: MetricKey, step: Step) -> Step:
         if step.size >= 0 or not DOUBT <= step.probability < CLOSED or step.kind is StepKind.DRIFT:
             return step
         commits = commit_set(step, {})
-        shared = max(
-            (
-                commit_set(s, {}).shared(commits) for k, s in sure
-                if k != key and k[0] == key[0] and overlap(s, step)
-            ),
-            default=0.0,
-        )  # fmt: skip
+        near = np.flatnonzero((firsts <= step.last) & (step.first <= lasts)).tolist()
+        others = [sets[i] for i in near if sure[i][0] != key and sure[i][0][0] == key[0]]
+        shared = max((other.shared(commits) for other in others), default=0.0)
         odds = step.probability / (1 - step.probability) * max(1.0, COMPANY * shared / HAZARD)
         return step._replace(probability=odds / (1 + odds))
 

@@ -352,19 +352,19 @@ class _Filter:
         tasks are not asked: nothing of them fell."""
         kept = self.weights >= NEGLIGIBLE
         self.states, self.weights = self.states[kept], self.weights[kept]
-        columns = _asked(rises, fall)
+        columns = np.array(_asked(rises, fall), dtype=np.int64)
         left = self.states[:, columns]
-        newest = np.cumsum(left[:, ::-1] > 0, axis=1)[:, ::-1] <= MOST_OPEN
-        lefts = [tuple(quarters) for quarters in (left * newest).tolist()]
-        hypotheses = {left: _hypotheses(left) for left in lefts}
-        every, is_whole, log = map(np.concatenate, zip(*hypotheses.values(), strict=True))
-        asked = np.flatnonzero(every.any(0))
-        if not len(asked):
+        left = left * (np.cumsum(left[:, ::-1] > 0, axis=1)[:, ::-1] <= MOST_OPEN)
+        asked = left.any(0)
+        columns = columns[asked]
+        if not len(columns):
             return 1.0
-        rest = np.concatenate([np.array(left) - hypotheses[left][0] for left in hypotheses]) > 0
+        lefts = [tuple(quarters) for quarters in left[:, asked].tolist()]
+        hypotheses = {left: _hypotheses(left) for left in lefts}
+        every, rest, is_whole, log = map(np.concatenate, zip(*hypotheses.values(), strict=True))
         first, same = _distinct(np.hstack([every, rest]))
-        near = [rises[columns[k]] for k in asked.tolist()]
-        taken, rest = (rows[np.ix_(first, asked)] for rows in (every, rest))
+        near = [rises[column] for column in columns.tolist()]
+        taken, rest = every[first], rest[first]
         is_accepted = np.array([rise.is_accepted for rise in near])
         whole, part = _log_ratios(fall, near, ratios) + np.log(WANTED) * is_accepted
         density, improved = _log_densities(fall, near, self.levels, taken / PARTS, rest)
@@ -392,9 +392,7 @@ class _Filter:
                 del self.live[k]
                 self.states = np.delete(self.states, k, axis=1)
 
-    def _keep_likeliest(
-        self, parent: Ints, columns: Sequence[int], taken: Ints, weights: Floats
-    ) -> None:
+    def _keep_likeliest(self, parent: Ints, columns: Ints, taken: Ints, weights: Floats) -> None:
         """Take quarters from states, add up those that are equal then, and keep the likeliest."""
         states = self.states[parent]
         states[:, columns] -= taken
@@ -503,24 +501,34 @@ def _standard_errors(parts: Sequence[tuple[float, tuple[Floats, Floats], Floats]
     return total / math.sqrt(variance) if variance else 0.0
 
 
-@lru_cache(maxsize=4096)
-def _hypotheses(left: tuple[int, ...]) -> tuple[Ints, Bools, Floats]:
-    """Return the hypotheses about the rises of which something is left: quarters that a fall may
-    take, a row a hypothesis and a column a rise (the first one takes nothing); whether it takes
-    all that is left of some rises, or a part of one; and the log prior (of the first one 0)."""
+@lru_cache(maxsize=1024)
+def _hypotheses(left: tuple[int, ...]) -> tuple[Ints, Bools, Bools, Floats]:
+    """Return the hypotheses about the rises of which some quarters are left: those that a fall may
+    take, a row a hypothesis and a column a rise (the first one takes nothing); whether it leaves
+    some of a rise; whether it takes all that is left of some rises, or a part of one; and the log
+    prior (of the first one 0)."""
     rest = [k for k, quarters in enumerate(left) if quarters]
-    n = len(rest)
+    own, is_whole, log_prior = _of_quarters(tuple(left[k] for k in rest))
+    taken = np.zeros((len(own), len(left)), np.int64)
+    taken[:, rest] = own
+    return taken, taken < left, is_whole, log_prior
+
+
+@lru_cache(maxsize=4096)
+def _of_quarters(left: tuple[int, ...]) -> tuple[Ints, Bools, Floats]:
+    """Return `_hypotheses` of rises of each of which something is left."""
+    n = len(left)
     if not n:
-        return np.zeros((1, len(left)), np.int64), np.zeros(1, dtype=bool), np.zeros(1)
-    begun = [k for k in range(n) if left[rest[k]] < PARTS]
+        return np.zeros((1, 0), np.int64), np.zeros(1, dtype=bool), np.zeros(1)
+    begun = [k for k, quarters in enumerate(left) if quarters < PARTS]
     likeliest = (begun or [n - 1])[-1]
     subsets = np.arange(1, 2**n)[:, None] >> np.arange(n) & 1
     count, first = subsets.sum(1), subsets.argmax(1)
     one = ONE / n + LIKELIEST * (first == likeliest)
     several = SEVERAL / max(2**n - 1 - n, 1) + NEWEST / n * (first == n - count)
-    parts = [(k, part) for k in rest for part in range(1, left[k])]
-    taken = np.zeros((1 + len(subsets) + len(parts), len(left)), np.int64)
-    taken[1 : 2**n, rest] = subsets * np.array(left)[rest]
+    parts = [(k, part) for k, quarters in enumerate(left) for part in range(1, quarters)]
+    taken = np.zeros((1 + len(subsets) + len(parts), n), np.int64)
+    taken[1 : 2**n] = subsets * np.array(left)
     for row, (k, part) in enumerate(parts, 2**n):
         taken[row, k] = part
     prior = [1.0, *np.where(count == 1, one, several), *[PART / n] * len(parts)]
