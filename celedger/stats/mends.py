@@ -362,7 +362,8 @@ class _Filter:
         lefts = [tuple(quarters) for quarters in left[:, asked].tolist()]
         hypotheses = {left: _hypotheses(left) for left in lefts}
         every, rest, is_whole, log = map(np.concatenate, zip(*hypotheses.values(), strict=True))
-        first, same = _distinct(np.hstack([every, rest]))
+        rows = np.hstack([every, rest])
+        first, same = _distinct(rows @ _factors(rows.shape[1]))
         near = [rises[column] for column in columns.tolist()]
         taken, rest = every[first], rest[first]
         is_accepted = np.array([rise.is_accepted for rise in near])
@@ -374,15 +375,16 @@ class _Filter:
         log[nothing[same]] = improved
         is_nobodys = none_wanted[same]
         ends = np.cumsum([len(prior) for *_, prior in hypotheses.values()]).tolist()
-        rows = dict(zip(hypotheses, map(np.arange, [0, *ends[:-1]], ends), strict=True))
-        which = np.concatenate([rows[left] for left in lefts])
-        parent = np.repeat(np.arange(len(lefts)), [len(rows[left]) for left in lefts])
+        own = dict(zip(hypotheses, map(np.arange, [0, *ends[:-1]], ends), strict=True))
+        which = np.concatenate([own[left] for left in lefts])
+        parent = np.repeat(np.arange(len(lefts)), [len(own[left]) for left in lefts])
         total = self.weights[parent] + log[which]
-        total -= np.logaddexp.reduce(total)
-        nobodys = float(np.logaddexp.reduce(total[is_nobodys[which]]))
-        likely = total > 2 * NEGLIGIBLE
-        self._keep_likeliest(parent[likely], columns, every[which[likely]], total[likely])
-        return math.exp(min(0.0, nobodys))
+        chance = np.exp(total - total.max())
+        chance /= chance.sum()
+        nobodys = float(chance[is_nobodys[which]].sum())
+        likely = chance > math.exp(2 * NEGLIGIBLE)
+        self._keep_likeliest(parent[likely], columns, every[which[likely]], chance[likely])
+        return min(1.0, nobodys)
 
     def drop_settled(self, mends: Sequence[Mend]) -> None:
         """Forget the rises of which nothing is left; their mends are final."""
@@ -392,22 +394,25 @@ class _Filter:
                 del self.live[k]
                 self.states = np.delete(self.states, k, axis=1)
 
-    def _keep_likeliest(self, parent: Ints, columns: Ints, taken: Ints, weights: Floats) -> None:
+    def _keep_likeliest(self, parent: Ints, columns: Ints, taken: Ints, chance: Floats) -> None:
         """Take quarters from states, add up those that are equal then, and keep the likeliest."""
-        states = self.states[parent]
-        states[:, columns] -= taken
-        first, of_state = _distinct(states)
-        total = np.full(len(first), -np.inf)
-        np.logaddexp.at(total, of_state, weights)
+        factors = _factors(self.states.shape[1])
+        first, of_state = _distinct((self.states @ factors)[parent] - taken @ factors[columns])
+        total = np.bincount(of_state, chance)
         best = np.argsort(-total, kind="stable")[:MOST_STATES]
-        self.states = states[first[best]]
-        self.weights = total[best] - np.logaddexp.reduce(total[best])
+        self.states = self.states[parent[first[best]]]
+        self.states[:, columns] -= taken[first[best]]
+        self.weights = np.log(total[best] / total[best].sum())
 
 
-def _distinct(rows: Ints) -> tuple[Ints, Ints]:
-    """Return where each distinct row is first, and which of these each row is. Equal rows have
-    equal hashes; np.unique of rows compares bytes, which takes a hundred times longer."""
-    hashes = rows @ np.cumprod(np.full(rows.shape[1], _MULTIPLIER))
+def _factors(columns: int) -> Ints:
+    """Return what makes a hash of a row when multiplied with its columns and added up. Equal rows
+    have equal hashes; np.unique of rows compares bytes, which takes a hundred times longer."""
+    return np.asarray(np.cumprod(np.full(columns, _MULTIPLIER)))
+
+
+def _distinct(hashes: Ints) -> tuple[Ints, Ints]:
+    """Return where each distinct row is first, and which of these each row is."""
     _, first, which = np.unique(hashes, return_index=True, return_inverse=True)
     return first, which
 
