@@ -378,13 +378,12 @@ def _at_levels(nodes: Sequence[Node], steps: Sequence[Step]) -> Iterator[Node]:
         if step.probability >= KEPT:
             by_chain.setdefault(step.chain, []).append(step)
     for i, node in enumerate(nodes):
-        beside = by_chain.get(node.chain)
-        if beside is None:
-            yield node
-        elif at := bisect_right(beside, i, key=lambda s: s.node):
-            yield node._replace(level=beside[at - 1].after, error=beside[at - 1].after_error)
-        else:
-            yield node._replace(level=beside[0].before, error=beside[0].before_error)
+        if beside := by_chain.get(node.chain):
+            at = bisect_right(beside, i, key=lambda s: s.node)
+            step = beside[max(at, 1) - 1]
+            own = (step.after, step.after_error) if at else (step.before, step.before_error)
+            node = Node(*node[:4], *own)
+        yield node
 
 
 def trace(

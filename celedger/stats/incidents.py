@@ -264,24 +264,16 @@ class _Assembly:
             alone = dict.fromkeys(mend.over, IncidentState.RECOVERED) | alone
         sure = any(self.line.probability(k, s) >= CLOSED for k, s in cause.members.items())
         told = cause.told
+        shares = {
+            k: Share(s, alone.get(k, state), _left(k, s, mend))
+            for k, s in sorted(cause.members.items())
+        }
         return StepIncident(
-            told.id if told is not None else "",
-            cause.kind(),
-            state,
-            commits.first,
-            commits.last,
-            likeliest,
-            probability,
-            {
-                k: Share(s, alone.get(k, state), _left(k, s, mend))
-                for k, s in sorted(cause.members.items())
-            },
-            closed=closed,
-            mended=gone,
+            told.id if told is not None else "", cause.kind(), state, commits.first, commits.last,
+            likeliest, probability, shares, closed, gone,
             was_sure=sure or commits.named is not None or (told is not None and told.was_sure),
-            is_named=commits.named is not None,
-            also=told.also if told is not None else (),
-        )
+            is_named=commits.named is not None, also=told.also if told is not None else (),
+        )  # fmt: skip
 
     def unseen(self, cause: _Cause) -> StepIncident:
         """Return a told incident of which the history has no step any more."""
@@ -308,20 +300,12 @@ class _Assembly:
         else:
             doubted = state in (IncidentState.OPEN, IncidentState.PARTLY)
         return StepIncident(
-            told.id,
-            told.kind,
-            state,
-            told.first,
-            told.last,
+            told.id, told.kind, state, told.first, told.last,
             max((s.likeliest for s in measured.values()), default=told.last),
             1 / (told.last - told.first + 1),
-            {k: Share(s, state) for k, s in sorted(measured.items())},
-            closed=closed,
-            was_sure=told.was_sure,
-            joined=joined,
-            in_doubt=doubted,
-            also=told.also,
-        )
+            {k: Share(s, state) for k, s in sorted(measured.items())}, closed,
+            was_sure=told.was_sure, joined=joined, in_doubt=doubted, also=told.also,
+        )  # fmt: skip
 
     def is_known(self, key: MetricKey, step: Step) -> bool:
         """Return True if an incident of other metrics probably tells of a rise's commit. What came

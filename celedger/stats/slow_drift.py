@@ -260,11 +260,7 @@ def _summed(
 
 
 def _ramps(
-    chain: _Chain,
-    begins: Iterable[int],
-    stop: int,
-    rises: Sequence[int],
-    density: tuple[float, float, int],
+    chain: _Chain, begins: Iterable[int], stop: int, rises: Sequence[int], density: Sequence[float]
 ) -> list[_Ramp]:
     """Return the ramps that begin at some nodes, end before node `stop` and hold a rise at one of
     some nodes."""

@@ -265,6 +265,24 @@ def test_the_ends_of_a_slow_drift_are_as_far_apart_as_it_is_large(sessions: bool
     assert np.mean(nodes) < np.mean(distances) - np.mean(errors)  # it knows steps alone
 
 
+def test_a_step_in_doubt_is_searched_for_a_drift_coarsely_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    densities = []
+    ramps = slow_drift._ramps
+
+    def noted(*arguments: Any) -> Any:
+        densities.append(arguments[-1])
+        return ramps(*arguments)
+
+    monkeypatch.setattr(slow_drift, "_ramps", noted)
+    levels = np.where(np.arange(100) < 40, 1.0, 1.018)
+    random = np.random.default_rng(RNG_SEED)
+    found = one(measurements(quality(levels, random)))
+    assert [step.kind for step in sure(found)] == [StepKind.STEP]
+    assert densities == [slow_drift.COARSE]
+
+
 def test_a_drift_that_was_told_is_kept_down_to_one_half(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slow_drift, "TOLD", 1.1)
     random = np.random.default_rng(RNG_SEED)

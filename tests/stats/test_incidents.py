@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from celedger.base.model import IncidentState
+from celedger.stats import mends
 from celedger.stats.commit_evidence import CommitEvidence
 from celedger.stats.course import (
     Acts,
@@ -838,3 +839,18 @@ def test_what_a_person_decided_is_one_rule_for_every_kind(
     acts = Acts({("s", "", "loss"): frozenset({5})}, frozenset({"kept"}), frozenset({"false"}))
     assert acts.state_of(names, ("s", "fit", "loss"), first, last) is expected
     assert acts.state_of(("new",), ("s", "fit", "operators"), first, last) is None
+
+
+def test_a_fall_weighs_the_newest_of_many_open_rises_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    widths = []
+    hypotheses = mends._hypotheses
+
+    def noted(left: tuple[int, ...]) -> object:
+        widths.append(len(left))
+        return hypotheses(left)
+
+    monkeypatch.setattr(mends, "_hypotheses", noted)
+    rises = [step(place, size=10.0, before=100.0 + place) for place in range(40)]
+    fall = step(50, size=-10.0, before=150.0)
+    of((LOSS, history(*rises, fall)))
+    assert widths and max(widths) <= mends.MOST_OPEN
