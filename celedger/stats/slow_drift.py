@@ -48,7 +48,7 @@ STRIDE = 2
 FINE, COARSE = (1.2, 0.8, 5), (1.44, 1.6, 2)
 """How densely ramps are tried: every second node as beginning, ends in a geometric sequence, sizes
 by so many deviations, at most so many levels. The coarse ones cost a tenth."""
-HOPELESS, NEGLIGIBLE = -6.0, 15.0
+HOPELESS, NEGLIGIBLE = -6.0, 40.0
 """Log odds of all coarse ramps below which there is no drift, and by how much those of a beginning
 may lie below the best to count: of 505 searches that found log odds of 0 and more in 60 lives,
 the coarse ramps had 4.5 less at most."""
