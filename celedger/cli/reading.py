@@ -67,7 +67,6 @@ def show(
     """
     from celedger.judge import memory
     from celedger.views.document import Document
-    from celedger.views.incidents import tells_of
     from celedger.views.noise import TaskNoise, noise_of
     from celedger.views.samples import find_task
     from celedger.views.show import CommitRows
@@ -76,9 +75,7 @@ def show(
         document: Document
         try:
             with reading_apart(session, [revision]) as (own_session, (commit,)):
-                state, sha = memory.read(session.repository, session.ledger), commit.sha
-                if not tells_of(state, sha):
-                    state = _state_with(session, commit)  # a merged branch's is on HEAD's list
+                state, sha = _state_with(session, commit), commit.sha
                 findings = own_session.ledger.findings(sha)
                 document = CommitRows.of(own_session.ledger, sha, state, findings)
         except UnknownRevision:
@@ -110,7 +107,7 @@ def diff(
             state = _state_with(session, b)
             line = memory.line_of(session.repository, session.ledger, state.tip)
             document = Diff.of(
-                own_session.ledger, a.sha, b.sha, state, line.place,
+                own_session.ledger, a.sha, b.sha, state, line,
                 across_files=own_session is not session,
             )  # fmt: skip
             options.answer(document, json)
@@ -118,13 +115,17 @@ def diff(
 
 
 def _state_with(session: Session, commit: Commit) -> State:
-    """Return the state of HEAD's line, or of a commit's own where HEAD's lacks it. A synthetic
-    commit has no line."""
+    """Return the state of HEAD's line where that has a commit, or tells of it as of one of a merged
+    branch; else of the commit's own line. A synthetic commit has none."""
     from celedger.judge import memory
     from celedger.repo.synthetic import is_synthetic
+    from celedger.views.incidents import tells_of
 
-    tip = memory.tip_of(session.repository, None if is_synthetic(commit) else commit)
-    return memory.read(session.repository, session.ledger, tip)
+    state = memory.read(session.repository, session.ledger)
+    if is_synthetic(commit) or tells_of(state, commit.sha):
+        return state
+    tip = memory.tip_of(session.repository, commit)
+    return state if tip == state.tip else memory.read(session.repository, session.ledger, tip)
 
 
 def drift(

@@ -106,9 +106,9 @@ class Line:
 
     def remade(self, sha: str) -> int | None:
         """Return the place of the commit that makes the same change as one that is not on the line,
-        None where there is none."""
+        or of the merge that brought it; None where there is none."""
         equal = self.repository.equal_patches(sha, self.tip.sha)
-        return next((self.places[other] for other in equal if other in self.places), None)
+        return next((p for other in equal if (p := self.holding(other)) is not None), None)
 
     def has_lost(self, sha: str) -> bool:
         """Return True if neither the line nor any branch has a commit."""
@@ -117,7 +117,9 @@ class Line:
     def parent(self, sha: str) -> str:
         """Return the first parent of a commit, "" where it has none."""
         place = self.places.get(sha)
-        commit = self.repository.commit(sha) if place is None else self.commits[place]
+        commit = self.commits[place] if place is not None else None
+        if commit is None or commit.sha != sha:  # one of a merged branch that has the merge's place
+            commit = self.repository.commit(sha)
         return commit.parents[0] if commit.parents else ""
 
     @property

@@ -7,10 +7,11 @@ Pure: a view that shows two commits, or one, asks here and judges nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from celedger.base.model import Metric
 from celedger.judge.incident import TWO_SIDED_95, Incident, MetricNoise, State
+from celedger.judge.line import Line
 
 _FOUR_IN_FIVE = 0.841621
 """Standard errors more, so that four cases of five are detected."""
@@ -24,32 +25,30 @@ def smallest_change(noise: MetricNoise | None, a: int, b: int) -> float:
     return (TWO_SIDED_95 + _FOUR_IN_FIVE) * noise.error(a, b)
 
 
-def between(
-    state: State, place: Callable[[str], int], key: tuple[str, str, str], a: str, b: str
-) -> list[Incident]:
+def between(state: State, line: Line, key: tuple[str, str, str], a: str, b: str) -> list[Incident]:
     """Return the incidents of a metric that came between two commits of the line and are in force
-    at the later one; the newest first. `place` is that of a commit on the line, that of the merge
-    for one of a merged branch. Inside a branch none is known but what a bisect named."""
-    old, new = place(a), place(b)
+    at the later one; the newest first. A commit of a merged branch has the place of the merge;
+    what came inside the branch is known of what a bisect named alone."""
+    old, new = line.place(a), line.place(b)
     own = [i for i in reversed(state.of(*key)) if i.state != "withdrawn"]
     if 0 <= old == new:
         return [i for i in own if i.bisect and (i.parent, i.likeliest) == (a, b)]
     if not 0 <= old < new:
         return []
+    end = new + 1 if b in line.places else new
     return [
         incident
         for incident in own
-        if old < place(incident.first_bad[0]) and place(incident.first_bad[-1]) <= new
-        and not (incident.state == "recovered" and 0 <= place(incident.closed_at) <= new)
-    ]  # fmt: skip
+        if old < line.place(incident.first_bad[0])
+        and (line.place(incident.first_bad[-1]) < end or incident.shown_at == b)
+        and not (incident.state == "recovered" and 0 <= line.place(incident.closed_at) <= new)
+    ]
 
 
-def knows_change(
-    state: State, place: Callable[[str], int], key: tuple[str, str, str], a: str, b: str
-) -> bool:
+def knows_change(state: State, line: Line, key: tuple[str, str, str], a: str, b: str) -> bool:
     """Return True if the state has a change of a metric, for the worse or the better, between two
     commits of the line."""
-    old, new = sorted((place(a), place(b)))
+    old, new = sorted((line.place(a), line.place(b)))
     incidents = [i for i in state.of(*key) if i.state != "withdrawn"]
     changed = [i.first_bad[-1] for i in incidents] + [i.closed_at for i in incidents if i.closed_at]
     changed += [
@@ -57,7 +56,7 @@ def knows_change(
         for each in state.changes
         if each.kind == "improvement" and (each.suite, each.task, each.metric) == key
     ]
-    return any(0 <= old < place(sha) <= new for sha in changed)
+    return any(0 <= old < line.place(sha) <= new for sha in changed)
 
 
 def compare(

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from celedger.base.model import Commit, Direction, Metric
 from celedger.judge.incident import State
+from celedger.judge.line import Line
 from celedger.judge.two_commits import between, compare, knows_change, smallest_change
 from celedger.ledger.read import Reader
 from celedger.views import samples
@@ -138,13 +139,13 @@ class Diff(Document):
         a: str,
         b: str,
         state: State,
-        place: Callable[[str], int],
+        line: Line,
         *,
         across_files: bool = False,
     ) -> Diff:
-        """Compare two commits, by their full hashes; `place` is that of a commit on the state's
-        line. With `across_files` a change of the suite's files is one of the code. Raises
-        CeledgerError if one end has no trials."""
+        """Compare two commits, by their full hashes; `line` is the state's. With `across_files` a
+        change of the suite's files is one of the code. Raises CeledgerError if one end has no
+        trials."""
         (old, of_a), (new, of_b) = samples.measured(ledger, a), samples.measured(ledger, b)
         recipes = {task.recipe: task.recipe for task in ledger.tasks()}
         if across_files:
@@ -155,7 +156,7 @@ class Diff(Document):
             if metric.direction is Direction.INFO or not old.n or not new.n:
                 return change
             noise = state.noise_of(suite, task, metric.name)
-            ends = (state, place, (suite, task, metric.name), a, b)
+            ends = (state, line, (suite, task, metric.name), a, b)
             came = between(*ends)
             judgement = compare(
                 metric, noise, came, (old.mean, old.n), (new.mean, new.n),

@@ -692,6 +692,11 @@ def test_a_training_that_is_too_short_for_a_figure_misses_nothing(live: Live) ->
     assert life.rows() == []
 
 
+ACCURACY = """\
+[metrics.accuracy]
+direction = "higher"
+kind = "quality"
+"""
 MANY = """
 [metrics.accuracy]
 direction = "higher"
@@ -770,8 +775,9 @@ def test_a_rebase_onto_other_work_keeps_the_incident_open(live: Live) -> None:
 
 
 @pytest.mark.matrix
-def test_a_rebase_that_flattens_a_merge_keeps_the_incident_though_its_branch_stays(
-    live: Live,
+@pytest.mark.parametrize("way", ["--no-rebase-merges", "--rebase-merges"])
+def test_a_rebase_of_a_merge_keeps_the_incident_though_its_branch_stays(
+    live: Live, way: str
 ) -> None:
     life = live(exact=True)
     life.begin()
@@ -786,7 +792,7 @@ def test_a_rebase_that_flattens_a_merge_keeps_the_incident_though_its_branch_sta
     git(root, "checkout", "-q", "-b", "upstream", "HEAD~1")
     life.project.commit("beside", {"notes.txt": "one\n"})
     git(root, "checkout", "-q", "main")
-    git(root, "rebase", "-q", "upstream")
+    git(root, "rebase", "-q", way, "upstream")
     assert life.only()["id"] == name
     assert life.check() == 1
     row = life.only()
@@ -820,6 +826,30 @@ def test_a_bisect_searches_inside_a_merge_and_diff_tells_what_it_found(live: Liv
     life.commit(1.4)
     assert life.check() == 1
     assert life.only()["id"] == row["id"]
+
+
+@pytest.mark.matrix
+def test_diff_of_a_culprit_in_a_merged_branch_tells_what_the_list_has(live: Live) -> None:
+    """One trial of it, and none of what came after it, says less than the merge does."""
+    life = live(0.03, suite=SUITE.replace("[[task]]", ACCURACY + "[[task]]"))
+    for _ in range(4):
+        life.commit(1, text="OTHERS = {'accuracy': 0.9}\n")
+        life.check()
+    root = life.project.root
+    git(root, "checkout", "-q", "-b", "feature")
+    parent = life.commit(1, text="OTHERS = {'accuracy': 0.9}\n")
+    bad = life.commit(1.4, text="OTHERS = {'accuracy': 0.7}\n")
+    git(root, "checkout", "-q", "main")
+    git(root, "merge", "-q", "--no-ff", "-m", "merge feature", "feature")
+    assert life.check() == 1
+    assert life.say("bisect", life.only()["id"]).status == 0
+    row = life.only()
+    assert row["first_bad"] == [bad]
+    assert row["next"].startswith(f"celedger explain {parent[:12]}..{bad[:12]}")
+    (task,) = life.json("diff", f"{parent}..{bad}")["tasks"]
+    judged = {m["metric"]: (m["said"], m["incidents"]) for m in task["metrics"]}
+    for metric in row["metrics"]:
+        assert judged[metric["name"]] == ("worse", [row["id"]])
 
 
 WIDE = SUITE + SUITE[SUITE.index("[[task]]") :].replace('"fit"', '"wide"').replace(

@@ -84,6 +84,7 @@ class RandomLife:
             self.merges: 3, self.upgrades: 1, self.accepts: 1, self.dismisses: 1,
             self.edits_the_suite: 1, self.drops_a_task: 1, self.rewords: 1, self.rebases: 1,
             self.voids: 1, self.looks_back: 1, self.searches: 2, self.repeats: 1,
+            self.squashes: 2,
         }  # fmt: skip
         event = self.random.choices([*events], [*events.values()])[0]
         event()
@@ -175,12 +176,16 @@ class RandomLife:
         base = line[-min(4, len(line) - 1)]
         tip = self.life.head()
         git(root, "checkout", "-q", "-B", "main", base)
-        (root / "other.txt").write_text(f"{self.random.random()}\n")
-        git(root, "add", "other.txt")
-        git(root, "commit", "-q", "-m", "other work")
+        self._other_work()
         git(root, "rebase", "-q", "--rebase-merges", "--onto", "main", base, tip)
         git(root, "checkout", "-q", "-B", "main")
         self.life.say("check")
+
+    def _other_work(self) -> None:
+        root, name = self.life.project.root, f"other-{self.random.random()}"
+        (root / name).touch()
+        git(root, "add", name)
+        git(root, "commit", "-q", "-m", "other work")
 
     def voids(self) -> None:
         """Void the trials of a commit, look, and take that back."""
@@ -243,6 +248,21 @@ class RandomLife:
         git(root, "checkout", "-q", "main")
         git(root, "merge", "-q", "--no-ff", "-m", "merge", branch)
 
+    def squashes(self) -> None:
+        """Check on a branch, bring its commits to the main line as one, and remove it."""
+        root, branch = self.life.project.root, f"branch-{self.life.number}"
+        git(root, "checkout", "-q", "-b", branch)
+        for _ in range(self.random.randint(1, 3)):
+            self.random.choice((self.nothing, self.rises, self.falls, self.mends))()
+            self.life.check()
+        git(root, "checkout", "-q", "main")
+        if self.random.random() < 0.5:  # meanwhile the line moved on
+            self._other_work()
+        git(root, "merge", "-q", "--squash", branch)
+        if git(root, "status", "--porcelain", "--untracked-files=no"):
+            git(root, "commit", "-q", "-m", f"squash {branch}")
+        git(root, "branch", "-q", "-D", branch)
+
     def line(self) -> list[str]:
         root = self.life.project.root
         shas: str = git(root, "rev-list", "--first-parent", "--reverse", "HEAD")
@@ -301,4 +321,5 @@ def test_a_random_life(
             before = states(life)
             for folder in ("state", "histories"):
                 shutil.rmtree(life.project.root / ".git" / "celedger" / folder, ignore_errors=True)
-            assert states(life) == before
+            # What was told stays; noise that is read at once may decide what was in doubt.
+            assert states(life).items() >= before.items()

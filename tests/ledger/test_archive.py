@@ -72,7 +72,7 @@ def test_a_wal_that_a_deleted_ledger_left_does_not_reach_the_restored_one(
 def test_a_ledger_that_is_gone_is_not_made_anew(filled: Path, backup: Archive) -> None:
     lose(filled)
     for how in ({"create": True}, {"readonly": True}, {}):
-        with pytest.raises(LedgerGone, match="has 10 trials of it") as raised:
+        with pytest.raises(LedgerGone, match="has 10 of its trials") as raised:
             Ledger.open(filled, archive=backup, **how)
         assert "celedger doctor --restore" in raised.value.hint
     assert not filled.exists()

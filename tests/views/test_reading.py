@@ -63,7 +63,7 @@ def log(history: Any, made: list[Commit], limit: int = 20) -> Log:
 
 def diff(history: Any, made: list[Commit], a: Commit, b: Commit) -> Diff:
     known = derivation(history.ledger, made)
-    return Diff.of(history.ledger, a.sha, b.sha, state_of(known), known.place)
+    return Diff.of(history.ledger, a.sha, b.sha, state_of(known), known.line)
 
 
 @pytest.fixture
@@ -270,7 +270,8 @@ def test_without_trials_the_next_command_is_said(history: Any, make_commits: Com
         CommitRows.of(history.ledger, commit.sha, State("")).text()
     history.trial(commit, {"val_loss": 0.4})
     with pytest.raises(CeledgerError, match="celedger run ffffffff"):
-        Diff.of(history.ledger, commit.sha, "f" * 40, State(""), {}.__getitem__).text()
+        line = derivation(history.ledger, [commit]).line
+        Diff.of(history.ledger, commit.sha, "f" * 40, State(""), line).text()
 
 
 def test_a_mistyped_task_or_metric_is_suggested(history: Any, story: list[Commit]) -> None:
