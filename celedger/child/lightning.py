@@ -20,11 +20,11 @@ if __name__ == "__main__" and (
 ):
     import pytorch_lightning as _  # noqa: F401
 if TYPE_CHECKING or "pytorch_lightning" not in sys.modules:
-    from lightning.pytorch import Trainer
+    from lightning.pytorch import Callback, LightningModule, Trainer
     from lightning.pytorch.loggers.logger import Logger
     from lightning.pytorch.utilities.rank_zero import rank_zero_only
 else:
-    from pytorch_lightning import Trainer
+    from pytorch_lightning import Callback, LightningModule, Trainer
     from pytorch_lightning.loggers.logger import Logger
     from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
@@ -60,12 +60,22 @@ class CeledgerLogger(Logger):
         self._gathered.flush()
 
 
+class _EachEpoch(Callback):
+    """Let a training with fewer steps an epoch than its logging interval log the last one: it would
+    log nothing of its steps."""
+
+    def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
+        steps = trainer.num_training_batches // trainer.accumulate_grad_batches
+        trainer.log_every_n_steps = min(trainer.log_every_n_steps, max(1, steps))
+
+
 def _adapt(trainer: Trainer, epochs: float) -> None:
     asked = trainer.fit_loop.max_epochs  # None or -1 where the script sets no end
     if epochs < (asked if asked is not None and asked >= 0 else math.inf):
         trainer.fit_loop.max_epochs = int(epochs)
     if not any(isinstance(logger, CeledgerLogger) for logger in trainer.loggers):
         trainer.loggers = [*trainer.loggers, CeledgerLogger()]
+        trainer.callbacks.append(_EachEpoch())
 
 
 if __name__ == "__main__":

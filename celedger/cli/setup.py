@@ -89,10 +89,18 @@ def init(
         print(f"kept     {configured}")
     folder = settings.suites / suite
     proposal = None
+    unable: dict[str, list[str]] = {}  # script -> modules that its Python lacks
     if suite not in existing:
         here = options.repository.resolve()  # of many projects, the one that is meant
         inside = [name for name in names if here in (root / name).parents]
-        proposal = propose(root, inside) or propose(root, names)
+
+        def can_import(script: str, modules: set[str]) -> bool:
+            python = environment.interpreter_of(repository.root, os.environ, script)
+            path = str(repository.root / python) if python else sys.executable
+            unable[script] = environment.not_installed(path, modules)
+            return not unable[script]
+
+        proposal = propose(root, inside, can_import) or propose(root, names, can_import)
     script = proposal.script if proposal is not None else ""
     python = environment.interpreter_of(repository.root, os.environ, script)
     if suite in existing:
@@ -115,6 +123,9 @@ def init(
             f"trains   {proposal.script}: {proposal.trains_by}; "
             f"watched: {', '.join(watched) or 'duration and memory'}"
         )
+        for other, lacking in unable.items():
+            if lacking and not unable.get(script):
+                print(f"not      {other}: {', '.join(lacking)} not installed")
         if not proposal.metrics:
             warn(f"no loss was recognised in what {script} prints or logs: `pattern` in suite.toml")
     elif suite not in existing:

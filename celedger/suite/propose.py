@@ -12,7 +12,7 @@ import re
 import shlex
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -30,11 +30,13 @@ _LOWER = frozenset({
 })  # fmt: skip
 _RANKED = frozenset({"recall", "precision", "map", "mrr", "ndcg"})  # of no batch of a training
 _HIGHER = _RANKED | {
-    "accuracy", "acc", "f1", "auc", "bleu", "iou", "miou", "psnr", "ssim", "score", "reward",
+    "accuracy", "acc", "f1", "auc", "roc", "r2", "bleu", "iou", "miou", "psnr", "ssim", "score",
+    "reward",
 }  # fmt: skip
 _VALIDATION = _RANKED | {"val", "valid", "validation", "test", "eval", "dev"}
 _LATE = _VALIDATION | {"final", "best", "top"}
 _MOST_METRICS = 3
+_MOST_TRIED = 20  # scripts of which it is asked whether they can import what they need
 _STEPS, _EPOCHS = 300, 5
 _SMALL = {  # options that say how long to train, and what a small training takes
     **dict.fromkeys(
@@ -76,11 +78,12 @@ scikit-learn's digits takes .7 s of processor time instead of 2.5 s."""
 _BENCHMARKS = re.compile(r"(^|/)(test|bench)[^/]*\.py$")
 _UNIT = re.compile(r"\s*([mun\N{MICRO SIGN}]?s|sec|seconds|[KMG]i?B)\b")  # after a printed number
 _CELL = re.compile(r"[A-Za-z][\w ]*")  # of the first line of a table
+_ADDRESS = re.compile(r"https?://\S+")
 _README = re.compile(r"(?:.*/)?README[^/]*", re.IGNORECASE)
 _TYPED = re.compile(r"(?m)^[ \t$>`]*python3? +(?:-m +([\w.]+)|(?:\./)?([\w./-]+\.py))([^\n`]*)")
 _MOST_BENCHMARKS = 20
-_TELEMETRY = {"cpu_time": "work", "peak_rss": "memory"}
-"""Measured of every trial; declared beside what a script of benchmarks prints, by their kind."""
+_MEASURED = {"cpu_time": "s", "peak_rss": "B"}
+"""Measured of every trial; declared where no step of an optimiser is, with their units."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +114,11 @@ class TaskProposal:
         if self.benchmarks:
             return self._benchmarks
         lines = [*self._measured(self.units)]
-        judged = {} if self.units else self.metrics
+        judged = {n: better for n, better in self.metrics.items() if n not in self.units}
         for name, direction in judged.items():
             lines += [f'[metrics."{name}"]', f'direction = "{direction}"', 'floor = "2%"', ""]
-        for name, direction in [*judged.items()][:1]:  # how fast it converges
+        epochs = any("<epoch>" in pattern for pattern in self.patterns) or not self.units
+        for name, direction in [*judged.items()][:epochs]:  # how fast it converges
             lines += [f'[metrics."{name[:59]}_area"]', f'summary = "area of {name}"']
             lines += [f'direction = "{direction}"', 'floor = "5%"', ""]
         name = re.sub(r"[^A-Za-z0-9_.-]+", "-", PurePosixPath(self.script).stem)
@@ -130,7 +134,7 @@ class TaskProposal:
             lines += ["pattern = [   # of what it prints; each named group is a metric"]
             lines += [*(f"  '{pattern}'," for pattern in self.patterns), "]"]
         seeds = "[0]  # no option of the script sets one"
-        if "{seed}" in self.command or self.units:
+        if "{seed}" in self.command or not judged:
             seeds = "[0, 1, 2, 3, 4]"
         lines += [f"seeds = {seeds}"]
         return "\n".join(lines) + "\n"
@@ -154,24 +158,32 @@ class TaskProposal:
     def _measured(units: Mapping[str, str]) -> Iterator[str]:
         """Yield the tables of the times and sizes that benchmarks report."""
         for name, unit in units.items():
-            kind = _TELEMETRY.get(name) or ("memory" if unit.endswith("B") else "speed")
+            kind = "memory" if unit.endswith("B") else "work" if name in _MEASURED else "speed"
             yield from (f'[metrics."{name}"]', f'unit = "{unit}"', 'direction = "lower"')
             yield from (f'kind = "{kind}"', 'floor = "10%"', "")
 
 
-def propose(root: Path, names: Iterable[str]) -> TaskProposal | None:
+def propose(
+    root: Path,
+    names: Iterable[str],
+    can_import: Callable[[str, set[str]], bool] = lambda script, modules: True,
+) -> TaskProposal | None:
     """Return a task for the likeliest training among these files of a repository, paths relative to
-    its root; of its benchmarks, where nothing trains; None where there are none either."""
+    its root, one that can import the modules it needs before others; of its benchmarks, where
+    nothing trains; None where there are none either."""
     names = [*names]
     packages: dict[str, set[str]] = {}  # folder -> the packages in it
     for match in filter(None, map(_PACKAGE.fullmatch, names)):
         packages.setdefault(match[1] or ".", set()).add(match[2])
     nearest = sorted((n for n in names if _counts(n)), key=lambda n: (n.count("/"), n))[:_MOST]
     sources = [source for name in nearest if (source := _read(root, name)) is not None]
-    scores = [source.score(source.roots(packages)) for source in sources]
-    if max(scores, default=0) <= 0:
+    scores = {source: source.score(source.roots(packages)) for source in sources}
+    likely = sorted((s for s in sources if scores[s] > 0), key=lambda s: -scores[s])
+    if not likely:
         return _of_benchmarks(root, names)
-    best = sources[scores.index(max(scores))]
+    local = {part for name in names for part in PurePosixPath(name).with_suffix("").parts}
+    able = (s for s in likely[:_MOST_TRIED] if can_import(s.name, s.needs - local))
+    best = next(able, likely[0])
     roots = best.roots(packages) or [name for name in ("src",) if name in packages]
     prefix = next((s.overrides for s in sources if s.overrides is not None), None)
     if prefix is not None and not best.options:
@@ -196,21 +208,26 @@ def propose(root: Path, names: Iterable[str]) -> TaskProposal | None:
     if "output_dir" in best.options:  # else it writes into the checkout
         words += [f"{best.spelling['output_dir']}{{out}}"]
     logged = [n for s in (sources if adapter else [best]) for n in s.logged]
+    if adapter and "fit" in best.called and not best.validates:
+        logged = [n for n in logged if not _VALIDATION.intersection(_words(n))]
     printed = {} if logged else best.printed()
     if not logged and not _judged([*printed]):  # its loop is a module of the repository
         for source in sources:
             printed |= source.printed() if source.called >= _LOOP else {}
     metrics = _judged([*logged, *printed])
     torch = bool(adapter) or any("torch" in source.imports for source in sources)
-    preload = [*_TORCH, *([best.library] if adapter else []), *best.slow] if torch else []
+    preload = [*(_TORCH if torch else ()), *([best.library] if adapter else []), *best.slow]
+    units = {} if torch else dict(_MEASURED)  # there is no optimiser of torch to time
+    metrics |= dict.fromkeys(units, "lower")
     stops = torch and not adapter and not options
     if stops:  # what its end alone reports would be missing
         early = [n for n in (*logged, *printed) if not _LATE.intersection(_words(n))]
         metrics = _judged(early) or metrics
     return TaskProposal(
-        best.name, best.library or "a training loop", " ".join(words), options,
+        best.name, best.library or ("a fit" if best.fits else "a training loop"),
+        " ".join(words), options,
         tuple(text for name, text in printed.items() if name in (*metrics, "epoch")), metrics,
-        tuple(preload), stops, tuple(roots), cwd=cwd,
+        tuple(preload), stops, tuple(roots), units=units, cwd=cwd,
     )  # fmt: skip
 
 
@@ -257,7 +274,7 @@ def _of_script(source: _Source) -> TaskProposal | None:
     units = {name: source.units[name] for name in printed if name in source.units}
     if not units or not source.runs or source.required:
         return None
-    units |= {"cpu_time": "s", "peak_rss": "B"}
+    units |= _MEASURED
     return TaskProposal(
         source.name, "a benchmark", f"{{python}} {{tree}}/{source.name}", {},
         tuple(text for name, text in printed.items() if name in units),
@@ -323,6 +340,7 @@ class _Source:
                 called = function.id if isinstance(function, ast.Name) else function.attr
                 self.calls.append((called, node))
         self.imports = {name.partition(".")[0] for name in modules}
+        self.needs = {*_imported(tree)} - sys.stdlib_module_names
         self.slow = sorted({name for name in modules if name.partition(".")[0] in _SLOW})
         self.called = {called for called, _ in self.calls}
         self.spelling: dict[str, str] = {}  # name of an option -> what is typed before its value
@@ -403,6 +421,13 @@ class _Source:
         return ""
 
     @property
+    def fits(self) -> bool:
+        """Return True if it fits a model, in a call, and prints how good that is."""
+        return (
+            not self.called >= _LOOP and "fit" in self.called and bool(_judged([*self.printed()]))
+        )
+
+    @property
     def runs(self) -> bool:
         """Return True for a script: it has a guard of `__main__`, or a loop or call of its own."""
         top = [node for node in self.tree.body if isinstance(node, ast.If | ast.For | ast.While)]
@@ -424,10 +449,15 @@ class _Source:
         loop = self.called >= _LOOP or bool(self.library)
         uses_own = bool(roots)
         named = "train" in stem
-        if not self.runs or not (loop or (uses_own and (named or "train" in self.called))):
+        trains = named or "train" in self.called or self.fits
+        if not self.runs or not (loop or (uses_own and trains)):
             return 0
         downloads = self.called & _DOWNLOADS or any(
             word.arg == "download" for _, node in self.calls for word in node.keywords
+        )
+        downloads = downloads or any(
+            isinstance(node, ast.Constant) and _ADDRESS.fullmatch(str(node.value))
+            for node in ast.walk(self.tree)
         )
         likely = 6 + 4 * loop + 2 * uses_own + 2 * named
         likely += any(folder.startswith("example") for folder in folders) - len(folders)
@@ -458,6 +488,17 @@ class _Source:
             words = {word.arg for _, node in self.calls for word in node.keywords}
             names.append("eval_loss" if "eval_dataset" in words else "loss")
         return names
+
+    @property
+    def validates(self) -> bool:
+        """Return False if it hands Lightning's `fit` one loader, of the training, alone."""
+        text = ast.unparse(self.tree)
+        for called, node in self.calls:
+            data = [*node.args[1:], *(word.value for word in node.keywords)]
+            loader = rf"\b{re.escape(ast.unparse(data[0]))} = [\w.]*DataLoader\(" if data else ""
+            if called == "fit" and (len(data) != 1 or not re.search(loader, text)):
+                return True
+        return "def val_dataloader" in text
 
     def printed(self) -> dict[str, str]:
         """Return the numbers that it prints with a name, each with a pattern that finds it."""

@@ -251,6 +251,11 @@ for name in json.loads(sys.argv[1]):
         failed[name] = "%s: %s" % (type(error).__name__, error)
 json.dump(failed, answer)
 """
+_LACKING = """
+import sys, json
+from importlib.util import find_spec
+json.dump([name for name in json.loads(sys.argv[1]) if not find_spec(name)], sys.stdout)
+"""
 
 
 def interpreter_of(root: Path, env: Mapping[str, str], script: str = "") -> str:
@@ -274,3 +279,10 @@ def failed_imports(python: str, modules: Iterable[str]) -> dict[str, str]:
     MachineError where it does not answer."""
     failed: dict[str, str] = ask(python, _IMPORT, json.dumps(list(modules)))
     return failed
+
+
+def not_installed(python: str, modules: Iterable[str]) -> list[str]:
+    """Return those of these top-level modules that an interpreter does not have; it imports none.
+    Raises MachineError where it does not answer."""
+    lacking: list[str] = ask(python, _LACKING, json.dumps(sorted(modules)))
+    return lacking

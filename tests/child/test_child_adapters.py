@@ -101,7 +101,7 @@ class Line(pl.LightningModule):
         self.layer = torch.nn.Linear(1, 1)
     def training_step(self, batch):
         loss = self.layer(batch[0]).square().mean()
-        self.log("loss", loss, on_step=False, on_epoch=True)
+        self.log("loss", loss)  # at its 50th step
         return loss
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.1)

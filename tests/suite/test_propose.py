@@ -143,6 +143,7 @@ Ours(model, arguments, eval_dataset=data).train()
 """
 SMALL = "--epochs {epochs} {tree}/train.py"  # no option makes it short
 PARSED = "--num_train_epochs {num_train_epochs} --seed {seed} --output_dir {out}"
+MEASURED = dict.fromkeys(["cpu_time", "peak_rss"], "lower")  # of every trial
 DELEGATES = """\
 import ours
 if __name__ == '__main__':
@@ -161,7 +162,7 @@ if __name__ == '__main__':
             f"-m celedger.child.huggingface {{tree}}/train.py {PARSED}",
             {"eval_loss": "lower"},
         ),
-        (DELEGATES, "{tree}/train.py", {"loss": "lower"}),
+        (DELEGATES, "{tree}/train.py", {"loss": "lower", **MEASURED}),
     ],
 )
 def test_other_trainings(tmp_path: Path, text: str, words: str, metrics: Mapping[str, str]) -> None:
@@ -258,6 +259,69 @@ def test_a_script_that_needs_no_download_is_preferred(tmp_path: Path) -> None:
     assert found is not None and found.script == "tools/fit.py"
 
 
+@pytest.mark.parametrize("lacking", [{"wandb"}, {"torch", "wandb"}])
+def test_a_script_whose_imports_are_installed_is_preferred(
+    tmp_path: Path, lacking: set[str]
+) -> None:
+    """`init` proposed one that cannot be imported beside one that can."""
+    files = {
+        "ours/__init__.py": OURS, "train.py": "import ours, wandb\n" + LOOP, "tools/fit.py": LOOP
+    }  # fmt: skip
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    asked: list[set[str]] = []
+
+    def can_import(script: str, modules: set[str]) -> bool:
+        asked.append(modules)
+        return not modules & lacking
+
+    proposal = propose(tmp_path, list(files), can_import)
+    assert asked[0] == {"torch", "wandb"}
+    best = "train.py" if "torch" in lacking else "tools/fit.py"  # both lack something
+    assert proposal is not None and proposal.script == best
+
+
+FITS = """\
+from sklearn.datasets import load_iris
+from sklearn.metrics import roc_auc_score
+from ours import Classifier
+X, y = load_iris(return_X_y=True)
+print("ROC:", roc_auc_score(y, Classifier().fit(X, y).predict(X)))
+"""
+
+
+def test_an_example_that_fits_a_model_is_a_training(tmp_path: Path) -> None:
+    """As in ngboost, of which nothing was proposed."""
+    found = proposed(
+        tmp_path,
+        {"ours/__init__.py": "", "examples/classification.py": FITS,
+         "examples/cart.py": FITS.replace("load_iris(", "read_csv('http://example.org/cart.csv', "),
+         "examples/plots.py": FITS.replace("print", "plot")},
+    )  # fmt: skip
+    assert found is not None and found.command == "{python} {tree}/examples/classification.py"
+    assert found.metrics == {"roc": "higher", **MEASURED}
+    assert found.preload == ("sklearn.datasets", "sklearn.metrics")
+    scaffold(tmp_path / "suites" / "mine", "mine", "", found)
+    (task,) = load(tmp_path / "suites" / "mine").tasks
+    assert [(m.name, m.kind) for m in task.metrics] == [
+        ("cpu_time", "work"), ("peak_rss", "memory"), ("roc", "quality")
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("data", "watched"),
+    [("loader", "train_loss"), ("loader, DataLoader(1)", "val_loss"), ("Module()", "val_loss")],
+)
+def test_a_module_is_validated_if_fit_has_the_data(tmp_path: Path, data: str, watched: str) -> None:
+    """As in ncps: the trial ended without the only metric that was declared."""
+    script = LIGHTNING.replace("valid/accuracy", "val_loss").replace(
+        "L.Trainer", "loader = data.DataLoader(0)\nL.Trainer"
+    )
+    found = proposed(tmp_path, {"train.py": script.replace("fit(M()", f"fit(M(), {data}")})
+    assert found is not None and [*found.metrics] == [watched]
+
+
 def test_a_script_that_takes_its_length_and_seed_is_preferred(tmp_path: Path) -> None:
     fixed = "".join(line for line in LOOP.splitlines(True) if "arg" not in line)
     files = {
@@ -348,7 +412,7 @@ for epoch in range(1, config["epochs"] + 1):
     found = proposed(project.root, files)
     assert found is not None and found.cwd == "research/tagger"
     assert found.command == "{python} -m tagger.train --config small.json"
-    assert found.metrics == {"valid": "lower"}
+    assert found.metrics == {"valid": "lower", **MEASURED}
     scaffold(project.root / "suites" / "mine", "mine", sys.executable, found)
     done = project.run("run", "HEAD", "--suite", "mine")
     assert done.status == 0, done.err
