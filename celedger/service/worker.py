@@ -356,9 +356,9 @@ class Worker:
     def _explain(self, session: Session, bench: Bench, report: Report, incident: Incident) -> None:
         """Let a diagnosis say why the named commit is worse than its parent. What it says is a
         finding of the commit; the incident stands without it."""
-        culprit = report.culprits[0]
-        if self.run_verb is None or not report.named or not culprit.parents:
+        if self.run_verb is None or not report.named or not report.culprits[0].parents:
             return
+        culprit = report.culprits[0]
         ends = f"{culprit.parents[0][:TYPED]}..{culprit.sha[:TYPED]}"
         verb, *options = incident.diagnosis(report.task)
         words = [verb, ends, report.task, *options, "--suite", bench.suite.folder.name]

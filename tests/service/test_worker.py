@@ -369,6 +369,15 @@ def test_bits_are_those_since_the_last_signed_commit(
     assert crew.said == [f"{mended[:10]} bits: new"]
 
 
+def test_a_search_in_vain_is_no_error_of_the_worker(crew: Crew) -> None:
+    """It has no first bad commit to explain: the job failed with an IndexError."""
+    nothing: Any = SimpleNamespace(named=False, culprits=())
+    unused: Any = None
+    worker = crew.worker()
+    worker.run_verb = lambda repository, settings, words: pytest.fail(f"ran {words}")
+    worker._explain(unused, unused, nothing, unused)
+
+
 def test_a_merge_at_the_moment_the_lock_is_let_go_is_not_lost(
     crew: Crew, monkeypatch: pytest.MonkeyPatch
 ) -> None:
