@@ -15,6 +15,7 @@ from celedger.base.model import Metric
 from celedger.judge.derivation import Derivation
 from celedger.judge.incident import (
     IN_FORCE,
+    TWO_SIDED_95,
     Incident,
     MetricStanding,
     Standing,
@@ -195,6 +196,8 @@ class _Numbers:
         self.smallest = ONE_SIDED_95 * error
         agree = pairs.size > 0 and float(np.abs(pairs).max()) <= PAIRED * self.floor
         self.hides_floor = not agree and size + ONE_SIDED_95 * error > self.floor
+        # by its own trials, as `diff` has it: the level of the node is drawn to that before
+        self.is_apart = mean - level > max(self.metric_floor, TWO_SIDED_95 * error)
         self.knows_noise = history.knows_noise or agree or repeats
         self._worse_than = worse_than
         self.seems_worse = before is not None and worse_than(1) == before.last
@@ -337,5 +340,5 @@ def _kind(
     if numbers.hides_floor:
         seen = numbers.smallest <= numbers.floor
         note = "may be worse by more than the floor" if seen else HIDDEN
-        return Standing.TOO_NOISY, WORSE if numbers.worse_than >= 0 else note
+        return Standing.TOO_NOISY, WORSE if numbers.worse_than >= 0 or numbers.is_apart else note
     return Standing.SAME, ""

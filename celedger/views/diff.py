@@ -233,6 +233,6 @@ def _task_diff(
     names = {m.name for side in (a, b) for m in side.metrics(ledger.metrics)}
     changes = []
     for metric in samples.in_order(m for m in ledger.metrics(b.recipe) if m.name in names):
-        change = MetricChange(metric, a.sample(metric), b.sample(metric))
+        change = MetricChange(metric, *samples.pair(metric, a, b))
         changes.append(judged(change, *key) if diff.comparable else change)
     return replace(diff, changes=tuple(changes))

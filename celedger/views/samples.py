@@ -136,6 +136,26 @@ class Batch(NamedTuple):
         return Sample(metric, values, len(ran) - len(valid))
 
 
+def pair(metric: Metric, a: Batch, b: Batch) -> tuple[Sample, Sample]:
+    """Return the values of two batches that are compared. Where seeds repeat bit by bit, they are
+    those of common seeds, each once: one more seed at an end, or a repeat, is no difference."""
+    values: list[dict[int, set[float]]] = []
+    for batch in (a, b):
+        values.append(defaultdict(set))
+        for record in batch.records:
+            if record.is_whole(metric) and not record.is_hindered(metric):
+                values[-1][record.trial.seed].add(record.summaries[metric.name])
+    common = values[0].keys() & values[1].keys()
+    if (
+        metric.kind is Kind.QUALITY
+        and common
+        and all(len(own) == 1 for end in values for own in end.values())
+    ):
+        ends = [tuple(next(iter(end[seed])) for seed in sorted(common)) for end in values]
+        return Sample(metric, ends[0]), Sample(metric, ends[1])
+    return a.sample(metric), b.sample(metric)
+
+
 def batches(records: Iterable[TrialRecord]) -> list[Batch]:
     """Group comparable trials. The newest batch comes first, tasks in their order."""
     groups: dict[tuple[str, str, str, str], list[TrialRecord]] = defaultdict(list)

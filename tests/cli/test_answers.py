@@ -148,6 +148,35 @@ def test_what_equal_seeds_say_and_too_few_settle_names_the_search_that_does(tmp_
     assert "settles" not in project.run("check").out
 
 
+# A small CfC on a sine: its loss with five seeds, and with a flatter tanh.
+OF_LEVEL = {1.0: (0.208, 0.100, 0.417, 0.179, 0.279), 2.0: (0.300, 0.241, 0.577, 0.254, 0.239)}
+
+
+def of_level(model: Mapping[str, Any], seed: int) -> Iterator[Report]:
+    yield {"epoch": 0, "val_loss": OF_LEVEL[model["LEVEL"]][seed]}
+
+
+def test_diff_and_check_agree_on_what_seeds_that_repeat_tell(tmp_path: Path) -> None:
+    """A repeat of one seed made equal bits "seem better"; what seemed 39 % worse to `diff`, `check`
+    called noise that hides what is smaller than 26 %."""
+    project = scripted(tmp_path / "project", SUITE.replace("[0, 1, 2]", "5"), of_level)
+    good, equal, worse = project.history([1.0, 1.0, 2.0])
+    for sha in (good, worse):
+        assert project.run("run", sha).status == 0
+    project.run("run", equal, "--seed", "0", "--repeat", "2", "--force")
+
+    def compared(ends: str) -> tuple[str, float]:
+        (task,) = json.loads(project.run("diff", ends, "--json").out)["tasks"]
+        row = next(m for m in task["metrics"] if m["metric"] == "val_loss")
+        return row["said"], row["delta"]
+
+    assert compared(f"{good}..{equal}") == ("same", 0)
+    assert compared(f"{good}..{worse}")[0] == "seems worse"
+    done = project.run("check", worse, "--budget", "0")
+    assert done.status == 125
+    assert re.search("val_loss .* seems worse, not settled", done.out), done.out
+
+
 def redrawn(model: Mapping[str, Any], seed: int) -> Iterator[Report]:
     """Report such a loss, of other bits at each level."""
     (report,) = by_seed(model, seed)
