@@ -219,12 +219,13 @@ class ExtraTrials:
 
     def _seed(self, now: Derivation, wanted: Wanted, commit: Commit, other: Commit | None) -> int:
         """Return the seed to use: one that the commit beside it has and this one lacks; the first
-        one again where it is not known whether bits repeat; else a new one."""
+        one again beside re-used results, of which the bits tell whether the code is the same, and
+        where it is not known whether bits repeat; else a new one."""
         task, bench = self.task, self.bench
         key = wanted.key
         if wanted.seed is not None:
             return wanted.seed
-        if wanted.why is Why.REPEAT and not self._has_repeat(now):
+        if wanted.why is Why.CLOCK or (wanted.why is Why.REPEAT and not self._has_repeat(now)):
             return task.seeds[0]
         if wanted.why is Why.AGAIN and key is not None and now.histories[key].by_seeds:
             nodes = now.histories[key].nodes_at(wanted.place)

@@ -135,7 +135,8 @@ def _of_metric(
 ) -> MetricStanding | None:
     declared = metric not in TELEMETRY
     over = max((_settled_at(derivation, incident) for incident in own), default=-1)
-    numbers = _numbers(metric, history, values, place, over)
+    is_reused = place in derivation.tasks[key[:2]].same_code
+    numbers = _numbers(metric, history, values, place, over, is_reused=is_reused)
     if numbers is None:
         if not (worse or (declared and history is not None)):
             return None
@@ -244,10 +245,11 @@ def _pairs(values: Measurements, node: Node, other: Node) -> Floats:
 
 def _numbers(
     metric: Metric, history: MetricHistory | None, values: Measurements | None, place: int,
-    over: int,
+    over: int, *, is_reused: bool = False,
 ) -> _Numbers | None:  # fmt: skip
-    """Return what a place's own trials tell, None without any. What is older than the place `over`
-    was settled."""
+    """Return what a place's own trials tell, None without any; of one with no more than re-used
+    results, that it stands as the older one did. What is older than the place `over` was settled.
+    """
     if history is None or values is None:
         return None
     here = history.nodes_at(place)
@@ -257,7 +259,8 @@ def _numbers(
     node = max(here, key=lambda n: n.chain)
     earlier = [n for n in history.nodes if n.chain == node.chain and n.last < node.first]
     before = earlier[-1] if earlier else None
-    if node.first < place and (before is None or _repeats(node, values, place)):
+    repeats = node.first < place and (before is None or _repeats(node, values, place))
+    if repeats or (is_reused and not node.rows):
         before = node
     rows = own[values.chain[own] == node.chain]
     pairs, shares = np.empty(0), False
