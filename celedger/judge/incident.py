@@ -467,6 +467,8 @@ class State:
         tip: The newest commit of the line.
         incidents: All of the line, those in force first, the worst before the others.
         gone: Incidents on commits that the line has no more.
+        begins: The oldest commit of the line where what is older is not known, as in a shallow
+            clone; else "".
         standings: At the tip, or at the commit that was asked for.
         metrics: How many are judged.
         trials_at: How many trials each measured commit of the line has, the oldest first.
@@ -481,6 +483,7 @@ class State:
     standings: tuple[MetricStanding, ...] = ()
     noise: tuple[MetricNoise, ...] = ()
     gone: tuple[str, ...] = ()
+    begins: str = ""
     signed: tuple[SignedCommit, ...] = ()
     metrics: int = 0
     trials_at: Mapping[str, int] = field(default_factory=dict)

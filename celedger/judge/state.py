@@ -500,6 +500,7 @@ def state_and_sizes(derivation: Derivation, at: str | None = None) -> tuple[Stat
         standings=tuple(standings.at(derivation, place, incidents)),
         noise=tuple(_noise(derivation)),
         gone=gone,
+        begins="" if derivation.line.is_whole else derivation.line.commits[0].sha,
         signed=tuple(derivation.signed.commits()),
         metrics=len(derivation.histories),
         trials_at={derivation.sha(place): trials for place, trials in sorted(measured.items())},

@@ -129,8 +129,9 @@ class Batch(NamedTuple):
     def sample(self, metric: Metric) -> Sample:
         """Return the values of trials that ran well, by the metric's present summary."""
         ran = [r for r in self.records if r.is_whole(metric)]
-        # A derived trial is no repeat. It counts for its commit only if there is no other.
-        ran = [r for r in ran if not r.derived] or ran
+        # A derived trial is no repeat. It counts only if no other of its seed ran there.
+        seeds = {r.trial.seed for r in ran if not r.derived}
+        ran = [r for r in ran if not r.derived or r.trial.seed not in seeds]
         valid = [r for r in ran if not r.is_hindered(metric)]
         values = tuple(r.summaries[metric.name] for r in valid)
         return Sample(metric, values, len(ran) - len(valid))

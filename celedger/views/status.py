@@ -61,11 +61,13 @@ class StatusDocument(Document):
     upgrades: Sequence[tuple[str, str]] = ()  # a line, and the command that searches it
 
     def text(self, width: int = 100) -> str:
+        begins = self.state.begins
+        nothing = f"nothing since {short(begins)}, where this history begins"
         sections = {
             "running": self._runs() or ["nothing"],
             "waiting": self._waiting(),
             "last job": self._last_job(),
-            "worse": [] if self.state.in_force else ["nothing"],
+            "worse": [] if self.state.in_force else [nothing if begins else "nothing"],
         }
         parts = [table(_COLUMNS, _titled(sections), width=width)]
         if in_force := self.state.in_force:
@@ -84,7 +86,9 @@ class StatusDocument(Document):
             "upgrade": [text for text, _ in self.upgrades],
             "suspected": [self._doubt(doubt) for doubt in likeliest.values()],
             "noise": list(filter(None, [words.unknown_noise(self.state)])),
-            "gone": [f"{name}: on commits that this history lacks" for name in self.state.gone],
+            "unknown" if begins else "gone": [
+                f"{name}: on commits that this history lacks" for name in self.state.gone
+            ],
         }
         if rows := _titled(others):
             parts += ["", table(_COLUMNS, rows, width=width)]

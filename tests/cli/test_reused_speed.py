@@ -68,6 +68,7 @@ def test_a_change_that_nothing_reads_is_the_same_and_a_revert_is_measured(tmp_pa
     checked = project.run("check", "HEAD")
     assert "to time the re-used results, fit at" in checked.err
     assert checked.status != 1, checked.out
+    assert re.search(r"re-used +val_loss 1.20 ± 0.20", project.run("log", "-n", "1").out)
     assert re.search(r"val_loss +same", checked.out), checked.out  # a new seed alone hid its bits
     (incident,) = json.loads(project.run("status", "--json").out)["incidents"]
     assert (incident["state"], incident["closed_at"]) == ("recovered", reverted)

@@ -646,6 +646,9 @@ def test_a_shallow_clone_knows_what_it_has(live: Live) -> None:
     parent = git(root, "rev-parse", "HEAD~2")
     (root / ".git" / "shallow").write_text(f"{parent}\n")
     life.compare()
+    head = git(root, "rev-parse", "HEAD")
+    (root / ".git" / "shallow").write_text(f"{head}\n")  # what is worse lies before it
+    assert f"nothing since {head[:8]}, where this history begins" in life.say("status").out
 
 
 ORDERS = [(order,) for order in itertools.permutations(range(4))]
