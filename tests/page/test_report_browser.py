@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from golden.repositories import _commits, _writer, broken
+from golden.repositories import ELSEWHERE, HERE, OLD, _commits, _writer, broken
 from page import browser as browsers
 from page import page_repository
 from page.browser import Browser
@@ -196,6 +196,22 @@ def test_no_label_of_a_chart_is_cut_on_a_phone(browser: Browser, page: str) -> N
     assert cut == []
     caption = browser.run("document.querySelector('#drift-caption').textContent")
     assert "torch 2.12.0 → 2.13.0: +5.9 %; by code since: nothing." in caption
+
+
+def test_the_labels_of_two_environments_stand_apart(browser: Browser, tmp_path: Path) -> None:
+    """Packages and the suite changed within a few commits: one text lay over the other."""
+    suite = '[suite]\nname = "bare"\n[metrics.loss]\ndirection = "lower"\n[[task]]\nname = "net"\n'
+    with _writer(tmp_path / "two", _commits(12), suite + 'command = "false"\n') as writer:
+        for i, environment in enumerate((OLD, HERE, *[ELSEWHERE] * 10)):
+            writer.trial(f"c{i}", "net", {"loss": 1.0}, environment=environment)
+    browser.open(f"file://{typed(['report'], tmp_path / 'two').out.strip()}", until=DRAWN)
+    boxes = browser.run(
+        "[...document.querySelectorAll('#chart text')].filter(t => /torch|NVIDIA|device|environ/"
+        ".test(t.textContent)).map(t => t.getBoundingClientRect()).map(b => [b.left, b.right])"
+    )
+    assert len(boxes) == 2
+    (_, first), (second, _) = sorted(boxes)
+    assert first < second
 
 
 def test_without_scripts_the_words_and_the_table_are_there(browser: Browser, page: str) -> None:

@@ -234,22 +234,27 @@ function drawSteps(task, metric) {
 }
 
 function drawEnvironments(stretches) {
+  const changes = [];
   stretches.forEach((points, i) => {
     const whole = shown.metric.stretches[i];
     if (i === 0 || !points.length || points[0].at !== whole.at[0]) return;
-    const at = shown.edge(points[0].at);
+    changes.push([shown.edge(points[0].at), whole.change || "environment changed"]);
+  });
+  let free = MARGIN.left; // where the label before ends
+  changes.forEach(([at, text], i) => {
     shown.picture.append(vertical("environment", at));
     // To its left where there is more room; the caption has the whole of it.
-    const [before, after] = [at - MARGIN.left, shown.width - at];
-    const text = whole.change || "environment changed";
-    const isRight = after < before && after < 7 * text.length + 5;
-    const change = clip(text, Math.floor((isRight ? before : after) / 7) - 1);
-    const anchor = isRight ? "end" : "start";
-    draw("text", { x: at + (isRight ? -5 : 5), y: BOTTOM - 20, "text-anchor": anchor }, change);
+    const [before, after] = [at - free, (changes[i + 1]?.[0] ?? shown.width) - at];
+    const isLeft = after < before && after < 7 * text.length + 5;
+    const change = clip(text, Math.floor((isLeft ? before : after) / 7) - 1);
+    const anchor = isLeft ? "end" : "start";
+    draw("text", { x: at + (isLeft ? -5 : 5), y: BOTTOM - 20, "text-anchor": anchor }, change);
+    free = isLeft ? at : at + 5 + 7 * change.length;
   });
 }
 
-const clip = (text, most) => (text.length > most ? text.slice(0, most - 1) + "…" : text);
+const clip = (text, most) =>
+  text.length > most ? text.slice(0, Math.max(0, most - 1)) + "…" : text;
 
 function drawMarks() {
   const names = new Map(
