@@ -447,6 +447,12 @@ class BisectRecord(NamedTuple):
         """Return `better` if it searched an improvement, else `bad`."""
         return "better" if self.report.get("improved") else "bad"
 
+    @property
+    def is_of_failure(self) -> bool:
+        """Return True if it searched what fails or is not finite, and no rise of a number."""
+        effect = self.report.get("effect", 0.0)
+        return not self.metric or not (isinstance(effect, int | float) and math.isfinite(effect))
+
     def disagreeing(self) -> list[str]:
         """Return the other tasks of the incident that the named commit probably did not move."""
         rows = self.report.get("agreements")

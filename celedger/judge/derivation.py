@@ -289,6 +289,7 @@ def _acts(
             if place is not None:
                 accepted.setdefault((act.suite, act.task, act.metric), set()).add(place)
     named: dict[MetricKey, dict[int, float]] = {}
+    failed: dict[MetricKey, dict[int, float]] = {}
     apart: dict[tuple[str, str], set[int]] = {}
     cleared: dict[MetricKey, list[tuple[int, int]]] = {}
     for bisect in bisects:
@@ -302,13 +303,14 @@ def _acts(
             continue
         place = line.holding(bisect.culprits[0])
         if place is not None:
-            named.setdefault(bisect.key, {})[place] = bisect.probability
+            own = failed if bisect.is_of_failure else named
+            own.setdefault(bisect.key, {})[place] = bisect.probability
             for task in bisect.disagreeing():
                 apart.setdefault((bisect.suite, task), set()).add(place)
     by_place = Acts(
         {key: frozenset(places) for key, places in accepted.items()},
         frozenset(by_id[BaselineAct.ACCEPT]), frozenset(by_id[BaselineAct.DISMISS]), named, apart,
-        cleared,
+        cleared, failed,
     )  # fmt: skip
     in_vain = [
         each.steps.names for each in told

@@ -288,7 +288,7 @@ def _of_failure(
     together, whose name one of them has `taken`; what a person said of it holds for all of them."""
     first, last, likeliest = failure.first, failure.last, failure.last
     probability = 1 / (last - first + 1)
-    named = derivation.acts_by_place.named.get(failure.key, {})
+    named = derivation.acts_by_place.failed.get(failure.key, {})
     at = [place for place in named if first <= place <= last]
     if at:
         first = last = likeliest = at[-1]

@@ -275,6 +275,7 @@ class Acts:
         named: First bad commits that bisects named, by metric: place -> probability.
         apart: Those of them that did not move a task (suite, task), as its trials there showed.
         cleared: Ranges (GOOD, BAD) in which a bisect found no change, by metric.
+        failed: As `named`, of what fails or is not finite since then: no rise of a number.
     """
 
     accepted: Mapping[MetricKey, frozenset[int]] = field(default_factory=dict)
@@ -283,6 +284,7 @@ class Acts:
     named: Mapping[MetricKey, Mapping[int, float]] = field(default_factory=dict)
     apart: Mapping[tuple[str, str], Collection[int]] = field(default_factory=dict)
     cleared: Mapping[MetricKey, Sequence[tuple[int, int]]] = field(default_factory=dict)
+    failed: Mapping[MetricKey, Mapping[int, float]] = field(default_factory=dict)
 
     def are_apart(self, keys: Iterable[MetricKey], place: int) -> bool:
         """Return True if the commit that a bisect named at a place did not move some metrics."""

@@ -340,6 +340,24 @@ def test_diff_is_sure_of_what_the_state_knows_alone(live: Live) -> None:
 
 
 @pytest.mark.matrix
+def test_a_bisect_of_what_is_not_finite_names_no_rise_before_it(live: Live) -> None:
+    """The rise took the commit of the NaN and joined it: what made it was listed no more."""
+    life = live()
+    life.begin()
+    rise = life.commit(1.4)
+    assert life.check() == 1
+    name = life.only()["id"]
+    life.commit("float('nan')")
+    infinite = life.commit("float('nan')")
+    life.say("check")
+    assert life.say("bisect", f"{rise}..{infinite}", "--metric", "val_loss").status == 0
+    rows = {row["kind"]: row for row in life.rows()}
+    assert rows["metric"]["id"] == name
+    assert rows["metric"]["first_bad"] == [rise]
+    assert rows["not-finite"]["first_bad"] == [f"{git(life.project.root, 'rev-parse', 'HEAD^')}"]
+
+
+@pytest.mark.matrix
 def test_of_a_cause_that_is_mended_in_part_the_rest_is_told(live: Live) -> None:
     life = live(suite=SUITE.replace("[[task]]", MANY.split("[[task]]")[0] + "[[task]]", 1))
     for _ in range(3):
