@@ -303,8 +303,8 @@ def _acts(
             continue
         place = line.holding(bisect.culprits[0])
         if place is not None:
-            own = failed if bisect.is_of_failure else named
-            own.setdefault(bisect.key, {})[place] = bisect.probability
+            commits = failed if bisect.is_of_failure else named
+            commits.setdefault(bisect.key, {})[place] = bisect.probability
             for task in bisect.disagreeing():
                 apart.setdefault((bisect.suite, task), set()).add(place)
     by_place = Acts(
