@@ -453,10 +453,8 @@ class _Source:
         if not self.runs or not (loop or (uses_own and trains)):
             return 0
         downloads = self.called & _DOWNLOADS or any(
-            word.arg == "download" for _, node in self.calls for word in node.keywords
-        )
-        downloads = downloads or any(
-            isinstance(node, ast.Constant) and _ADDRESS.fullmatch(str(node.value))
+            (isinstance(node, ast.keyword) and node.arg == "download")
+            or (isinstance(node, ast.Constant) and _ADDRESS.fullmatch(str(node.value)))
             for node in ast.walk(self.tree)
         )
         likely = 6 + 4 * loop + 2 * uses_own + 2 * named

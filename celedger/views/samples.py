@@ -140,20 +140,16 @@ class Batch(NamedTuple):
 def pair(metric: Metric, a: Batch, b: Batch) -> tuple[Sample, Sample]:
     """Return the values of two batches that are compared. Where seeds repeat bit by bit, they are
     those of common seeds, each once: one more seed at an end, or a repeat, is no difference."""
-    values: list[dict[int, set[float]]] = []
-    for batch in (a, b):
-        values.append(defaultdict(set))
-        for record in batch.records:
-            if record.is_whole(metric) and not record.is_hindered(metric):
-                values[-1][record.trial.seed].add(record.summaries[metric.name])
-    common = values[0].keys() & values[1].keys()
-    if (
-        metric.kind is Kind.QUALITY
-        and common
-        and all(len(own) == 1 for end in values for own in end.values())
-    ):
-        ends = [tuple(next(iter(end[seed])) for seed in sorted(common)) for end in values]
-        return Sample(metric, ends[0]), Sample(metric, ends[1])
+    ends = [
+        {(r.trial.seed, r.summaries[metric.name]) for r in batch.records
+         if r.is_whole(metric) and not r.is_hindered(metric)}
+        for batch in (a, b)
+    ]  # fmt: skip
+    common = dict(ends[0]).keys() & dict(ends[1]).keys()
+    repeat = all(len(dict(end)) == len(end) for end in ends)
+    if metric.kind is Kind.QUALITY and common and repeat:
+        old, new = ([value for seed, value in sorted(end) if seed in common] for end in ends)
+        return Sample(metric, tuple(old)), Sample(metric, tuple(new))
     return a.sample(metric), b.sample(metric)
 
 
