@@ -29,7 +29,7 @@ from celedger.base.model import (
 )
 from celedger.judge import told as tellings
 from celedger.judge.failures import Failure, failures
-from celedger.judge.incident import WORK
+from celedger.judge.incident import TWO_SIDED_95, WORK
 from celedger.judge.line import Line
 from celedger.judge.measured import TaskMeasurements, measurements
 from celedger.judge.work import SignedLine
@@ -290,6 +290,7 @@ def _acts(
                 accepted.setdefault((act.suite, act.task, act.metric), set()).add(place)
     named: dict[MetricKey, dict[int, float]] = {}
     failed: dict[MetricKey, dict[int, float]] = {}
+    effects: dict[MetricKey, dict[int, tuple[float, float, float]]] = {}
     apart: dict[tuple[str, str], set[int]] = {}
     cleared: dict[MetricKey, list[tuple[int, int]]] = {}
     for bisect in bisects:
@@ -305,12 +306,14 @@ def _acts(
         if place is not None:
             commits = failed if bisect.is_of_failure else named
             commits.setdefault(bisect.key, {})[place] = bisect.probability
+            if effect := _effect(bisect):
+                effects.setdefault(bisect.key, {})[place] = effect
             for task in bisect.disagreeing():
                 apart.setdefault((bisect.suite, task), set()).add(place)
     by_place = Acts(
         {key: frozenset(places) for key, places in accepted.items()},
         frozenset(by_id[BaselineAct.ACCEPT]), frozenset(by_id[BaselineAct.DISMISS]), named, apart,
-        cleared, failed,
+        cleared, failed, effects,
     )  # fmt: skip
     in_vain = [
         each.steps.names for each in told
@@ -358,6 +361,19 @@ def _evidence(
     }
     same_code = {name: own.same_code for name, own in tasks.items() if own.same_code}
     return CommitEvidence(names, line.touches, line.foreign(), same_code=same_code)
+
+
+def _effect(bisect: BisectRecord) -> tuple[float, float, float] | None:
+    """Return the level before, the rise and its standard error that a bisect measured, of values
+    that are worse when they are higher; None of an improvement or without numbers."""
+    level, effect, low, high = (
+        float(each) if isinstance(each := bisect.report.get(name), int | float) else math.nan
+        for name in ("level", "effect", "low", "high")
+    )
+    error = (high - low) / (2 * TWO_SIDED_95)
+    if bisect.direction == "better" or not math.isfinite(level + effect + error):
+        return None
+    return math.copysign(1.0, effect) * level, abs(effect), error
 
 
 def matching(told: Iterable[tellings.Told], failure: Failure) -> list[tellings.Told]:

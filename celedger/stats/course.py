@@ -275,6 +275,7 @@ class Acts:
         named: First bad commits that bisects named, by metric: place -> probability.
         apart: Those of them that did not move a task (suite, task), as its trials there showed.
         cleared: Ranges (GOOD, BAD) in which a bisect found no change, by metric.
+        effects: Level before, size and standard error of what they named, as they measured it.
         failed: As `named`, of what fails or is not finite since then: no rise of a number.
     """
 
@@ -285,6 +286,9 @@ class Acts:
     apart: Mapping[tuple[str, str], Collection[int]] = field(default_factory=dict)
     cleared: Mapping[MetricKey, Sequence[tuple[int, int]]] = field(default_factory=dict)
     failed: Mapping[MetricKey, Mapping[int, float]] = field(default_factory=dict)
+    effects: Mapping[MetricKey, Mapping[int, tuple[float, float, float]]] = field(
+        default_factory=dict
+    )
 
     def are_apart(self, keys: Iterable[MetricKey], place: int) -> bool:
         """Return True if the commit that a bisect named at a place did not move some metrics."""

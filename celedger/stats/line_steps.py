@@ -282,6 +282,8 @@ class LineSteps:
         }
         self.steps = _in_company(self.steps)
         self._named = {key: self._bisected(key) for key in self.steps}
+        for key, own in self._named.items():
+            self._take_effects(key, own)
         self.steps = {key: self._with_returns(key, own) for key, own in self.steps.items()}
         kept = {
             k: [s for s in own if self.probability(k, s) >= KEPT] for k, own in self.steps.items()
@@ -464,6 +466,17 @@ class LineSteps:
             return fall._replace(probability=max([fall.probability, *rises]))
 
         return [weighed(step) for step in steps]
+
+    def _take_effects(self, key: MetricKey, named: dict[Step, dict[int, float]]) -> None:
+        """Let a rise that a bisect named, and the history by itself does not tell, be of the size
+        that the bisect measured."""
+        for step in [s for s in named if s.probability < OPEN]:
+            place = max(named[step], key=named[step].__getitem__)
+            if effect := self.acts.effects.get(key, {}).get(place):
+                before, size, error = effect
+                moved = step._replace(before=before, size=size, error=error, after=before + size)
+                self.steps[key][self.steps[key].index(step)] = moved
+                named[moved] = named.pop(step)
 
     def _bisected(self, key: MetricKey) -> dict[Step, dict[int, float]]:
         """Return the commits that bisects named, by the rise whose set is nearest; one that is not

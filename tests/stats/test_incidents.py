@@ -238,6 +238,19 @@ def test_a_search_that_named_a_commit_opens_what_the_history_hardly_doubted() ->
     assert (incident.likeliest, incident.shares[LOSS].step.node) == (18, doubted.node)
 
 
+def test_a_rise_that_the_history_hardly_tells_is_as_large_as_the_bisect_measured() -> None:
+    """The bisect said +237 %, 95 %: 81 … 393; the history, of seeds that had differed more at a
+    level before, knew .00027 ± .00035, and nothing was listed."""
+    vague = step(4, 17, size=2, probability=0.004)._replace(error=3.0)
+    acts = Acts(named={LOSS: {6: 0.96}}, effects={LOSS: {6: (100.0, 9.0, 1.0)}})
+    (incident,) = of((LOSS, history(vague)), acts=acts).incidents
+    told = incident.shares[LOSS].step
+    assert (told.before, told.size, told.error, told.after) == (100.0, 9.0, 1.0, 109.0)
+    sure = step(4, 8, size=8)
+    (incident,) = of((LOSS, history(sure)), acts=acts).incidents
+    assert incident.shares[LOSS].step.size == sure.size
+
+
 def test_a_bisect_parts_a_joined_incident_and_the_largest_keeps_the_identity() -> None:
     said = [open_at("aaaaaaaa", 12, 14, keys=(LOSS, TIME, OTHER))]
     derived = of(
