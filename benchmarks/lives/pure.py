@@ -94,7 +94,7 @@ class PureJudge:
             previous=self._heads[-1] if self._heads else None,
             earlier=len(self._heads),
             left=MOST_EXTRA, anchor=anchor,
-            has_sessions=self._keys if self._life.speed else (), rises=self._derived.rises,
+            has_sessions=self._keys if self._life.speed else (), newest=self._derived.newest,
         )  # fmt: skip
         self._trials += session.run(head, self._life.seeds)
         self._controls[""] = 0

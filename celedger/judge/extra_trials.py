@@ -179,7 +179,7 @@ class ExtraTrials:
                 if k in own_task.measured and own_task.measured[k].has_sessions
             ],
             asked=asked,
-            rises=[(key, step) for key, step in before.derived.rises if key in declared],
+            newest=[(key, step) for key, step in before.derived.newest if key in declared],
         )  # fmt: skip
 
     def _chain(self, now: Derivation, chains: Sequence[Chain]) -> int:

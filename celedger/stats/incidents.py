@@ -36,8 +36,8 @@ class Derived:
         incidents: All told ones and the new ones, oldest first.
         suspected: Steps up that are not sure enough to open; larger than the floor.
         changes: Steps down that mend nothing: improvements.
-        rises: The newest steps up of P >= .5, and those that were sure once and are doubted now: if
-            HEAD is lower, a control of the risen commit decides.
+        newest: The newest steps of P >= .5, and rises that were sure once and are doubted now: if
+            HEAD takes one back, a control of its commit decides.
         last_fall: The newest fall of the line, None without one.
         disturbed: Controls that showed a rise to be false: leave out the trials of `old` in
             `high_sessions`.
@@ -46,7 +46,7 @@ class Derived:
     incidents: tuple[StepIncident, ...]
     suspected: tuple[tuple[MetricKey, Step], ...]
     changes: tuple[tuple[MetricKey, Step], ...]
-    rises: tuple[tuple[MetricKey, Step], ...]
+    newest: tuple[tuple[MetricKey, Step], ...]
     last_fall: Fall | None
     disturbed: tuple[Contrast, ...]
 
@@ -117,7 +117,7 @@ def derive(
             for k, s in line.improvements(f)
             if k not in f.taken and (f.nobodys >= KEPT or k not in risen)
         ),
-        tuple(put.rises(incidents)),
+        tuple(put.newest(incidents)),
         falls[-1] if falls else None,
         tuple(line.false),
     )
@@ -318,10 +318,10 @@ class _Assembly:
             for c in self.causes
         )  # fmt: skip
 
-    def rises(self, incidents: Sequence[StepIncident]) -> Iterator[tuple[MetricKey, Step]]:
-        """Yield the rises for which a control runs if HEAD is lower."""
+    def newest(self, incidents: Sequence[StepIncident]) -> Iterator[tuple[MetricKey, Step]]:
+        """Yield the steps for which a control runs if HEAD takes them back."""
         for key in self.line.steps:
-            for step in self.line.newest_rises(key):
+            for step in self.line.newest_steps(key):
                 yield key, step
         for incident in incidents:
             if incident.in_doubt:

@@ -396,13 +396,13 @@ class LineSteps:
             node=nodes.index(node) if node is not None else 0,
         )
 
-    def newest_rises(self, key: MetricKey) -> list[Step]:
-        """Return the rises that the next commits may leave in doubt."""
+    def newest_steps(self, key: MetricKey) -> list[Step]:
+        """Return the steps that the next commits may leave in doubt."""
         return [
             s
             for s in self.steps[key]
             if s.is_newest and s.kind is StepKind.STEP and s.probability >= KEPT
-            if s.size > max(self.floor(key, s.before), ONE_SIDED * s.error)
+            if abs(s.size) > max(self.floor(key, s.before), ONE_SIDED * s.error)
             and not self.is_false(key, s)
         ]
 

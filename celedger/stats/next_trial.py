@@ -6,6 +6,7 @@ job: one trial often serves several.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -52,7 +53,7 @@ class Why(StrEnum):
     CONTROL = "control"  # a commit before an incident
     REPEAT = "repeat"  # HEAD, since the noise is not known
     CLOCK = "clock"  # HEAD, whose re-used results have no speed and no memory
-    RISEN = "risen"  # the commit of a rise that is doubted now, or HEAD beside it
+    RISEN = "risen"  # the commit of a step that is doubted now, or HEAD beside it
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ class Job:
         has_sessions: The metrics whose values of one session share an effect.
         asked: How many trials each incident had that asked whose mend a fall is, in all jobs; and
             under "" in this one.
-        rises: `Derived.rises` as it was before this job's trials.
+        newest: `Derived.newest` as it was before this job's trials.
     """
 
     head: int
@@ -104,7 +105,7 @@ class Job:
     anchor: int | None = None
     has_sessions: Collection[MetricKey] = ()
     asked: Mapping[str, int] = field(default_factory=dict)
-    rises: Sequence[tuple[MetricKey, Step]] = ()
+    newest: Sequence[tuple[MetricKey, Step]] = ()
 
 
 def anchor(histories: Mapping[MetricKey, MetricHistory], head: int, chain: int) -> int | None:
@@ -180,43 +181,47 @@ def _risen(
     job: Job,
     contrasts: Sequence[Contrast],
 ) -> Wanted | None:
-    """Return the risen commit, or HEAD beside it, where HEAD is lower than a rise that its step
-    does not explain any more."""
-    for key, rise in job.rises:
-        risen = rise.likeliest
+    """Return the commit of a step, or HEAD beside it, where HEAD takes back what its step does not
+    explain any more: a rise, or a fall, which may have mended what was told."""
+    for key, step in job.newest:
+        place, way = step.likeliest, math.copysign(1.0, step.size)
         history = histories.get(key)
-        if history is None or risen >= job.head or rise.chain != job.chain:
+        if history is None or place >= job.head or step.chain != job.chain:
             continue
         stands = any(
-            s.probability >= OPEN and s.first <= rise.last and rise.first <= s.last
+            s.probability >= OPEN and s.first <= step.last and step.first <= s.last
             for s in history.steps
-            if s.size > max(rise.size / 2, ONE_SIDED * s.error)
+            if way * s.size > max(way * step.size / 2, ONE_SIDED * s.error)
         )
-        if stands or not _is_lower(history, job, rise) or _is_told(histories, derived, key, rise):
+        if stands or not _is_back(history, job, step):
             continue
-        beside = [c for c in contrasts if (c.key, c.old, c.new) == (key, risen, job.head)]
-        if any(c.verdict(rise.size, rise.error) is not RiseVerdict.UNSETTLED for c in beside):
+        beside = [c for c in contrasts if (c.key, c.old, c.new) == (key, place, job.head)]
+        if way > 0 and (
+            _is_told(histories, derived, key, step)
+            or any(c.verdict(step.size, step.error) is not RiseVerdict.UNSETTLED for c in beside)
+        ):
             continue
-        at_risen, at_head = job.run.count(risen), job.run.count(job.head)
-        if at_risen >= MOST and at_head >= MOST:
+        at_step, at_head = job.run.count(place), job.run.count(job.head)
+        if at_step >= MOST and at_head >= MOST:
             continue
-        if at_risen <= at_head and at_risen < MOST:
-            return Wanted(risen, key, Why.RISEN, job.head)
-        return Wanted(job.head, key, Why.RISEN, risen)
+        if at_step <= at_head and at_step < MOST:
+            return Wanted(place, key, Why.RISEN, job.head)
+        return Wanted(job.head, key, Why.RISEN, place)
     return None
 
 
-def _is_lower(history: MetricHistory, job: Job, rise: Step) -> bool:
-    """Return True if HEAD may be below half of a rise. Where equal seeds tell the steps, they tell
-    it: a node's level is that of its trials, whatever their seeds."""
+def _is_back(history: MetricHistory, job: Job, step: Step) -> bool:
+    """Return True if HEAD may be beyond half of a step, towards the level before. Where equal seeds
+    tell the steps, they tell it: a node's level is that of its trials, whatever their seeds."""
+    way = math.copysign(1.0, step.size)
     if history.by_seeds:
         return any(
-            s.chain == job.chain and s.likeliest > rise.likeliest and s.size < -rise.size / 2
-            and s.probability >= DOUBT
+            s.chain == job.chain and s.likeliest > step.likeliest
+            and way * s.size < -way * step.size / 2 and s.probability >= DOUBT
             for s in history.steps
         )  # fmt: skip
     head = _node_of(history, job.chain, job.head)
-    return head is not None and head.level <= rise.before + rise.size / 2
+    return head is not None and way * (head.level - step.before - step.size / 2) <= 0
 
 
 def _doubt(

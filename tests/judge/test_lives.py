@@ -718,6 +718,29 @@ ACCURACY = """\
 direction = "higher"
 kind = "quality"
 """
+STEP = """\
+[metrics.step_ms]
+direction = "lower"
+kind = "speed"
+floor = "3%"
+"""
+
+
+@pytest.mark.matrix
+def test_a_mend_of_one_commit_is_run_again_before_it_is_taken_back(live: Live) -> None:
+    """What was good again and came back at the next commit is another incident."""
+    life = live(0.01, suite=SUITE.replace("[[task]]", STEP + "[[task]]"))
+    for level in (10, 10, 10, 10, 10, 22, 22, 10):
+        life.commit(1, text=f"OTHERS = {{'step_ms': {level}.}}\n")
+        life.check()
+    name = life.only("recovered")["id"]
+    back = life.commit(1.3, text="OTHERS = {'step_ms': 22.}\n")  # and the loss is worse, too
+    assert life.check() == 1
+    assert life.only("recovered")["id"] == name
+    assert life.only()["first_bad"] == [back]
+    assert life.alerts[name] == ["opened", "recovered"]
+
+
 MANY = """
 [metrics.accuracy]
 direction = "higher"

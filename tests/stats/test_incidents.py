@@ -772,7 +772,7 @@ def test_a_short_rise_that_was_sure_waits_for_a_control() -> None:
     derived = of((LOSS, DOUBTED), said=[SHORT])
     assert states(derived) == [(20, 20, OPEN)]
     assert derived.incidents[0].in_doubt
-    assert [(k, s.likeliest, s.size) for k, s in derived.rises] == [(LOSS, 20, 10.0)]
+    assert [(k, s.likeliest, s.size) for k, s in derived.newest] == [(LOSS, 20, 10.0)]
     unsure = of((LOSS, DOUBTED), said=[replace(SHORT, was_sure=False)])
     assert states(unsure) == [(20, 20, WITHDRAWN)]
 
@@ -790,8 +790,8 @@ def test_a_bisect_that_found_no_change_clears_its_range() -> None:
 def test_no_control_is_asked_of_a_rise_within_the_floor() -> None:
     """A byte more at one commit, of a floor of 1024, cost four trials at the next one."""
     risen = history(step(20, size=10.0))
-    assert [s.likeliest for _, s in of((LOSS, risen), floor=9.0).rises] == [20]
-    assert not of((LOSS, risen), floor=11.0).rises
+    assert [s.likeliest for _, s in of((LOSS, risen), floor=9.0).newest] == [20]
+    assert not of((LOSS, risen), floor=11.0).newest
 
 
 def test_the_control_decides_whether_a_short_rise_was_real() -> None:

@@ -219,7 +219,7 @@ def control(*, still: float) -> Contrast:
 
 
 def test_a_rise_that_is_doubted_runs_again_beside_a_lower_head() -> None:
-    job = replace(PLAIN, rises=[(LOSS, RISE)])
+    job = replace(PLAIN, newest=[(LOSS, RISE)])
     assert wanted(FALLEN, job) == Wanted(58, LOSS, Why.RISEN, HEAD)
     assert wanted(FALLEN, replace(job, run=[HEAD, HEAD, 58, 58, 58])) == Wanted(
         HEAD, LOSS, Why.RISEN, 58
@@ -231,7 +231,7 @@ def test_a_rise_that_is_doubted_runs_again_beside_a_lower_head() -> None:
 
 
 def test_a_rise_is_not_controlled_while_head_is_as_high_or_its_step_stands() -> None:
-    job = replace(PLAIN, rises=[(LOSS, RISE)])
+    job = replace(PLAIN, newest=[(LOSS, RISE)])
     stands = {LOSS: history(step(58, size=10, probability=0.99))}
     assert wanted(stands, job) is None
     high = {LOSS: history(step(58, size=10, probability=0.6))}
@@ -245,7 +245,7 @@ def test_equal_seeds_tell_that_head_is_as_high_as_a_doubted_rise() -> None:
     nodes = list(lives[LOSS].nodes)
     nodes[HEAD] = nodes[HEAD]._replace(level=100.0)
     lives = {LOSS: replace(lives[LOSS], nodes=tuple(nodes))}
-    job = replace(PLAIN, rises=[(LOSS, RISE)])
+    job = replace(PLAIN, newest=[(LOSS, RISE)])
     assert wanted(lives, job) == Wanted(58, LOSS, Why.AGAIN, 57)
     fall = step(59, size=-10, before=110, probability=0.2)
     back = {LOSS: replace(history(RISE._replace(probability=0.8), fall), by_seeds=True)}
