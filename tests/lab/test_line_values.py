@@ -459,3 +459,31 @@ def test_the_lines_of_a_loader_s_workers_are_recorded(
     _, blamed, _ = server.explain(LOADED, edited(LOADED, fault, *harmless))
     assert fault[1] in "\n".join(blamed[0].hunk.lines)
     assert next(one for one in blamed if "(4,)" in str(one.hunk.lines)).closeness == 4
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "equal"),
+    [
+        ("1 / math.sqrt(24)", "24**-0.5", True),  # they differ in the last bit
+        ("-x * 0", "0.0", True),
+        ("0.1", "0.1000001", False),
+        ("partial(max, x, 3)", "partial(max, x, 4)", False),
+        ("partial(max, x, key=abs)", "partial(max, *[x], key=abs)", True),
+    ],
+)
+def test_numbers_count_to_their_14th_digit_and_objects_with_all_that_they_have(
+    old: str, new: str, equal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "import math\nfrom functools import partial\ndef f(x):\n    y = {}\n    z = 0\n"
+    text += "    n = 1\n    return y, n\n"
+    before, after = (edited(text, ("{}", one)) for one in (old, new))
+    a, b = values(before, edited(after, ("n = 1", "n = 2")), "f(3.0)", monkeypatch)
+    assert (a["0:y"]["v"] == b["0:y"]["v"]) is equal
+
+
+def test_what_a_hunk_has_bound_it_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = "def f(x):\n    for y in (a - x for a in (1, 2)):\n        z = y + 1\n    n = 1\n"
+    new = old.replace("for y in (a - x for a in (1, 2)):", "ones = (1, 2)\n    for a in ones:")
+    new = edited(new, ("z = y + 1", "y = a - x\n        z = y + 1"), ("n = 1", "n = 2"))
+    _, b = values(old, new, "f(3)", monkeypatch)
+    assert [name for name in b if "<" in name] == ["0:<x"]

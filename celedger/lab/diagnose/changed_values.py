@@ -88,6 +88,8 @@ def hunk_values(
         ran_later = not any(before) and any(ran)
         # What runs on one side alone, though both have it, is kept from running elsewhere.
         one_sided = len({*ran}) > 1 and all(change.waits_for_a_call(hunk, side) for side in "ab")
+        # As is what runs more often on one, equal as far as both ran.
+        one_sided |= 0 < min(runs := [*map(_runs, before)]) < max(runs) and change.is_plain(hunk)
         given = min(_partings(before, inputs=True), default=None)
         partings = _partings(leaving if all(leaving) else before, inputs=False)
         draws = [values[_DRAWN] for values in before if _DRAWN in values]
@@ -99,7 +101,7 @@ def hunk_values(
             for (trace, at), (values, after) in zip(ends, sides, strict=True)
         )
         # In another block it runs more or less often, and is given other values by that alone.
-        moved = change.reindents(hunk) and len({*map(_runs, before)}) > 1
+        moved = change.reindents(hunk) and min(runs) < max(runs)
         given = None if moved else given
         if (running or moved) and not partings:
             partings.append((len(c.b.events), False))
@@ -110,7 +112,11 @@ def hunk_values(
             and all(_are_equal(leaving[0][what], leaving[1][what], unread) for what in leaving[0])
         ):
             verdicts[hunk] = Verdict.EQUAL
-        elif ran_later or one_sided or (given and given < min(partings, default=(math.inf, False))):
+        elif (
+            ran_later
+            or (one_sided and not partings)
+            or (given and given < min(partings, default=(math.inf, False)))
+        ):
             verdicts[hunk] = Verdict.LATER
         elif made := [at for at, only_shared in partings if not only_shared]:
             event = c.b.events[min(made)] if min(made) < len(c.b.events) else None

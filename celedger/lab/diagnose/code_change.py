@@ -195,6 +195,14 @@ class CodeChange:
         reads = (isinstance(getattr(p, "ctx", None), ast.Load) for n in heads for p in _own(n))
         return any(reads) and bool(around) and not any(isinstance(n, _Definition) for n in heads)
 
+    def is_plain(self, hunk: Hunk) -> bool:
+        """Return True if both sides of a hunk have statements without a body, in one block: how
+        often they run is up to others."""
+        heads = [self._heads(hunk, side) for side in "ab"]
+        return all(heads) and len({n.col_offset for n in (*heads[0], *heads[1])}) == 1 and not any(
+            hasattr(node, "body") for side in heads for node in side
+        )  # fmt: skip
+
     def variables(self, hunk: Hunk, side: str) -> set[str]:
         """Return the variables, and attributes of variables, that the hunk binds or writes to on a
         side; where one side has no lines, what the other binds, writes to or may change."""
@@ -295,21 +303,17 @@ def _name(node: ast.AST) -> str:
     return next((name for name in names if isinstance(name, str)), "")
 
 
-def _lone_call(node: ast.stmt) -> ast.Call | None:
-    """Return the call of a statement that is one alone."""
-    call = node.value if isinstance(node, ast.Expr) else None
-    return call if isinstance(call, ast.Call) else None
-
-
 def _called(node: ast.stmt) -> str:
-    """Return what a statement calls that is a call alone, else nothing."""
-    call = _lone_call(node)
-    return ast.unparse(call.func) if call is not None else ""
+    """Return what a statement that binds nothing calls, else nothing."""
+    value = node.value if isinstance(node, ast.Expr) else None
+    return ast.unparse(getattr(value, "func", value)) if value is not None else ""
 
 
 def _changed_by(node: ast.stmt) -> Iterator[str]:
-    """Yield the variables that a call which stands alone may change."""
-    if (call := _lone_call(node)) is not None:
+    """Yield the variables that the calls of a statement which binds nothing may change."""
+    value = getattr(node, "value", None)
+    parts = [value] if isinstance(value, ast.Call) else ast.walk(node)
+    for call in (part for part in parts if isinstance(part, ast.Call)):
         holders = ast.walk(call.func.value) if isinstance(call.func, ast.Attribute) else ()
         for one in (*holders, *call.args):
             if isinstance(one, ast.Name):

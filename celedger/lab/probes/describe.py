@@ -28,6 +28,8 @@ _NO_SETTING = {"training", "call_super_init", "dump_patches"}
 _OPERATORS = {
     "add", "sub", "mul", "div", "truediv", "floordiv", "matmul", "pow", "mod", "and", "or",
 }  # fmt: skip
+_COMMUTING = ("__radd__", "__rmul__", "__rand__", "__ror__")
+_DIGITS = 14  # of a setting: one that was computed in another order is equal
 
 
 def simple(value: Any, depth: int = 2) -> Any:
@@ -39,7 +41,8 @@ def simple(value: Any, depth: int = 2) -> Any:
     if isinstance(value, torch.Tensor) and value.numel() == 1:
         value = value.item()
     if isinstance(value, float):
-        return value if value == value and abs(value) != float("inf") else str(value)
+        finite = value == value and abs(value) != float("inf")
+        return float(f"{value:.{_DIGITS}g}") if finite else str(value)
     if isinstance(value, (list, tuple)):
         if depth == 0 or len(value) > 16:
             return f"{len(value)} items"
@@ -63,6 +66,13 @@ def function_name(function: Any) -> str:
     if bare[1:] in _OPERATORS and bare[0] in "ri":
         return bare[1:] + ("_" if bare[0] == "i" else "")
     return bare
+
+
+def operands(function: Any, args: Args) -> Args:
+    """Return the arguments as they are written: `1 - x` calls `x.__rsub__(1)`."""
+    name = str(getattr(function, "__name__", ""))
+    swapped = name[:3] == "__r" and name[3:-2] in _OPERATORS and name not in _COMMUTING
+    return args[::-1] if swapped else args
 
 
 # Functions whose second argument is `dim`, often given by its place.

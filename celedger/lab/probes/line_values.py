@@ -27,7 +27,7 @@ import random
 import runpy
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, ModuleType
 from typing import Any
@@ -39,6 +39,7 @@ _LOOKS = 4 * _ALONE  # of a hunk's at the generators: each takes up to 0.4 ms
 _MOST_BYTES = 1 << 24  # that one place hashes, an item as many as _ITEM
 _ITEM = 64
 _LARGEST = 1 << 40  # a larger integer may be an address
+_DIGITS = 14  # of a number, as in celedger.lab.probes.describe: all of such an integer
 _MOST_ITEMS = 20_000
 _DEEPEST = 6
 _MOST_SHARING = 256  # items of a container that are asked for their memory
@@ -256,7 +257,10 @@ class _Place:
             if abs(value) > _LARGEST:
                 return self._opaque()
             value = float(value)
-        return self._feed("none" if value is None else "number", repr(value).encode())
+        if value is None:
+            return self._feed("none", b"None")
+        # Computed in another order it differs in its last digits, or zero in its sign.
+        return self._feed("number", f"{value + 0.0:.{_DIGITS}g}".encode())
 
     def _numpy(self, value: Any) -> str:
         if hasattr(value, "dtype") and hasattr(value, "tobytes") and not value.dtype.hasobject:
@@ -292,10 +296,13 @@ class _Place:
         return self._object(value, depth)
 
     def _object(self, value: Any, depth: int) -> str:
-        fields, kind = getattr(value, "__dict__", None), type(value)
+        kind: Any = type(value)
+        fields = getattr(value, "__dict__", None)
         plain = kind.__module__.startswith(_PLAIN)
         foreign = kind.__module__.partition(".")[0] in ("torch", "builtins", "collections")
         is_module = hasattr(value, "named_parameters")
+        if kind.__reduce__ is not object.__reduce__:  # it has more than its attributes: `partial`
+            return self._read(value.__reduce__(), depth)
         if not isinstance(fields, dict) or (foreign and not plain) or is_module:
             modes = {one.training for one in value.modules()} if is_module else ()
             return self._opaque() if not modes else self._opaque(f"{sorted(modes)}")
@@ -460,16 +467,19 @@ class _Instrument:
             else:
                 self._hunks.update(dict.fromkeys(range(first, last + 1), hunk))
 
-    def block(self, body: list[Any]) -> None:
-        """Record what each run of changed statements reads, and at its end what it has bound."""
+    def block(self, body: list[Any], outer: int = -1, bound: Collection[str] = ()) -> None:
+        """Record what each run of changed statements reads, and at its end what it has bound.
+        `bound`: what the hunk `outer` has bound before, around the block: it reads nothing else."""
         done: list[Any] = []
         runs = itertools.groupby(body, key=self._hunk)
         for hunk, nodes in [(hunk, list(run)) for hunk, run in runs]:
-            if hunk >= 0 and (names := list(dict.fromkeys(_loaded(nodes)))):
-                done.append(self._names(hunk, names, nodes[0], "inputs"))
-            for node in nodes:
+            own = set(bound) if hunk == outer else set()
+            names = [one for one in _loaded(nodes) if one.partition(".")[0] not in own]
+            if hunk >= 0 and names:
+                done.append(self._names(hunk, dict.fromkeys(names), nodes[0], "inputs"))
+            for at, node in enumerate(nodes):
                 done += self._from_other_side(node, node.lineno, -1)
-                self._statement(node, hunk)
+                self._statement(node, hunk, own | _written(nodes[:at]) | _targets(node))
                 done.append(node)
                 if not isinstance(node, _LEAVES):
                     done += self._from_other_side(node, node.end_lineno, 1)
@@ -499,19 +509,20 @@ class _Instrument:
             (self._hunks[line] for line in range(first, last + 1) if line in self._hunks), -1
         )
 
-    def _statement(self, node: Any, hunk: int) -> None:
+    def _statement(self, node: Any, hunk: int, bound: Collection[str]) -> None:
         if hunk >= 0:
             self._changed(node, hunk)
             if self._is_whole(node, hunk):
                 return
         around = self._function
-        self._function = node.name if isinstance(node, _Definition) else around
+        if isinstance(node, _Definition):
+            self._function, bound = node.name, ()
         for field in ("body", "orelse", "finalbody"):
             if isinstance(inner := getattr(node, field, None), list):
-                self.block(inner)
+                self.block(inner, hunk, bound)
         self._function = around
         for part in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
-            self.block(part.body)
+            self.block(part.body, hunk, bound)
         if hunk >= 0 and isinstance(node, _BINDING):
             self._each_time(node, hunk)
 
@@ -525,14 +536,7 @@ class _Instrument:
 
     def _each_time(self, node: Any, hunk: int) -> None:
         """Record the variables that a loop or `with` binds, where its body begins."""
-        targets = [getattr(node, "target", None), *(
-            item.optional_vars for item in getattr(node, "items", ())
-        )]  # fmt: skip
-        names = [
-            part.id for target in targets if target is not None
-            for part in ast.walk(target) if isinstance(part, ast.Name)
-        ]  # fmt: skip
-        node.body.insert(0, self._names(hunk, names, node.body[0]))
+        node.body.insert(0, self._names(hunk, sorted(_targets(node)), node.body[0]))
 
     def _changed(self, node: Any, hunk: int) -> None:
         whole = self._is_whole(node, hunk)
@@ -582,6 +586,14 @@ class _Instrument:
         function = ast.Attribute(ast.Name(_NAME, ast.Load()), method, ast.Load())
         call = ast.Call(function, [ast.Constant(hunk), *arguments], [])
         return ast.copy_location(call, arguments[-1]) if hasattr(arguments[-1], "lineno") else call
+
+
+def _targets(node: Any) -> set[str]:
+    """Return the variables that a loop or `with` binds; none of another statement."""
+    targets = [getattr(node, "target", None) if isinstance(node, _BINDING) else None]
+    targets += [item.optional_vars for item in getattr(node, "items", ())]
+    parts = (part for one in targets if one is not None for part in ast.walk(one))
+    return {part.id for part in parts if isinstance(part, ast.Name)}
 
 
 def _written(nodes: Iterable[ast.AST]) -> set[str]:

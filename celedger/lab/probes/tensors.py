@@ -152,7 +152,16 @@ def perturb(weights: Iterable[Tensor], seed: int) -> None:
 
 def _hash(tensor: Tensor) -> str:
     on_device = tensor.is_cuda and tensor.numel() > _SUMMED
-    return data_hash(sums(tensor) if on_device else content(tensor), str(tensor.dtype))
+    data = sums(tensor) if on_device else content(_unsigned(tensor))
+    return data_hash(data, str(tensor.dtype))
+
+
+def _unsigned(tensor: Tensor) -> Tensor:
+    """Return it with 0 for -0, which `x * mask` has where `x.masked_fill(~mask, 0)` has 0."""
+    try:
+        return tensor + 0 if tensor.is_floating_point() else tensor
+    except RuntimeError:  # of a type without sums, as of eight bits
+        return tensor
 
 
 class TensorStore:
@@ -216,7 +225,7 @@ class TensorStore:
         """Return only a hash, for what is read at every step: of a large tensor that of a sample,
         of a sparse one that of its values."""
         with torch._C.DisableTorchFunction():
-            flat = dense(tensor.detach()).reshape(-1)
+            flat = _unsigned(dense(tensor.detach()).reshape(-1))
             return data_hash(content(sample(flat, KEPT) if flat.numel() > 64 * KEPT else flat))
 
     def rows(self, tensor: Tensor) -> dict[str, int]:

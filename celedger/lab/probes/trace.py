@@ -71,7 +71,7 @@ class TraceProbe(observe.Probe):
         self._rows = 0
         self._optimisers: dict[int, int] = {}
         self._settings: dict[int, str] = {}
-        self._evaluations = self._calls = 0
+        self._evaluations = self._calls = self._outside = 0
         self._evaluating = self._looking = False
         self._casting: dict[int, Any] = {}
         self._replay: Any = None
@@ -224,6 +224,7 @@ class TraceProbe(observe.Probe):
             if not functional or observe.recorded() or len(self._early) > _EARLY_CALLS:
                 return
         if self._recording() and not name.startswith(_PROPERTIES):
+            args = describe.operands(function, args)
             self._call("call", name, args, kwargs, args[0] if name == "__setitem__" else result)
         if name in _LOSSES and self._rows < _ROWS and not self._evaluating:
             for _, target in tensors(args[1] if len(args) > 1 else kwargs.get("target")):
@@ -402,6 +403,7 @@ class TraceProbe(observe.Probe):
 
     def backward_begins(self, losses: Sequence[Tensor]) -> None:
         self._evaluating = self._looking = False
+        self._outside = len(self._stack)
         for loss in losses:
             mean = float(loss.detach().float().mean()) if loss.numel() else None
             self._losses.append([self.store.mark(loss), describe.simple(mean)])
@@ -419,6 +421,8 @@ class TraceProbe(observe.Probe):
 
     def backward_ends(self) -> None:
         self._replay_on(False)
+        if sys.exc_info()[0] is None:  # checkpointing leaves forward passes as soon as it can
+            del self._stack[self._outside :]
 
     def step_begins(self, step: int, optimiser: Optimizer) -> None:
         named = self.names.parameters(optimiser)

@@ -1,0 +1,88 @@
+"""Edits that leave every value equal come after the fault beside them, however they are written."""
+
+from __future__ import annotations
+
+import pytest
+from lab.edited import START, TrainingServer, edited
+
+pytest.importorskip("torch")
+
+pytestmark = pytest.mark.matrix
+
+TWO_VIEWS = (
+    START
+    + """\
+from functools import partial
+from torch.utils.checkpoint import checkpoint
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 4), nn.Sequential(nn.Dropout(0.1), nn.Linear(4, 4))
+        self.scale = 1 / 24**0.5
+
+    def forward(self, x):
+        return self.head(x + checkpoint(self.body, x * self.scale, use_reentrant=False))
+
+def augment(x):
+    kept = torch.rand_like(x) > 0.2
+    return x * kept
+
+def rows_of(x, size):
+    for rows in torch.randperm(len(x)).split(size):
+        yield x[rows]
+
+def distance(weight, one, two):
+    return weight * F.mse_loss(one, two)
+
+net, x = Net(), torch.randn(16, 4)
+loss_of = partial(distance, 0.7)
+optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
+schedule = torch.optim.lr_scheduler.StepLR(optimiser, 2, 0.5)
+for epoch in range(2):
+    for number, batch in enumerate(rows_of(x, 4)):
+        loss = loss_of(net(augment(batch)), net(augment(batch)))
+        loss.backward()
+        if number % 2:
+            optimiser.step()
+            optimiser.zero_grad()
+            schedule.step()
+    net.eval()
+    with torch.no_grad():
+        print(net(x).mean())
+    net.train()
+"""
+)
+LAST_BIT = ("1 / 24**0.5", "24**-0.5")
+SIGNED_ZERO = ("return x * kept", "return x.masked_fill(~kept, 0)")
+ITS_OWN_VIEW = (
+    "for rows in torch.randperm(len(x)).split(size):\n",
+    (
+        "order = torch.randperm(len(x))\n    for first in range(0, len(x), size):\n"
+        "        rows = order[first : first + size]\n"
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("fault", "harmless", "sentence"),
+    [
+        (("partial(distance, 0.7)", "partial(distance, 0.3)"), LAST_BIT, "`mul(_, 0.3)`"),
+        (("(batch)), net(augment(batch)", "(batch)), net(batch"), SIGNED_ZERO, "the input differs"),
+        (("    net.eval()\n", "    pass\n"), ITS_OWN_VIEW, "training mode"),
+        (
+            ("            schedule.step()", "            schedule.step() if epoch else None"),
+            ("class Net(nn.Module):\n", "class Net(nn.Module):\n    note: str = ''\n"),
+            "lr 0.05 → 0.1",
+        ),
+        (("rows_of(x, 4)", "rows_of(x.flip(0), 4)"), LAST_BIT, "the input differs"),
+    ],
+    ids=["partial", "one view", "mode", "schedule", "checkpoint"],
+)
+def test_the_fault_comes_before_what_is_only_written_otherwise(
+    server: TrainingServer, fault: tuple[str, str], harmless: tuple[str, str], sentence: str
+) -> None:
+    finding, blamed, _ = server.explain(TWO_VIEWS, edited(TWO_VIEWS, fault, harmless))
+    assert finding is not None
+    assert sentence in finding.sentence
+    assert fault[1].strip() in "\n".join(blamed[0].hunk.lines), finding.sentence
