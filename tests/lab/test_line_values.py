@@ -487,3 +487,12 @@ def test_what_a_hunk_has_bound_it_does_not_read(monkeypatch: pytest.MonkeyPatch)
     new = edited(new, ("z = y + 1", "y = a - x\n        z = y + 1"), ("n = 1", "n = 2"))
     _, b = values(old, new, "f(3)", monkeypatch)
     assert [name for name in b if "<" in name] == ["0:<x"]
+
+
+def test_a_call_under_a_condition_may_change_what_it_is_called_on() -> None:
+    old, new = (
+        "def f(rate):\n    rate.step()\n",
+        "def f(rate):\n    rate.step() if rate else None\n",
+    )
+    change = CodeChange(hunks(old, new), ({"fit.py": old}, {"fit.py": new}))
+    assert [change.variables(change.hunks[0], side) for side in "ab"] == [{"rate"}] * 2

@@ -122,10 +122,11 @@ class DifferenceContext:
     @property
     def input(self) -> str:
         """Return the module's input that differs first, by its name where it has several."""
-        names = self.event_b.raw.get("of", ())
+        event = self.pair.one
+        names = event.raw.get("of", ())
         several = len(names) > 1 and self.differing
         named_input = f"the input `{names[self.differing[0]]}`" if several else "the input"
-        return named_input + (" of an evaluation" if self.event_b.evaluation else "")
+        return named_input + (" of an evaluation" if event.evaluation else "")
 
     @property
     def tensor_a(self) -> Tensor:
