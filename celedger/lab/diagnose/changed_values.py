@@ -75,7 +75,8 @@ def hunk_values(
 ) -> dict[Hunk, Verdict]:
     """Compare the values of each hunk, on both sides up to the first difference of the traces.
     `unsteady`: those that tell nothing."""
-    ends = ((c.a, front.pair.a), (c.b, front.pair.b))
+    a, b = front.pair.a, front.pair.b
+    ends = ((c.a, a or _without(c.a, c.b, b)), (c.b, b or _without(c.b, c.a, a)))
     sides = [_by_hunk(trace, event, unsteady) for trace, event in ends]
     unread = _OPAQUE | (_GRADIENT if front.kind in _BACKWARD else 0)
     verdicts, makers, sharers = {}, [], []
@@ -101,7 +102,7 @@ def hunk_values(
             for (trace, at), (values, after) in zip(ends, sides, strict=True)
         )
         # In another block it runs more or less often, and is given other values by that alone.
-        moved = change.reindents(hunk) and min(runs) < max(runs)
+        moved = change.redirects(hunk) and min(runs) < max(runs)
         given = None if moved else given
         if (running or moved) and not partings:
             partings.append((len(c.b.events), False))
@@ -129,6 +130,15 @@ def hunk_values(
     if first := makers or (sharers if after_training else []):
         verdicts[change.hunks[min(first)[-1]]] = Verdict.FIRST
     return verdicts
+
+
+def _without(trace: Trace, other: Trace, event: Event | None) -> Event | None:
+    """Return the backward pass on the side without a gradient that arrives on the other."""
+    if event is None:
+        return None
+    here, there = ([e for e in one.of("loss") if e.step == event.step] for one in (trace, other))
+    passes = sum(loss.order < event.order for loss in there)
+    return here[passes - 1] if 0 < passes <= len(here) else None
 
 
 def _order(events: Sequence[Event]) -> int:
@@ -226,8 +236,19 @@ def _differ(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     return a["v"] != b["v"] and not held_otherwise and not ("(" in a["q"] and "text" in kinds)
 
 
+def _draw_alike(what: str, a: Sequence[Event], b: Sequence[Event]) -> bool:
+    """Return True for random numbers that are drawn at once on one side, in parts on the other."""
+    if what not in (_DRAWN, "<random"):
+        return False
+    one, other = ([event.raw["d"] for event in events] for events in (a, b))
+    return one[-1] == other[-1] and ({*one} <= {*other} or {*other} <= {*one})
+
+
 def _partings(sides: Sequence[_Values], *, inputs: bool) -> list[tuple[int, bool]]:
     """Return what `_parted` does of the values that a hunk is given, or makes."""
     a, b = sides
-    names = (what for what in a.keys() & b.keys() if (what[0] == _INPUT) == inputs)
+    names = (
+        what for what in a.keys() & b.keys()
+        if (what[0] == _INPUT) == inputs and not _draw_alike(what, a[what], b[what])
+    )  # fmt: skip
     return [*filter(None, (_parted(a[what], b[what]) for what in names))]

@@ -17,6 +17,7 @@ from celedger.repo.hunks import Hunk
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _Definition = _Function | ast.ClassDef
+_Leaving = ast.Return | ast.Raise | ast.Continue | ast.Break
 _WORDS = re.compile(r"\w+|[^\w\s]")
 _VERSION = re.compile(r"(?<=^Assign\(targets=\[Name\(id='__version__', ).*", re.DOTALL)
 """What follows the name of a package's version, as `ast.dump` writes it: no number rests on it."""
@@ -240,10 +241,12 @@ class CodeChange:
             )
         )
 
-    def reindents(self, hunk: Hunk) -> bool:
-        """Return True if a hunk only moves its lines into another block."""
+    def redirects(self, hunk: Hunk) -> bool:
+        """Return True if a hunk only moves its lines into another block, or leaves its own where
+        the other side goes on."""
         old, new = ([x[1:].strip() for x in hunk.lines if x[0] == sign] for sign in "-+")
-        return old == new
+        leaves = [sum(isinstance(n, _Leaving) for n in self._heads(hunk, side)) for side in "ab"]
+        return old == new or len({*leaves}) > 1
 
     @cached_property
     def _names(self) -> tuple[Counter[str], Counter[str]]:
