@@ -300,3 +300,51 @@ def test_weights_that_were_kept_without_a_copy_are_those_of_the_end(server: Trai
     said = "the model itself has other weights or buffers in the evaluation, though"
     assert finding.sentence == f"{said} the training agrees"
     assert "state_dict()" in blamed[0].hunk.lines[-1]
+
+
+QUANTILES = (
+    START
+    + """\
+LEVELS = torch.tensor([0.1, 0.5, 0.9])
+
+def pinball(pred, target):
+    gap = target - pred
+    q = LEVELS[None]
+    return torch.maximum(q * gap, (q - 1) * gap).mean()
+
+net, x = nn.Linear(4, 3), torch.randn(40, 4)
+optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
+for number, rows in enumerate(x.split(8)):
+    with torch.no_grad():
+        mask = 1 - torch.eye(8)[:, :1]
+    loss = pinball(net(rows * mask), rows[:, :1])
+    if number == 9:
+        continue
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()
+"""
+)
+AS_MAX = (
+    ("LEVELS[None]", "LEVELS.view(1, -1)"),
+    ("torch.maximum(", "torch.max("),
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ((("[0.1, 0.5", "[0.2, 0.5"), *AS_MAX), "`mul` in the loss is given other values"),
+        ((("number == 9", "number == 2"),), "the training loop calls the model itself more often"),
+        ((("mask = 1 - torch", "mask = torch"),), "`sub(1, _)` is gone"),
+    ],
+    ids=["constant", "skipped", "reversed"],
+)
+def test_what_is_only_written_otherwise_is_no_cause(
+    server: TrainingServer, changes: tuple[tuple[str, str], ...], sentence: str
+) -> None:
+    """A constant of another value was told as `max` in place of `maximum`, a batch that is left out
+    as another loss, and `1 - x` as `sub(x, 1)`."""
+    finding, *_ = server.explain(QUANTILES, edited(QUANTILES, *changes))
+    assert finding is not None
+    assert sentence in finding.sentence

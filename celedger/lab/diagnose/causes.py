@@ -165,6 +165,7 @@ CAUSES = (
 
     Cause("labels", "loss", SURE, step.labels),
     Cause("inputs", "loss", SURE, step.other_inputs),
+    Cause("called", "loss", SURE, step.other_calls),
     Cause("argument", "loss", SURE, step.other_argument),
     Cause("loss", "loss", LIKELY, lambda s: s.same_function
         and s.first_calls[0].call == s.first_calls[1].call
@@ -186,6 +187,7 @@ CAUSES = (
 
     Cause("passes", "gradients", SURE, lambda s: step.passes(s)
         and step.optimiser_given(s, step.passes(s), by_loop=True)),
+    Cause("called", "gradients", SURE, step.other_calls),
     Cause("frozen", "gradients", SURE, lambda s: not s.event_b.tensors
         and step.optimiser_given(s, f"{step.changed_names(s)} no longer get a gradient")),
     Cause("frozen", "gradients", SURE, lambda s: not s.event_a.tensors

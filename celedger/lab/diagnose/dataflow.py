@@ -14,11 +14,12 @@ UNWRITTEN = {"empty", "empty_like", "new_empty", "empty_strided"}  # whose resul
 class Origin(NamedTuple):
     """The origin of tensors that only one side has. `source`: the first call that makes one of
     operands that the other side has, too. `later`: what goes on from there. `calls`: all of the
-    pass."""
+    pass. `given`: it was given a tensor that no call has made, and the other side does not have."""
 
     source: Event | None = None
     later: Sequence[Event] = ()
     calls: Sequence[Event] = ()
+    given: bool = False
 
     def like(self, call: Event) -> Event | None:
         """Return the like of a call of the other side among `later`: best with its arguments."""
@@ -44,19 +45,21 @@ def origin(mine: Trace, theirs: Trace, event: Event) -> Origin:
     """Follow the tensors of an event of a forward pass back. `theirs`: the other side's trace."""
     calls = [e for e in _pass(mine, event) if e.kind == "call" and e.order < event.order]
     produced = {mark for e in _pass(theirs, event) for mark in (*_made(e), *e.raw.get("i", ()))}
-    first = {mark: e.order for e in reversed(calls) for mark in _made(e)}
+    # Others look at a tensor in another way, or at memory that is not written yet.
+    working = [e for e in calls if not (_made(e) <= {*e.raw["i"]} or e.name in UNWRITTEN)]
+    first = {mark: e.order for e in reversed(working) for mark in _made(e)}
     wanted = _made(event) - produced
     sources: list[Event] = []
     later: list[Event] = []
-    for call in reversed(calls):  # what made an operand comes before
-        made, consumed = _made(call), {mark for mark in call.raw["i"] if mark}
-        # Or it looks at a tensor in another way, or at memory that is not written yet.
-        if not made & wanted or made <= consumed or call.name in UNWRITTEN:
+    given = False
+    for call in reversed(working):  # what made an operand comes before
+        if not _made(call) & wanted:
             continue
-        wanted |= (operands := consumed - produced)
+        wanted |= (operands := {mark for mark in call.raw["i"] if mark} - produced)
         follows = any(first.get(mark, call.order) < call.order for mark in operands)
         (later if follows else sources).append(call)
-    return Origin(sources[-1] if sources else None, later, calls)
+        given = bool(operands) if not follows else given
+    return Origin(sources[-1] if sources else None, later, calls, given)
 
 
 def parting(a: Origin, b: Origin) -> tuple[Event | None, Event | None]:

@@ -234,7 +234,9 @@ class DifferenceContext:
     @property
     def computed(self) -> str:
         """Return what is computed in place of what, in the calls in which the two sides part; empty
-        where both sides make these calls."""
+        where both sides make these calls, or each is given what the other does not have."""
+        if all(one.given for one in self.origins):
+            return ""
         gone, new = (
             event if event is not None and extra[event.call] else None
             for event, extra in zip(self.parting, self.extra, strict=True)
