@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from lab.edited import TrainingServer, edited
 
+from celedger.base.errors import CannotJudge
 from celedger.lab.diagnose.memory_growth import compare, load
 from celedger.lab.diagnose.probe_records import records
 from celedger.lab.views.memory import leak_text
@@ -160,3 +161,8 @@ def test_a_leak_on_top_of_one_of_the_same_line_is_told(factor: float, told: int)
     )
     found = compare(before, after)
     assert (len(found["new_leaks"]), found["verdict"]) == (told, "larger" if told else "same")
+
+
+def test_a_training_without_a_step_that_was_seen_did_not_end_early() -> None:
+    with pytest.raises(CannotJudge, match="no step of the training was seen"):
+        load({"steps": {"peak": []}}, {})

@@ -126,6 +126,12 @@ def test_too_few_steps_are_said() -> None:
         load(event(27), {})
 
 
+def test_a_training_without_a_step_that_was_seen_is_not_called_short() -> None:
+    """One by torch.func has many steps, and none that a hook could see."""
+    with pytest.raises(CannotJudge, match="no step of the training was seen"):
+        load(event(0), {})
+
+
 def test_a_line_of_an_evaluation_is_not_waiting_for_data() -> None:
     """The gap is known to be an evaluation only when it is over."""
     seen = event(data=4)

@@ -12,12 +12,7 @@ from typing import NamedTuple
 
 from celedger.lab.diagnose.changed_values import Verdict
 from celedger.lab.diagnose.code_change import CodeChange
-from celedger.lab.diagnose.finding import (
-    ExplainFinding,
-    FindingPhase,
-    Sureness,
-    path_in_tree,
-)
+from celedger.lab.diagnose.finding import ExplainFinding, FindingPhase, Sureness, path_in_tree
 from celedger.lab.diagnose.trace import Frame
 from celedger.repo.hunks import Hunk
 

@@ -68,15 +68,12 @@ def unsteady_values(one: Trace, other: Trace) -> set[tuple[int, str]]:
 
 
 def hunk_values(
-    c: TraceComparison,
-    front: Front,
-    change: CodeChange,
-    unsteady: Collection[tuple[int, str]] = (),
+    c: TraceComparison, front: Front, change: CodeChange, unsteady: Collection[tuple[int, str]] = ()
 ) -> dict[Hunk, Verdict]:
     """Compare the values of each hunk, on both sides up to the first difference of the traces.
     `unsteady`: those that tell nothing."""
-    a, b = front.pair.a, front.pair.b
-    ends = ((c.a, a or _without(c.a, c.b, b)), (c.b, b or _without(c.b, c.a, a)))
+    a, b, one = front.pair.a, front.pair.b, front.pair.one
+    ends = ((c.a, a or _without(c.a, c.b, one)), (c.b, b or _without(c.b, c.a, one)))
     sides = [_by_hunk(trace, event, unsteady) for trace, event in ends]
     unread = _OPAQUE | (_GRADIENT if front.kind in _BACKWARD else 0)
     verdicts, makers, sharers = {}, [], []
@@ -95,8 +92,8 @@ def hunk_values(
         partings = _partings(leaving if all(leaving) else before, inputs=False)
         draws = [values[_DRAWN] for values in before if _DRAWN in values]
         if len(draws) == 1 and all(before):
-            events = draws[0] if _DRAWN in before[1] else min(before[1].values(), key=_order)
-            partings.append((events[0].order, False))
+            firsts = draws if _DRAWN in before[1] else before[1].values()
+            partings.append((min(events[0].order for events in firsts), False))
         running = all(
             _is_running(trace, at, values.get(number, {}), after.get(number))
             for (trace, at), (values, after) in zip(ends, sides, strict=True)
@@ -132,17 +129,11 @@ def hunk_values(
     return verdicts
 
 
-def _without(trace: Trace, other: Trace, event: Event | None) -> Event | None:
+def _without(trace: Trace, other: Trace, event: Event) -> Event | None:
     """Return the backward pass on the side without a gradient that arrives on the other."""
-    if event is None:
-        return None
     here, there = ([e for e in one.of("loss") if e.step == event.step] for one in (trace, other))
     passes = sum(loss.order < event.order for loss in there)
     return here[passes - 1] if 0 < passes <= len(here) else None
-
-
-def _order(events: Sequence[Event]) -> int:
-    return events[0].order
 
 
 def _runs(values: _Values) -> int:
@@ -238,10 +229,9 @@ def _differ(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
 
 def _draw_alike(what: str, a: Sequence[Event], b: Sequence[Event]) -> bool:
     """Return True for random numbers that are drawn at once on one side, in parts on the other."""
-    if what not in (_DRAWN, "<random"):
-        return False
     one, other = ([event.raw["d"] for event in events] for events in (a, b))
-    return one[-1] == other[-1] and ({*one} <= {*other} or {*other} <= {*one})
+    within = one[-1] == other[-1] and ({*one} <= {*other} or {*other} <= {*one})
+    return within and what in (_DRAWN, "<random")
 
 
 def _partings(sides: Sequence[_Values], *, inputs: bool) -> list[tuple[int, bool]]:

@@ -199,10 +199,9 @@ class CodeChange:
     def is_plain(self, hunk: Hunk) -> bool:
         """Return True if both sides of a hunk have statements without a body, in one block: how
         often they run is up to others."""
-        heads = [self._heads(hunk, side) for side in "ab"]
-        return all(heads) and len({n.col_offset for n in (*heads[0], *heads[1])}) == 1 and not any(
-            hasattr(node, "body") for side in heads for node in side
-        )  # fmt: skip
+        heads = [node for side in "ab" for node in self._heads(hunk, side)]
+        blocks = {node.col_offset for node in heads}
+        return len(blocks) == 1 and not any(hasattr(node, "body") for node in heads)
 
     def variables(self, hunk: Hunk, side: str) -> set[str]:
         """Return the variables, and attributes of variables, that the hunk binds or writes to on a

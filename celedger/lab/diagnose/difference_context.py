@@ -370,9 +370,7 @@ class DifferenceContext:
     @cached_property
     def labels_made(self) -> tuple[list[Event], list[Event]]:
         """Return the calls that make a batch on one side only: gone, and new."""
-        return _only_on_one_side(
-            self._data_calls(self.comparison.a), self._data_calls(self.comparison.b)
-        )
+        return _only_on_one_side(*map(self._data_calls, (self.comparison.a, self.comparison.b)))
 
     @cached_property
     def every_gradient(self) -> bool:

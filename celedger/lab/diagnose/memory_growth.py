@@ -17,7 +17,7 @@ import numpy as np
 from celedger.base.errors import CannotJudge
 from celedger.base.model import Commit, Task
 from celedger.lab.diagnose.probe_records import printed_name
-from celedger.lab.diagnose.profile import roots, run
+from celedger.lab.diagnose.profile import NO_STEP, roots, run
 from celedger.lab.diagnose.stalls import CodeLine, Document, line_fields
 from celedger.trial.runner import Bench
 
@@ -48,7 +48,7 @@ def load(event: Mapping[str, Any], roots: Mapping[str, str]) -> Document:
     CannotJudge if no step was recorded."""
     steps = event["steps"]
     if not steps["peak"]:
-        raise CannotJudge("the training ended before its first step did")
+        raise CannotJudge(*NO_STEP)
     # The last has the number -1: no line of the user's.
     lines = [CodeLine(printed_name(file, roots), name, line) for file, name, line in event["lines"]]
     places = [*lines, None]
@@ -150,13 +150,8 @@ def _tensors(
         if phase in ("evaluation", "data"):  # between two steps, with the number of the second
             born = born - 1
         counts = [np.unique(born[(a <= born) & (born < b)]).size for a, b in spans]
-        if (
-            all(counts)
-            and sum(counts) >= FEWEST
-            and (len(counts) >= FEWEST or min(counts) >= FEWEST)
-        ):
-            steps = edges[-1]
-            rates = number / steps, size / steps
+        if all(counts) and sum(counts) >= FEWEST and max(len(counts), min(counts)) >= FEWEST:
+            rates = number / edges[-1], size / edges[-1]
             maker = phase, module, operator, line
             kind = "garbage" if garbage.get(maker, 0) > size / 2 else "tensors"
             leak = _leak(kind, operator, *rates, places[line], module)

@@ -23,6 +23,8 @@ from celedger.trial.runner import Bench
 
 FEWEST_STEPS = 10  # timed, or nothing is said of their times
 LEAST_STEPS = 18 + FEWEST_STEPS  # of a training: with those that the probe does not time
+NO_STEP = ("no step of the training was seen",
+           "it ends where an optimiser of torch's steps, or weights change")  # fmt: skip
 STATES = ("data", "forward", "backward", "tail", "evaluation")  # as the probe numbers them
 
 
@@ -33,11 +35,11 @@ def load(event: Mapping[str, Any], roots: Mapping[str, str], rank: str | None = 
     warm_up, settled = event["untimed"]
     window, count = event["window"], len(steps.number)
     timed = steps.number >= (warm_up if window["problem"] else settled)
+    if not count:
+        raise CannotJudge(*NO_STEP)
     if timed.sum() < FEWEST_STEPS:
-        raise CannotJudge(
-            f"the training has {count} steps, and profiling needs {settled + FEWEST_STEPS}",
-            "give the task more steps",
-        )
+        needed = f"profiling needs {settled + FEWEST_STEPS}"
+        raise CannotJudge(f"the training has {count} steps, and {needed}", "give the task more")
     # The profiler's clock does not stop while other processes have the core.
     first, last = window["first"], window["first"] + len(window["steps"])
     rows = [_operator(row, busy[row["phase"]][first:last]) for row in window["rows"]]

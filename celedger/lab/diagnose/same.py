@@ -20,14 +20,7 @@ from tempfile import TemporaryDirectory
 
 from celedger.base import files
 from celedger.base.errors import CannotJudge, LedgerError, RepositoryError, Status
-from celedger.base.model import (
-    SIGNATURE,
-    STEP_COUNTS,
-    Commit,
-    FindingRecord,
-    SignatureRow,
-    Task,
-)
+from celedger.base.model import SIGNATURE, STEP_COUNTS, Commit, FindingRecord, SignatureRow, Task
 from celedger.judge.work import RISE, repeating
 from celedger.lab.diagnose.signature import (
     SCHEMES,

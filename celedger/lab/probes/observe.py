@@ -136,7 +136,8 @@ class OwnUpdate:
         if any(p.grad is not g for p, g in zip(self.leaves, self._gradients)):  # noqa: B905 (3.8)
             return True
         return any(
-            one._version != version or (values is not None and not _equal(_elements(one), values))
+            one._version != version
+            or (values is not None and not torch.equal(_elements(one), values))
             for one, version, values in self._before
         )
 
@@ -156,11 +157,7 @@ def has_no_optimiser(optimiser: object) -> bool:
 def _elements(tensor: Tensor) -> Tensor:
     """Return a few elements of a tensor, as they are now."""
     values = dense(tensor.detach())
-    return sample(values, min(_SAMPLED, values.numel())) if values.numel() else values
-
-
-def _equal(one: Tensor, other: Tensor) -> bool:
-    return torch.equal(one.nan_to_num(), other.nan_to_num())
+    return sample(values, min(_SAMPLED, values.numel())).nan_to_num() if values.numel() else values
 
 
 # --- patches, hooks and modes: none of them lets an exception of the probe reach the training

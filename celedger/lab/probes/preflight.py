@@ -384,10 +384,7 @@ def alike(probe: FirstSteps) -> Result:
     if (why := _no_validation(probe)) or not all(sides):
         return NONE, None, why or "the inputs are not floating-point numbers"
     (one, spread), (other, second) = (
-        [
-            sum(values) / len(rows)
-            for values in ([r.mean for r in rows], [r.deviation for r in rows])
-        ]
+        (sum(r.mean for r in rows) / len(rows), sum(r.deviation for r in rows) / len(rows))
         for rows in sides
     )
     sentence = f"{one:.3g} ± {spread:.3g} in training, {other:.3g} ± {second:.3g} in validation"

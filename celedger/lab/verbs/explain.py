@@ -185,12 +185,7 @@ def _draw(answers: Sequence[Explanation], output: Path) -> None:
 
 
 def _explain_all(
-    session: Looking,
-    revision: str,
-    a: list[str],
-    b: list[str],
-    seed: int | None,
-    steps: int,
+    session: Looking, revision: str, a: list[str], b: list[str], seed: int | None, steps: int
 ) -> tuple[list[Explanation], int]:
     """Explain each task; return the answers, and how many tasks could not be judged."""
     from celedger.lab.diagnose.explain import SideRunner

@@ -49,5 +49,4 @@ def preflight(
         print(document.dumps(answer))
     else:
         print(preflight_text(chosen, commit, at, checks, width=options.width()))
-    failed = any(check["status"] == "fail" for check in checks)
-    return Status.BAD if failed else Status.GOOD
+    return Status.BAD if any(one["status"] == "fail" for one in checks) else Status.GOOD

@@ -115,10 +115,9 @@ def _check_usage(memory: bool, steps: int | None, output: Path | None) -> None:
 
 
 def _check_tries(two: bool, memory: bool, output: Path | None) -> None:
-    others = {"--memory": memory, "-o": output}
     if two:
         raise UsageError("--try is of one commit", "name one revision instead of a range")
-    for name, given in others.items():
+    for name, given in {"--memory": memory, "-o": output}.items():
         if given:
             raise UsageError(f"--try cannot go with {name}", "run them one after the other")
 
@@ -215,11 +214,8 @@ def _answer(
         change = code_change(repository, *(commit.sha for commit in target.commits))
         blamed = blame_functions(slower.slowed(measured), change)
         measured["hunks"] = [hunk_record(one) for one in blamed]
-        kind, text, headline = (
-            "profile-difference",
-            of_time.slower_text,
-            of_time.difference_headline,
-        )
+        kind, text = "profile-difference", of_time.slower_text
+        headline = of_time.difference_headline
     statuses = {"slower": Status.BAD, "larger": Status.BAD, "undecided": Status.CANNOT_JUDGE}
     status = statuses.get(measured["verdict"], Status.GOOD)
     return kind, measured, headline(measured), text(target, measured, width=width), status

@@ -70,28 +70,17 @@ def watch(
         (chosen,) = session.tasks
         commit = session.repository.resolve(*session.sides.revisions)
         at = chosen.seeds[0] if seed is None else seed
-        report = watched(
-            session.bench_at(commit),
-            commit,
-            chosen,
-            at,
-            session.folder,
-            thresholds,
-            options={"samples": samples, "tensor": tensor, "dump": dump is not None},
-        )
+        wanted = {"samples": samples, "tensor": tensor, "dump": dump is not None}
+        bench, folder = session.bench_at(commit), session.folder
+        report = watched(bench, commit, chosen, at, folder, thresholds, options=wanted)
         if tensor is not None:
             check_tensor(report, tensor)
         if dump is not None:
             _dump(report, dump)
         if output is not None:
-            from celedger.lab.views import watch_figure
+            from celedger.lab.views.watch_figure import draw, draw_tensor
 
-            figure = (
-                watch_figure.draw(report)
-                if tensor is None
-                else watch_figure.draw_tensor(report, tensor)
-            )
-            save(figure, output)
+            save(draw(report) if tensor is None else draw_tensor(report, tensor), output)
         answer = watch_json(report)
         keep(session, chosen, [commit], command_line(context, revision=commit.sha[:TYPED]),
              watch_headline(report), answer, started=session.started)  # fmt: skip

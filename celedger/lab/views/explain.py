@@ -207,12 +207,13 @@ def _finding_record(finding: ExplainFinding, tree: Path) -> dict[str, object]:
     }  # fmt: skip
 
 
+def columns(*heads: str) -> list[Column]:
+    """Return the columns of a table; `>` before a head aligns numbers."""
+    return [Column(h.removeprefix(">"), right=h[:1] == ">", shrink=h[:1] != ">") for h in heads]
+
+
 def replay_text(
-    title: str,
-    rows: Sequence[ReplayedOperator],
-    lacking: Sequence[str],
-    tree: Path,
-    width: int,
+    title: str, rows: Sequence[ReplayedOperator], lacking: Sequence[str], tree: Path, width: int
 ) -> str:
     """Return the operators of a replay, those that rounding does not explain first."""
     cells = [
@@ -223,13 +224,10 @@ def replay_text(
         )
         for row in rows[:_OPERATORS]
     ]  # fmt: skip
-    heads = ("", ">error", ">units", "operator", "module", "pass", "line")
-    columns = [
-        Column(h.removeprefix(">"), right=h[:1] == ">", shrink=h == "operator") for h in heads
-    ]
+    heads = columns("", ">error", ">units", "operator", "module", "pass", "line")
     more = f"\n… and {len(rows) - _OPERATORS} more (--json has all)" if rows[_OPERATORS:] else ""
     more += f"\nwithout such a form: {', '.join(lacking)}" if lacking else ""
-    return f"{title}\n{replay_headline(rows)}\n\n{table(columns, cells, width=width)}{more}"
+    return f"{title}\n{replay_headline(rows)}\n\n{table(heads, cells, width=width)}{more}"
 
 
 def replay_headline(rows: Sequence[ReplayedOperator]) -> str:

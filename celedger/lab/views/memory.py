@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from celedger.lab.diagnose.memory_growth import PEAK_FLOOR
 from celedger.lab.diagnose.stalls import Document
-from celedger.lab.views.profile import ProfileTarget, columns, size
+from celedger.lab.views.explain import columns
+from celedger.lab.views.profile import ProfileTarget, size
 from celedger.views.document import clip, measure, percent, plain, relative, table
 
 ROWS = 8
@@ -48,11 +49,8 @@ def memory_headline(document: Document) -> str:
         f"the peak of {PEAKS[name]} is {size(peak['bytes'])}"
         for name, peak in document["peaks"].items() if peak["bytes"]
     ]  # fmt: skip
-    return "; ".join([*peaks, _leaked(document["leaks"])])
-
-
-def _leaked(leaks: Sequence[Document]) -> str:
-    return leak_text(leaks[0]) if leaks else "nothing piles up from epoch to epoch"
+    leaks = [leak_text(leak) for leak in document["leaks"][:1]]
+    return "; ".join([*peaks, *(leaks or ["nothing piles up from epoch to epoch"])])
 
 
 def difference_text(target: ProfileTarget, document: Document, *, width: int = 100) -> str:

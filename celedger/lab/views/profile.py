@@ -12,10 +12,9 @@ from celedger.base.model import Commit
 from celedger.lab.diagnose.slower import total
 from celedger.lab.diagnose.speed_advice import MEANING, largest_operators, module, stolen, waiter
 from celedger.lab.diagnose.stalls import NEIGHBOURS, Document
-from celedger.lab.views.explain import hunk_lines
+from celedger.lab.views.explain import columns, hunk_lines
 from celedger.views.document import (
     PLUS_MINUS,
-    Column,
     clip,
     count,
     duration,
@@ -51,11 +50,6 @@ class ProfileTarget:
         names = ("before", "after") if len(self.commits) == 2 else ("commit",)
         shas = (commit.sha for commit in self.commits)
         return {"task": self.task, **dict(zip(names, shas, strict=True)), "seed": self.seed}
-
-
-def columns(*heads: str) -> list[Column]:
-    """Return the columns of a table; `>` before a head aligns numbers."""
-    return [Column(h.removeprefix(">"), right=h[:1] == ">", shrink=h[:1] != ">") for h in heads]
 
 
 def seconds(value: float) -> str:

@@ -13,12 +13,7 @@ from matplotlib.patches import Patch
 from celedger.lab.diagnose.speed_advice import MEANING, largest_operators
 from celedger.lab.diagnose.stalls import Document
 from celedger.lab.views.memory import PEAKS, difference_headline
-from celedger.lab.views.profile import (
-    ProfileTarget,
-    largest,
-    size,
-    slower_sentence,
-)
+from celedger.lab.views.profile import ProfileTarget, largest, size, slower_sentence
 from celedger.views.document import UnitScale, clip, measure, percent, plain, short
 from celedger.views.picture import (
     BLUE,

@@ -4,7 +4,8 @@ not. Its document is that of celedger/lab/diagnose/tries.py."""
 from __future__ import annotations
 
 from celedger.lab.diagnose.stalls import Document
-from celedger.lab.views.profile import ProfileTarget, columns, seconds, size
+from celedger.lab.views.explain import columns
+from celedger.lab.views.profile import ProfileTarget, seconds, size
 from celedger.views.document import clip, count, number, percent, plain, table, wrap
 
 

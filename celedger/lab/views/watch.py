@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from textwrap import wrap
 
 from celedger.lab.diagnose.watch import JudgedTraining, WatchpointFinding, WatchReport
 from celedger.lab.diagnose.watch_records import FUNCTION, Watched
 from celedger.lab.diagnose.watch_rules import TensorPlace
-from celedger.views.document import Json, count, document, number, percent, plain, short
+from celedger.views.document import Json, count, document, number, percent, pick, plain, short
 
 _WORTH = 0.01  # the share of a layer's gradients below the smallest normal number that is mentioned
 _ROWS = 10  # of the largest losses, and of skipped steps
@@ -146,35 +146,30 @@ def watch_json(report: WatchReport) -> dict[str, Json]:
     )
 
 
+def _rows(names: str, rows: Sequence[Sequence[object]]) -> list[dict[str, object]]:
+    return [dict(zip(names.split(), row, strict=True)) for row in rows]
+
+
 def _training_json(judged: JudgedTraining) -> dict[str, object]:
     return {
         "rank": judged.training.rank or None,
         "steps": judged.training.length,
         "looked_at": [step.number for step in judged.training.steps],
         "half_precision": judged.training.half or None,
-        "loss_scale": [
-            {"step": step, "scale": scale, "skipped": skipped}
-            for step, scale, skipped in judged.training.scales
-        ],
+        "loss_scale": _rows("step scale skipped", judged.training.scales),
         "subnormal_gradients": {
             name: {str(step): share for step, share in shares}
             for name, shares in subnormal(judged.training).items()
         },
         "tensor": [asdict(one) for one in judged.training.values],
-        "samples": [
-            {"index": index, "loss": loss, "step": step}
-            for index, loss, step in judged.training.samples
-        ],
+        "samples": _rows("index loss step", judged.training.samples),
         "findings": [
             {
                 "watchpoint": f.watchpoint.name,
-                "step": f.first.step,
                 "module": None if f.first.module == FUNCTION else f.first.module,
-                "tensor": f.first.tensor,
-                "figure": f.first.figure,
+                **pick(f.first, "step tensor figure note"),
                 "threshold": f.threshold,
                 "measures": f.watchpoint.measures,
-                "note": f.first.note,
                 "other_places": f.more,
                 "advice": f.first.advice or f.watchpoint.advice,
             }

@@ -236,17 +236,13 @@ def _draw_strip(figure: Figure, axes: Axes, strip: Strip, layers: Sequence[str])
     middles = (steps[1:] + steps[:-1]) / 2
     last = 2 * steps[-1] - middles[-1] if middles.size else steps[-1] + 0.5
     edges = np.concatenate([[steps[0] - 0.5], middles, [min(last, axes.get_xlim()[1])]])
+    borders, values = np.arange(len(layers) + 1) - 0.5, np.ma.masked_invalid(strip.values)
     image = axes.pcolormesh(
-        edges, np.arange(len(layers) + 1) - 0.5, np.ma.masked_invalid(strip.values), cmap="viridis",
-        norm=norm, edgecolors="white", linewidth=0.3,
-    )  # fmt: skip
+        edges, borders, values, cmap="viridis", norm=norm, edgecolors="white", linewidth=0.3
+    )
     if zero:  # which no logarithm shows
-        axes.pcolormesh(
-            edges,
-            np.arange(len(layers) + 1) - 0.5,
-            np.ma.masked_where(strip.values != 0, strip.values),
-            cmap=ListedColormap(["black"]),
-        )
+        zeros = np.ma.masked_where(strip.values != 0, strip.values)
+        axes.pcolormesh(edges, borders, zeros, cmap=ListedColormap(["black"]))
     rows, places = np.nonzero(strip.beyond)
     axes.plot(steps[places], rows, "x", color=RED, markersize=4, markeredgewidth=1.1)
     bar = figure.colorbar(image, ax=axes, pad=0.01, aspect=9 * _LOWEST)
