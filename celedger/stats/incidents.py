@@ -36,8 +36,8 @@ class Derived:
         incidents: All told ones and the new ones, oldest first.
         suspected: Steps up that are not sure enough to open; larger than the floor.
         changes: Steps down that mend nothing: improvements.
-        newest: The newest steps of P >= .5, and rises that were sure once and are doubted now: if
-            HEAD takes one back, a control of its commit decides.
+        newest: The newest rises of P >= .5, falls that mended an incident, and rises that were sure
+            once and are doubted now: if HEAD takes one back, a control of its commit decides.
         last_fall: The newest fall of the line, None without one.
         disturbed: Controls that showed a rise to be false: leave out the trials of `old` in
             `high_sessions`.
@@ -321,8 +321,10 @@ class _Assembly:
     def newest(self, incidents: Sequence[StepIncident]) -> Iterator[tuple[MetricKey, Step]]:
         """Yield the steps for which a control runs if HEAD takes them back."""
         for key in self.line.steps:
+            mended = [i.closed for i in incidents if i.closed is not None and key in i.shares]
             for step in self.line.newest_steps(key):
-                yield key, step
+                if step.size > 0 or any(step.first <= at <= step.last for at in mended):
+                    yield key, step
         for incident in incidents:
             if incident.in_doubt:
                 yield from ((k, share.step) for k, share in incident.shares.items())

@@ -197,7 +197,7 @@ class RandomLife:
         self.life.say("check")
         before = states(self.life)
         self.life.say("baseline", "void", *ids, "--why", "the fan was broken")
-        self.life.compare()
+        self.life.json("status")
         self.life.say("baseline", "void", *ids, "--why", "it was not", "--undo")
         assert states(self.life) == before
         self.commit()
