@@ -76,6 +76,7 @@ class StatusDocument(Document):
             parts += _more(in_force)
         doubts = sorted(self.state.doubts, key=lambda d: d.probability)
         likeliest = {(d.suite, d.task, d.metric): d for d in doubts}
+        suspected = sorted(likeliest.values(), key=lambda d: -d.probability)
         others = {
             "why": [f"{name}: {lines[0]}" for name, lines in self.causes.items()],
             "over": [
@@ -84,7 +85,7 @@ class StatusDocument(Document):
                 if not i.in_force and self.seen.get(i.id, i.state) != i.state
             ],
             "upgrade": [text for text, _ in self.upgrades],
-            "suspected": [self._doubt(doubt) for doubt in likeliest.values()],
+            "suspected": [self._doubt(doubt) for doubt in suspected],
             "noise": list(filter(None, [words.unknown_noise(self.state)])),
             "unknown" if begins else "gone": [
                 f"{name}: on commits that this history lacks" for name in self.state.gone
