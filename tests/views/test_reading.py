@@ -448,9 +448,10 @@ def test_status_lists_the_likeliest_suspicion_of_a_metric() -> None:
         Doubt("s", "t", metric, (sha * 40,), sha * 40, probability, 0.5, "s", 1.0, "e" * 40)
         for metric, sha, probability in (
             ("step_time", "a", 0.84), ("step_time", "b", 0.04), ("acc", "b", 0.13),
+            ("loss", "b", 0.5),
         )
     )  # fmt: skip
     queue = QueueDocument([], 0, False, "")
     text = StatusDocument(0.0, (), queue, State("", doubts=doubts), {}, {}, "").text()
-    assert 0 < text.index("(84 %)") < text.index("(13 %)")
+    assert 0 < text.index("(84 %)") < text.index("(50 %)") < text.index("(13 %)")
     assert "(4 %)" not in text
