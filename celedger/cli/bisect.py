@@ -111,7 +111,6 @@ def bisect(
     from celedger.cli.progress import Progress
     from celedger.judge import bisection, memory
     from celedger.judge.bisection.symptom import most_telling
-    from celedger.service.measure import load_suite
     from celedger.service.notify import announce
     from celedger.views.bisect import BisectAnswer, Typed, bisect_plans
     from celedger.views.incidents import next_search
@@ -140,9 +139,10 @@ def bisect(
         limits = replace(limits, sign=sign)
         incident = _incident(session, commits)
         if incident is not None:
-            moved = list(dict.fromkeys(m.task for m in incident.metrics))
-            there = {each.name for each in load_suite(session).tasks}
-            task = task or [name for name in moved if name in there] or moved
+            if not task:  # those of its tasks that the suite still has
+                moved = list(dict.fromkeys(m.task for m in incident.metrics))
+                names = {each.name for each in load_suite(session).tasks}
+                task = [name for name in moved if name in names] or moved
             commits = f"{incident.known_good}..{incident.first_bad[-1]}"
         history = _range(session.repository, commits, first_parent)
         with open_bench(session, "bisect", task, why=Purpose.BISECT, together=True) as (

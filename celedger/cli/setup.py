@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -28,8 +28,6 @@ from celedger.cli.session import (
 from celedger.views.document import count, measure
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from celedger.base.config import Config
     from celedger.ledger.archive import Archive
     from celedger.repo import Repository
