@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from celedger.judge.bisection.bisect_report import _effect
+from celedger.judge.bisection.bisect_report import _effect, doubted
 from celedger.judge.bisection.other_steps import (
     Rest,
     effect_between,
@@ -155,3 +155,20 @@ def test_values_at_the_limits_of_floats_have_an_effect(unit: float) -> None:
     told = effect_by_seed(good, bad, 0.95, is_exact=False)
     assert not steps
     assert told == (2 * unit,) * 3 if unit < 1e308 else told is None
+
+
+@pytest.mark.parametrize(
+    ("effect", "low", "high", "is_in_doubt"),
+    [
+        (0.1131, np.nan, np.nan, False),  # one exact pair of a Lightning module: "about as large"
+        (2.4, 0.72, 2.4, False),
+        (0.05, np.nan, np.nan, True),
+        (0.06, 0.03, 0.09, True),
+        (-0.3, -0.7, 0.1, True),
+        (-0.3, -0.5, -0.1, False),
+    ],
+)
+def test_a_change_that_is_clearly_larger_than_the_floor_is_not_called_about_as_large(
+    effect: float, low: float, high: float, is_in_doubt: bool
+) -> None:
+    assert doubted(0.0346, effect, low, high) == (0.0346 if is_in_doubt else 0.0)

@@ -318,9 +318,16 @@ def report_of(
         ran=compared_commits[-1][1] if compared_commits else "",
         agreements=agreements,
         signed=signed,
-        floor=track.floor,
+        floor=doubted(track.floor, effect, low, high) if status == "found" else track.floor,
         untried=len(track.presumed),
     )
+
+
+def doubted(floor: float, effect: float, low: float, high: float) -> float:
+    """Return the floor, 0 where the change is clearly larger: by its interval, or without one if it
+    is twice as large."""
+    least = min(abs(low), abs(high)) if math.isfinite(low) else abs(effect) / 2
+    return 0.0 if least > floor and not low * high < 0 else floor
 
 
 def _effect(track: Track, sign: int, steps: Sequence[Rest]) -> tuple[float, float, float, float]:
