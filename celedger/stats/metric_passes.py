@@ -319,10 +319,10 @@ def run(block: Sequence[Prepared], first: int, earlier: Sequence[Floats] | None)
 
 
 def _near_mode(mass: Floats, metric: Prepared) -> Floats:
-    """Return the mass without what is far from its largest, where the grid has gaps.
+    """Return the mass, all of it near its largest, where the grid has gaps.
 
     A probability of a millionth at a level that is a thousand deviations away would be the whole
-    of a variance.
+    of a variance. The sum stays: what is as likely at two far levels is no less likely.
 
     Args:
         mass: [..., rows, points].
@@ -333,6 +333,7 @@ def _near_mode(mass: Floats, metric: Prepared) -> Floats:
     reach = _FAR * np.hypot(metric.rows.sd, metric.rows.session)[:, None]
     near = np.abs(metric.grid.points - mode[..., None, None]) <= reach
     result: Floats = mass * near
+    result *= mass.sum(-1, keepdims=True) / np.maximum(result.sum(-1, keepdims=True), 1e-300)
     return result
 
 

@@ -419,6 +419,20 @@ def test_a_leak_far_above_its_floor_is_sure_where_bytes_repeat_within_a_session(
     assert any(s.size > 5000 for s in sure(one(measurements(rows, sessions=True))))
 
 
+def test_a_leak_after_a_level_in_doubt_keeps_its_size_and_its_commit() -> None:
+    """Bytes a step of a Trainer: +2.4 MiB at commit 27 were told as +514 KiB since commit 18."""
+    rows = [(0, 0, 0, i, i, 125.62963) for i in range(3)]
+    early = [(17, 100.148), (26, 232.296), (27, 2565858.96), (34, 2565858.96)]
+    rows += [(place, 0, 0, 3 + i, 0, value) for i, (place, value) in enumerate(early)]
+    rows += [(34, 0, 1, i, 1 + i, 2565851.26) for i in range(4)]
+    rows += [(27, 0, 1, 4, 1, 2565851.26), (26, 0, 1, 5, 1, 196.148)]
+    rows += [(17, 0, 2, 0, 1, 125.037), (18, 0, 2, 1, 1, 301.63)]
+    (leak,) = [step for step in one(measurements(rows)).steps if step.size > 5000]
+    assert (leak.first, leak.last, leak.likeliest) == (27, 27, 27)
+    assert leak.probability > SURE
+    assert leak.size == pytest.approx(2565650, abs=100)
+
+
 @pytest.mark.parametrize("shares", [(0.04, 0.04), (0.02, 0.08)])
 def test_a_time_that_is_many_times_as_long_is_surely_longer(shares: tuple[float, float]) -> None:
     """A step of .5 ms became 7 ms: with one deviation for both levels P was .77 to .91."""
