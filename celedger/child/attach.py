@@ -86,10 +86,12 @@ class _AfterTorch(importlib.abc.MetaPathFinder):
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec("torch")
+        sys.meta_path.insert(0, self)  # transformers asks if torch is there, and imports it later
         if spec is not None and spec.loader is not None:
             load = spec.loader.exec_module
 
             def load_and_attach(module: ModuleType) -> None:
+                sys.meta_path.remove(self)
                 load(module)
                 self.attach()
 

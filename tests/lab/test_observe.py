@@ -190,6 +190,16 @@ for _ in range(2):
     assert steps == [["stepping", 0], ["stepped", 0], ["stepping", 1], ["stepped", 1]]
 
 
+@pytest.mark.matrix
+def test_a_script_that_asks_whether_torch_is_there_before_it_imports_it_is_seen_too(
+    home: Path, tmp_path: Path
+) -> None:
+    """As transformers does: of a script with a Trainer nothing was seen."""
+    asks = 'from importlib.util import find_spec\nassert find_spec("torch")\n'
+    run(home, tmp_path, asks + PLAIN, {"kind": "recorder"})
+    assert heard(tmp_path)[0] == ["starts"]
+
+
 def test_a_fault_of_the_probe_is_noted_and_the_patched_call_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
