@@ -1,17 +1,16 @@
-"""What equal seeds say: how much likelier readings are if they share part of their noise, and which
-splits are possible, and how likely, if a value is a function of code and seed, bit by bit. Arrays
-in, arrays out; knows neither commits nor what is done with the factors. How bits are compared is
-the caller's matter.
+"""Weigh readings of equal seeds, under two assumptions. Arrays in, arrays out; must not know
+commits or what is done with the factors. The caller compares bits.
 
-Shared noise: a reading is level + shift (on the bad side) + u + v (on the bad side) + e, normal,
-with variances of rho s² (u, the seed's), kappa s² (v, by how much the change differs from seed to
-seed) and (1 - rho) s² (e, the trial's own). Only the ratio to rho = kappa = 0 is used: the bare
-normal would win against noise with tails wherever tails are not needed. Derivation:
-docs/statistics.md, "Equal seeds".
+Shared noise: how much likelier readings are if trials of one seed share a part of their noise. A
+reading is level + shift (on the bad side) + u + v (on the bad side) + e, normal, with variances of
+rho s² (u, the seed's), kappa s² (v, by how much the change differs from seed to seed) and
+(1 - rho) s² (e, the trial's own). Only the ratio to rho = kappa = 0 is used: the bare normal would
+win against noise with tails wherever tails are not needed.
 
-Equal bits of a seed locate a change; that it moved the level is for further seeds to tell. Where
-the bits of a seed have more than two values along a line, the question becomes where the largest
-step is (docs/statistics.md, "Equal bits").
+Exact values: which splits of a range are possible, and how likely, if a value is a function of code
+and seed, bit by bit. Equal bits of a seed locate a change; further seeds show whether it moved the
+level. Where the bits of a seed have more than two values along a line, the question becomes where
+the largest step is.
 """
 
 from __future__ import annotations
