@@ -105,7 +105,7 @@ def test_keys_walk_the_measured_commits_and_open_one(
     )
     assert browser.run("document.querySelectorAll('#commit .curve.bad').length") == 2
     body = browser.run("document.querySelector('#commit-body').textContent")
-    assert f"{shas[WORSE - 1][:8]} baseline" in body
+    assert f"{shas[WORSE - 1][:8]} compared commit" in body
     assert f"LayerNorm's eps differs {page_repository.EVIL} celedger explain A..B char_lm" in body
     assert browser.run("window.hacked === undefined")
 

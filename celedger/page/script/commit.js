@@ -1,8 +1,8 @@
 // The commit that is selected: what happened there, logs and epochs.
 
-// What a commit is held against: the last one with the level before the open change, or else the
-// measured commit before it.
-function baseOf(metric, at) {
+// The commit that the selected one is compared with: the last one with the level before the open
+// change, or else the measured commit before it.
+function comparedWith(metric, at) {
   const stretch = metric.stretches.find((s) => s.at.includes(at)) || metric.stretches.at(-1);
   if (!stretch) return -1;
   const open = metric.marks.findLast((mark) => mark.open && mark.at <= at);
@@ -20,7 +20,7 @@ function drawCommit(task, metric) {
   const at = chosen(task, metric);
   section.hidden = at < 0;
   if (at < 0) return;
-  const base = baseOf(metric, at);
+  const before = comparedWith(metric, at);
   const address = index.commit?.replace("*", hash(at));
   const sha = element(
     address ? "a" : "span",
@@ -31,7 +31,7 @@ function drawCommit(task, metric) {
   const facts = [author(at), date(at), ...(axis.tags[at] || [])].filter(Boolean).join(" · ");
   const body = [element("p", { class: "caption" }, facts)];
   body.push(...notes(task, at));
-  body.push(...epochs(task, metric, at, base));
+  body.push(...epochs(task, metric, at, before));
   find("#commit-body").replaceChildren(...body);
 }
 
@@ -69,7 +69,7 @@ function notes(task, at) {
   return made;
 }
 
-function epochs(task, metric, at, base) {
+function epochs(task, metric, at, before) {
   const names = Object.keys(task.epochs).filter((name) => task.epochs[name][at]);
   if (!names.length)
     return [
@@ -78,30 +78,30 @@ function epochs(task, metric, at, base) {
         element("code", {}, `celedger plot curves ${hash(at)} --task ${state.task}`),
       ),
     ];
-  const hasBase = base >= 0 && names.some((name) => task.epochs[name][base]);
+  const isCompared = before >= 0 && names.some((name) => task.epochs[name][before]);
   const legend = remark(
     element("span", { class: "legend" }),
     `${hash(at).slice(0, 8)} this commit `,
   );
-  if (hasBase)
+  if (isCompared)
     legend.append(
       " ",
-      element("span", { class: "legend base" }),
-      `${hash(base).slice(0, 8)} baseline, ${date(base)}`,
+      element("span", { class: "legend compared" }),
+      `${hash(before).slice(0, 8)} compared commit, ${date(before)}`,
     );
   const order = task.metrics.map((each) => each.name);
   names.sort(
     (a, b) => (b === metric.name) - (a === metric.name) || order.indexOf(a) - order.indexOf(b),
   );
-  const figures = names.slice(0, 8).map((name) => figure(task, name, at, base));
+  const figures = names.slice(0, 8).map((name) => figure(task, name, at, before));
   const more = names.length - figures.length;
   const rest = remark(`${more} more metrics have epochs: select one in the table.`);
   return [legend, element("div", { class: "epochs" }, ...figures), ...(more ? [rest] : [])];
 }
 
-function figure(task, name, at, base) {
+function figure(task, name, at, before) {
   const metric = task.metrics.find((each) => each.name === name) || NO_METRIC;
-  const curves = [task.epochs[name][base], task.epochs[name][at]];
+  const curves = [task.epochs[name][before], task.epochs[name][at]];
   const values = curves.flatMap((c) => (c ? c.slice(1) : [])).filter((v) => v !== null);
   const low = Math.min(...values);
   const high = Math.max(...values);
@@ -119,7 +119,7 @@ function figure(task, name, at, base) {
         ? `× ${(ends[1] / ends[0]).toPrecision(3)}`
         : `${relative > 0 ? "+" : ""}${(100 * relative).toFixed(1)} %`;
     const isWorse = { lower: relative > 0, higher: relative < 0 }[metric.direction];
-    const isOpen = metric.marks.some((mark) => mark.open && base < mark.at && mark.at <= at);
+    const isOpen = metric.marks.some((mark) => mark.open && before < mark.at && mark.at <= at);
     if (isWorse && isOpen) {
       change += ", worse";
       way = " bad";
@@ -134,7 +134,7 @@ function figure(task, name, at, base) {
   curves.forEach((curve, i) => {
     if (!curve) return;
     const values = curve.slice(1);
-    const style = i ? way : " base";
+    const style = i ? way : " compared";
     const isThere = (k) => (values[k] ?? null) !== null;
     let line = "",
       dots = ""; // epochs without a neighbour
