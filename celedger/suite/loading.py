@@ -336,7 +336,7 @@ def _tasks(
     name = _name(body, body.raw("name"))
     points = _points(body)
     params = dict.fromkeys(key for _, point in points for key in point)
-    used, lines = _commands(body, (*toml_table.PLACEHOLDERS, *params), folder)
+    used, lines = _commands(body, (*params, *toml_table.PLACEHOLDERS), folder)
     task = replace(pattern, commands=lines, metrics=_metrics(body, shared))
     task = replace(task, **body.read(_OF_TASK))
     alias = _aliases(body)

@@ -64,8 +64,9 @@ def check(words: Collection[str], names: Collection[str]) -> set[str]:
             if name is None:
                 continue
             if name not in names:
-                hint = closest(token[0], [f"{{{name}}}" for name in names])
-                raise ValueError(f"has an unknown placeholder {token[0]!r}; {hint}")
+                own = ", which `params` does not define" if "seed" in names else ""
+                hint = closest(name, names)  # braces would make short names look alike
+                raise ValueError(f"has an unknown placeholder {token[0]!r}{own}; {hint}")
             used.add(name)
     return used
 

@@ -190,7 +190,7 @@ def test_what_was_typed_cannot_be_meant(
     [
         ("floor =", "flor =", 129, "did you mean 'floor'?"),
         ("seeds = [0, 1]", 'seeds = "x"', 129, "seeds is 'x', not an integer"),
-        ("{seed}", "{sed}", 129, "did you mean '{seed}'?"),
+        ("{seed}", "{sed}", 129, "did you mean 'seed'?"),
         ("fit.py", "fot.py", 129, "did you mean 'fit.py'?"),
         ("[suite]", "[suite", 129, "is not TOML"),
         ("[[task]]", "[[task]]\nname = 'fit'\ncommand = 'true'\n[[task]]", 129, "is defined twice"),

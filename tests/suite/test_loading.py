@@ -190,7 +190,11 @@ WRONG = [
     ('[[task]]\nname = "t"\ncommand = ["{a\\nb}", "x"]\n', "unknown placeholder"),
     ("[[task]]\nname = 't'\ncommand = 'a \"b'\n", "split into words"),
     ("[[task]]\nname = 't'\ncommand = [1]\n", "list of strings"),
-    ("[[task]]\nname = 't'\ncommand = 'x {sede}'\n", "did you mean '{seed}'"),
+    ("[[task]]\nname = 't'\ncommand = 'x {sede}'\n", "did you mean 'seed'"),
+    (
+        TASK.replace("pass", "{lr}") + "params = { width = 8 }\ngrid = { norm = ['a'] }\n",
+        "'{lr}', which `params` does not define; known: width, norm, python, suite, tree, seed",
+    ),
     ("[[task]]\nname = 't'\ncommand = 'x {'\n", "lone brace"),
     ("[[task]]\nname = 't'\ncommand = ['x', '{\"a\": 1}']\n", "unknown placeholder"),
     ("[[task]]\nname = 't'\ncommand = '{python} {suite}/absent.py'\n", "is not there"),
