@@ -122,6 +122,8 @@ def bisect(
         check_suffix(output)
     if explain and not app.is_installed("explain"):
         raise UsageError("--explain needs the verb `explain`, which is not installed")
+    if math.isnan(confidence):  # which passes the bounds of the option
+        raise UsageError("--confidence is nan, not a number from 0.5 to 0.9999")
     limits = bisection.Limits(confidence, every_cause=every)
     if budget is not None:
         limits = replace(limits, budget=budget)

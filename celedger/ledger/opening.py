@@ -121,7 +121,7 @@ _RULES = 1  # of `validation`: grows where a ledger that was sound may not be
 # At the end of a journal that names the journal of a transaction over several files; celedger makes
 # none (https://sqlite.org/fileformat2.html#the_rollback_journal).
 _JOURNAL_MAGIC = bytes.fromhex("d9d505f920a163d7")
-_ELSEWHERE = "name another: --ledger FILE, or `ledger` in celedger.toml"
+ELSEWHERE = "name another: --ledger FILE, or `ledger` in celedger.toml"
 
 _NETWORK = {
     "nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "lustre", "gpfs", "glusterfs",
@@ -385,7 +385,7 @@ def refuse_planted(path: Path, *folders: Path, may_be_tracked: bool = False) -> 
 
 
 def _not_sqlite(path: Path) -> LedgerDamaged:
-    return LedgerDamaged(f"{path} is not a ledger: it is not an SQLite file", _ELSEWHERE)
+    return LedgerDamaged(f"{path} is not a ledger: it is not an SQLite file", ELSEWHERE)
 
 
 def _read_only(path: Path) -> LedgerError:
@@ -400,7 +400,7 @@ def _must_be_a_file(path: Path) -> None:
     try:
         if path.exists() and not path.is_file():
             kind = "a folder" if path.is_dir() else "a special file"
-            raise LedgerError(f"{path} is {kind}, not a ledger", _ELSEWHERE)
+            raise LedgerError(f"{path} is {kind}, not a ledger", ELSEWHERE)
         length = path.stat().st_size
     except (FileNotFoundError, NotADirectoryError):
         raise LedgerError(f"there is no ledger at {path}", "make one: `celedger run`") from None
@@ -448,7 +448,7 @@ def _version(connection: sqlite3.Connection, path: Path) -> int:
     """Return the schema's version. Raises LedgerError for a foreign file and for a newer schema."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     if application != schema.APPLICATION_ID:
-        raise LedgerDamaged(f"{path} is an SQLite file, but not a ledger of celedger", _ELSEWHERE)
+        raise LedgerDamaged(f"{path} is an SQLite file, but not a ledger of celedger", ELSEWHERE)
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version > schema.version():
         raise LedgerError(

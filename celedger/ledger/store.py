@@ -64,6 +64,8 @@ class Store:
         damaged, from a newer celedger, not writable; LedgerGone where the archive shows that there
         was one."""
         path = Path(path).absolute()
+        if os.path.isdir(path):  # noqa: PTH112 (never raises); below it would be tracked or missing
+            raise LedgerError(f"{path} is a folder, not a ledger", opening.ELSEWHERE)
         if archive is not None:
             must_be_there(path, archive)
         folders = [archive.folder] if archive is not None else []

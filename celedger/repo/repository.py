@@ -434,7 +434,8 @@ class Repository:
         ):
             where = f"the branch of {self.root}" if self._refs() else self.root
             return RepositoryError(f"{where} has no commits yet", "git commit")
-        if "expected commit type" in error:
+        words = ("rev-parse", "--verify", "--quiet", "--end-of-options", revision)
+        if "expected commit type" in error or (":" in revision and self.ask(*words).status == 0):
             return UnknownRevision(f"{revision!r} names an object that is not a commit")
         if "ambiguous" in error:
             return UnknownRevision(f"{revision!r} is ambiguous", "give more digits")

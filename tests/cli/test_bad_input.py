@@ -130,7 +130,7 @@ def test_a_shallow_clone(tell: Tell, trained: Project, tmp_path: Path) -> None:
         (["run", "a\nb"], "unknown revision"),
         (["run", "a" * 5000], "aaa… ("),
         (["run", "\udcff"], "unknown revision"),
-        (["run", "HEAD:model.py"], "HEAD:model.py"),
+        (["run", "HEAD:model.py"], "'HEAD:model.py' names an object that is not a commit"),
         (["run", "model.py"], "'model.py' is a file, not a commit (git log --oneline -- model.py)"),
         (["run", "main..main~2"], "did you mean main~2..main?"),
         (["run", "main..main"], "the same commit"),
@@ -153,6 +153,7 @@ def test_a_shallow_clone(tell: Tell, trained: Project, tmp_path: Path) -> None:
         (["bisect", "main..main"], "the same commit"),
         (["bisect", "main..main~2"], "did you mean main~2..main?"),
         (["bisect", "main~2..main", "--metric", "nope"], "'nope'"),
+        (["bisect", "main~2..main", "--confidence", "nan"], "nan, not a number from 0.5"),
         (["bisect", "main~2..main", "--metric", "val_los"], "did you mean 'val_loss'?"),
         (["bisect", "main~2..main", "--metric", "rss"], "has no direction"),
         (["bisect", "main~2..main", "--task", "nope"], "has no task 'nope'"),
@@ -344,6 +345,19 @@ def test_a_ledger_that_is_none(
     seen = tell(trained.root, "--ledger", str(path), "doctor")
     assert (seen.status, says in seen.out, "see `celedger" in seen.out) == (128, True, False)
     assert (path.read_bytes() if path.is_file() else b"") == before
+
+
+@pytest.mark.parametrize("words", [["--ledger", "suites", "log"], ["status"], ["run"]])
+def test_a_folder_where_the_ledger_was(
+    tell: Tell, trained: Project, tmp_path: Path, words: list[str]
+) -> None:
+    """A folder with tracked files was "git tracks suites/…", a folder at its name "missing"."""
+    copy = tmp_path / "copy"
+    shutil.copytree(trained.root, copy, symlinks=True)
+    (copy / "ledger.db").unlink()
+    (copy / "ledger.db").mkdir()
+    git(copy, "add", "--force", "suites")
+    assert_one_line(tell(copy, *words), 128, "is a folder, not a ledger", "--ledger FILE")
 
 
 @contextmanager
