@@ -132,7 +132,8 @@ def bisect(
     ) as session:
         if packages is not None:
             if prove or hunks or explain or dry_run or every or session.config.engine != "local":
-                raise UsageError("--packages searches here, and nothing else with it")
+                excluded = "--prove, --hunks, --explain, --dry-run, --all or an engine"
+                raise UsageError(f"--packages cannot be combined with {excluded}")
             return _search_packages(
                 context.obj, session, commits, packages, task, metric or (), limits,
                 improved=find == "improved", json=json,
