@@ -1,2 +1,2 @@
-"""What the trials of the ledger mean: is a commit worse (`state`), and which commit was the first
-bad one (`bisection`)."""
+"""Judge the trials of the ledger: what is worse (`state`), and which commit is the first bad one
+(`bisection`)."""

@@ -1,8 +1,7 @@
-"""What is derived along a line: noise, levels and steps of every metric, failures, incidents.
+"""Derive what holds along a line: noise, levels and steps of every metric, failures, incidents.
 
-Reads trials, bisects, people's acts and what was said before, and asks the models of `stats`. The
-state is read from it (`state.py`), and the planner of extra trials asks it.
-"""
+Reads trials, bisects, people's acts and earlier records, and calls the models of `stats`. The state
+(`state.py`) and the planner of extra trials (`extra_trials.py`) read the result."""
 
 from __future__ import annotations
 

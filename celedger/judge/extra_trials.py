@@ -1,8 +1,7 @@
-"""Extra trials: those that tell most about what is in doubt after a commit's own trials.
+"""Run extra trials: those that tell most about what is in doubt after a commit's own trials.
 
-`check` and the worker ask alike, within one budget a job over all metrics together. Which trial
-tells most is decided in `stats.next_trial`; only metrics that the suite declares ask.
-"""
+`check` and the worker share this code, with one budget a job for all metrics. `stats.next_trial`
+decides which trial tells most; only metrics that the suite declares are considered."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""The line of commits that a judgement is about, and where on it each measured commit counts.
+"""The line of commits that a judgement is about, and the place on it of each measured commit.
 
 Lives here: the first parents of a revision, oldest first, and the places of commits that left the
-line or never were on it. It must not know of trials or numbers.
-"""
+line or never were on it. It must not know of trials or numbers."""
 
 from __future__ import annotations
 

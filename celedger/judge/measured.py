@@ -1,8 +1,7 @@
-"""What the ledger holds of a task along a line, as arrays that the model of histories takes.
+"""Read a task's trials along a line as the arrays that the model of histories takes.
 
-A value counts when its trial ended well and as a whole, was summarised by today's rule, and, for
-speed, nothing disturbed it. What a person declared void is left out. Judges nothing.
-"""
+A value counts if its trial ended well, was summarised by today's rule and, for speed, was not
+disturbed. Trials that a person declared void are left out. Judges nothing."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""Reading the state, from the cache where nothing changed, and recording what is said.
+"""Read the state, from a cache if nothing changed, and record what is reported.
 
-The cache lies in the repository's folder of state and may be deleted at any time; so may the files
-of settled stretches of histories beside it. Reading verbs record nothing: they show what would be
-recorded.
-"""
+The caches of states and of histories are in the repository's private folder and may be deleted at
+any time. Reading verbs record nothing: they show what would be recorded."""
 
 from __future__ import annotations
 

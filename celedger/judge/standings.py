@@ -1,6 +1,5 @@
 """How each metric stands at a commit: worse by an incident in force, the same, or why that cannot
-be told. Only `check` and its views ask; the incidents themselves come from elsewhere.
-"""
+be decided. Only `check` and its views use it; the incidents are derived elsewhere."""
 
 from __future__ import annotations
 

@@ -1,13 +1,12 @@
-"""The one memory: what is worse on a line, since which commit, and whether it is over.
+"""The state: what is worse on a line, since which commit, and whether it is over.
 
-Lives here: the list of incidents (steps of numbers and failures that have one cause, named and
-sorted: two parts join if a commit may have made both, and what a bisect named is the first bad
-commit), and the state that has it.
+Lives here: the list of incidents, named and sorted, and the state that has it. Steps of numbers and
+failures are one incident if one commit may have made both; a commit that a bisect named is the
+first bad one.
 
-Derived anew from trials, bisects and people's acts whenever they change (docs/statistics.md).
-Stored are only rows of what was said, on which identity and hysteresis rest, and a cache that may
-be deleted at any time. Every view prints rows of this state; none judges.
-"""
+The state is derived anew from trials, bisects and people's acts whenever they change
+(docs/statistics.md). Stored are only the rows of `said`, on which identity and hysteresis rest, and
+a cache. Views print rows of the state and judge nothing."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What was said of incidents: their identity, and what hysteresis rests on.
+"""Rows of the ledger's `said`: what was reported of incidents. Their identity and hysteresis rest
+on them.
 
-Reads and makes rows of the ledger's `said`; a row without an address is a job's record. Decides
-nothing: what is said of an incident is derived in `state.py`.
-"""
+Reads and makes these rows; a row without an address is a job's record. Decides nothing: `state.py`
+derives what is reported."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""What two commits of a line differ by: what the incidents between them did, else what their own
-trials tell at the noise that the state knows.
+"""Compare two commits of a line: by the incidents between them, else by their own trials and the
+noise that the state knows.
 
-Pure: a view that shows two commits, or one, asks here and judges nothing.
-"""
+Pure: a view that shows one or two commits asks here and judges nothing."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Is a variant surely better, by equal seeds? How each metric stands in a synthetic revision beside
-the commit that it was made from; which variant of a grid is the best, and which parameters make the
-difference. Reads the trials of both sides and the noise that the state knows; records nothing, and
-knows of no history: an edit has none."""
+"""Compare variants by equal seeds: a synthetic revision with the commit that it was made from, and
+the variants of a grid with each other; and say which parameters make the difference. Reads the
+trials of both sides and the noise that the state knows; records nothing. An edit has no history."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """Where the bits of a training changed along a line, and where the work of its steps rose: read
-from the signatures of its commits. What does not repeat is used by nobody. Runs nothing.
-"""
+from signatures of commits. A signature that does not repeat is ignored. Runs nothing."""
 
 from __future__ import annotations
 

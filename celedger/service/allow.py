@@ -1,5 +1,5 @@
-"""List what the worker would start and obey in a repository, and let go on what waits for it
-to be allowed. Knows how a suite's starts are described; shows nothing."""
+"""List what the worker would start and obey in a repository, and continue the jobs that wait for
+approval. Knows how a suite's starts are described; shows nothing."""
 
 from __future__ import annotations
 

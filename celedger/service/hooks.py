@@ -1,9 +1,8 @@
-"""Installs, removes and describes the git hooks. The scripts are those in `hooks/`; a hook that
-was there before is kept beside ours as NAME.legacy, runs first, and comes back on removal.
+"""Install, remove and describe the git hooks. The scripts are in `hooks/`. A hook that was there
+before is renamed NAME.legacy, runs first, and is restored on removal.
 
-Knows what a hook manager may do to ours in its turn (keep it as NAME.legacy), and that where
-`core.hooksPath` is set the folder is the user's to write in. Knows nothing of the queue.
-"""
+Knows that a hook manager may rename our hook NAME.legacy in its turn, and that the user owns the
+folder named by `core.hooksPath`. Knows nothing of the queue."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """Read runs that other programs recorded, and write them as a ledger that `merge` takes in, with
-the same checks as any foreign one. One table of readers; each yields runs and knows no git.
+the same checks as for any foreign one. Each reader of the table yields runs and knows no git.
 
 An imported run has an environment of its own, "imported from X", so it is compared with other
-imported runs only. Its time of start and its place in the file name it: importing twice adds
-nothing.
+imported runs only. Its start time and its place in the file name it: importing twice adds nothing.
 """
 
 from __future__ import annotations

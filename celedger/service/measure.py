@@ -1,6 +1,5 @@
-"""Measure: run what the ledger lacks, settle what is in doubt by extra trials, record the state.
-Verbs and the worker do it in this order. Must not know how the answer is shown or sent.
-"""
+"""Measure a commit: run what the ledger lacks, settle doubts by extra trials, record the state.
+Verbs and the worker do it in this order. Must not know how the answer is shown or sent."""
 
 from __future__ import annotations
 

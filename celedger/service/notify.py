@@ -1,9 +1,8 @@
-"""Alerts: what got worse, which commit it was, what is over. Sent by apprise to the addresses of
-the user's own configuration, each piece of news once an address.
+"""Send alerts: what got worse, which commit it was, what is over. apprise sends them to the
+addresses of the user's own configuration, each piece of news once an address.
 
-Lives here: the text, and which address got it already. It must not decide what is worse: the state
-does. An alert that cannot be sent is a line for the person, never an error, and is tried again with
-the next job.
+Lives here: the text, and which address has it already. The state decides what is worse. An alert
+that cannot be sent is a line for the person, never an error, and is tried again with the next job.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""The worker: turns the notes that hooks left into jobs, and runs the queue, one job at a time.
+"""The worker: turn the notes that hooks left into jobs, and run the queue, one job at a time.
 
-The queue is the ledger's, and so is the lock: one worker a ledger, and the kernel lets go of the
-lock however the worker dies. A hook's note becomes a job before its worker asks for the lock, and
-a worker that has let go of the lock looks at the queue once more: so no merge is missed, whoever
-comes first. Knows nothing of how hooks are installed.
-"""
+Queue and lock belong to the ledger: one worker a ledger. The kernel releases the lock however the
+worker dies. A hook's note becomes a job before its worker asks for the lock, and a worker that has
+released the lock looks at the queue once more, so no merge is missed. Knows nothing of how hooks
+are installed."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""Which commit to measure next: the one whose trial tells most about the first bad commit per
+"""Choose the next commit to measure: the one whose trial tells most about the first bad commit per
 second of cost. Pure: reads a question, its evidence and their posterior; measures nothing.
 
 The gain of a trial is the mutual information, in bits, between its value and the answer (which
 group of commits, or that nothing changed), with levels and noise integrated out. Only positions
-that divide the posterior differently are compared.
-"""
+that divide the posterior differently are compared."""
 
 from __future__ import annotations
 

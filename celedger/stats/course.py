@@ -1,11 +1,10 @@
-"""The nouns of a metric's history: what was measured along a line of commits, its nodes, and the
-levels and steps that the model of `history.py` derives from it.
+"""The nouns of a metric's history: measurements along a line of commits, nodes (commits whose
+trials are read together), and the levels and steps that `history.py` derives.
 
-Lives here: dataclasses (tuples where there are thousands of a kind: nodes and steps), which
-measured commits are one place for a step, from places, seeds and bits alone, and the scale on which
-levels step. They know places on a line (0 is the oldest commit; a commit without a trial counts),
-not hashes; and values of which a larger one is worse, whatever the metric's own direction.
-"""
+Lives here: dataclasses (tuples where there are thousands: nodes and steps), the rule which measured
+commits form one node, from places, seeds and bits alone, and the scale on which levels step. They
+know places on a line (0 is the oldest commit; a commit without a trial counts), not hashes. A
+larger value is worse, whatever the metric's own direction."""
 
 from __future__ import annotations
 

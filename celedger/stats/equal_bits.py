@@ -1,13 +1,11 @@
-"""What equal bits say of the first bad commit: those of trials, and of signatures (digests of a
-training's first steps).
+"""Evidence of equal bits about the first bad commit: from stopped trials, and from signatures
+(digests of a training's first steps).
 
-Trials that were stopped because they repeated others bit by bit computed the same so far, so they
-lie on one side. That is a weight of the candidates beside the evidence of whole trials, and it is
-doubted: a change may act only later. So however many stopped trials agree, they outweigh whole ones
-by the odds of that doubt only, and a commit is named after whole trials of it and its parents, as
-ever. A commit that makes a training worse mostly changes what its first steps compute: that is a
-prior, and never proof. Pure: positions and digests in, numbers out.
-"""
+A trial that was stopped because it repeats others bit by bit probably lies on their side. A change
+may act only later, so all stopped trials together move the odds by no more than that doubt, and a
+commit is named only after whole trials of it and its parents. A commit that makes a training worse
+mostly changes what its first steps compute: that is a prior, and never proof. Pure: positions and
+digests in, numbers out."""
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
 """The incidents of a line: which steps are one cause, and whether it is open, partly or wholly
-mended, accepted or a false alarm. Everything that a view, `check` or an alert says is read here.
+mended, accepted or a false alarm. Views, `check` and alerts read them from here.
 
-Pure: derived anew from histories, what was last told, and what people and bisects said.
-`line_steps.py` has the sets of commits, `mends.py` the filter of mends, `sessions.py` the doubts of
-short rises.
-"""
+Pure: derived anew from histories, earlier records, people's acts and bisects. `line_steps.py` has
+the sets of commits, `mends.py` the filter of mends, `sessions.py` the doubts of short rises."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""What the histories of a line, and what people and bisects said, tell of steps.
+"""The steps of all metrics of a line, given histories, people's acts and bisects.
 
-Lives here: which steps are which incident (steps of two chains that are one, steps and the
-incidents that they were, metrics whose sets share a commit); whether a step opens an incident,
-which commits may have made it, whether it was accepted. Pure.
-"""
+Lives here: which steps belong together (one step in two chains, steps of a recorded incident,
+metrics whose sets share a commit), whether a step opens an incident, which commits may have made
+it, and whether it was accepted. Pure."""
 
 from __future__ import annotations
 

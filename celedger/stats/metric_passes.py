@@ -1,9 +1,8 @@
 """The passes over the nodes of several metrics that were measured alike, and the steps they show.
 
-Lives here: from draws and noise to what is known of each node's level and of a step before it, and
-which neighbouring places are one step, its set of commits, its size. A pass may begin at a later
-node, with the message that an earlier pass left there.
-"""
+Lives here: from draws and noise to the posterior of each node's level and of a step before it; then
+which neighbouring places are one step, its set of commits and its size. A pass may begin at a later
+node, with the message that an earlier pass left there."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a trial of each commit with each seed tells. If noise is free, the caller says it; if seeds
-share noise, it depends on how well the seed's other readings predict it; if values are exact, on
-whether the seed's bits part what is left. Pure: beliefs in, bits out."""
+"""The gain, in bits, of a trial of each commit with each seed. If noise is free, the caller has it.
+If seeds share noise, it depends on how well the seed's other readings predict the value. If values
+are exact, on whether the seed's bits split the remaining candidates. Pure: beliefs in, bits out."""
 
 from __future__ import annotations
 

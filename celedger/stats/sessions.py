@@ -1,9 +1,7 @@
-"""Contrasts within a session, in which what its trials share cancels.
+"""Contrasts of two commits within a session, where the effect that its trials share cancels.
 
-A session's effect cancels between two commits that it measured side by side. The contrast decides
-whether a short rise was real, and tells how much of an incident is left. Pure; knows nothing of
-incidents.
-"""
+A contrast decides whether a short rise was real, and how much of an incident is left. Pure; knows
+nothing of incidents."""
 
 from __future__ import annotations
 

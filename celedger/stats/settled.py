@@ -1,11 +1,10 @@
-"""What is kept of a metric's history from job to job.
+"""The stored part of a metric's history, from one job to the next.
 
 Lives here: one item of bytes a metric. It holds the tables of noise, the lattice point of the
-noise, and for each chain the forward message before the newest nodes with what was found before
-it; for the chains of `seed_histories.py` the likeliest histories some nodes ago, and the steps that
-were settled before. Each part names by a digest what it rests on, so a stale one is never used. No
-file is opened.
-"""
+noise, and for each chain the forward message before the newest nodes with the steps before it; for
+the chains of `seed_histories.py` the likeliest histories some nodes ago, and the steps that were
+settled before. Each part has a digest of what it rests on, so a stale one is never used. Opens no
+file."""
 
 from __future__ import annotations
 

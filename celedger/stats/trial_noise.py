@@ -1,11 +1,10 @@
 """The noise of a task's metrics, from repeats of the same code only.
 
 Lives here: the distribution of one trial around its level (a t core, far outliers, and a one-sided
-second mode for trainings that sometimes collapse; benchmarks/statistics.md, "The state", says what
-was measured); the likelihood of groups of repeats, their common level integrated out, as tables
+second mode for trainings that sometimes collapse; benchmarks/statistics.md, "The state", has the
+measurements); the likelihood of groups of repeats, their common level integrated out, as tables
 over standard deviations and shapes that add up; the noise itself, with the effect of a session and
-of a trial's place in it. Differences between commits never enter: they are what is in question.
-"""
+of a trial's place in it. Differences between commits never enter: they are what is in question."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
-"""Is one of two sides worse, or better? Asked of the two ends of a range, with which a bisect
-begins, as of a range of one commit; and of edits that are tried again and again.
+"""Decide whether one of two sides is worse, or better: the two ends of a range, with which a bisect
+begins, or an edit beside its commit.
 
 A person edits, asks, edits and asks again, and stops when the answer is "better". Of twenty edits
-that change nothing one looks better at 5 %. So the evidence that is asked for grows with the number
-of the try, such that all claims of a chain together, however long it gets, are wrong with at most
-ERROR. What is worse over time is decided in `incidents.py`; this must not know of it.
-"""
+that change nothing one looks better at 5 %. So the evidence that a claim needs grows with the
+number of the try: all claims of a chain of tries together are wrong with at most ERROR.
+`incidents.py` decides what is worse over time; this must not know of it."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Three worlds that may explain the same readings of a range, weighed against one another: noise
-that is free, noise that equal seeds share, and values that are a function of code and seed.
+"""Weigh three explanations of the readings of a range: noise that is free, noise that equal seeds
+share, and values that are a function of code and seed.
 
-Arrays in, arrays out. What a position is, and what is concluded, is not known here
-(docs/statistics.md, "Equal seeds").
-"""
+Arrays in, arrays out. Must not know what a position is, or what is concluded (docs/statistics.md,
+"Equal seeds")."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Plans and drives a bisect: which commit to try next, what its trial said, when to stop.
+"""Bisect: which commit to try next, what its trial means, when to stop.
 
-The statistics are `stats.firstbad` and `stats.choice`; a trial is `trial.runner`. What lives
-here joins them: a range and its symptoms go into one `Search`, and come out as reports. It can be
-killed at any time: typed again it goes on from the ledger.
-"""
+The statistics are in `stats.firstbad` and `stats.choice`; trials run by `trial.runner`. This folder
+joins them: a range and its symptoms become a `Search`, which ends as reports. A killed bisect
+continues from the ledger when the same command is typed again."""
 
 from celedger.judge.bisection.bisect import (
     Answer,

@@ -1,6 +1,6 @@
-"""The whole of a bisect: both ends first, then what is wrong with them, then the search; what it
-would take; and the bench of a bisect over the packages of an upgrade, which searches as that over
-commits does."""
+"""Run a bisect: train both ends, choose what to search by them, search. Estimate beforehand what it
+would take. A bisect over the packages of an upgrade runs here too, as if each package were a
+commit."""
 
 from __future__ import annotations
 

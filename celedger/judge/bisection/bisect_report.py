@@ -1,4 +1,4 @@
-"""What a bisect concluded, as one value that can be stored, printed and drawn."""
+"""The report of a bisect: one value that can be stored, printed and drawn."""
 
 from __future__ import annotations
 

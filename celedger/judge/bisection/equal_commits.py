@@ -1,11 +1,10 @@
-"""What tells of a commit before a training does: that it cannot differ from another, and its
-signature.
+"""Spare trainings of a range: find commits that cannot differ, and sign commits by their first
+steps.
 
-Equal commits are found before anything runs, by the footprints of stored trials, held against the
-trees of the range. A class is one candidate, and trials anywhere in it, or of any commit that
-agrees with it, count for it. A signature is made where it tells more a second than a training. What
-signs is not here: an installed package has it (entry points `celedger.signers`).
-"""
+Before anything runs, footprints of stored trials are compared with the trees of the range. Commits
+that cannot differ form a class: a class is one candidate, and any trial of it counts. A signature
+is made where it tells more per second than a training. An installed package makes signatures (entry
+point `celedger.signers`); this module does not know how."""
 
 from __future__ import annotations
 

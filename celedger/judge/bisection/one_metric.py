@@ -1,12 +1,11 @@
-"""One metric of a bisect: all trials of the range read as evidence, what the statistics make of
-them, and the trial that it would run next. Several tracks share the trials of one search; none
-knows of the others.
+"""One metric of a bisect, a `Track`: it reads all trials of the range as evidence, asks the
+statistics and says which trial it would run next. Tracks share the trials of one search and do not
+know of each other.
 
-Trials of one seed agree when the metric does at every epoch and, to rule out chance, the values
-are too fine to agree by chance, or the fingerprints agree, too. A fingerprint alone proves nothing
-of a metric: a commit that breaks the evaluation leaves every parameter as it was. A running trial
-that agrees so far, past the epoch at which the two ends part, is taken for the same trial and need
-not go on."""
+Two trials of one seed agree if the metric is equal at every epoch and the values are too fine for
+chance, or the fingerprints are equal too. Equal fingerprints alone prove nothing about a metric: a
+commit that breaks the evaluation leaves every parameter as it was. A running trial that agrees past
+the epoch at which the two ends differ counts as the same trial and is stopped."""
 
 from __future__ import annotations
 

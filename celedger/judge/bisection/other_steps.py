@@ -1,9 +1,9 @@
-"""Steps beside the named one: a further step before it or after it, a commit between the ends that
-is worse than both, which a search from end to end cannot find; and how far the named commit itself
-moved a metric.
+"""Steps beside the named commit: a further step before or after it, a commit between the ends that
+is worse than both (which a search from end to end cannot find), and the effect of the named commit
+itself.
 
-Each side is a range of its own, with its own trials, and is asked the same question as the whole
-was (docs/statistics.md, "Bisects"). Runs nothing."""
+Each side is a range of its own, with its own trials, and is searched like the whole range
+(docs/statistics.md, "Bisects"). Runs nothing."""
 
 from __future__ import annotations
 

@@ -1,13 +1,12 @@
-"""The planner of a bisect: the next trial, given the trials that ended and those under way. Several
-metrics of one task are searched at once: every trial tells something of each.
+"""Plan a bisect: choose the next trial, given the trials that ended and those under way. Several
+metrics of one task are searched at once, and each trial is evidence for all of them.
 
-Its whole state is the ledger: every question it asks first counts the trials that are stored,
-so a killed search goes on where it was when the same command is typed again.
+The ledger is the whole state: the planner counts the stored trials before each decision, so a
+killed search continues when the same command is typed again.
 
-Each metric keeps a posterior of its own. Metrics of one training are correlated, so their
-evidence is never multiplied; only what they are expected to learn is added, to choose the commit
-whose trial serves those that are not answered yet best.
-"""
+Each metric has a posterior of its own. Metrics of one training are correlated, so their evidence is
+never multiplied. Only the expected gains are added, to choose the commit whose trial best serves
+the metrics without an answer."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
-"""Go on after a bisect named a commit, by trials of revisions made for it. Must not know who asks
-or how the answer is shown.
+"""Continue after a bisect named a commit, by trials of revisions made for it. Must not know who
+asks or how the answer is shown.
 
-Rehearse the commit's revert: the bad end without it, trained with the bad end's seeds. It proves a
-name, or takes it back: a search only says where a metric moved. Or go on inside the commit: the
-smallest set of its hunks that moves the metric. Each set is a synthetic revision, the parent with
-these hunks, trained and told by its value.
-"""
+Rehearse the revert: train the bad end without the commit, with the bad end's seeds. That proves the
+name or withdraws it, because a search only shows where a metric moved. Or search inside the commit:
+the smallest set of its hunks that moves the metric. Each set is a synthetic revision, the parent
+with these hunks."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""What is bisected: a metric that got worse between the two ends, or a crash that one of them
-has; of an incident, the task whose trial tells most per second. Reads trials into numbers for the
-statistics, larger being worse, and learns their noise; runs nothing.
+"""The symptom that a bisect searches: a metric that got worse between the two ends, or a crash of
+one of them; for an incident, the task whose trial tells most per second. Reads trials as numbers
+for the statistics, larger being worse, and learns their noise; runs nothing.
 
-Only bisects learn noise so: the state learns its own from repeats of the same code
-(`stats.history`).
-"""
+Only bisects learn noise this way. The state learns it from repeats of the same code
+(`stats.history`)."""
 
 from __future__ import annotations
 
