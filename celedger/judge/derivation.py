@@ -53,8 +53,7 @@ unusual: two uniform draws differ by 3.4 at most, normal ones by 4 in 7 of 1,000
 
 @dataclass(frozen=True, eq=False)
 class Derivation:
-    """All that was derived along a line: what the state is read from, and what the planner of extra
-    trials asks."""
+    """The result of deriving a line: the state and the planner of extra trials read it."""
 
     ledger: Ledger
     line: Line
@@ -202,9 +201,9 @@ def _incidents(
 
 
 def floor_of(metric: Metric, history: MetricHistory) -> Callable[[float], float]:
-    """Return the smallest change that counts, by level. Where the heap lies is drawn anew by each
-    commit, and no repeat of one shows it: memory that no suite declares has to move by more than
-    commits usually move it."""
+    """Return the smallest change that counts, by level. Every commit may lay out the heap
+    differently, and repeats of one commit do not show it: memory that no suite declares must move
+    by more than commits usually move it."""
     is_share = metric.kind is Kind.MEMORY and metric.floor.relative
     if not is_share or metric not in TELEMETRY:
         return metric.floor_at

@@ -36,9 +36,9 @@ _WORDS = {
 
 @dataclass
 class ExtraTrials:
-    """The extra trials of one task. Make it before the commit's own trials run: what was in doubt
-    then counts. `tell` gets a line a trial, which says why. `ran` are the trials of this job;
-    `is_settled` says afterwards that nothing more is wanted."""
+    """The extra trials of one task. Make it before the commit's own trials run, because it notes
+    what is in doubt then. `tell` gets a line a trial with the reason. `ran` are the trials of this
+    job; `is_settled` is True once no more are wanted."""
 
     bench: Bench
     line: Line
@@ -63,8 +63,8 @@ class ExtraTrials:
         return self._now[1]
 
     def clock(self) -> None:
-        """Run the commit where re-used results leave its speed or memory unknown. It would have
-        run without them, so it is none of the extra trials."""
+        """Run the commit if re-used results leave its speed or memory unknown. Without re-use it
+        would have run, so this trial is not counted as an extra one."""
         now = self._derive()
         head = now.line.places.get(self.commit.sha, -1)
         for key in self._declared(now):
@@ -75,9 +75,9 @@ class ExtraTrials:
                 return
 
     def repeat_failed(self, most: int) -> int:
-        """Repeat up to `most` of the seeds that failed, where the task begins to fail here: what
-        the same seed does not repeat is no doing of the commit. Not where every seed fails, nor
-        what runs into its time-out. Return how many ran."""
+        """Repeat up to `most` of the seeds that failed, if the task begins to fail here: a failure
+        that the same seed does not repeat is not the commit's. Repeat nothing if every seed fails,
+        and no time-out. Return how many ran."""
         now, ledger = self._derive(), self.bench.ledger
         head = now.line.places.get(self.commit.sha, -1)
         metrics = [f.key[2] for f in now.failures if f.last == head and f.kind in _MAY_PASS]
@@ -137,8 +137,8 @@ class ExtraTrials:
         return most
 
     def _wanted(self, now: Derivation, plan: Job) -> Wanted | None:
-        """Return the trial that tells most; HEAD where a gate could say nothing, since the noise of
-        a metric is not known: a few repeats tell it for good."""
+        """Return the trial that tells most. If none is in doubt but the noise of a metric is
+        unknown, return HEAD: a few repeats make it known for good."""
         histories = {key: now.histories[key] for key in self._declared(now)}
         own_task = now.tasks[self.task.suite, self.task.name]
         floors = {key: metric.floor_at for key, metric in own_task.metrics.items()}

@@ -49,15 +49,15 @@ class Told:
 
 
 def identity(suite: str, task: str, metric: str, kind: str, oldest: str) -> str:
-    """Return the name of an incident when it is first said: 8 hex digits. `oldest` is the hash of
+    """Return the name of a new incident: 8 hex digits. `oldest` is the hash of
     the oldest commit that may be the first bad one."""
     text = "\0".join((suite, task, metric, kind, oldest))
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def told(ledger: Ledger, line: Line) -> list[Told]:
-    """Return each incident as it was last recorded, the oldest first; those that are another name
-    of an older one, with that."""
+    """Return each incident as it was last recorded, the oldest first; one that is another name of
+    an older incident comes with that."""
     rows = [row for row in ledger.said() if not row.address]
     last = {row.incident: row for row in rows}
     since: dict[str, tuple[float, str]] = {}

@@ -17,8 +17,8 @@ _FOUR_IN_FIVE = 0.841621
 
 
 def smallest_change(noise: MetricNoise | None, a: int, b: int) -> float:
-    """Return the smallest change that `a` and `b` trials of two commits tell at 95 %, in four cases
-    of five: 0 where every change is told, infinity where the noise is not known."""
+    """Return the smallest change that `a` and `b` trials of two commits detect at 95 %, in four
+    cases of five: 0 if any change is detected, infinity if the noise is not known."""
     if noise is None or not a or not b:
         return math.inf
     return (TWO_SIDED_95 + _FOUR_IN_FIVE) * noise.error(a, b)

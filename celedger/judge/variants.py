@@ -17,8 +17,8 @@ from celedger.stats.two_sides import evidence, needed
 
 
 def try_number(ledger: Reader, base: str, edit: str) -> int:
-    """Return which of the synthetic revisions of a commit (hashes) that were measured this one is,
-    from 1. The ledger has synthetic revisions and what they were compared with."""
+    """Return the number of a try, from 1: of the measured synthetic revisions of a commit (hashes)
+    it is the n-th. The ledger has synthetic revisions and what they were compared with."""
     measured = {*ledger.commits_with_trials()}
     tries = [
         commit.sha for commit in ledger.commits()  # of equal times: in the order of recording

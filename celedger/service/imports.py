@@ -309,7 +309,7 @@ def _wandb(store: Path, _: Columns) -> Iterator[Run]:
 
 
 def _wandb_records(data: bytes) -> Iterator[bytes]:
-    """Yield the records of a log: pieces, of which none lies in two blocks. A run that was killed
+    """Yield the records of a log. It stores them as pieces, none across two blocks; a killed run
     may have left half of the last one."""
     if not data.startswith(_WANDB):
         raise ValueError("it does not begin with :W&B")

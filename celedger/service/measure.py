@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What a verb works with, and a job of the worker. `tell` gets the warnings, a line each."""
+    """What a verb, or a job of the worker, works with. `tell` gets the warnings, a line each."""
 
     repository: Repository
     config: Config

@@ -82,7 +82,8 @@ def _name(address: str) -> str:
 
 
 def unsent(incidents: Collection[Incident], sent: set[tuple[str, str]]) -> list[News]:
-    """Return what an address was not told yet. What it never heard of is not over for it."""
+    """Return the news that an address has not got yet. An incident that it was never sent does not
+    recover for it."""
     news = []
     for incident in incidents:
         if incident.kind == WORK and not incident.declared:

@@ -95,8 +95,8 @@ def _interrupt_owner(job: QueuedJob) -> bool:
 
 
 def detach() -> None:
-    """Leave the terminal and everything else that whoever ran git has given us: a session of our
-    own, the usual signals, no file but the standard three (a lock of `flock 200` among them)."""
+    """Leave the terminal and whatever else the process inherited from git: take a session of its
+    own, the default signals, and only the three standard files (not a lock of `flock 200`)."""
     with suppress(OSError):  # it is one already
         os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)

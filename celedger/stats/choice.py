@@ -136,7 +136,7 @@ ALONE = UnderWay()
 
 @dataclass(frozen=True)
 class Cost:
-    """What a trial takes: seconds per trial, plus the build where it has not been built."""
+    """The cost of a trial: seconds per trial, plus the build of a commit that is not built."""
 
     seconds: float = 1.0
     build: float = 0.0
@@ -201,8 +201,8 @@ def _named_anyway(question: Question, posterior: Posterior, position: int) -> bo
 def _alone(
     question: Question, evidence: Evidence, posterior: Posterior, cost: Cost, beside: UnderWay
 ) -> tuple[list[int], list[int | None], Floats, Floats]:
-    """Return the P positions and the S seeds that are compared, (P, S) bits that a trial tells if
-    no other one runs, and (P,) the chance to be told them by a second of cost."""
+    """Return the P positions and the S seeds that are compared; (P, S) bits of a trial if no other
+    one runs; and (P,) the chance to get them per second of cost."""
     lineage, belief = question.lineage, posterior.belief
     assert belief is not None
     bad, doubted = lineage.bad, posterior.no_change > DOUBTED

@@ -139,7 +139,7 @@ class Node(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TrialNoise:
-    """What repeats of the same code tell of a metric's noise.
+    """A metric's noise, as repeats of the same code show it.
 
     Attributes:
         sd: Standard deviation of a trial, in the metric's unit or as a share of the level.
@@ -163,10 +163,10 @@ class TrialNoise:
 
 @dataclass(frozen=True, slots=True)
 class MetricHistory:
-    """What one metric's measurements say: its noise, the levels of its nodes (oldest first in each
-    chain, chains in their order), and every step of some probability, oldest first.
+    """One metric's noise, the levels of its nodes (oldest first in each chain, chains in their
+    order), and every step of some probability, oldest first.
 
-    `by_seeds`: equal seeds tell the steps, and more of them settle a doubt.
+    `by_seeds`: the steps come from equal seeds, and more of them settle a doubt.
     """
 
     noise: TrialNoise
@@ -197,7 +197,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class ToldIncident:
-    """What was last said of an incident: hysteresis and identity rest on it.
+    """An incident as it was last reported: hysteresis and identity rest on it.
 
     Attributes:
         id: Its name, eight hex digits.
@@ -555,21 +555,21 @@ class ValueScale:
         """Return draws on this scale, where a larger one is worse still."""
         return np.asarray(self.sign * np.log(self.sign * values) if self.sign else values)
 
-    def told(self, level: Any, error: Any) -> tuple[Any, Any]:
+    def in_unit(self, level: Any, error: Any) -> tuple[Any, Any]:
         """Return levels and their errors in the metric's unit."""
         if self.sign:
             level = self.sign * np.exp(self.sign * level)
             error = error * abs(level)
         return level, error
 
-    def told_step(self, step: Step) -> Step:
+    def step_in_unit(self, step: Step) -> Step:
         """Return a step in the metric's unit. A size that was measured side by side is known better
         than both levels: it stays that share of the level before."""
         if not self.sign:
             return step
-        before, before_error = map(float, self.told(step.before, step.before_error))
-        after, after_error = map(float, self.told(step.after, step.after_error))
-        risen = float(self.told(step.before + step.size, 0.0)[0])
+        before, before_error = map(float, self.in_unit(step.before, step.before_error))
+        after, after_error = map(float, self.in_unit(step.after, step.after_error))
+        risen = float(self.in_unit(step.before + step.size, 0.0)[0])
         louder = max(abs(before), abs(risen))
         return step._replace(
             size=risen - before, error=step.error * louder, unit=step.unit * louder,

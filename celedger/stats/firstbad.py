@@ -7,11 +7,11 @@ a number: where the bad end itself is not finite the question is whether a commi
 are, otherwise such a reading is worth the worst finite one.
 
 Also whether a metric got worse gradually, over several commits, rather than at one or two of them:
-three stories of the same readings, by least squares. Every story is level + shift x h(position),
+three models of the same readings, by least squares. Every model is level + shift x h(position),
 with normal noise: h is 0 before the change and 1 after it. One step has nothing between, two have a
 share of the shift there, a slope rises from one mark to another by steps at random places: evenly,
 and astray as a Brownian bridge. Level, shift and noise have flat priors and are integrated out;
-they are the same in all stories, so their units cancel.
+they are the same in all models, so their units cancel.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from celedger.stats.worlds import EXACT, PAIRED, Table, Worlds, failures, tabula
 from celedger.stats.worlds import Reading as Reading
 
 PRIOR = {"one": 0.85, "two": 0.1, "slope": 0.05}
-"""Of the stories: most regressions are one commit's."""
+"""Of the models: most regressions are one commit's."""
 MARKS = 24
 """Places on a range where a slope may begin or end, denser where more was tested."""
 NARROWEST = 4
@@ -228,7 +228,7 @@ FEWEST_GOOD, FEWEST_BAD = 2, 1
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked: a range, a confidence, and what is known beforehand."""
+    """The question of a bisect: a range, a confidence, and what is known beforehand."""
 
     lineage: Lineage
     confidence: float = 0.95
@@ -272,7 +272,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is known so far."""
+    """The evidence so far."""
 
     readings: tuple[Reading, ...] = ()
     untestable: frozenset[int] = frozenset()
@@ -339,7 +339,7 @@ class Posterior:
 
     @property
     def by_seed(self) -> bool:
-        """Equal seeds are more likely than not to tell of the change side by side."""
+        """Return True if equal seeds more likely than not show the change side by side."""
         return self.belief is not None and bool(self.belief.world[[PAIRED, EXACT]].sum() > 0.5)
 
     @property

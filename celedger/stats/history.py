@@ -213,7 +213,7 @@ def _points(kind: Sequence[Series]) -> list[NoisePoint]:
 
 
 def _noise(series: Series, point: NoisePoint) -> TrialNoise:
-    """Return a metric's noise as it is told."""
+    """Return a metric's noise as views show it."""
     return TrialNoise(
         sd=math.exp(point.log_sd),
         freedom=_freedom(series.nodes),
@@ -342,9 +342,9 @@ def _history(series: Series, noise: TrialNoise, chains: Sequence[CommitNodes]) -
             same = not nodes and is_newest == step.is_newest
             node = step.node + len(nodes)
             moved = step if same else step._replace(node=node, is_newest=is_newest)
-            steps.append(series.scale.told_step(moved))
+            steps.append(series.scale.step_in_unit(moved))
         level, error = result.level * result.unit, np.sqrt(result.variance) * result.unit
-        level, error = series.scale.told(level + result.origin, error)
+        level, error = series.scale.in_unit(level + result.origin, error)
         ends = (column.tolist() for column in (chain.chain, chain.first, chain.last))
         nodes += Node.of(*ends, chain.rows, level.tolist(), error.tolist())
     steps.sort(key=lambda step: (step.likeliest, step.node))

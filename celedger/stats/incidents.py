@@ -28,7 +28,7 @@ from celedger.stats.sessions import Contrast, RiseVerdict
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """What the steps of a line are, taken together.
+    """The incidents, changes and doubts of a line.
 
     Attributes:
         incidents: All told ones and the new ones, oldest first.
@@ -51,7 +51,7 @@ class Derived:
 
 @dataclass(slots=True)
 class _Cause:
-    """An incident while it is put together: `told` is None for a new one."""
+    """An incident while it is built: `told` is None for a new one."""
 
     told: ToldIncident | None
     members: dict[MetricKey, Step] = field(default_factory=dict)
@@ -138,7 +138,7 @@ class _Assembly:
         self.causes = [_Cause(t) for t in sorted(told, key=lambda t: (t.first, t.last, t.id))]
 
     def assign(self, key: MetricKey) -> list[Step]:
-        """Give the metric's rises to the told incidents that they were; return the others."""
+        """Assign the metric's rises to the reported incidents; return the other rises."""
         drifts = [s for s in self.line.steps[key] if self._is_drift(s)]
         rising = [
             s
@@ -163,8 +163,8 @@ class _Assembly:
         return [s for s in rising if s not in taken]
 
     def unite(self) -> None:
-        """Unite incidents that tell of one step under two names, as those of two ledgers do that
-        were merged. The older name stays."""
+        """Unite incidents that are one step under two names, as after a merge of two ledgers. The
+        older name stays."""
         for lost in list(self.causes):
             mates = [c for c in self.causes if c is not lost and self._is_told_twice(lost, c)]
             if mates:
@@ -274,7 +274,7 @@ class _Assembly:
         )  # fmt: skip
 
     def unseen(self, cause: _Cause) -> StepIncident:
-        """Return a told incident of which the history has no step any more."""
+        """Return a reported incident of which the history has no step any more."""
         told = cause.told
         assert told is not None
         measured = {k: self._as_told(k, told) for k in told.states if k in self.line.histories}
@@ -306,8 +306,8 @@ class _Assembly:
         )  # fmt: skip
 
     def is_known(self, key: MetricKey, step: Step) -> bool:
-        """Return True if an incident of other metrics probably tells of a rise's commit. What came
-        slowly has none; telemetry tells of none that a suite declares."""
+        """Return True if an incident of other metrics probably has a rise's commit. A slow rise has
+        no commit; telemetry alone explains no metric that a suite declares."""
         own = self.line.commit_set(key, step)
         return any(
             c.commits is not None and key not in c.members and c.kind() is StepKind.STEP

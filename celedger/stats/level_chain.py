@@ -293,7 +293,7 @@ _TINY = 1e-300
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Messages:
-    """What the two passes leave.
+    """The result of the two passes.
 
     Attributes:
         forward: Probability of each level given the nodes up to this one.

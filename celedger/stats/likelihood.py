@@ -45,8 +45,8 @@ COARSE = 6
 
 @dataclass(frozen=True)
 class NoisePrior:
-    """What is known of one trial's sd beside the readings of the range; `dof` 0 means nothing, sd 0
-    that a value does not depend on the seed."""
+    """Knowledge of one trial's sd besides the readings of the range. `dof` 0: there is none; sd 0:
+    a value does not depend on the seed."""
 
     sd: float
     dof: float
@@ -183,7 +183,7 @@ class NoiseKind:
 
 @dataclass(frozen=True)
 class Background:
-    """What outliers may be anywhere: all readings, smoothed. `scale` is s0."""
+    """Where outliers may be: all readings, smoothed. `scale` is s0."""
 
     values: Floats
     scale: float

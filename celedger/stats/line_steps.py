@@ -354,7 +354,7 @@ class LineSteps:
         ]
 
     def is_large_still(self, key: MetricKey, step: Step) -> bool:
-        """Return True if a rise is more than noise, by what repeats tell of the noise now."""
+        """Return True if a rise is still more than noise, by the noise as known now."""
         noise = self.histories[key].noise
         return step.size > STILL_LARGE * noise.at(step.after) * math.hypot(1.0, noise.session)
 
@@ -369,7 +369,7 @@ class LineSteps:
         return min((n.first for n in self.histories[key].nodes if n.first > place), default=None)
 
     def vanished(self, key: MetricKey, first: int, last: int, size: tuple[float, float]) -> Step:
-        """Return a step that the history does not have any more, as it was told."""
+        """Return a step that the history no longer has, as it was reported."""
         near = [s for s in self.steps[key] if s.size > 0 and s.first <= last and first <= s.last]
         if near:
             return max(near, key=lambda s: s.probability)

@@ -214,7 +214,7 @@ class Fall:
 
 @dataclass(slots=True)
 class Mend:
-    """What became of a rise: `gone` is the probability that nothing is left of it; `falls` are the
+    """The mend of a rise: `gone` is the probability that nothing is left of it; `falls` are the
     steps that may have mended it; `over` are the metrics that were mended by themselves."""
 
     state: IncidentState = IncidentState.OPEN

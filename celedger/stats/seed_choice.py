@@ -71,7 +71,7 @@ def weigh_seeds(
 
 
 def _of_pairs(belief: Belief, pairs: Pairs, share: Floats, columns: list[int]) -> Floats:
-    """(P, S + 1) bits that a trial tells of the place, if seeds share noise."""
+    """Return the (P, S + 1) bits of a trial about the place, if seeds share noise."""
     heavy = belief.group > LIGHT
     weight, share = belief.group[heavy] / belief.group[heavy].sum(), share[:, heavy]
     mean, sd = (part[:, heavy] for part in pairs.predict(belief.group, columns))
@@ -108,7 +108,7 @@ def _have(belief: Belief, positions: list[int], columns: list[int]) -> np.ndarra
 
 
 def place_bits(belief: Belief, positions: list[int], share: Floats, columns: list[int]) -> Floats:
-    """(P, S + 1) bits that a trial tells of the place, if values are exact."""
+    """Return the (P, S + 1) bits of a trial about the place, if values are exact."""
     bits, exact = belief.table.bits, belief.worlds.exact
     result = np.zeros((len(positions), len(columns) + 1))
     if bits is None or exact is None:

@@ -131,7 +131,7 @@ def _contrast(
     key: MetricKey, data: Measurements, history: MetricHistory, session: int, old: int, new: int,
     is_asked: bool,
 ) -> Iterator[Contrast]:  # fmt: skip
-    """Yield what a session tells of two commits that it measured, if it did so in one chain."""
+    """Yield the contrast of two commits that a session measured, if in one chain."""
     there = data.own & (data.session == session)
     at_old, at_new = there & (data.place == old), there & (data.place == new)
     chain = int(data.chain[at_old][0])

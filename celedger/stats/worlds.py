@@ -75,7 +75,7 @@ class Table:
 
     @cached_property
     def readings(self) -> dict[int, int]:
-        """Return how many readings at each position tell of the noise."""
+        """Return how many readings at each position are evidence of the noise."""
         return dict(zip(self.positions.tolist(), self.counts.tolist(), strict=True))
 
     @property

@@ -119,8 +119,8 @@ def measure_ends(
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of a bisect: a report for every metric that is worse at BAD, why the others that
-    were asked for have none, and the searches of what the reports left unexplained."""
+    """The answer of a bisect: a report for every metric that is worse at BAD, the reason for each
+    requested metric without one, and the reports of further causes."""
 
     reports: tuple[Report, ...]
     refused: tuple[tuple[str, CannotJudge], ...] = ()

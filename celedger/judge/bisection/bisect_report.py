@@ -49,14 +49,14 @@ half means that another commit moved most of it."""
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """What came of it.
+    """The result of training the revert of a named commit.
 
     Args:
         culprit, bad: The named commit, and where it was reverted (hashes).
         share, low, high: The part of the named commit's effect that came back, with its 95 %
             interval; of a crash the part of the trainings that run. NaN where nothing is known.
         trials: How many ran.
-        why: Why nothing can be told, "" where something can.
+        why: Why nothing is known, "" where something is.
     """
 
     culprit: str
@@ -101,7 +101,7 @@ class Rehearsal:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How likely a metric of another task has the named commit as its first bad one."""
+    """The probability that the named commit is the first bad one of another task's metric too."""
 
     task: str
     metric: str

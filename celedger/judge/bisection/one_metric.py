@@ -195,7 +195,7 @@ class Track:
         return equal_bits.alike(self.evidence.readings, position, self._alike)
 
     def enough(self, seed: int) -> Until:
-        """Return a test of a running trial of this seed: why it has told enough, or ""."""
+        """Return a test of a running trial of this seed: why it may stop, or ""."""
         placed = [(self.classes.position(record), record) for record in self.records]
         enough = self._traces.enough(placed, seed)
 
@@ -208,8 +208,7 @@ class Track:
         return until
 
     def named(self) -> tuple[int, ...]:
-        """Return the commit that is named and, before it, its nearest ancestor for which a trial
-        speaks."""
+        """Return the named commit and, before it, its nearest ancestor with evidence."""
         if self.posterior.state is not firstbad.Phase.FOUND:
             return ()
         tested = {reading.position for reading in self.evidence.readings}
@@ -222,16 +221,17 @@ class Track:
         return GOOD, leader
 
     def not_run(self, unreachable: Collection[int]) -> tuple[int, int] | None:
-        """Return which of these two has no trial of its own, and the seed of one that spoke for
-        it; None where both have."""
+        """Return which commit of `named` has no trial of its own, and the seed of one that counts
+        for it; None if both have."""
         for position in self.named():
             if position not in unreachable and not self._own_trials(position):
                 return position, self._trials_for(position)[0].trial.seed
         return None
 
     def compared_commits(self) -> list[tuple[str, str]]:
-        """Return for each of these two the commits (hashes) whose trials tell of it, and that ran
-        for it: itself, unless all that it has is derived, or only others of its class have any."""
+        """Return for each commit of `named` two hashes: the commit whose trials are its evidence,
+        and the one that ran. Both are its own unless its trials are derived, or only equivalent
+        commits have trials."""
         compared_commits = []
         for position in self.named():
             own = ran = self.commit(position).sha

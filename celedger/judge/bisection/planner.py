@@ -75,7 +75,7 @@ class Reason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """The next trial, and the metrics that it is for."""
+    """The next trial, and the metrics that it serves."""
 
     need: Need
     reason: Reason
@@ -184,8 +184,8 @@ class Search:
     ) -> tuple[Report, ...]:
         """Run trials until every metric is answered; return a report of each, in their order.
 
-        `expected` is told how many trials it will take, before the first one is spent. `others` are
-        asked about each answer of the first metric until one stands. Raises CannotJudge,
+        `expected` is called with the expected number of trials before the first one runs. `others`
+        are asked about each answer of the first metric until one stands. Raises CannotJudge,
         LedgerError or MachineError from the trials; a KeyboardInterrupt passes through, and nothing
         is lost.
         """
@@ -363,7 +363,7 @@ class Search:
         return self.classes.positions[proposal.need.commit.sha]
 
     def trial_ended(self, proposal: Proposal, future: Future[TrialRecord]) -> bool:
-        """Take in a trial that ended; return False where it told nothing new.
+        """Take in a trial that ended; return False if it is no new evidence.
 
         Raises RepositoryError where git can check out neither an end nor too many others.
         """

@@ -223,16 +223,16 @@ def find_symptom(
 
 
 def final_trials(bench: Bench, end: Commit, task: Task, environment: str) -> list[TrialRecord]:
-    """Return the whole trials that tell of an end and need no repetition, oldest first."""
+    """Return the whole trials of an end that need no repetition, oldest first."""
     return [record for record in trials_of(bench, end, task, environment) if record.is_conclusive]
 
 
 def _seen(
     task: Task, chosen: Sequence[TrialRecord], stored: Sequence[TrialRecord]
 ) -> frozenset[str]:
-    """Return the trials that made somebody ask: those that chose the metric, and those that were
-    there before. Re-runs with fresh seeds confirmed what the first ones had shown, and a bisect
-    that goes on counts its own trials as evidence."""
+    """Return the trials that made a person ask: those by which the metric was chosen, and older
+    ones. Re-runs with fresh seeds are not among them, since they confirmed what the first had
+    shown; nor are a bisect's own trials, which count as evidence when it continues."""
     before = [
         record
         for record in stored
