@@ -77,7 +77,7 @@ def draw_nothing(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(Figure, "savefig", empty)
     if plugins.installed(plugins.VERBS).get("plot"):
-        patch.setattr("celedger.page.posterior.draw", lambda *_: Figure())
+        patch.setattr("celedger.page.bisect_picture.draw", lambda *_: Figure())
 
 
 @dataclass

@@ -1,6 +1,6 @@
-"""Reading facts: every SELECT that somebody asks for, returned as the nouns of `model.py`.
+"""Read facts: every SELECT, returned as the nouns of `model.py`.
 
-Lives here: questions and their answers. It must not write, judge, sort by history (a ledger does
+It must not write, judge, sort by history (a ledger does
 not know which commit came first; `repo/` does), or print.
 """
 

@@ -1,10 +1,9 @@
-"""Writing facts. Each call is one transaction, safe under many writers, and idempotent: a fact that
-comes twice is recorded once. And the queue: work that waits for the worker, the only rows of a
-ledger that change.
+"""Write facts, and the queue of the worker, whose rows are the only ones that change.
 
-Lives here: every INSERT of a fact; enqueue, claim and finish. It must not know why something ran,
-what a job means, nor keep a clock: times are handed in, in seconds since the epoch. Who claims jobs
-holds the lock of the one worker.
+Lives here: every INSERT of a fact; enqueue, claim and finish of a job. Each call is one
+transaction, safe under many writers, and idempotent: a fact that comes twice is recorded once. It
+must not know why something ran or what a job means, and has no clock: times are arguments, in
+seconds since the epoch. The claimant of jobs holds the lock of the one worker.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What the pictures of the ledger draw alike: an axis of commits, trials, and positions without a
-value. Knows nothing of the ledger.
+"""The common parts of the pictures of the ledger: an axis of commits, trials, and positions without
+a value. Knows nothing of the ledger.
 """
 
 from __future__ import annotations

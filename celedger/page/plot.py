@@ -140,7 +140,7 @@ def bisect(
     output: options.Output = None,
 ) -> int:
     """Draw a bisect again, or the last one. Several of one range share a picture."""
-    from celedger.page import posterior
+    from celedger.page import bisect_picture
     from celedger.views import picture
 
     with reading(context.obj) as session:
@@ -152,7 +152,7 @@ def bisect(
         recipes = [t.recipe for t in ledger.tasks() if (t.suite, t.name) in tasks]
         metrics = {m.name: m for recipe in recipes for m in ledger.metrics(recipe)}
         reports = [_report(session.repository, stored) for stored in bisects]
-        print(picture.save(posterior.draw(reports, metrics), path))
+        print(picture.save(bisect_picture.draw(reports, metrics), path))
     return Status.GOOD
 
 

@@ -1,11 +1,11 @@
-"""What celedger keeps in folders: caches of what was costly to make, and all that lies beside a
-repository and its ledger, with its size and whether it may go.
+"""Folders of celedger: caches (builds, environments, copies), and the list of all files beside a
+repository and its ledger, with their size and whether they may be deleted.
 
-In a cache each entry lies under the hash of what it was made from. Who uses one holds a shared
-lock on its folder, who makes or removes one an exclusive one: the kernel lets go of both however a
-process dies, so nothing in use is ever removed and an entry that was never finished is made anew.
-Everything but logs and output folders can be made again, and goes when asked unless somebody uses
-it. Logs and output folders are evidence, and stay. Must not know what the entries are.
+The name of a cache entry is the hash of what it was made from. A user of an entry has a shared lock
+on its folder, and who makes or removes one an exclusive lock. The kernel releases both however a
+process dies, so nothing in use is removed, and an unfinished entry is made anew. Everything but
+logs and output folders can be made again and is deleted on request unless it is in use. Logs and
+output folders are evidence, and stay. Must not know what the entries are.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Every process celedger starts, starts here: trainings and builds under a supervisor that leaves
-nothing behind, helper commands, and the detached worker. Also what a tree of processes uses, how to
-find processes that escaped one, and how many the kernel killed for lack of memory. Must not know
-what a trial, a suite or a ledger is; it reports how a command ended and never what that means.
+"""Start every process of celedger, and end it: by time-out, silence, memory limit or request.
 
-Processes end between being listed and being read; every reader here takes that for granted.
+Lives here: trainings and builds under a supervisor that leaves nothing behind, helper commands, and
+the detached worker; what a tree of processes uses, processes that escaped one, and how many the
+kernel killed for lack of memory. Must not know what a trial, a suite or a ledger is: it reports how
+a command ended and never what that means. Every reader expects that a process may end between being
+listed and being read.
 """
 
 from __future__ import annotations

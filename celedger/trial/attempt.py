@@ -1,4 +1,4 @@
-"""The running trial: its journal, its log, its processes.
+"""Run one trial: its journal, its log, its processes, its rows in the ledger.
 
 The order of steps makes it safe against kills. The journal exists and is locked before the trial is
 in the ledger; the trial is in the ledger before its process starts; its outcome is in the ledger

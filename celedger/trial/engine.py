@@ -1,6 +1,6 @@
-"""The seam behind which several trials run at once: a trial to run, who can run it, what it is told
-meanwhile, and the events that it sends to its listener, in order. The CLI renders them; a test
-records them; the worker ignores them. Must not know of threads or machines."""
+"""The interface of engines, which run several trials at once: the trial that is needed, the engine
+that runs it, and the events that its listener gets, in order. The CLI renders them; a test records
+them; the worker ignores them. Must not know of threads or machines."""
 
 from __future__ import annotations
 

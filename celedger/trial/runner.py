@@ -1,10 +1,10 @@
-"""Run trials: a trial that the ledger lacks is run, or re-uses the result of another. Also returns
-the trials that are evidence on a commit, and the seed of the next one.
+"""Run the trials that the ledger lacks, or re-use the result of another; in turn, or by several
+workers. Also return the trials that are evidence on a commit, and the seed of the next one.
 
-Trials run in turn, or several at once by the workers of this machine: threads with a bench each,
-which has its own checkout, fork servers, connection to the ledger, and device. The thread of the
-command hears of everything through one queue, so listeners, the reasons to end a trial early, and
-whoever chooses the next trial need not know of threads.
+The workers of this machine are threads with a bench each: its own checkout, fork servers,
+connection to the ledger, and device. All events reach the thread of the command through one queue,
+so listeners, the reasons to end a trial early, and the choice of the next trial need not know of
+threads.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The place where the trainings of one worker run: its checkout, device, fork servers and
-connection to the ledger, beside what all trials of one command share. Brings a commit into a state
-in which a training can start. Must not know how a trial is run and recorded.
+"""Prepare a commit for its training: checkout, build and virtual environment. A `Station` is what
+one worker has for that: checkout, device, fork servers, connection to the ledger; a `Setup` is what
+all trials of one command share. Must not know how a trial is run and recorded.
 
 The files that a suite's build commands add to a commit's tree are built once for equal inputs,
 cached, and restored before each trial. The cache key is the files that the suite declares as

@@ -1,9 +1,9 @@
-"""Make the bench: from a repository, a configuration and a suite's name to the state that the
-trials of one command share. The one place that imports all the packages below.
+"""Make the bench on which a command runs its trials, from a repository, a configuration and the
+name of a suite. The one place that imports all the packages below.
 
-Trials run on this machine, or elsewhere by an engine. That is an entry point `celedger.engines`: a
-function that is given a bench, the settings and the tasks, and returns a `RemoteBench`. It is
-imported only where the settings name it.
+Trials run on this machine, or elsewhere by an engine. An engine is an entry point
+`celedger.engines`: a function of a bench, the settings and the tasks that returns a `RemoteBench`.
+It is imported only if the settings name it.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ from celedger.base.model import (
 from celedger.judge.bisection import Report
 from celedger.judge.bisection.bisect_report import Other
 from celedger.judge.state import state_of
-from celedger.page import curves, drift_picture, marks, posterior
+from celedger.page import bisect_picture, curves, drift_picture, marks
 from celedger.views import picture
 from celedger.views.bisect import effect_text, shares_of
 
@@ -454,7 +454,7 @@ def searched(commits: list[Commit], culprit: int, **more: Any) -> Report:
 
 
 def drawn(*reports: Report) -> Figure:
-    return posterior.draw(reports, {"val_loss": LOSS})
+    return bisect_picture.draw(reports, {"val_loss": LOSS})
 
 
 @pytest.mark.matrix

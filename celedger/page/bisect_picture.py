@@ -1,5 +1,5 @@
-"""The picture of a bisect: the measurements, and the probability of each commit. It draws a report
-and computes none of it.
+"""The picture of a bisect: the measurements, and the probability of each commit. Draws a report and
+computes nothing.
 """
 
 from __future__ import annotations
