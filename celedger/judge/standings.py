@@ -204,7 +204,7 @@ class _Numbers:
 
     @cached_property
     def worse_than(self) -> int:
-        """The newest earlier place than which it seems worse, or -1. Few metrics need it."""
+        """The newest earlier place than which it seems worse, or -1; few metrics are asked."""
         return self._worse_than(EARLIER)
 
 

@@ -1,5 +1,5 @@
-"""Evidence between two commits: one reverts the other, touches its files, or has the code of before
-it. As likelihood ratios from counted shares. Pure; knows places, not hashes."""
+"""What commits say of one another: that one reverts another, touches its files, has the code of
+before it; as likelihood ratios from counted shares. Pure; knows places, not hashes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""Contrasts of two commits within a session, where the effect that its trials share cancels.
+"""Contrasts within a session, in which what its trials share cancels.
 
-A contrast decides whether a short rise was real, and how much of an incident is left. Pure; knows
-nothing of incidents."""
+A session's effect cancels between two commits that it measured side by side. The contrast decides
+whether a short rise was real, and tells how much of an incident is left. Pure; knows nothing of
+incidents.
+"""
 
 from __future__ import annotations
 
@@ -131,7 +133,7 @@ def _contrast(
     key: MetricKey, data: Measurements, history: MetricHistory, session: int, old: int, new: int,
     is_asked: bool,
 ) -> Iterator[Contrast]:  # fmt: skip
-    """Yield the contrast of two commits that a session measured, if in one chain."""
+    """Yield what a session tells of two commits that it measured, if it did so in one chain."""
     there = data.own & (data.session == session)
     at_old, at_new = there & (data.place == old), there & (data.place == new)
     chain = int(data.chain[at_old][0])
