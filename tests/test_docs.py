@@ -65,11 +65,11 @@ def test_nothing_installs_a_name_that_anyone_may_take() -> None:
     assert broken == []
 
 
-def test_comments_point_to_documents_of_the_tree() -> None:
+def test_comments_point_to_files_of_the_tree() -> None:
     broken = [
         f"{path.relative_to(ROOT)}: {name}"
         for path in sorted((ROOT / "celedger").rglob("*.py"))
-        for name in re.findall(r"[\w./-]+\.md\b", path.read_text())
+        for name in re.findall(r"[\w./-]+\.md\b|benchmarks/\w+\.py\b", path.read_text())
         if "/" in name or name[0].islower()  # `CHANGELOG.md` may be the user's
         if not (ROOT / name).exists() and not (ROOT / "docs" / name).exists()
     ]

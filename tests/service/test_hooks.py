@@ -376,8 +376,7 @@ def test_a_log_that_cannot_be_written_is_passed_over(ready: Project) -> None:
 def test_a_piped_pull_does_not_wait(
     project: Project, tmp_path: Path, program: Program, bell: Bell
 ) -> None:
-    """Exact figures are in benchmarks/hook.py; here the process that must not be waited for
-    lives until the pull is over."""
+    """The process that must not be waited for lives until the pull is over."""
     _, clone = upstream(project, tmp_path)
     os.mkfifo(tmp_path / "gate")
     text = f'echo "$$" >"$BELL"; read line <"{tmp_path}/gate"; echo over >"$BELL"'

@@ -58,9 +58,9 @@ _FULL = (0, 1, 2)  # steps that are recorded in full, and then each power of two
 _SPARSE = tuple(2**k for k in range(2, 12))
 AUTOCASTS = {"fp32": None, "bf16": "bfloat16", "fp16": "float16"}
 # A change at rounding level is benign if the two trainings part no faster than after a change of
-# the weights by one unit in the last place. Over a few dozen steps the benign reorderings of
-# benchmarks/planted.py part no faster at all (ratio 1). The margin is for chaotic trainings, which
-# amplify two equally small causes at slightly different steps.
+# the weights by one unit in the last place. Over a few dozen steps, planted benign reorderings part
+# no faster at all (ratio 1). The margin is for chaotic trainings, which amplify two equally small
+# causes at slightly different steps.
 _LIKE_ROUNDING = 30.0
 # Causes that are named regardless of the size of their effect.
 _LITERAL = ("settings", "value", "class", "mode", "dtype", "parameters", "schedule", "labels")
