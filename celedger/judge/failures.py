@@ -1,8 +1,8 @@
 """Stretches of a line in which a task fails, or a metric of it is not finite.
 
 A commit fails if the newest trial of some seed did, in the environment in which it was tried last.
-Results in another environment do not count. There are no statistics here: a failure is over at the
-next commit that ran."""
+A commit that runs in another environment is not to blame. There are no statistics here: a failure
+is over at the next commit that ran."""
 
 from __future__ import annotations
 
