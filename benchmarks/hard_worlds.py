@@ -158,7 +158,7 @@ class World:
 
     @property
     def task(self) -> Task:
-        return replace(TASK, metrics=(replace(TASK.metrics[0], floor=Floor(self.floor)),))
+        return TASK._replace(metrics=(TASK.metrics[0]._replace(floor=Floor(self.floor)),))
 
 
 NORMAL = World()

@@ -31,7 +31,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -398,7 +398,7 @@ class Judge:
         }  # fmt: skip
         with opened(self.repo) as (repository, bench, task):
             self.bench, self.task = bench, task
-            self.longer = replace(task, params={"epochs": self.training.epochs[1]})
+            self.longer = task._replace(params={"epochs": self.training.epochs[1]})
             self.good = repository.resolve("main")
             self.server = None
             if self.training.preload is not None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,6 +33,8 @@ def write(path: Path, text: str, errors: str = "surrogateescape") -> None:
 
 def replace(path: Path, content: bytes, mode: int = 0o600) -> None:
     """Give a file this content and mode, and make its folder. Raises OSError."""
+    import tempfile  # not where a command only reads
+
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     try:

@@ -1,16 +1,16 @@
 """The nouns: what rooms hand to each other. Frozen, typed, and without behaviour that needs
 a clock, a file or a process. Hashes are full 40-character strings; only views shorten them. Units
 are SI: times in seconds, sizes in bytes, dates in seconds since the epoch (UTC).
-"""
 
-from __future__ import annotations
+Every command makes these classes before it answers. So they are tuples, which Python makes in a
+tenth of the time of a dataclass, and annotations are values: as texts, each field is compiled.
+"""
 
 import hashlib
 import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 from typing import NamedTuple
@@ -32,7 +32,7 @@ class Direction(StrEnum):
         return {"lower": 1, "higher": -1, "info": 0}[self.value]
 
     @property
-    def opposite(self) -> Direction:
+    def opposite(self) -> "Direction":
         """Return what `bisect --find improved` takes for worse."""
         return Direction({"lower": "higher", "higher": "lower"}.get(self.value, self.value))
 
@@ -50,15 +50,14 @@ CLOCKED = frozenset({Kind.SPEED, Kind.WORK, Kind.MEMORY})
 result."""
 
 
-@dataclass(frozen=True)
-class Floor:
+class Floor(NamedTuple):
     """The smallest change worth knowing: absolute, or relative to the baseline's level."""
 
     amount: float = 0.0
     relative: bool = False
 
     @classmethod
-    def parse(cls, text: str | float) -> Floor:
+    def parse(cls, text: str | float) -> "Floor":
         """`"0.5%"` is relative, `0.01` absolute. Raises ValueError for anything else."""
         relative = str(text).strip().endswith("%")
         amount = float(str(text).strip().removesuffix("%")) / (100 if relative else 1)
@@ -76,8 +75,13 @@ class Floor:
 
 _SUMMARY = re.compile(
     r"(?:last|best|worst|area|max|max-own|warm|(?:mean-of-last|median-after)-[1-9][0-9]*|at-[0-9]+|"
-    r"epochs-to--?[0-9]+(?:\.[0-9]+)?)(?: of (?P<series>[A-Za-z_][A-Za-z0-9_./-]{0,63}))?"
+    r"epochs-to--?[0-9]+(?:\.[0-9]+)?)(?: of [A-Za-z_][A-Za-z0-9_./-]{0,63})?"
 )
+
+
+def is_summary(rule: str) -> bool:
+    """Return True for the rule of a metric's summary."""
+    return _SUMMARY.fullmatch(rule) is not None
 
 
 ALLOCATOR = float(8 << 20)
@@ -86,8 +90,7 @@ ALLOCATOR = float(8 << 20)
 4.4 MiB from server to server and 6.6 MiB from trial to trial (`vector-quantize-pytorch`)."""
 
 
-@dataclass(frozen=True)
-class Metric:
+class Metric(NamedTuple):
     """A named number. `summary` turns its series over epochs into one value:
     `last`, `best`, `worst`, `max`, `area` (the mean of all), `at-EPOCH`, `epochs-to-VALUE`,
     `mean-of-last-K`, or `median-after-K` (without the first K), each also ` of ` another series.
@@ -100,11 +103,6 @@ class Metric:
     kind: Kind = Kind.COUNT
     floor: Floor = Floor()
     summary: str = "last"
-
-    def __post_init__(self) -> None:
-        if not _SUMMARY.fullmatch(self.summary):
-            rules = "last, best, worst, max, area, at-EPOCH, epochs-to-VALUE, mean-of-last-K or"
-            raise ValueError(f"summary {self.summary!r}, which is not {rules} median-after-K")
 
     @property
     def series(self) -> str:
@@ -130,8 +128,7 @@ class Metric:
         return self.kind is Kind.WORK and self.name in STEP_COUNTS
 
 
-@dataclass(frozen=True)
-class Commit:
+class Commit(NamedTuple):
     sha: str
     tree: str
     parents: tuple[str, ...]
@@ -141,22 +138,20 @@ class Commit:
     subject: str
 
 
-@dataclass(frozen=True)
-class Command:
+class Command(NamedTuple):
     """One named step of a task: a template such as `{python} {suite}/mlp.py --seed {seed}`."""
 
     name: str
     template: tuple[str, ...]  # one word an item, placeholders not yet filled
 
 
-@dataclass(frozen=True)
-class Task:
+class Task(NamedTuple):
     """One small training, as its suite defines it. `files` is the content hash of the suite."""
 
     suite: str
     name: str
     commands: tuple[Command, ...]
-    params: Mapping[str, object] = field(default_factory=dict)
+    params: Mapping[str, object] = MappingProxyType({})
     seeds: tuple[int, ...] = (0,)
     metrics: tuple[Metric, ...] = ()
     files: str = ""
@@ -208,8 +203,7 @@ class Task:
         return next((m for m in self.metrics if m.name == name), None)
 
 
-@dataclass(frozen=True)
-class Environment:
+class Environment(NamedTuple):
     """Everything but the code. Equal fingerprints may be compared; others start anew."""
 
     fingerprint: str
@@ -265,8 +259,7 @@ SPOILT = frozenset({Mark.DISTURBED, Mark.THROTTLED, Mark.ACCOMPANIED})
 """Marks of a trial whose speed and power are no evidence about its commit."""
 
 
-@dataclass(frozen=True)
-class Trial:
+class Trial(NamedTuple):
     """One execution of one recipe at one commit with one seed in one environment."""
 
     ulid: str
@@ -280,8 +273,7 @@ class Trial:
     device: str = "cpu"
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     kind: OutcomeKind
     ended: float
     message: str = ""  # one line: "exit status 1: ValueError: …"
@@ -290,22 +282,20 @@ class Outcome:
     marks: tuple[Mark, ...] = ()
 
 
-@dataclass(frozen=True)
-class StepValues:
+class StepValues(NamedTuple):
     """Successive values of a per-step series within one epoch, from its step `first` (0, …) on."""
 
     first: int
     values: tuple[float, ...]
 
 
-@dataclass(frozen=True)
-class EpochReport:
+class EpochReport(NamedTuple):
     """The report of one epoch. NaN and infinities are kept as they are."""
 
     epoch: int
     values: Mapping[str, float]
     fingerprint: str | None = None
-    steps: Mapping[str, StepValues] = field(default_factory=dict)
+    steps: Mapping[str, StepValues] = MappingProxyType({})
 
 
 REUSED = "it differs in no file that this training reads"
@@ -363,8 +353,7 @@ class TrialRecord(NamedTuple):
         return self.is_whole(metric) and not self.is_hindered(metric)
 
 
-@dataclass(frozen=True)
-class Footprint:
+class Footprint(NamedTuple):
     """The paths of its commit's tree that a trial named: paths relative to it as git has them (""
     is itself), there or not. `inputs` are the patterns of what its build depends on."""
 

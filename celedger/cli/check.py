@@ -75,7 +75,6 @@ def check(
     In a GitHub workflow the job's summary gets the table ($GITHUB_STEP_SUMMARY), and regressions
     are annotated.
     """
-    from dataclasses import replace
 
     from celedger.judge import memory
     from celedger.judge.incident import status
@@ -112,7 +111,7 @@ def check(
         if _is_cut_off(repository, ledger, standings):
             warn(f"this clone is shallow and lacks what was measured before ({UNSHALLOW})")
             complete = False
-        state = replace(state, standings=standings)
+        state = state._replace(standings=standings)
         commits = memory.commits_of(repository, state)
         upgrades = upgrade_texts(state, ledger.environments() if state.upgrades else {})
         searches = words.searches(state, ledger.bisects())

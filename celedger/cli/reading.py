@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -196,7 +195,7 @@ def changes_of(
         inside = {c.sha for c in repository.commits(revision)} | {repository.resolve(start).sha}
         own = [c.sha for c in line if c.sha in inside]
         aside = inside.intersection(ledger.commits_with_trials()).difference(own)
-        state = replace(within(state, own), aside=len(aside))
+        state = within(state, own)._replace(aside=len(aside))
     narrow = narrowed(state, suite=suite, task=task, metric=metric)
     named = {c.sha: c for c in line} | memory.commits_of(repository, narrow)
     return DriftDocument(narrow, line, named, ledger.environments(), by_size)

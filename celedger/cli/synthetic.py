@@ -168,7 +168,7 @@ def suite_at(session: Session, suite: Suite, commit: Commit, text: str) -> Itera
             yield suite
             return
         files = digests(tree / name)
-        tasks = tuple(replace(task, files=hash_of(files)) for task in suite.tasks)
+        tasks = tuple(task._replace(files=hash_of(files)) for task in suite.tasks)
         yield replace(suite, folder=tree / name, files=files, tasks=tasks)
 
 

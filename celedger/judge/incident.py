@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from celedger.base import plugins
 from celedger.base.errors import TYPED, Status, command
@@ -38,8 +38,7 @@ def interval(sign: int, size: float, error: float) -> tuple[float, float]:
     return low, high
 
 
-@dataclass(frozen=True, slots=True)
-class IncidentMetric:
+class IncidentMetric(NamedTuple):
     """What an incident did to one metric: `change` is after - before, between `low` and `high` at
     95 %; `left` of it where it is partly mended, else None. All NaN for a failure, whose `name` is
     "" where the task as a whole fails."""
@@ -77,8 +76,7 @@ def share_causes(kind: str, other: str) -> bool:
     return kind == other or {kind, other} == {Kind.SPEED.value, Kind.WORK.value}
 
 
-@dataclass(frozen=True, slots=True)
-class Incident:
+class Incident(NamedTuple):
     """One cause that made something worse.
 
     Attributes:
@@ -276,8 +274,7 @@ def explained(document: Mapping[str, Any]) -> Mapping[str, Any]:
     return first if isinstance(first, Mapping) else document
 
 
-@dataclass(frozen=True, slots=True)
-class LevelChange:
+class LevelChange(NamedTuple):
     """A change of level that is no incident: an `improvement`, or the offset of a changed
     `environment` or `definition`, measured at one commit in both. `size` lies between `low` and
     `high`; `among` are the commits that may have made an improvement, oldest first."""
@@ -321,8 +318,7 @@ class LevelChange:
         return command("bisect", ends, **names, find="improved")
 
 
-@dataclass(frozen=True, slots=True)
-class Doubt:
+class Doubt(NamedTuple):
     """A rise that is suspected and not settled. `known`: the newest measured commit before it."""
 
     suite: str
@@ -347,8 +343,7 @@ class Doubt:
         return command("bisect", ends, suite=self.suite, task=self.task, metric=self.metric)
 
 
-@dataclass(frozen=True, slots=True)
-class SignedCommit:
+class SignedCommit(NamedTuple):
     """A commit of the line whose first steps were recorded. `is_new`: other bits than at the signed
     commit before it, None for the first. `work` are the counts of a step by name."""
 
@@ -359,8 +354,7 @@ class SignedCommit:
     work: Mapping[str, float]
 
 
-@dataclass(frozen=True, slots=True)
-class PinnedDistance:
+class PinnedDistance(NamedTuple):
     """How far a metric lies from its pinned commit by now."""
 
     suite: str
@@ -376,8 +370,7 @@ class PinnedDistance:
     is_clear: bool  # beyond the floor, with its whole interval
 
 
-@dataclass(frozen=True, slots=True)
-class MetricNoise:
+class MetricNoise(NamedTuple):
     """The noise of a metric, from repeats of the same code: see `stats.course.TrialNoise`."""
 
     suite: str
@@ -427,8 +420,7 @@ class Standing(StrEnum):
     SAME = "same"
 
 
-@dataclass(frozen=True, slots=True)
-class MetricStanding:
+class MetricStanding(NamedTuple):
     """How a metric stands at a commit, and why.
 
     Attributes:
@@ -459,8 +451,7 @@ class MetricStanding:
     searched: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(NamedTuple):
     """What is known of a line at one moment.
 
     Attributes:
@@ -486,7 +477,7 @@ class State:
     begins: str = ""
     signed: tuple[SignedCommit, ...] = ()
     metrics: int = 0
-    trials_at: Mapping[str, int] = field(default_factory=dict)
+    trials_at: Mapping[str, int] = MappingProxyType({})
     aside: int = 0
     environments: int = 0
 
@@ -511,14 +502,13 @@ class State:
     def as_measured(self, suite: str, tasks: Collection[str]) -> State:
         """Return the state with the incidents of tasks that a suite no longer has as no longer
         measured, and without what is suspected of these tasks: no search can settle it."""
-        return replace(
-            self,
+        return self._replace(
             incidents=tuple(
                 i if any(
                     m.state != "recovered" and (m.suite != suite or m.task in tasks)
                     for m in i.metrics
                 )
-                else replace(i, is_measured=False)
+                else i._replace(is_measured=False)
                 for i in self.incidents
             ),
             doubts=tuple(d for d in self.doubts if d.suite != suite or d.task in tasks),

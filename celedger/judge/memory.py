@@ -10,9 +10,7 @@ import json
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
-from random import SystemRandom
 
 from celedger.base import VERSION, files
 from celedger.base.errors import CeledgerError
@@ -113,6 +111,8 @@ def record(
         known = _kept(_file(repository, ledger, tip))
         if known is not None and known[1]:
             return known[0]
+        from random import SystemRandom
+
         from celedger.judge.derivation import derive
         from celedger.judge.state import state_and_sizes
         from celedger.judge.told import new_rows
@@ -176,11 +176,11 @@ def standings_at(
             derivation = derive(ledger, line, cache=cache_of(repository))
             place = derivation.place(commit)
             standings = tuple(standing.at(derivation, place, state.incidents))
-            _keep(path, replace(state, standings=standings), is_said=False)
+            _keep(path, state._replace(standings=standings), is_said=False)
         else:
             standings = known[0].standings
     own = [
-        replace(each, declared=not each.metric or (each.task, each.metric) in judged)
+        each._replace(declared=not each.metric or (each.task, each.metric) in judged)
         for each in standings
         if (each.suite, each.task) in names
     ]
@@ -201,7 +201,7 @@ def _explained(
     for each in standings:
         reason = reasons.get((each.suite, each.task), "")
         is_missing = each.standing is Standing.MISSING
-        yield replace(each, note=reason) if reason and is_missing else each
+        yield each._replace(note=reason) if reason and is_missing else each
     for (suite, task_name), reason in reasons.items():
         if (suite, task_name) not in known:
             yield MetricStanding(suite, task_name, "", Standing.MISSING, True, note=reason)

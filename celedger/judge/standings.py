@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -66,11 +65,11 @@ def at(
             if standing is None:
                 continue
             if standing.searched and _is_explained(derivation, standing, metric, incidents):
-                standing = replace(standing, searched=())
+                standing = standing._replace(searched=())
             if apart := _of_another_kind(
                 derivation, key, metric, [incident for incident in own if incident.id in worse]
             ):
-                standing = replace(standing, searched=apart)
+                standing = standing._replace(searched=apart)
             if standing.searched or not (failing and standing.standing is Standing.MISSING):
                 yield standing
 

@@ -110,7 +110,7 @@ def _incidents(
         if incident.in_force and incident.is_named:
             findings = derivation.ledger.findings(incident.likeliest)
             explained = explanation(incident, findings) is not None
-            incident = replace(incident, is_explained=explained, has_torch=has_torch)
+            incident = incident._replace(is_explained=explained, has_torch=has_torch)
         names.add(incident.id)
         incidents.append(incident)
         sizes[incident.id] = part.sizes
@@ -139,8 +139,8 @@ def with_work(incidents: Sequence[Incident]) -> list[Incident]:
         if hosts:
             place = min(hosts, key=lambda place: len(others[place].first_bad))
             host = others[place]
-            others[place] = replace(
-                host, work=(*host.work, *rise.metrics), work_ids=(*host.work_ids, *rise.names)
+            others[place] = host._replace(
+                work=(*host.work, *rise.metrics), work_ids=(*host.work_ids, *rise.names)
             )
         else:
             others.append(rise)

@@ -363,6 +363,15 @@ def rebuilt(kind: Any, value: Any) -> Any:
 def _builder(kind: Any) -> Callable[[Any], Any] | None:
     """Return what makes a noun of a type from JSON, None where that is the noun."""
     origin, arguments = get_origin(kind), get_args(kind)
+    if origin is None and isinstance(kind, type) and issubclass(kind, tuple):
+        fields = tuple(hints(kind).values())  # of a named tuple: JSON has it as a list
+
+        def build(values: object) -> Any:
+            if not isinstance(values, list):
+                raise TypeError(f"{values!r} is no {kind.__name__}")
+            return kind(*map(rebuilt, fields, values))
+
+        return build
     if is_dataclass(kind) and isinstance(kind, type):
         types = hints(kind)
         return lambda value: kind(**{name: rebuilt(types[name], x) for name, x in value.items()})

@@ -9,7 +9,10 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from random import Random
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from random import Random
 
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford's base 32
 _ULID = re.compile(f"[0-7][{_ALPHABET}]{{25}}")

@@ -25,9 +25,9 @@ from celedger.base.model import (
     Direction,
     Kind,
     Mark,
-    Metric,
     OutcomeKind,
     Purpose,
+    is_summary,
 )
 from celedger.base.text import plain
 from celedger.ledger import ulid as ulids
@@ -71,10 +71,7 @@ def _is_name(value: Any) -> bool:
 
 
 def _is_summary(value: Any) -> bool:
-    try:
-        return len(value) < 100 and Metric("", summary=value) is not None
-    except (TypeError, ValueError):
-        return False
+    return isinstance(value, str) and len(value) < 100 and is_summary(value)
 
 
 def _is_date(value: Any) -> bool:

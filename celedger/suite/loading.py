@@ -14,7 +14,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -319,7 +319,7 @@ _OF_METRIC: dict[str, Reader] = {
     "direction": toml_table.one_of(Direction),
     "kind": toml_table.one_of(Kind),
     "floor": toml_table.floor,
-    "summary": toml_table.string,
+    "summary": toml_table.summary,
 }
 _TASK_KEYS = ("name", "command", "commands", "params", "grid", "sample", "alias", "metrics")
 
@@ -337,8 +337,8 @@ def _tasks(
     points = _points(body)
     params = dict.fromkeys(key for _, point in points for key in point)
     used, lines = _commands(body, (*params, *toml_table.PLACEHOLDERS), folder)
-    task = replace(pattern, commands=lines, metrics=_metrics(body, shared))
-    task = replace(task, **body.read(_OF_TASK))
+    task = pattern._replace(commands=lines, metrics=_metrics(body, shared))
+    task = task._replace(**body.read(_OF_TASK))
     alias = _aliases(body)
     warnings += [
         f"task {name}: no command uses the parameter {key}"
@@ -353,7 +353,7 @@ def _tasks(
         )
     distinct: dict[tuple[object, ...], Task] = {}  # what runs the same runs once
     for label, point in points:
-        one = replace(task, name=name + label, params=point)
+        one = task._replace(name=name + label, params=point)
         runs = toml_table.command_lines(
             one, python="", suite_dir=folder, tree=folder, seed="", out=folder
         )
@@ -384,11 +384,8 @@ def _metrics(body: TomlTable, shared: MetricTables) -> tuple[Metric, ...]:
         table = TomlTable(f"{body.where} metric {name!r}", values, _OF_METRIC)
         if "direction" not in table:
             table.fail("has no direction", 'direction = "lower", "higher" or "info"')
-        try:
-            own = {"unit": usual_unit(name), **table.read(_OF_METRIC)}
-            declared.append(Metric(name, **{"kind": usual_kind(name, own["unit"]), **own}))
-        except ValueError as error:
-            table.fail(f"has the {error}")
+        own = {"unit": usual_unit(name), **table.read(_OF_METRIC)}
+        declared.append(Metric(name, **{"kind": usual_kind(name, own["unit"]), **own}))
     return tuple(declared)
 
 

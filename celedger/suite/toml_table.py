@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from celedger.base.config import closest, parse_size
 from celedger.base.errors import SuiteError
-from celedger.base.model import Floor, Task
+from celedger.base.model import Floor, Task, is_summary
 
 PLACEHOLDERS = ("python", "suite", "tree", "seed", "out")  # of a task's commands
 BUILD_PLACEHOLDERS = ("python", "suite", "tree")  # a build serves all tasks and seeds
@@ -258,6 +258,14 @@ def floor(value: object) -> Floor:
     except (ValueError, OverflowError):
         pass
     raise ValueError(f'is {shown(value)}, not a number >= 0 or a percentage such as "0.5%"')
+
+
+def summary(value: object) -> str:
+    text = string(value)
+    if not is_summary(text):
+        rules = "last, best, worst, max, area, at-EPOCH, epochs-to-VALUE, mean-of-last-K or"
+        raise ValueError(f"is {shown(value)}, not {rules} median-after-K")
+    return text
 
 
 def patterns(value: object) -> tuple[str, ...]:

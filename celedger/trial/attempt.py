@@ -17,7 +17,6 @@ import shutil
 import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 from celedger.base.errors import LedgerError, MachineError, RepositoryError, UsageError, explained
@@ -43,11 +42,10 @@ def part(task: Task, names: Collection[str]) -> Task | None:
         return task if chosen else None
     base, bracket, point = task.name.partition("[")
     label = f"only={'+'.join(command.name for command in chosen)}"
-    return replace(
-        task,
+    return task._replace(
         name=f"{base}[{point[:-1]},{label}]" if bracket else f"{base}[{label}]",
         commands=chosen,
-        metrics=tuple(replace(m, direction=Direction.INFO) for m in task.metrics),
+        metrics=tuple(m._replace(direction=Direction.INFO) for m in task.metrics),
         whole=task.recipe if chosen[0] != task.commands[0] else "",
     )
 

@@ -12,7 +12,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from celedger.base import plugins
@@ -65,11 +65,11 @@ def diagnose(
     station, setup = bench.station, bench.setup
     probes = folder_of(str(probe["kind"])) if probe else None  # without one it is a bare training
     child = child_copy(setup.child.parent, probes)
-    task = replace(task, params={**task.params, **(params or {})})
+    task = task._replace(params={**task.params, **(params or {})})
     out.mkdir(parents=True, exist_ok=True)
     log = out / "log.txt"
     with nullcontext() if quick else station.device_held():
-        untraced = replace(task, trace=False)
+        untraced = task._replace(trace=False)
         env = variables(setup.base_env, untraced, tree=station.tree, child=child,
                         visible_devices=station.device.visible, extra={
             "CELEDGER_SEED": str(seed),

@@ -19,12 +19,20 @@ import os
 import re
 from collections.abc import Callable, Collection
 from contextlib import closing, nullcontext, suppress
-from dataclasses import replace
 from pathlib import Path
 
 from celedger.base import files
 from celedger.base.errors import LedgerError, MachineError, explained
-from celedger.base.model import EpochReport, Mark, Outcome, OutcomeKind, Trial, TrialRecord
+from celedger.base.model import (
+    Commit,
+    EpochReport,
+    Mark,
+    Outcome,
+    OutcomeKind,
+    Task,
+    Trial,
+    TrialRecord,
+)
 from celedger.ledger import Ledger
 from celedger.ledger.archive import private_folder
 from celedger.repo import Repository
@@ -141,7 +149,7 @@ class Journal:
     ) -> None:
         if not reports:
             return
-        joined = [replace(r, values={**telemetry(), **r.values}) for r in reports]
+        joined = [r._replace(values={**telemetry(), **r.values}) for r in reports]
         repeated = self._ledger.append_epochs(self._ulid, joined)
         # The runner's own figures do not count for an epoch reported in two parts.
         if {"fingerprint"}.union(*(r.values for r in reports)).intersection(repeated):
@@ -311,6 +319,6 @@ def remote_trials(repository: Repository) -> list[tuple[str, str, int, str, bool
             facts = json.loads(path.read_bytes())
             order, engine = facts["order"], f"{facts['engine']} {facts['address']}".strip()
             if order["commit"] is not None:
-                sha, task = str(order["commit"]["sha"]), str(order["tasks"][0]["name"])
+                sha, task = Commit(*order["commit"]).sha, Task(*order["tasks"][0]).name
                 trials.append((sha, task, int(order["seed"]), engine, files.is_locked(path)))
     return trials

@@ -10,7 +10,6 @@ import os
 import shlex
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import fields
 from pathlib import Path
 
 from celedger.base.errors import CeledgerError
@@ -90,10 +89,9 @@ def _asks(task: Task) -> dict[str, object]:
     }
     asks |= {f"build {n}": shlex.join(words) for n, words in enumerate(task.build, 1)}
     asks |= {f"parameter {name}": value for name, value in task.params.items()}
-    for entry in fields(task):
-        value = getattr(task, entry.name)
-        if entry.name not in _OTHERWISE and value != getattr(_NO_TASK, entry.name):
-            asks[entry.name] = list(value) if isinstance(value, tuple) else value
+    for name, value in task._asdict().items():
+        if name not in _OTHERWISE and value != getattr(_NO_TASK, name):
+            asks[name] = list(value) if isinstance(value, tuple) else value
     return asks | {
         f"metric {m.name}": f"{m.direction} {m.kind} {m.floor} {m.summary} {m.unit}".strip()
         for m in task.metrics

@@ -10,7 +10,6 @@ suite or a trial is.
 from __future__ import annotations
 
 import hashlib
-import hmac
 import json
 import os
 import shlex
@@ -165,6 +164,8 @@ class Gate:
         """Return 12 hex digits that stand for exactly these requests. Their key is this machine's
         own, so that nobody can search for a merge with the same digits as another. Raises
         MachineError where the key cannot be stored."""
+        import hmac
+
         path = self.folder / "key"
         try:
             key = path.read_bytes()

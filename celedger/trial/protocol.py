@@ -9,7 +9,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from celedger.base.model import Direction, EpochReport, Floor, Kind, Metric, StepValues, Task
 
@@ -33,7 +33,7 @@ _COLD = (
 )
 # A trial forked from a fork server lacks the seconds of starting Python and importing, and the
 # memory of what its suite preloads. Another rule, so that the two are never compared.
-_WARM = {m.name: replace(m, summary="max-own" if m.summary == "max" else "warm") for m in _COLD}
+_WARM = {m.name: m._replace(summary="max-own" if m.summary == "max" else "warm") for m in _COLD}
 # Metrics that the runner measures for every trial. A suite may declare one of them itself, to give
 # it another floor or direction; a peak stays one.
 TELEMETRY: tuple[Metric, ...] = (
@@ -66,10 +66,10 @@ def with_telemetry(task: Task) -> Task:
     usual |= warm
     own = {metric.name: metric for metric in task.metrics}
     for name in own.keys() & usual.keys():
-        if name in warm or own[name].summary == Metric.summary:
-            own[name] = replace(own[name], summary=usual[name].summary)
+        if name in warm or own[name].summary == Metric("").summary:
+            own[name] = own[name]._replace(summary=usual[name].summary)
     added = [metric for name, metric in usual.items() if name not in own]
-    return replace(task, metrics=(*map(_declared, own.values()), *added))
+    return task._replace(metrics=(*map(_declared, own.values()), *added))
 
 
 def _declared(metric: Metric) -> Metric:
@@ -77,8 +77,8 @@ def _declared(metric: Metric) -> Metric:
     ledger keeps definitions alone, and what a suite declares is judged by it."""
     if metric not in TELEMETRY:
         return metric
-    floor = replace(metric.floor, amount=math.nextafter(metric.floor.amount, math.inf))
-    return replace(metric, floor=floor)
+    floor = metric.floor._replace(amount=math.nextafter(metric.floor.amount, math.inf))
+    return metric._replace(floor=floor)
 
 
 @dataclass

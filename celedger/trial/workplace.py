@@ -412,7 +412,7 @@ def settled(ledger: Ledger, task: Task, current: Environment) -> Environment:
         **(uncounted if isinstance(uncounted, Mapping) else {}),
         "imported": sorted(counting),
     }
-    return replace(current, details={**current.details, "beside": uncounted})
+    return current._replace(details={**current.details, "beside": uncounted})
 
 
 def alike(one: Environment, other: Environment, names: Collection[str] | None) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from celedger.base.model import BY_ID, ENVIRONMENTS, BaselineRecord, Commit
 from celedger.judge.incident import Incident, MetricStanding, Standing, State
@@ -102,7 +102,7 @@ class CheckDocument(Document):
             "commit": self.commit.sha,
             **({"try": self.number, "against": self.commit.parents[0]} if self.number else {}),
             "edited": self.edited or None,
-            "standings": [asdict(standing) for standing in self.state.standings],
+            "standings": [standing._asdict() for standing in self.state.standings],
             **state_json(self.state),
         }
 

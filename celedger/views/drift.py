@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from shlex import quote
 
 from celedger.base.model import Commit, Environment
@@ -183,9 +183,9 @@ def narrowed(
         )  # fmt: skip
         if metrics:
             work = tuple(m for m in incident.work if fits(*m.key))
-            incidents.append(replace(incident, metrics=metrics, work=work))
-    return replace(
-        state, incidents=tuple(incidents),
+            incidents.append(incident._replace(metrics=metrics, work=work))
+    return state._replace(
+        incidents=tuple(incidents),
         changes=tuple(c for c in state.changes if fits(c.suite, c.task, c.metric)),
         doubts=tuple(d for d in state.doubts if fits(d.suite, d.task, d.metric)),
         pinned=tuple(p for p in state.pinned if fits(p.suite, p.task, p.metric)),
@@ -197,8 +197,7 @@ def within(state: State, commits: Sequence[str]) -> State:
     """Return a state with what may have happened at these commits (hashes) alone. What a bisect
     named in a merged branch was seen at the merge."""
     inside = set(commits)
-    return replace(
-        state,
+    return state._replace(
         incidents=tuple(
             i for i in state.incidents if inside & {*i.first_bad, i.likeliest, i.seen_at}
         ),

@@ -13,7 +13,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -218,11 +217,11 @@ def test_what_is_probably_worse_is_searched_next() -> None:
     )
     state: Any = SimpleNamespace(in_force=(), doubts=(doubt,), standings=(), commits=2)
     said = status._next(session, state, ())
-    state.doubts = (replace(doubt, probability=0.27),)
+    state.doubts = (doubt._replace(probability=0.27),)
     assert status._next(session, state, ()) == said
     search = f"{'e' * 12}..{'b' * 12} --suite s --task fit --metric loss"
     assert said == f"`celedger bisect {search}` settles whether loss got worse"
-    state.doubts = (replace(doubt, probability=0.09),)
+    state.doubts = (doubt._replace(probability=0.09),)
     assert status._next(session, state, ()) == ""
 
 

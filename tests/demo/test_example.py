@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -132,7 +131,7 @@ def test_the_page_of_the_example_is_of_this_history(unpacked: Path) -> None:
 def test_todays_code_writes_to_a_copy_of_the_example(tmp_path: Path) -> None:
     shutil.copy(example.ledger(), tmp_path / "ledger.db")
     with Ledger.open(tmp_path / "ledger.db") as ledger:
-        new = replace(ledger.trials()[-1].trial, ulid="01NEW")
+        new = ledger.trials()[-1].trial._replace(ulid="01NEW")
         ledger.start_trial(new)
         ledger.append(new.ulid, 99, {"val_loss": 0.5})
         assert ledger.series(new.ulid, "val_loss")["val_loss"] == [(99, 0.5)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,7 +17,7 @@ from celedger.ledger import Ledger, ulid
 TASK = Task("tiny", "fit", (Command("run", ("{python}", "fit.py")),), metrics=(Metric("loss"),))
 COMMIT = Commit("a" * 40, "b" * 40, (), "Ada", 1, 2, "a subject")
 ULID = ulid.new(1.0, Random(1))
-TRIAL = asdict(Trial(ULID, COMMIT.sha, TASK.recipe, "e" * 64, 0, Purpose.RUN, 1.0, "node"))
+TRIAL = Trial(ULID, COMMIT.sha, TASK.recipe, "e" * 64, 0, Purpose.RUN, 1.0, "node")
 OUTCOME = {"kind": "ok", "ended": 2.0, "message": "", "returncode": 0, "log": "", "marks": []}
 
 
@@ -27,12 +26,12 @@ def line(write: str, *arguments: object) -> bytes:
 
 
 def finish(**odd: object) -> bytes:
-    return line("finish_trial", ULID, {**OUTCOME, **odd}, {"loss": 1.0})
+    return line("finish_trial", ULID, [*{**OUTCOME, **odd}.values()], {"loss": 1.0})
 
 
 def epoch(**odd: object) -> bytes:
     report = {"epoch": 0, "values": {"loss": 1.0}, "fingerprint": None, "steps": {}, **odd}
-    return line("append_epochs", ULID, [report])
+    return line("append_epochs", ULID, [[*report.values()]])
 
 
 LINES: dict[str, bytes] = {
@@ -42,14 +41,12 @@ LINES: dict[str, bytes] = {
     "a log that climbs": finish(log="../../secret.txt"),
     "an unknown outcome": finish(kind="fine"),
     "an end in the year 10^292": finish(ended=1e300),
-    "a summary that is a text": line("finish_trial", ULID, OUTCOME, {"loss": "x"}),
+    "a summary that is a text": line("finish_trial", ULID, [*OUTCOME.values()], {"loss": "x"}),
     "a metric with escapes": epoch(values={"\x1b[2J": 1.0}),
     "an epoch of 2^62": epoch(epoch=2**62),
-    "the 2^60th step": epoch(steps={"loss": {"first": 2**60, "values": [1.0]}}),
-    "an environment of another shape": line(
-        "record_environment", {"fingerprint": "f" * 64, "details": [1]}
-    ),
-    "another commit's trial": line("start_trial", {**TRIAL, "commit": "c" * 40}),
+    "the 2^60th step": epoch(steps={"loss": [2**60, [1.0]]}),
+    "an environment of another shape": line("record_environment", ["f" * 64, [1]]),
+    "another commit's trial": line("start_trial", TRIAL._replace(commit="c" * 40)),
 }
 
 
@@ -57,7 +54,7 @@ def begun(ledger: Ledger) -> Intake:
     order = Order(ULID, "key", COMMIT.sha, (TASK,), "cpu", False, Purpose.RUN, COMMIT)
     intake = Intake(order, ledger)
     with ledger.transaction():
-        environment = asdict(Environment("e" * 64, {}))
+        environment = Environment("e" * 64, {})
         assert not list(intake.take(line("record_environment", environment)))
         list(intake.take(line("start_trial", TRIAL)))
         list(intake.take(epoch()))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -114,7 +113,7 @@ def test_undeclared_memory_that_each_commit_draws_anew_is_told_where_it_moves_un
     in 180 commits, though each commit repeats to the byte."""
     (peak,) = (m for m in TELEMETRY if m.name == "peak_rss" and m.summary == "max")
     if declared:
-        peak = replace(peak, floor=Floor(0.03 + 1e-9, relative=True))
+        peak = peak._replace(floor=Floor(0.03 + 1e-9, relative=True))
     history.task = history.task.__class__("core", "mlp", history.task.commands, metrics=(peak,))
     made, random = history.commits(commits(16)), Random(3)
     for place, commit in enumerate(made):

@@ -39,7 +39,7 @@ def test_a_leak_is_not_joined_to_a_named_crash_that_did_not_make_it() -> None:
     """The leak of a branch was told as that of the next one, which crashed another task."""
     row = IncidentMetric("s", "t", "m", 1.0, 2.0, 1.0, 0.9, 1.1, "", "memory", "open", True)
     leak = _Part(1, 6, 6, 1 / 6, IncidentState.OPEN, "metric", (row,), "aaaaaaaa")
-    own = replace(row, task="u", name="", change=math.nan)
+    own = row._replace(task="u", name="", change=math.nan)
     failure = Failure(("s", "u", ""), "crash", 6, 6, None)
     crash = _Part(6, 6, 6, 0.99, IncidentState.OPEN, "crash", (own,), "aaaaaaaa", 6, 5)
     crash = replace(crash, failures=(failure,))

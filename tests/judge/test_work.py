@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 
@@ -183,12 +182,12 @@ def test_a_diagnosis_is_of_the_first_metric_that_moved(
 ) -> None:
     kinds = {"step_cpu_time": "work", "peak_rss": "memory", "step_time": "speed"}
     parts = [incident("a", name, kinds.get(name, "quality"), "b").metrics[0] for name in names]
-    other = replace(parts[-1], task="other", kind="quality")
-    whole = replace(incident("a", "", "quality", "b"), metrics=(*parts, other))
+    other = parts[-1]._replace(task="other", kind="quality")
+    whole = incident("a", "", "quality", "b")._replace(metrics=(*parts, other))
     assert whole.diagnosis("fit") == verb
     assert whole.diagnosis("other") == ("explain",)
-    fails = replace(parts[0], change=math.nan)
-    assert replace(whole, kind="crash", metrics=(fails,)).diagnosis("fit") == ("explain",)
+    fails = parts[0]._replace(change=math.nan)
+    assert whole._replace(kind="crash", metrics=(fails,)).diagnosis("fit") == ("explain",)
 
 
 @pytest.mark.parametrize(
@@ -227,7 +226,7 @@ def test_a_rise_of_several_tasks_is_of_the_named_commit_of_one_also_once_it_is_a
     """Validation on more rows was accepted; what that allocates stood there as worse."""
     rise = incident("r", "allocated", WORK, "c")
     (metric,) = rise.metrics
-    rise = replace(rise, metrics=(replace(metric, task="other"), metric))
+    rise = rise._replace(metrics=(metric._replace(task="other"), metric))
     for state in ("open", "accepted"):
         host = incident("h", "map", "quality", "c", state)
         assert [i.id for i in with_work([host, rise])] == ["h"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -120,7 +119,7 @@ class Facts:
         (evidence,) = ledger.reusable_trials(recipe=trial.recipe, environment=trial.environment)
         derived = self.trial(ledger, commit=self.commit(77)).ulid
         ledger.finish_trial(derived, Outcome(OutcomeKind.FAILED, 3.0, "exit status 1", 1), {})
-        twin = replace(trials[0], ulid=f"{1:026}", commit=self.commit(77).sha, started=9.0)
+        twin = trials[0]._replace(ulid=f"{1:026}", commit=self.commit(77).sha, started=9.0)
         ledger.reuse_trial(twin, evidence, ["nan"])
         ledger.record_bisect(
             BisectRecord(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +127,7 @@ def test_a_dead_nodes_ledger_brings_the_epochs_that_came_after_it_was_cut_off(
         expected = there.series(trial.ulid)
     with Ledger.open(path, create=True) as ledger:
         facts.clock -= 1
-        here = replace(facts.trial(ledger), ulid=trial.ulid)
+        here = facts.trial(ledger)._replace(ulid=trial.ulid)
         ledger.start_trial(here)
         for epoch in range(17):
             ledger.append(trial.ulid, epoch, {"loss": 1 / (epoch + 1)})
@@ -165,7 +164,7 @@ def test_the_newest_definition_counts_whichever_ledger_had_it(
     paths = [tmp_path / name for name in ("old.db", "new.db")]
     for day, path in enumerate(paths, 1):
         (loss,) = facts.task().metrics
-        task = facts.task("mlp", replace(loss, floor=Floor(float(day), relative=False)))
+        task = facts.task("mlp", loss._replace(floor=Floor(float(day), relative=False)))
         with Ledger.open(path, create=True) as ledger:
             ledger.record_task(task)
         with closing(sqlite3.connect(path)) as connection:  # as if it were another day

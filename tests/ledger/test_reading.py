@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import sqlite3
 from contextlib import closing
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -201,8 +200,8 @@ def test_a_person_can_read_the_views_with_no_plugin(ledger: Ledger, facts: Any) 
 
 
 def test_of_commits_of_one_second_the_child_is_the_newest(ledger: Ledger, facts: Any) -> None:
-    first = replace(facts.commit(1), commit_time=9)
-    second = replace(facts.commit(2, first), commit_time=9)
+    first = facts.commit(1)._replace(commit_time=9)
+    second = facts.commit(2, first)._replace(commit_time=9)
     for commits in ((second, first), (first, second)):
         for commit in commits:
             facts.finished(ledger, 1.0, commit=commit)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import sqlite3
 from contextlib import closing
-from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -99,7 +98,7 @@ def test_the_first_value_of_each_epoch_comes_back_and_others_are_named(
 def test_any_text_is_taken_and_comes_back_with_control_characters_written_out(
     ledger: Ledger, facts: Facts, subject: str, author: str
 ) -> None:
-    commit = replace(facts.commit(facts.number(), subject=subject), author=author)
+    commit = facts.commit(facts.number(), subject=subject)._replace(author=author)
     ledger.record_commits([commit])
     found = ledger.commit(commit.sha)
     assert found is not None
@@ -109,7 +108,7 @@ def test_any_text_is_taken_and_comes_back_with_control_characters_written_out(
             name: escaped(without_sequences(text))
             for name, text in (("subject", subject), ("author", author))
         }
-        assert found == replace(commit, **shown)
+        assert found == commit._replace(**shown)
 
 
 def test_bytes_of_a_subject_that_are_no_utf8_show_as_replacement_characters(
@@ -156,7 +155,7 @@ def test_what_a_trial_refers_to_must_be_there(ledger: Ledger, facts: Facts) -> N
     trial = facts.trial(ledger)
     for odd in ({"commit": "f" * 40}, {"recipe": "none"}, {"environment": "none"}):
         with pytest.raises(LedgerError, match="record it first"):
-            ledger.start_trial(replace(trial, ulid="another", **odd))
+            ledger.start_trial(trial._replace(ulid="another", **odd))
     with pytest.raises(LedgerError, match="record it first"):
         ledger.append("no such trial", 0, {"loss": 1.0})
     with pytest.raises(LedgerError, match="not an epoch"):
@@ -266,7 +265,7 @@ def test_no_row_is_ever_changed_or_deleted_but_in_the_queue(ledger: Ledger, fact
     (evidence,) = ledger.reusable_trials(recipe=trial.recipe, environment=trial.environment)
     assert (evidence.tree, evidence.surroundings) == (commit.tree, "around")
     assert ledger.footprint(evidence.footprint) == footprint
-    ledger.reuse_trial(replace(trial, ulid="01DERIVED", commit=parent.sha), evidence, [])
+    ledger.reuse_trial(trial._replace(ulid="01DERIVED", commit=parent.sha), evidence, [])
     ledger.record_bisect(BisectRecord("1", "c", "t", "m", "a", "b", (), 0.5, "found", 1.0))
     ledger.record_baseline(
         BaselineRecord("1", BaselineAct.PIN, commit.sha, "core", "", "", "Ada", "release", 1.0)

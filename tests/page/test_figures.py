@@ -398,7 +398,7 @@ def test_the_longest_names_still_fit(history: Any, make_commits: Commits) -> Non
     task = replace(history.task, name="t" * 60, metrics=metrics)
     history.ledger.record_task(task)
     (commit,) = history.commits(
-        [replace(make_commits(1)[0], subject="A subject that goes on and on " * 9)]
+        [make_commits(1)[0]._replace(subject="A subject that goes on and on " * 9)]
     )
     series = {name: [3e8, 3.1e8, 3.2e8] for name in names}
     history.trial(commit, dict.fromkeys(names, 300000000.0), curves=series, task=task)

@@ -112,7 +112,7 @@ def test_a_commit_that_does_not_build_cannot_be_diagnosed(
 ) -> None:
     table, commit = bench
     (task,) = choose_tasks(table.suite, ())
-    broken = replace(task, build=(("false",),))
+    broken = task._replace(build=(("false",),))
     with pytest.raises(CannotJudge, match="cannot be built"):
         diagnose(table, commit, broken, 0, tmp_path / "out", {"kind": "look"})
 

@@ -252,7 +252,7 @@ def test_no_commit_is_surely_the_first_bad_one_of_a_false_alarm(
     known = state(history, made)
     assert " 95 % " in drift(history, known, made).text(160)
     (incident,) = known.incidents
-    known = replace(known, incidents=(replace(incident, state="withdrawn"),))
+    known = known._replace(incidents=(incident._replace(state="withdrawn"),))
     shown = drift(history, known, made).text(160)
     assert f"{incident.id} withdrawn" in shown and " 95 % " not in shown
 

@@ -6,7 +6,6 @@ import json
 import math
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -151,9 +150,9 @@ def test_values_summarised_by_another_rule_are_not_mixed(
     made = history.commits(make_commits(1))
     history.trial(made[0], {"val_loss": 1.0})
     metrics = tuple(
-        replace(m, summary="best") if m.name == "val_loss" else m for m in history.task.metrics
+        m._replace(summary="best") if m.name == "val_loss" else m for m in history.task.metrics
     )
-    history.ledger.record_task(replace(history.task, metrics=metrics))
+    history.ledger.record_task(history.task._replace(metrics=metrics))
     history.trial(made[0], {"val_loss": 3.0}, seed=1)
     (task,) = answer_of(rows(history, made, made[0]))["tasks"]  # type: ignore[misc]
     assert task["metrics"][0]["values"] == [3.0]  # type: ignore[index,call-overload]
@@ -233,10 +232,8 @@ def test_diff_never_judges_across_environments(history: Any, make_commits: Commi
 
 
 def test_diff_prefers_trials_that_can_be_compared(history: Any, make_commits: Commits) -> None:
-    from dataclasses import astuple
-
     made = history.commits(make_commits(2))
-    new = next(e for e in history.ledger.environments().values() if "2.13.0" in str(astuple(e)))
+    new = next(e for e in history.ledger.environments().values() if "2.13.0" in str(e.details))
     history.trial(made[0], {"val_loss": 0.4})
     history.trial(made[1], {"val_loss": 0.5})
     history.trial(made[1], {"val_loss": 0.9}, environment=new)
@@ -284,13 +281,13 @@ def test_a_mistyped_task_or_metric_is_suggested(history: Any, story: list[Commit
 
 def test_parents_come_before_children_whatever_the_clocks_said(make_commits: Commits) -> None:
     made = make_commits(5)
-    skewed = [replace(c, commit_time=-c.commit_time) for c in made]
+    skewed = [c._replace(commit_time=-c.commit_time) for c in made]
     assert samples.history_order(reversed(skewed)) == skewed
 
 
 def test_commits_of_one_second_are_listed_as_on_the_line(make_commits: Commits) -> None:
     """Those of the tutorial are, and the ledger has not the parents between them."""
-    made = [replace(c, commit_time=0, author_time=0, parents=()) for c in make_commits(9)[::2]]
+    made = [c._replace(commit_time=0, author_time=0, parents=()) for c in make_commits(9)[::2]]
     line = [commit.sha for commit in made]
     assert samples.history_order(reversed(made), line) == made
 
@@ -361,17 +358,17 @@ def test_what_one_cause_explains_is_not_searched_again() -> None:
     named = Incident(
         "1" * 8, "metric", "open", (row,), (among[1],), among[1], 0.99, among[2], bisect="B"
     )
-    speed = replace(row, name="step_time", kind="speed")
-    other = replace(row, task="u")
+    speed = row._replace(name="step_time", kind="speed")
+    other = row._replace(task="u")
     for own, metric, kind, is_searched in (
         (row, "val_loss_area", "quality", False), (row, "memory_growth", "memory", True),
         (speed, "step_cpu_time", "work", False), (speed, "val_loss", "quality", True),
         (other, "val_loss", "quality", False), (other, "val_loss_area", "quality", True),
     ):  # fmt: skip
         doubt = Doubt("s", "t", metric, among, among[2], 0.9, 1.0, "", 1.0, "e" * 40, kind=kind)
-        known = State("", incidents=(replace(named, metrics=(own,)),), doubts=(doubt,))
+        known = State("", incidents=(named._replace(metrics=(own,)),), doubts=(doubt,))
         assert bool(words.searches(known, [])) is is_searched, metric
-        assert words.searches(replace(known, incidents=()), [])
+        assert words.searches(known._replace(incidents=()), [])
 
 
 def test_the_next_search_is_of_what_is_declared_and_was_not_searched() -> None:
@@ -414,8 +411,8 @@ def test_what_a_crash_hides_is_asked_until_its_noise_is_known() -> None:
     noise = MetricNoise("s", "t", "step_time", 0.1, 0, is_exact=False, session=0.0)
     known = State("", incidents=(crash,), noise=(noise,))
     assert words.next_search(known, [task], ledger).startswith("`celedger check aaaaaaaaaaaa ")
-    for each in (replace(noise, freedom=4), replace(noise, declared=False)):
-        assert words.next_search(replace(known, noise=(each,)), [task], ledger) == ""
+    for each in (noise._replace(freedom=4), noise._replace(declared=False)):
+        assert words.next_search(known._replace(noise=(each,)), [task], ledger) == ""
     trials *= 5
     assert words.next_search(known, [task], ledger) == "", "proposed for ever"
 

@@ -375,7 +375,7 @@ def package_bench(
     if old == new:
         raise UsageError("both lock files pin the same packages", "name two that differ")
     store = ObjectStore(repository)
-    own_tasks = [replace(task, venv=(PINS,)) for task in tasks]
+    own_tasks = [task._replace(venv=(PINS,)) for task in tasks]
     with Ledger.open(store.folder / synthetic.LEDGER, create=True) as ledger, local_bench(
         store.repository, ledger, config, suite, own_tasks, gate=gate, why=Purpose.BISECT,
         label="celedger bisect",

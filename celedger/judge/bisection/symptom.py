@@ -193,7 +193,7 @@ def find_symptom(
             if each.direction is Direction.INFO or metric not in (None, each.name):
                 continue
             if improved:
-                each = replace(each, direction=each.direction.opposite)
+                each = each._replace(direction=each.direction.opposite)
             asked = _question(bench.ledger, task, each, *whole)
             if asked is not None:
                 question, chosen = asked

@@ -205,7 +205,7 @@ class Signatures:
         environment = self.bench.place(commit.sha, self.task).environment.fingerprint
         probe = child_copy(self.bench.setup.child.parent, folder_of("signature")).name
         parts = {
-            "recipe": replace(self.task, files=self._files(commit).name).recipe,
+            "recipe": self.task._replace(files=self._files(commit).name).recipe,
             "environment": environment, "seed": self.seed,
             "device": self.bench.station.device.key, "probe": probe, "scheme": scheme,
         }  # fmt: skip
