@@ -1,8 +1,7 @@
 """The rows of the state: incidents, changes, doubts, and how each metric stands at a commit. Every
 view prints them and no view makes them. Hashes are full; numbers are in the metric's own unit.
+Annotations are values, as in `base.model`.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -499,7 +498,7 @@ class State(NamedTuple):
         last = {(c.suite, c.task, c.metric): c for c in self.changes if c.kind == "environment"}
         return [c for c in last.values() if not c.better and c.is_clear]
 
-    def as_measured(self, suite: str, tasks: Collection[str]) -> State:
+    def as_measured(self, suite: str, tasks: Collection[str]) -> "State":
         """Return the state with the incidents of tasks that a suite no longer has as no longer
         measured, and without what is suspected of these tasks: no search can settle it."""
         return self._replace(

@@ -242,7 +242,7 @@ WRONG = [
     (TASK + "[task.metrics.m]\ndirection = 'lower'\nfloor = true\n", "floor is True"),
     (
         TASK + "[task.metrics.m]\ndirection = 'lower'\nsummary = 'mean'\n",
-        "has the summary 'mean', which is not last, best, worst, max, ",
+        "summary is 'mean', not last, best, worst, max, ",
     ),
     (TASK + "[task.metrics.'a b']\ndirection = 'lower'\n", "invalid name"),
     (TASK + "[task.metrics]\nm = 3\n", "not a table"),
