@@ -133,7 +133,7 @@ def measure(
     """
     from celedger.judge import memory
 
-    if diagnose is not None and bench.suite.preflight.before_first:
+    if diagnose is not None and bench.suite.preflight:
         _preflight(bench, commit, needs, diagnose, session.tell)
     repository, ledger = session.repository, session.ledger
     tip = tip or memory.tip_of(repository, commit)

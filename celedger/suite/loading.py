@@ -137,22 +137,15 @@ METRIC = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
-class Preflight:
-    """What a suite says of the checks before trusting a training."""
-
-    before_first: bool = False  # they run before a task's first trial of a definition
-    checks: tuple[str, ...] = ()  # of its own: `FILE.py:FUNCTION`
-    waivers: Mapping[str, str] = field(default_factory=dict)  # check -> reason
-
-
-@dataclass(frozen=True, slots=True)
 class Suite:
     name: str
     folder: Path
     tasks: tuple[Task, ...]
     warnings: tuple[str, ...] = ()
     files: Mapping[str, str] = field(default_factory=dict)  # name -> digest (`digests`)
-    preflight: Preflight = Preflight()
+    preflight: bool = False  # checks run before a task's first trial of a definition
+    checks: tuple[str, ...] = ()  # of its own: `FILE.py:FUNCTION`
+    waivers: Mapping[str, str] = field(default_factory=dict)  # check -> reason
 
     @property
     def texts(self) -> dict[str, Path]:
@@ -256,12 +249,15 @@ def load(folder: Path) -> Suite:
             tasks[task.name] = task
     checks = TomlTable(f"{file}: [preflight]", top.raw("preflight", {}), _OF_PREFLIGHT)
     first = head.read({"preflight": toml_table.truth}).get("preflight", False)
-    preflight = Preflight(first, **checks.read(_OF_PREFLIGHT))
-    for check in preflight.checks:
+    suite = Suite(
+        name, folder, tuple(tasks.values()), tuple(warnings), files, first,
+        **checks.read(_OF_PREFLIGHT),
+    )  # fmt: skip
+    for check in suite.checks:
         script, _, function = check.partition(":")
         if script not in files or not function.isidentifier():
             checks.fail(f"checks has {check!r}", "write FILE.py:FUNCTION, of a file of the suite")
-    return Suite(name, folder, tuple(tasks.values()), tuple(warnings), files, preflight)
+    return suite
 
 
 def _parsed(file: Path) -> dict[str, object]:

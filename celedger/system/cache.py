@@ -35,14 +35,16 @@ Fill = Callable[[Path], Mapping[str, object]]
 
 
 @dataclass(frozen=True, slots=True)
-class CacheEntry:
-    """One entry as it lies there: `size` in bytes, `used` the last use in seconds since the
-    epoch, 0 for what was never finished."""
+class Item:
+    """One thing that lies there: its size, whether it stays, as what is in use does, how to remove
+    it, and of a cache's entry when it was used last, in seconds since the epoch; 0 for what was
+    never finished."""
 
     path: Path
-    size: int
-    used: float
-    in_use: bool
+    size: Bytes
+    stays: bool
+    remove: Callable[[], bool]
+    used: float = 0.0
 
 
 class Held(Lock):
@@ -115,14 +117,15 @@ class FolderCache:
         finally:
             os.close(fd)
 
-    def entries(self) -> list[CacheEntry]:
+    def entries(self) -> list[Item]:
         """Return what lies there, the longest unused first."""
         entries = []
         for path in self.folder.iterdir() if self.folder.is_dir() else ():
             fd = _lock(path, fcntl.LOCK_EX)
             with contextlib.suppress(OSError):  # removed at this moment, or never finished
                 used = (path / FACTS).stat().st_mtime if (path / FACTS).exists() else 0.0
-                entries.append(CacheEntry(path, size_of(path), used, fd is None))
+                remove = partial(self.drop, path.name)
+                entries.append(Item(path, size_of(path), fd is None, remove, used))
             if fd is not None:
                 os.close(fd)
         return sorted(entries, key=lambda entry: entry.used)
@@ -131,11 +134,11 @@ class FolderCache:
 def shrink(caches: Sequence[FolderCache], limit: int) -> int:
     """Remove the entries unused for longest until all together take at most `limit` bytes, and
     what was never finished. Nothing in use goes. Returns the bytes freed."""
-    entries = [(cache, entry) for cache in caches for entry in cache.entries()]
-    total, freed = sum(entry.size for _, entry in entries), 0
-    for cache, entry in sorted(entries, key=lambda pair: pair[1].used):
+    entries = [entry for cache in caches for entry in cache.entries()]
+    total, freed = sum(entry.size for entry in entries), 0
+    for entry in sorted(entries, key=lambda entry: entry.used):
         surplus = not entry.used or total - freed > limit
-        if surplus and not entry.in_use and cache.drop(entry.path.name):
+        if surplus and not entry.stays and entry.remove():
             freed += entry.size
     return freed
 
@@ -171,16 +174,6 @@ CACHES = ("builds", "venvs")  # folders of `Repository.state_dir`
 STALE = 24 * 3600.0  # seconds since a suite's copy was last used: longer than any trial
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
-    """One thing, whether it stays, and how to remove it."""
-
-    name: str
-    size: Bytes
-    stays: bool
-    remove: Callable[[], bool]
-
-
 def survey(
     repository: Repository,
     private: Path,
@@ -200,14 +193,9 @@ def survey(
 
     parts: dict[str, list[Item]] = {}
     for name in CACHES:
-        cache = FolderCache(state / name)
-        parts[name] = [
-            Item(e.path.name, e.size, e.in_use, partial(cache.drop, e.path.name))
-            for e in cache.entries()
-        ]
+        parts[name] = FolderCache(state / name).entries()
     parts["checkouts"] = [
-        Item(path.name, size_of(path), used, partial(checkouts.remove, path))
-        for path, used in slots
+        Item(path, size_of(path), used, partial(checkouts.remove, path)) for path, used in slots
     ]
     parts["copies of suites"] = [
         *_below(state / "suites", copy_stays), *_below(state / "child", copy_stays)
@@ -225,7 +213,7 @@ def prune(items: Iterable[Item]) -> list[Item]:
 def _below(folder: Path, stays: Callable[[Path], bool], depth: str = "") -> Iterator[Item]:
     """Yield what lies in a folder, but for dotfiles; with a `depth` of `*/` in its folders."""
     for path in sorted(folder.glob(f"{depth}[!.]*")):
-        yield Item(path.name, size_of(path), stays(path), partial(_delete, path))
+        yield Item(path, size_of(path), stays(path), partial(_delete, path))
 
 
 def _delete(path: Path) -> bool:

@@ -52,9 +52,9 @@ def of_task(repository: Repository, suite: Suite, task: Task, python: str) -> Re
     files = {f"{suite.name}/{name}": digest for name, digest in suite.files.items()}
     words = [words[0] for words in (*task.build, *(c.template for c in task.commands))]
     names = {word for word in words if not {*"/{"} & {*word}}  # else the commit's, or named
-    asks, first = _asks(task), suite.preflight
-    if first.before_first and first.checks:
-        asks["preflight checks"] = list(first.checks)
+    asks = _asks(task)
+    if suite.preflight and suite.checks:
+        asks["preflight checks"] = list(suite.checks)
     facts = {"asks": asks, "files": files, **_programs(repository, {python, *names})}
     return Request(f"training {task.name} of suite {task.suite}", facts)
 

@@ -22,7 +22,7 @@ def preflight(
     one of STATUSES as "status", "figure", "said"). The first steps run a second time, to see
     whether they repeat. Raises CannotJudge if the training fails or cannot be observed, SuiteError
     for a waiver of no check."""
-    files, suite = bench.setup.suite_files, bench.suite.preflight
+    files, suite = bench.setup.suite_files, bench.suite
     own = {name: str(files / name.partition(":")[0]) for name in suite.checks}
     event, again = (
         run(
