@@ -11,7 +11,7 @@ import hashlib
 import queue
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ from threading import Thread
 
 from celedger.base import VERSION
 from celedger.base.config import Config
-from celedger.base.errors import CeledgerError, MachineError
+from celedger.base.errors import CeledgerError, MachineError, RepositoryError
 from celedger.base.model import OutcomeKind, Task, TrialRecord
 from celedger.engines import order as orders
 from celedger.engines.cluster import Cluster, KeeperOf, LostNode, OtherEnvironment
@@ -27,7 +27,8 @@ from celedger.engines.order import Note, Notes, Order
 from celedger.engines.order_lines import Intake
 from celedger.ledger import schema, store
 from celedger.repo import Repository
-from celedger.repo.object_store import pack
+from celedger.repo.plumbing import tell
+from celedger.repo.repository import UNSHALLOW
 from celedger.trial.engine import EpochReported, Event, Finished, Need, Ordered, Remark, Waiting
 from celedger.trial.runner import Bench
 from celedger.trial.workplace import RemoteBench, imported
@@ -332,8 +333,23 @@ def send(keeper: KeeperOf, order: Order, repository: Repository, suite: bytes) -
         )
     keeper.start({
         "order.json": store.to_json(order).encode(), "suite.tar": suite,
-        "pack": pack(repository, order.tip, node.commits),
+        "pack": _pack(repository, order.tip, node.commits),
     })  # fmt: skip
+
+
+def _pack(repository: Repository, sha: str, known_commits: Iterable[str]) -> bytes:
+    """Return a commit (a hash) with its history, less that of the commits that a node has. Raises
+    RepositoryError, also for a shallow clone, which lacks some of it."""
+    if (repository.common_dir / "shallow").exists():
+        raise RepositoryError("this clone is shallow, and a node needs whole history", UNSHALLOW)
+    request = "".join(f"{other}\n" for other in known_commits).encode()
+    checked = tell(repository.common_dir, "cat-file", "--batch-check", stdin=request).text
+    shared = [line.split()[0] for line in checked.splitlines() if line.split()[1] == "commit"]
+    revisions = "\n".join([sha, *(f"^{other}" for other in shared)]) + "\n"
+    return tell(
+        repository.common_dir, "pack-objects", "--revs", "--thin", "--stdout", "-q",
+        stdin=revisions.encode(),
+    ).out  # fmt: skip
 
 
 def send_out(bench: Bench, config: Config, tasks: Sequence[Task], cluster: Cluster) -> RemoteBench:

@@ -22,7 +22,6 @@ from celedger.engines import node_keeper, order
 from celedger.engines.cluster import OtherEnvironment
 from celedger.engines.order import Order
 from celedger.ledger import Ledger, opening, store
-from celedger.repo.object_store import unpack
 from celedger.suite import Suite
 from celedger.suite.loading import digests
 from celedger.trial import journal
@@ -99,7 +98,8 @@ def execute(folder: Path, lines: LineFile) -> None:
     """Run the order in a folder. Raises CeledgerError."""
     received: Order = store.from_json(Order, (folder / "order.json").read_bytes())
     pack = folder / "pack"
-    repository = unpack(node_keeper.clone(received.repository), received.tip, pack.read_bytes())
+    clone = node_keeper.clone(received.repository)
+    repository = node_keeper.unpack(clone, received.tip, pack.read_bytes())
     pack.unlink()
     suite_folder = folder / "suites" / received.tasks[0].suite
     order.unpacked((folder / "suite.tar").read_bytes(), suite_folder)

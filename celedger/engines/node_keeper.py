@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 from celedger.base import VERSION, files
 from celedger.ledger import schema
-from celedger.repo import scrubbed
-from celedger.repo.object_store import commits_in
+from celedger.repo import Repository, scrubbed
+from celedger.repo.plumbing import ask, tell
 from celedger.system import process
 from celedger.trial.ending import last_line, tail
 
@@ -30,6 +30,7 @@ PROGRAM = "celedger.engines.node"
 LINES, LEDGER, LOG, STOP = "lines.jsonl", "ledger.db", "node.log", "stop"  # files of an order
 CHUNK = 1 << 18  # bytes handed out at once
 _WAIT = 1.0  # seconds that `read` waits for more
+_REFS = "refs/celedger/"  # of a clone: one on each commit that it was sent
 _KEPT = 30 * 86400.0  # seconds that the files of an order nobody asks for are kept
 
 
@@ -52,6 +53,27 @@ def home() -> Path:
 def clone(repository: str) -> Path:
     """Return where this machine keeps its clone of a repository."""
     return home() / "repositories" / f"{repository}.git"
+
+
+def unpack(clone: Path, sha: str, content: bytes) -> Repository:
+    """Add a commit (a hash) with its history, which git packed, to a bare clone, made if there is
+    none."""
+    if not (clone / "HEAD").exists():
+        clone.mkdir(parents=True, exist_ok=True)
+        kind = "sha256" if len(sha) == 64 else "sha1"
+        tell(clone, "init", "--quiet", "--bare", f"--object-format={kind}", str(clone))
+    git = ("--git-dir", str(clone))
+    tell(clone, *git, "index-pack", "--stdin", "--fix-thin", stdin=content)
+    tell(clone, *git, "update-ref", _REFS + sha, sha)
+    return Repository.open(clone)
+
+
+def commits_in(clone: Path) -> list[str]:
+    """Return the commits (hashes) that a clone was sent; none where there is no clone."""
+    if not (clone / "HEAD").exists():
+        return []
+    answer = ask(clone, "--git-dir", str(clone), "for-each-ref", "--format=%(objectname)", _REFS)
+    return answer.text.split()
 
 
 class Keeper:

@@ -14,8 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from celedger.engines.node_keeper import Keeper, clone
-from celedger.repo.object_store import commits_in
+from celedger.engines.node_keeper import Keeper, clone, commits_in
 
 LINES, ASKS = "lines.jsonl", "asks.jsonl"  # written by the job, and by the head
 PARTS = ("order.json", "suite.tar", "pack")

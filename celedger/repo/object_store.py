@@ -1,10 +1,8 @@
 """Git objects outside of the user's repository: celedger's own, in a folder beside it, trees and
-commits that no ref has; and commits on their way to another machine, packed here, unpacked there
-into a bare clone that keeps a ref on each, or made from the bundle of a repository.
+commits that no ref has; and the repository that is made from a bundle.
 
 Objects are written here as loose files, by celedger and not by git: git would renew the
-modification time of an equal object of the user's. Knows nothing of what the trees are for, nor who
-carries the packs.
+modification time of an equal object of the user's. Knows nothing of what the trees are for.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from typing import NamedTuple
 from celedger.base import files
 from celedger.base.errors import RepositoryError, explained
 from celedger.repo.plumbing import ask, tell
-from celedger.repo.repository import UNSHALLOW, Repository
+from celedger.repo.repository import Repository
 
 FOLDER = "synthetic"  # in the repository's folder of state
 _DAY = 86400.0  # seconds
@@ -173,44 +171,7 @@ def _row(entry: Entry, name: bytes) -> bytes:
     return entry.mode.encode() + b" " + name + b"\0" + bytes.fromhex(entry.sha)
 
 
-# --- commits on their way to another machine
-
-_REFS = "refs/celedger/"
-
-
-def pack(repository: Repository, sha: str, known_commits: Iterable[str]) -> bytes:
-    """Return a commit (a hash) with its history, less that of the commits that are `there`
-    already. Raises RepositoryError, also for a shallow clone, which lacks some of it."""
-    if (repository.common_dir / "shallow").exists():
-        raise RepositoryError("this clone is shallow, and a node needs whole history", UNSHALLOW)
-    request = "".join(f"{other}\n" for other in known_commits).encode()
-    checked = tell(repository.common_dir, "cat-file", "--batch-check", stdin=request).text
-    shared = [line.split()[0] for line in checked.splitlines() if line.split()[1] == "commit"]
-    revisions = "\n".join([sha, *(f"^{other}" for other in shared)]) + "\n"
-    return tell(
-        repository.common_dir, "pack-objects", "--revs", "--thin", "--stdout", "-q",
-        stdin=revisions.encode(),
-    ).out  # fmt: skip
-
-
-def unpack(clone: Path, sha: str, content: bytes) -> Repository:
-    """Add what `pack` returned for a commit (a hash) to a bare clone, made if there is none."""
-    if not (clone / "HEAD").exists():
-        clone.mkdir(parents=True, exist_ok=True)
-        kind = "sha256" if len(sha) == 64 else "sha1"
-        tell(clone, "init", "--quiet", "--bare", f"--object-format={kind}", str(clone))
-    git = ("--git-dir", str(clone))
-    tell(clone, *git, "index-pack", "--stdin", "--fix-thin", stdin=content)
-    tell(clone, *git, "update-ref", _REFS + sha, sha)
-    return Repository.open(clone)
-
-
-def commits_in(clone: Path) -> list[str]:
-    """Return the commits (hashes) that a clone was sent; none where there is no clone."""
-    if not (clone / "HEAD").exists():
-        return []
-    answer = ask(clone, "--git-dir", str(clone), "for-each-ref", "--format=%(objectname)", _REFS)
-    return answer.text.split()
+# --- the repository of a bundle
 
 
 def clone_bundle(bundle: Path, path: Path) -> None:
