@@ -142,29 +142,21 @@ class Reader(Store):
                 "o.kind != ?": OutcomeKind.OK.value if failed_only else None,
             }
         )
-        return self._trial_records(where, values)
+        return [*self._trial_records(where, values).values()]
 
     def trial(self, ulid: str) -> TrialRecord | None:
         """Return a trial by its ULID or the start of it; None when there is none, or several."""
         start = ulid.upper()
         records = self._trial_records("WHERE r.ulid BETWEEN ? AND ? || '~'", (start, start))
-        return records[0] if start and len(records) == 1 else None
+        return next(iter(records.values())) if start and len(records) == 1 else None
 
     def failures(self, suite: str, task: str) -> list[tuple[int, str, str, TrialRecord]]:
         """Return the trials of a task that failed by themselves, or whose build failed: id,
         environment, recipe, record; in the order of recording."""
-        records = self.trials(suite=suite, task=task, failed_only=True)
-        ids = dict(
-            self._rows(
-                "SELECT r.ulid, r.id FROM trials r JOIN tasks t ON t.id = r.task "
-                "JOIN outcomes o ON o.trial = r.id AND o.kind != 'ok' "
-                "WHERE t.suite = ? AND t.name = ?",
-                (suite, task),
-            )
-        )
+        where = "WHERE t.suite = ? AND t.name = ? AND o.kind != 'ok'"
         return [
-            (ids[r.trial.ulid], r.trial.environment, r.trial.recipe, r)
-            for r in records
+            (key, r.trial.environment, r.trial.recipe, r)
+            for key, r in self._trial_records(where, (suite, task)).items()
             if r.is_conclusive
         ]
 
@@ -486,7 +478,8 @@ class Reader(Store):
         opened, _, looked = zlib.decompress(paths).partition(b"\0\0")
         return Footprint(_unpacked(opened), _unpacked(looked), tuple(json.loads(inputs)))
 
-    def _trial_records(self, where: str, values: tuple[object, ...]) -> list[TrialRecord]:
+    def _trial_records(self, where: str, values: tuple[object, ...]) -> dict[int, TrialRecord]:
+        """Return trials by their ids, in the order in which they started."""
         rows = self._rows(
             f"SELECT r.id, {_TRIAL}, o.kind, o.ended, o.message, o.returncode, o.log, o.marks, "
             "t.suite, t.name, coalesce(v.ulid, ''), coalesce(w.sha, ''), "
@@ -505,9 +498,10 @@ class Reader(Store):
         ):
             summaries.setdefault(key, {})[name] = from_null(value)
             rules.setdefault(key, {})[name] = rule or "last"
-        return [
-            _trial_record(row, summaries.get(row[0], {}), rules.get(row[0], {})) for row in rows
-        ]
+        return {
+            row[0]: _trial_record(row, summaries.get(row[0], {}), rules.get(row[0], {}))
+            for row in rows
+        }
 
     def _commits(self, where: str, *values: object) -> list[Commit]:
         return self._nouns(

@@ -358,15 +358,6 @@ class Repository:
             return False
         return self.ask("diff", "--quiet", "HEAD", "--", *names).status == 0
 
-    def tracked(self, paths: Iterable[Path]) -> list[str]:
-        """Return the names, from its root, of what git tracks at these paths of the main work tree
-        or below them."""
-        names = _pathspecs(paths, self.root)
-        if not names or self.root == self.common_dir:
-            return []
-        out = ask(self.root, "ls-files", "-z", "--", *names).out
-        return [os.fsdecode(name) for name in out.split(b"\0")[:-1]]
-
     def has_any(self, shas: Iterable[str]) -> bool:
         """Return True if the repository has one of these commits (full hashes)."""
         names = "".join(f"{sha}\n" for sha in shas).encode()

@@ -26,7 +26,7 @@ from celedger.base.errors import explained
 from celedger.base.files import Lock
 from celedger.base.model import Bytes
 from celedger.repo import Repository
-from celedger.repo.checkouts import Checkouts
+from celedger.repo.checkouts import Checkouts, delete
 
 FACTS = "facts.json"  # written last: an entry without it was never finished
 _POLL = 0.05  # seconds between two looks at an entry that another process makes
@@ -90,7 +90,7 @@ class FolderCache:
                 continue
             try:
                 for file in path.iterdir():
-                    shutil.rmtree(file) if file.is_dir() else file.unlink()
+                    delete(file)
                 facts = dict(fill(path))
                 files.replace(path / FACTS, json.dumps({"facts": facts}).encode())
             except BaseException:
@@ -217,11 +217,7 @@ def _below(folder: Path, stays: Callable[[Path], bool], depth: str = "") -> Iter
 
 
 def _delete(path: Path) -> bool:
-    try:
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
-    except OSError:
-        return False
-    return True
+    with contextlib.suppress(OSError):
+        delete(path)
+        return True
+    return False

@@ -30,7 +30,7 @@ from celedger.base.config import Config
 from celedger.base.errors import CannotJudge, MachineError, explained
 from celedger.base.model import Bytes, Commit, Environment, OutcomeKind, Purpose, Task
 from celedger.ledger import Ledger
-from celedger.repo import Repository
+from celedger.repo import Repository, tracked_in
 from celedger.repo.checkouts import Checkout, Checkouts, delete
 from celedger.repo.tree_files import attributes_above
 from celedger.suite import Suite, build_lines, command_lines
@@ -436,7 +436,7 @@ class Station:
         name, repository = absent_file(reason), self.setup.repository
         path = repository.root / name
         # Unlike `path.exists`, False for a folder that may not be searched.
-        return bool(name) and os.access(path, os.F_OK) and not repository.tracked([path])
+        return bool(name) and os.access(path, os.F_OK) and not tracked_in(repository.root, [name])
 
     def writable(self, task: Task, *others: Path) -> tuple[Path, ...]:
         """Return where a task in the sandbox may write besides its checkout; () without a

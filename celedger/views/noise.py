@@ -124,10 +124,14 @@ class TaskNoise:
         )
         names = {name for record in records for name in record.summaries}
         metrics = tuple(
-            _noise_row(batch, metric, records, state)
+            NoiseRow(
+                metric, batch.sample(metric), noise,
+                tuple(smallest_change(noise, n, n) for n in TRIALS), _repeats(records, metric),
+            )
             for metric in samples.in_order(m for m in ledger.metrics(recipe) if m.name in names)
             if metric.direction is not Direction.INFO
-        )
+            for noise in [state.noise_of(batch.suite, batch.task, metric.name)]
+        )  # fmt: skip
         ran = [r.trial for r in records if r.ok and not r.early_stopped and not r.derived]
         return cls(
             batch, ledger.environment(environment), len(ran), len({t.commit for t in ran}),
@@ -155,14 +159,6 @@ def noise_of(tasks: Sequence[TaskNoise]) -> Listing:
         return "\n".join([*lines, *wrap(_LEGEND, width)])
 
     return Listing({"tasks": tasks}, printed)
-
-
-def _noise_row(
-    batch: Batch, metric: Metric, records: Sequence[TrialRecord], state: State
-) -> NoiseRow:
-    spread = state.noise_of(batch.suite, batch.task, metric.name)
-    smallest = tuple(smallest_change(spread, n, n) for n in TRIALS)
-    return NoiseRow(metric, batch.sample(metric), spread, smallest, _repeats(records, metric))
 
 
 def _repeats(records: Sequence[TrialRecord], metric: Metric) -> bool | None:
