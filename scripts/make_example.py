@@ -20,8 +20,8 @@ import tempfile
 from contextlib import closing
 from pathlib import Path
 
-from celedger import demo as example
 from celedger.base.errors import Status
+from celedger.cli import demo as example
 from celedger.cli.app import run
 
 PAGE = example.bundle().with_name("report.html")

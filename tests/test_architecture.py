@@ -21,7 +21,7 @@ CORE = [
     "repo", "suite", "system",
     "ledger",
     "trial", "child",
-    "judge", "demo",
+    "judge",
     "views",
     "service",
     "cli",

@@ -1,9 +1,14 @@
 """`celedger demo`: make a repository, search its planted regressions, show the answers; or unpack
 the ledger that has them. All of it goes through the same rooms as in a user's repository; no search
-knows where its regression is."""
+knows where its regression is.
+
+The example that ships is the repository of a small library whose history has a planted regression
+of each kind, as a git bundle, and a ledger of its trials. `scripts/make_example.py` makes both.
+"""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
@@ -12,9 +17,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from celedger.base.errors import CeledgerError, Status, UsageError
+from celedger.base import PACKAGE, files
+from celedger.base.errors import CeledgerError, RepositoryError, Status, UsageError, explained
 from celedger.cli import app, options
 from celedger.cli.session import Options, keep_out_of_git
+from celedger.repo.plumbing import ask, tell
 from celedger.service.measure import Session, open_bench, train
 
 if TYPE_CHECKING:
@@ -25,6 +32,8 @@ if TYPE_CHECKING:
     from celedger.trial.engine import Listener
     from celedger.trial.runner import Bench
 
+KINDS = ("quality", "speed", "memory", "crash")
+_TRUTH = "refs/planted/"  # the repository's own names of the planted commits, by kind
 # What each kind of regression is seen in: a task and, unless it crashes, its metric.
 SEEN_IN = {
     "quality": ("mlp", "val_loss"),
@@ -62,8 +71,7 @@ def demo(
 
 
 def _unpack(folder: Path, device: str | None) -> Status:
-    from celedger.base import config, files
-    from celedger.demo import materialise, unpack_ledger
+    from celedger.base import config
     from celedger.repo import Repository
 
     with files.as_the_user():
@@ -77,7 +85,6 @@ def _unpack(folder: Path, device: str | None) -> Status:
 
 
 def _play(folder: Path, device: str | None) -> Status:
-    from celedger.base import files
     from celedger.cli.progress import Progress
     from celedger.ledger import Ledger
     from celedger.trial.permissions import Gate
@@ -104,7 +111,6 @@ def set_stage(folder: Path, device: str | None = None) -> tuple[Repository, Conf
     Raises UsageError where something else is there, or torch is not installed.
     """
     from celedger.base import config
-    from celedger.demo import materialise
     from celedger.repo import Repository
 
     if find_spec("torch") is None:
@@ -203,3 +209,59 @@ def _draw(folder: Path, answers: Sequence[_Answer]) -> Iterator[str]:
             yield app.answer_of("plot", words, command)[1].strip()
         if report is not None and report.posterior:
             yield app.answer_of("plot", ["bisect", report.id], command)[1].strip()
+
+
+# --- the example that ships
+
+
+def bundle() -> Path:
+    """Return the file of the example's repository."""
+    return _shipped("history.bundle", PACKAGE.parent / "docs" / "example")
+
+
+def ledger() -> Path:
+    """Return the example's ledger, which is not to be written to."""
+    return _shipped("ledger.db.example", PACKAGE.parent)
+
+
+def _shipped(name: str, folder: Path) -> Path:
+    """In a wheel a file lies in the package, in an editable install beside it."""
+    installed = PACKAGE / "_shipped" / "example" / name
+    return installed if installed.is_file() else folder / name
+
+
+def materialise(path: Path) -> dict[str, str]:
+    """Make the repository at `path`, or find it there again; return the hash of each planted
+    commit by kind. Raises UsageError where something else is."""
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        _clone_bundle(bundle(), path)
+    planted = _refs_below(path, _TRUTH) if (path / ".git").exists() else {}
+    if sorted(planted) != sorted(KINDS):
+        raise UsageError(
+            f"{path} is not empty and not the demo", "name another folder, or remove it"
+        )
+    return {kind: planted[kind] for kind in KINDS}
+
+
+def unpack_ledger(path: Path) -> None:
+    """Copy the example's ledger to `path`. Raises UsageError where a file is."""
+    if path.exists():
+        raise UsageError(f"{path} is there already", "name another folder, or remove it")
+    shutil.copyfile(ledger(), path)
+    files.beside(path).mkdir(exist_ok=True)  # else each verb that only reads checks every row again
+
+
+def _clone_bundle(bundle: Path, path: Path) -> None:
+    """Make a repository at `path` of all refs of a bundle, and check out its branch `main`."""
+    with explained(f"{path} cannot be made", kind=RepositoryError):
+        path.mkdir(parents=True, exist_ok=True)
+    tell(path, "init", "--quiet", "--initial-branch=main", "--template=")
+    tell(path, "fetch", "--quiet", "--update-head-ok", str(bundle), "refs/*:refs/*")
+    tell(path, "-c", "core.hooksPath=/dev/null", "reset", "--quiet", "--hard", "main", "--")
+
+
+def _refs_below(path: Path, prefix: str) -> dict[str, str]:
+    """Return the hash of each ref of a repository below a prefix, by the rest of its name."""
+    shown = ask(path, "for-each-ref", "--format=%(objectname) %(refname)", prefix).text
+    pairs = (line.split() for line in shown.splitlines())
+    return {name.removeprefix(prefix): sha for sha, name in pairs}

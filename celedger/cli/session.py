@@ -132,9 +132,9 @@ def settled(
     """Yield the settings in force and, during a `git bisect`, the hash of the commit where it
     started: settings and suites are then those of that commit, whatever is checked out."""
     from celedger.base.config import FILES, SUITES
-    from celedger.repo import bisecting
+    from celedger.repo import tree_files
 
-    start = bisecting.start_of(repository)
+    start = tree_files.start_of(repository)
     if not start:
         yield _load(repository, options, repository.worktree, **flags), ""
         return
@@ -143,12 +143,12 @@ def settled(
 
     with tempfile.TemporaryDirectory(prefix="celedger-bisect-") as folder:
         tree = Path(folder).resolve()
-        bisecting.write_files(repository, start, [*FILES, SUITES], tree)
+        tree_files.write_files(repository, start, [*FILES, SUITES], tree)
         settings = _load(repository, options, tree, **flags)
         for home in (repository.worktree, tree):
             if settings.suites.is_relative_to(home):
                 suites = settings.suites.relative_to(home)
-                bisecting.write_files(repository, start, [str(suites)], tree)
+                tree_files.write_files(repository, start, [str(suites)], tree)
                 settings = replace(settings, suites=tree / suites)
         yield settings, start
 

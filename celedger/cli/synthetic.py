@@ -89,8 +89,7 @@ def apart(session: Session) -> Iterator[Session]:
     """Yield a session whose repository has the synthetic revisions, and whose ledger their trials.
     Raises UsageError for an engine that would carry them to another machine."""
     from celedger.ledger import Ledger
-    from celedger.repo.object_store import ObjectStore
-    from celedger.repo.synthetic import LEDGER
+    from celedger.repo.synthetic import LEDGER, ObjectStore
 
     if session.config.engine != "local":
         raise UsageError("a synthetic revision is measured on this machine alone", "--engine local")
@@ -153,7 +152,7 @@ def apart_for(session: Session, words: Sequence[str]) -> Iterator[Sides]:
 def suite_at(session: Session, suite: Suite, commit: Commit, text: str) -> Iterator[Suite]:
     """Yield a suite with the files that a revision has of it: those of the working tree for `.`,
     and where the revision has none. What git ignores of them is the working tree's."""
-    from celedger.repo import bisecting
+    from celedger.repo import tree_files
     from celedger.repo.synthetic import WORKING_TREE
     from celedger.suite.loading import digests, hash_of
 
@@ -164,7 +163,7 @@ def suite_at(session: Session, suite: Suite, commit: Commit, text: str) -> Itera
     name = str(suite.folder.relative_to(repository.worktree))
     with tempfile.TemporaryDirectory(prefix="celedger-suite-") as folder:
         tree = Path(folder).resolve()
-        if not bisecting.write_beside_ignored(repository, commit.sha, [name], tree):
+        if not tree_files.write_beside_ignored(repository, commit.sha, [name], tree):
             yield suite
             return
         files = digests(tree / name)

@@ -18,7 +18,7 @@ from celedger.base.model import Commit, Task
 from celedger.judge.incident import MetricStanding, Standing, State
 from celedger.judge.line import Line
 from celedger.ledger import Ledger, store, ulid
-from celedger.repo import Repository, bisecting
+from celedger.repo import Repository, tree_files
 
 
 class HistoryCache:
@@ -51,7 +51,7 @@ _MOST = 16
 def tip_of(repository: Repository, commit: Commit | None = None) -> str:
     """Return the commit (a hash) whose line a judgement is about: HEAD's, during a `git bisect`
     that of the commit where it began; or `commit` where that line does not have it."""
-    start = bisecting.start_of(repository)
+    start = tree_files.start_of(repository)
     head = repository.resolve(start or "HEAD").sha
     if commit is None or commit.sha == head:
         return head

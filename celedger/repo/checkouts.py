@@ -18,9 +18,9 @@ from celedger.base import files
 from celedger.base.errors import MachineError, RepositoryError, explained
 from celedger.base.files import Lock, is_locked, try_flock
 from celedger.repo import tree_files
-from celedger.repo.object_store import FOLDER
 from celedger.repo.plumbing import GitAnswer, ask, tell
 from celedger.repo.repository import Repository
+from celedger.repo.synthetic import FOLDER
 
 # The user's configuration comes first, so that filters, line endings, remotes and promised objects
 # are as in the user's clone; then what must not be: hooks, anything that leaves files out, and

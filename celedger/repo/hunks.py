@@ -15,10 +15,16 @@ from git import Diff, Repo
 
 from celedger.base.model import Commit
 from celedger.base.text import plain
-from celedger.repo.object_store import FILE, PROGRAM, Entry, ObjectStore
 from celedger.repo.plumbing import scrubbed, seen_beside
 from celedger.repo.repository import Repository
-from celedger.repo.synthetic import differences, synthetic_commit
+from celedger.repo.synthetic import (
+    FILE,
+    PROGRAM,
+    Entry,
+    ObjectStore,
+    differences,
+    synthetic_commit,
+)
 
 _HEADER = re.compile(r"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@ ?(.*)$")
 

@@ -34,7 +34,7 @@ class Repository:
     """`root` is the main work tree's root, or where a bare repository lies; `worktree` the root of
     the work tree we are in (the main one when inside `.git`, the bare repository itself), and
     `git_dir` where git keeps what is that work tree's own: HEAD, the index, a bisect. `objects` is
-    a folder of git objects that are seen beside the repository's own (object_store.py)."""
+    a folder of git objects that are seen beside the repository's own (synthetic.py)."""
 
     root: Path
     worktree: Path

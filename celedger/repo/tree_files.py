@@ -1,6 +1,7 @@
 """What git tells of the files of trees: which paths differ between two (`git diff-tree`), and which
 a filter (gitattributes(5)) writes otherwise than git keeps them. Filters are programs that may read
-any file of the tree, or of the machine. Knows nothing of trials."""
+any file of the tree, or of the machine. Also: files of a commit written into a folder, and the
+`git bisect` that is under way in the user's work tree. Knows nothing of trials."""
 
 from __future__ import annotations
 
@@ -9,8 +10,10 @@ import itertools
 import os
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
+from celedger.base.errors import RepositoryError
 from celedger.repo.plumbing import GitAnswer
 from celedger.repo.repository import Repository
 
@@ -160,3 +163,101 @@ def attributes_above(paths: Iterable[bytes]) -> set[bytes]:
         while folder and (folder := folder.rpartition(b"/")[0]) not in folders:
             folders.add(folder)
     return {folder + b"/" + ATTRIBUTES if folder else ATTRIBUTES for folder in folders}
+
+
+# --- files of a commit in a folder, and where a `git bisect` started
+
+
+def start_of(repository: Repository) -> str:
+    """Return the commit (a hash) at which the `git bisect` of this work tree started.
+
+    "" where none is under way: a HEAD on a branch has left the bisect, or was never moved by it.
+    """
+    try:
+        name = (repository.git_dir / "BISECT_START").read_text().strip()
+    except OSError:
+        return ""
+    if repository.ask("symbolic-ref", "-q", "HEAD").status == 0:
+        return ""
+    # git writes down a branch by its short name, anything else by its hash.
+    for revision in (f"refs/heads/{name}", name):
+        if sha := repository.hash_of(revision):
+            return sha
+    return ""
+
+
+def write_files(repository: Repository, commit: str, names: Sequence[str], folder: Path) -> None:
+    """Write files and folders of the tree (`names`) below `folder`, as the work tree would have
+    them at this commit: git takes changes and untracked files of the user's along.
+
+    Raises RepositoryError where git cannot write them.
+    """
+    write_committed(repository, commit, names, folder)
+    paths = _literal(names)
+    changed = repository.tell("diff", "--name-only", "-z", "--no-renames", "HEAD", "--", *paths).out
+    changed += repository.tell("ls-files", "-z", "--others", "--", *paths).out
+    _link(repository.worktree, changed, folder)
+
+
+def write_beside_ignored(
+    repository: Repository, commit: str, names: Sequence[str], folder: Path
+) -> bool:
+    """Write files and folders of a commit below `folder`, with what git ignores of them in the work
+    tree. Return False where the commit has nothing of them."""
+    if not write_committed(repository, commit, names, folder):
+        return False
+    words = ("ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--")
+    _link(repository.worktree, repository.tell(*words, *_literal(names)).out, folder)
+    return True
+
+
+def write_committed(
+    repository: Repository, commit: str, names: Sequence[str], folder: Path
+) -> bool:
+    """Write files and folders of a commit below `folder`. Return False where it has none."""
+    tell = repository.tell
+    env = {"GIT_INDEX_FILE": str(folder / ".index")}
+    # The whole tree: attributes may lie anywhere above.
+    tell(*ONE_INDEX, "read-tree", commit, env=env)
+    written = b""
+    while names:
+        tracked = tell(*ONE_INDEX, "ls-files", "-z", "--", *_literal(names), env=env).out
+        tell(
+            *ONE_INDEX, f"--work-tree={folder}", "checkout-index", "-z", "--stdin", "--force",
+            stdin=tracked, env=env,
+        )  # fmt: skip
+        written += tracked
+        targets = _targets(commit, tracked, folder)
+        names = [target for target in targets if not os.path.lexists(folder / target)]
+        if not tracked:
+            break  # links to what the commit has not
+    return bool(written)
+
+
+def _targets(commit: str, names: bytes, folder: Path) -> list[str]:
+    """Return where the links among files below a folder lead. Raises RepositoryError for one that
+    leads out of it."""
+    root, targets = folder.resolve(), []
+    for name in map(os.fsdecode, names.split(b"\0")[:-1]):
+        link = folder / name
+        if link.is_symlink():
+            target = link.resolve()
+            if not target.is_relative_to(root):
+                raise RepositoryError(f"{name} of {commit[:10]} is a link that leads out of it")
+            targets.append(str(target.relative_to(root)))
+    return targets
+
+
+def _literal(names: Sequence[str]) -> list[str]:
+    return [f":(top,literal){name}" for name in names]
+
+
+def _link(where: Path, names: bytes, folder: Path) -> None:
+    """Lay links to files of the work tree below a folder, in place of what it has there."""
+    for name in map(os.fsdecode, names.split(b"\0")[:-1]):
+        target = folder / name
+        with suppress(OSError):  # a folder at the start, or below a file of it: the commit's stays
+            target.unlink(missing_ok=True)
+            if os.path.lexists(where / name):
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.symlink_to(where / name)

@@ -23,7 +23,7 @@ from celedger.base.text import plain, probability
 from celedger.judge import memory
 from celedger.judge.incident import DRIFT, WORK, Incident, State
 from celedger.ledger import ulid
-from celedger.repo import bisecting
+from celedger.repo import tree_files
 from celedger.service.measure import Session
 from celedger.views import incidents as words
 
@@ -51,7 +51,7 @@ def announce(session: Session, state: State, draw: Draw | None = None) -> None:
     """Send what is new in a state. Never raises for an alert that fails. Says nothing during a `git
     bisect`, which judges old commits. The picture of a bisect goes along."""
     repository, ledger, addresses = session.repository, session.ledger, session.config.notify
-    if not addresses or bisecting.start_of(repository):
+    if not addresses or tree_files.start_of(repository):
         return
     # `check` and the worker may have the same news in the same second.
     with files.hold_lock(ledger.private / LOCK):

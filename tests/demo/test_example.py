@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 from conftest import Done, celedger, git, with_verbs
 
-from celedger import demo as example
 from celedger.base.errors import UsageError
-from celedger.cli import demo as play
+from celedger.cli import demo as example
 from celedger.ledger import Ledger
 from celedger.repo import Repository
 from celedger.suite import load
@@ -51,7 +50,7 @@ def test_the_repository_is_made_once_and_found_again(tmp_path: Path) -> None:
     assert example.materialise(tmp_path / "demo") == made
     (measured,) = (tmp_path / "demo" / "suites").iterdir()
     tasks = {task.name: {metric.name for metric in task.metrics} for task in load(measured).tasks}
-    for task, metric in play.SEEN_IN.values():
+    for task, metric in example.SEEN_IN.values():
         assert not metric or metric in tasks[task] or metric == "peak_rss"
 
 
@@ -59,15 +58,15 @@ def test_a_folder_with_something_else_and_a_lack_of_torch_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "notes.txt").touch()
-    monkeypatch.setattr(play, "find_spec", lambda name: object())
+    monkeypatch.setattr(example, "find_spec", lambda name: object())
     with pytest.raises(UsageError, match="is not empty and not the demo"):
-        play.set_stage(tmp_path)
+        example.set_stage(tmp_path)
     git(tmp_path, "init", "--quiet")
     with pytest.raises(UsageError, match="is not empty and not the demo"):
-        play.set_stage(tmp_path)
-    monkeypatch.setattr(play, "find_spec", lambda name: None)
+        example.set_stage(tmp_path)
+    monkeypatch.setattr(example, "find_spec", lambda name: None)
     with pytest.raises(UsageError, match="the demo trains with torch"):
-        play.set_stage(tmp_path / "new")
+        example.set_stage(tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
 

@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from celedger.base.errors import CannotJudge, RepositoryError, UnknownRevision
-from celedger.repo import Repository, bisecting, synthetic
+from celedger.repo import Repository, synthetic, tree_files
 from celedger.repo.checkouts import Checkouts
-from celedger.repo.object_store import KEPT, ObjectStore
-from celedger.repo.synthetic import Synthetic
+from celedger.repo.synthetic import KEPT, ObjectStore, Synthetic
 
 Git = Callable[..., str]
 
@@ -441,11 +440,11 @@ def test_what_links_of_a_folder_lead_to_is_written_with_it(
     tree = tmp_path / "tree"
     tree.mkdir()
     repository = Repository.open(root)
-    assert bisecting.write_committed(repository, sha, ["package"], tree)
+    assert tree_files.write_committed(repository, sha, ["package"], tree)
     assert (tree / "package" / "common.py").read_text() == "# common.py\n"
     assert (tree / "package" / "chained.py").read_text() == "# deep.py\n"
     assert not (tree / "package" / "nowhere.py").exists()
     (root / "package" / "out.py").symlink_to("../../out.py")
     sha = commit(git, root, "a link out")
     with pytest.raises(RepositoryError, match="is a link that leads out of it"):
-        bisecting.write_committed(repository, sha, ["package"], tree)
+        tree_files.write_committed(repository, sha, ["package"], tree)

@@ -45,7 +45,7 @@ from celedger.judge.bisection.symptom import (
 from celedger.judge.incident import State
 from celedger.ledger import Ledger
 from celedger.repo import History, Repository, synthetic
-from celedger.repo.object_store import FILE, Entry, ObjectStore
+from celedger.repo.synthetic import FILE, Entry, ObjectStore
 from celedger.suite import Suite
 from celedger.trial.engine import Engine, Need
 from celedger.trial.permissions import Gate

@@ -23,7 +23,7 @@ from celedger.judge.variants import values_by_seed
 from celedger.ledger import Ledger
 from celedger.repo import synthetic
 from celedger.repo.hunks import CommitPart, CommitParts
-from celedger.repo.object_store import ObjectStore
+from celedger.repo.synthetic import ObjectStore
 from celedger.stats.tails import t_quantile
 from celedger.trial.engine import Need
 from celedger.trial.runner import Bench, run_all
