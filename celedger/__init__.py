@@ -7,15 +7,15 @@ it stays standard library only, and cheap.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from celedger.base import VERSION as __version__  # noqa: F401, N811
-    from celedger.ledger.api import open as open  # noqa: A004
+    from celedger.ledger.arrays import open as open  # noqa: A004
 
 
 def __getattr__(name: str) -> object:
     """Import what a notebook asks for when it does."""
     if name == "open":
-        from celedger.ledger import api
+        from celedger.ledger import arrays
 
-        return api.open
+        return arrays.open
     if name == "__version__":
         from celedger.base import VERSION
 

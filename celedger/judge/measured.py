@@ -21,8 +21,8 @@ from celedger.base.model import (
     is_time,
 )
 from celedger.judge.line import Line
+from celedger.ledger.arrays import TaskColumns
 from celedger.ledger.read import Reader
-from celedger.ledger.trial_arrays import TaskColumns
 from celedger.stats import Floats, Ints
 from celedger.stats.course import Measurements, MetricKey
 

@@ -13,8 +13,8 @@ import numpy as np
 from celedger.base.model import SPOILT, Kind, Mark, Metric, OutcomeKind, TrialRecord
 from celedger.judge.derivation import Derivation
 from celedger.judge.measured import Chain
+from celedger.ledger.arrays import TaskColumns
 from celedger.ledger.read import Reader
-from celedger.ledger.trial_arrays import TaskColumns
 from celedger.stats import Floats, Ints
 from celedger.stats.course import MetricHistory, Node
 from celedger.stats.mends import KEPT
