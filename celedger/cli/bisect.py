@@ -112,7 +112,7 @@ def bisect(
     from celedger.judge import bisection, memory
     from celedger.judge.bisection.symptom import most_telling
     from celedger.service.notify import announce
-    from celedger.views.bisect import BisectAnswer, Typed, bisect_plans
+    from celedger.views.bisect import BisectAnswer, bisect_plans
     from celedger.views.incidents import next_search
     from celedger.views.picture import check_suffix
 
@@ -200,13 +200,13 @@ def bisect(
         words += ["--first-parent"] * first_parent
         words += ["--confidence", str(confidence)] * (confidence != _CONFIDENCE) + on_device
         command: Options = context.obj
-        typed = Typed(command.typed("celedger"), command.typed("git"), tuple(words))
+        celedger, git = command.typed("celedger"), command.typed("git")
         more: dict[str, object] = {}
         metrics = {m.name: m for m in session.ledger.metrics()}
         if explain and json:
             texts = map(loads, _explained(command, answer, metrics, [*again, "--json"]))
             more = {"explanations": [e for t in texts for e in t.get("explanations", [t])]}
-        options.answer(BisectAnswer(answer, metrics, typed, more, guilty), json)
+        options.answer(BisectAnswer(answer, metrics, celedger, git, words, more, guilty), json)
         if explain and not json:
             for text in _explained(command, answer, metrics, again):
                 print(f"\n{text}", end="", flush=True)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -45,42 +45,16 @@ _NO_DIFFERENCE = "by files not read, comments, docstrings, formatting or code ne
 
 
 @dataclass(frozen=True, slots=True)
-class Typed:
-    """The spelling of the commands that a report prints; `options` are those of the bisect itself,
-    besides its ends, task and metrics."""
-
-    celedger: str
-    git: str
-    options: tuple[str, ...]
-
-    def bisect(
-        self, report: Report, metrics: Sequence[str], *, good: str = "", bad: str = ""
-    ) -> str:
-        """Return the command that repeats this bisect, or bisects between other ends."""
-        words = ["--task", report.task, *(word for m in metrics if m for word in ("--metric", m))]
-        words += ["--find", "improved"] if report.improved else []
-        ends = f"{(good or report.good.sha)[:12]}..{(bad or report.bad.sha)[:12]}"
-        return f"{self.celedger} bisect {ends} {shlex.join([*self.options, *words])}"
-
-    def between(self, report: Report) -> str:
-        """Return the command that bisects up to a commit that is worse than both ends."""
-        end = report.between.commit.sha if report.between else ""
-        return self.bisect(report, [report.metric], bad=end)
-
-    def diff(self, report: Report) -> str:
-        """Return the command that shows the named commit's change."""
-        parent, commit = report.compared
-        return f"{self.celedger} diff {parent[:12]}..{commit[:12]}"
-
-
-@dataclass(frozen=True, slots=True)
 class BisectAnswer(Document):
-    """The answer of a bisect. `explanations` are those of `--explain`, if given."""
+    """The answer of a bisect. `explanations` are those of `--explain`, if given; `options` those of
+    the bisect itself, besides its ends, task and metrics."""
 
     answer: Answer
     metrics: Mapping[str, Metric]
-    typed: Typed
-    explanations: Mapping[str, object]
+    celedger: str  # as it is typed here
+    git: str
+    options: Sequence[str] = ()
+    explanations: Mapping[str, object] = field(default_factory=dict)
     hunks: Sequence[GuiltyHunks] = ()  # inside the named commits
 
     @property
@@ -117,6 +91,26 @@ class BisectAnswer(Document):
             **self.explanations,
         }
 
+    def _again(
+        self, report: Report, metrics: Sequence[str], *, good: str = "", bad: str = ""
+    ) -> str:
+        """Return the command that repeats this bisect, or bisects between other ends."""
+        words = ["--task", report.task, *(word for m in metrics if m for word in ("--metric", m))]
+        words += ["--find", "improved"] if report.improved else []
+        ends = f"{(good or report.good.sha)[:12]}..{(bad or report.bad.sha)[:12]}"
+        return f"{self.celedger} bisect {ends} {shlex.join([*self.options, *words])}"
+
+    def _up_to_between(self, report: Report) -> list[str]:
+        """Return the command that bisects up to a commit that is worse than both ends."""
+        if report.between is None:
+            return []
+        return [self._again(report, [report.metric], bad=report.between.commit.sha)]
+
+    def _diff(self, report: Report) -> str:
+        """Return the command that shows the named commit's change."""
+        parent, commit = report.compared
+        return f"{self.celedger} diff {parent[:12]}..{commit[:12]}"
+
     def _single(self, report: Report) -> list[str]:
         lines = self._conclusion(report)
         ends = f"{short(report.good.sha)}..{short(report.bad.sha)}"
@@ -134,20 +128,20 @@ class BisectAnswer(Document):
                 between = f"{count(report.untried, 'commit')} between them"
                 lines.append(f"              {between} not tried: the untestable ones ended alike")
         lines += shares_of(report)
-        if report.between is not None:
-            return [*lines, "", "search up to it with", f"  {self.typed.between(report)}"]
-        lines += ["", "reproduce with", f"  {self.typed.bisect(report, [report.metric])}"]
+        for typed in self._up_to_between(report):
+            return [*lines, "", "search up to it with", f"  {typed}"]
+        lines += ["", "reproduce with", f"  {self._again(report, [report.metric])}"]
         if report.named:
-            lines.append(f"  {self.typed.diff(report)}")
-            lines.append(f"  {self.typed.git} show {report.culprits[0].sha[:12]}")
+            lines.append(f"  {self._diff(report)}")
+            lines.append(f"  {self.git} show {report.culprits[0].sha[:12]}")
             if report.rehearsal is not None and report.rehearsal.restores:
                 mainline = "-m 1 " * (len(report.culprits[0].parents) > 1)
-                lines.append(f"  {self.typed.git} revert {mainline}{report.culprits[0].sha[:12]}")
+                lines.append(f"  {self.git} revert {mainline}{report.culprits[0].sha[:12]}")
         for other in report.others:
             if other.probability >= report.confidence:
                 good, bad = other.after.sha, other.by.sha
                 turned = replace(report, improved=report.improved != (other.share < 0))
-                again = self.typed.bisect(turned, [report.metric], good=good, bad=bad)
+                again = self._again(turned, [report.metric], good=good, bad=bad)
                 lines.append(f"  {again}")
         return lines
 
@@ -243,15 +237,15 @@ class BisectAnswer(Document):
         for commit, metrics in self._culprits():
             lines += ["", f"{commit.sha}  {', '.join(metrics)}", *_person(commit)]
             lines += _stand_in(by_metric[metrics[0]])
-            diffs.append(self.typed.diff(by_metric[metrics[0]]))
+            diffs.append(self._diff(by_metric[metrics[0]]))
         spent = f"{count(first.trials, 'trial')}, {count(first.epochs, 'epoch')}"
         spent += f", {first.stopped} stopped early" if first.stopped else ""
         tried = max(report.tried for report in answer.reports)
         lines += ["", f"  measured    {count(tried, 'commit')} of them"]
         lines.append(f"  spent       {spent}, {duration(first.seconds)}, shared by all metrics")
         names = [*by_metric, *(name for name, _ in answer.refused)]
-        up_to = [self.typed.between(r) for r in answer.reports if r.between is not None]
-        commands = [self.typed.bisect(first, names), *up_to, *diffs]
+        up_to = [typed for report in answer.reports for typed in self._up_to_between(report)]
+        commands = [self._again(first, names), *up_to, *diffs]
         return [*lines, "", "reproduce with", *(f"  {line}" for line in commands)]
 
     def _row(self, report: Report) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ import pytest
 from celedger.base.model import Metric
 from celedger.judge.bisection import Answer, Limits
 from celedger.judge.bisection.bisect_report import Report
-from celedger.views.bisect import BisectAnswer, Typed
+from celedger.views.bisect import BisectAnswer
 from celedger.views.document import measure
 
 COMMITS = 64
@@ -37,7 +37,7 @@ def searched(
 
 def text(report: Report) -> str:
     metrics = {report.metric: Metric(report.metric, unit="nats")}
-    return BisectAnswer(Answer((report,)), metrics, Typed("celedger", "git", ()), {}).text()
+    return BisectAnswer(Answer((report,)), metrics, "celedger", "git").text()
 
 
 @pytest.mark.matrix

@@ -16,7 +16,7 @@ from conftest import matrix_after
 from celedger.judge.bisection import Answer, Limits, bisect_many
 from celedger.ledger import Ledger
 from celedger.trial.engine import Need
-from celedger.views.bisect import BisectAnswer, Typed
+from celedger.views.bisect import BisectAnswer
 
 COMMITS = 32
 
@@ -151,7 +151,7 @@ def test_a_slope_is_told_as_an_interval(battery: ModuleType, folder: Path) -> No
     assert report.status == "gradual" and report.trials < 40 and not answer.named
     assert {commits[p] for p in bench.case.steps} <= set(report.culprits)
     assert report.low < 8 < report.high and report.probability >= 0.9
-    document = BisectAnswer(answer, {}, Typed("celedger", "git", ()), {})
+    document = BisectAnswer(answer, {}, "celedger", "git")
     first, last = (commit.sha[:8] for commit in (report.culprits[0], report.culprits[-1]))
     among = f"somewhere in the {len(report.culprits)} commits {first} to {last}"
     assert f"fit val_loss got worse gradually, {among}" in document.text()
