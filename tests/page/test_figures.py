@@ -328,7 +328,7 @@ def test_a_diverged_commit_does_not_flatten_the_rest(history: Any, make_commits:
 def test_an_edited_suite_begins_a_level_of_its_own(history: Any, make_commits: Commits) -> None:
     made = history.commits(make_commits(3))
     history.trial(made[0], {"val_loss": 9.0})
-    other = replace(history.task, files="edited")
+    other = history.task._replace(files="edited")
     history.ledger.record_task(other)
     for commit in made:
         history.trial(commit, {"val_loss": 0.4}, task=other)
@@ -395,7 +395,7 @@ def test_the_spread_of_few_epochs_is_seen_whole(
 def test_the_longest_names_still_fit(history: Any, make_commits: Commits) -> None:
     names = [f"{letter * 24}/{letter * 39}" for letter in "abc"]
     metrics = tuple(Metric(name, "B", Direction.LOWER, Kind.MEMORY) for name in names)
-    task = replace(history.task, name="t" * 60, metrics=metrics)
+    task = history.task._replace(name="t" * 60, metrics=metrics)
     history.ledger.record_task(task)
     (commit,) = history.commits(
         [make_commits(1)[0]._replace(subject="A subject that goes on and on " * 9)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -95,7 +94,7 @@ def test_an_improvement_is_searched_as_one_and_a_grid_s_name_is_quoted(
     history: Any, make_commits: Commits
 ) -> None:
     made = history.commits(make_commits(12))
-    task = replace(history.task, name="net[size=small,norm=batch]")
+    task = history.task._replace(name="net[size=small,norm=batch]")
     history.ledger.record_task(task)
     measure(history, made[::3], [0.5, 0.5, 0.4, 0.4], task=task)
     told = text(history, made)
