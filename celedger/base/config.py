@@ -34,6 +34,8 @@ _WORDS = {"1": True, "true": True, "yes": True, "on": True,
 
 @dataclass(frozen=True, slots=True)
 class Config:
+    """The settings in force."""
+
     ledger: Path  # the SQLite file
     suites: Path  # the folder whose subfolders are suites
     suite: str | None = None  # the one meant when none is named

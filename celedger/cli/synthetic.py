@@ -6,7 +6,6 @@ engine can see them there.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -152,6 +151,8 @@ def apart_for(session: Session, words: Sequence[str]) -> Iterator[Sides]:
 def suite_at(session: Session, suite: Suite, commit: Commit, text: str) -> Iterator[Suite]:
     """Yield a suite with the files that a revision has of it: those of the working tree for `.`,
     and where the revision has none. What git ignores of them is the working tree's."""
+    import tempfile
+
     from celedger.repo import tree_files
     from celedger.repo.synthetic import WORKING_TREE
     from celedger.suite.loading import digests, hash_of
