@@ -99,10 +99,6 @@ Engine = Annotated[
         help="Where trials run: local, or an engine [default: as configured].",
     ),
 ]
-Seed = Annotated[
-    int | None,
-    typer.Option(min=0, max=2**32 - 1, metavar="N", help="The seed [default: the task's first]."),
-]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON with a schema number.")]
 Output = Annotated[
     Path | None, typer.Option("--output", "-o", metavar="FILE", help="Draw a .png or .svg file.")

@@ -20,8 +20,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from celedger.service.measure import Session, open_bench
 
 if TYPE_CHECKING:
-    import typer
-
     from celedger.base.config import Config
     from celedger.base.errors import UsageError
     from celedger.base.model import Commit, Task
@@ -291,25 +289,6 @@ def keep(
         session.ledger.record_finding(record)
     except LedgerError as error:
         warn(f"the answer was not stored: {error}")
-
-
-_OF_ONE_ANSWER = ("json", "output", "dump")  # say nothing of what is answered
-
-
-def command_line(context: typer.Context, **values: str | list[str]) -> str:
-    """Return the verb and its arguments as they were typed, with other values for some of them."""
-    words = [str(context.info_name)]
-    for parameter in context.command.params:
-        name = str(parameter.name)
-        source = context.get_parameter_source(name)
-        was_typed = source is not None and source.name == "COMMANDLINE"
-        if name in _OF_ONE_ANSWER or (name not in values and not was_typed):
-            continue
-        value = values.get(name, context.params[name])
-        for word in value if isinstance(value, (list, tuple)) else [value]:
-            words += [] if parameter.param_type_name == "argument" else [parameter.opts[0]]
-            words += [] if word is True else [str(word)]
-    return shlex.join(words)
 
 
 def keep_out_of_git(repository: Repository, ledger: Path) -> None:

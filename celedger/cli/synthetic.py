@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from celedger.base.errors import CeledgerError, Status, UsageError
-from celedger.cli.session import Sides, note, report_leftovers
+from celedger.cli.session import note, report_leftovers
 from celedger.service.measure import Session, load_suite, open_bench
 
 if TYPE_CHECKING:
@@ -118,33 +118,6 @@ def bench_apart(
             own_session, verb, names, suite=suite, together=True, **options
         ) as (bench, tasks):  # fmt: skip
             yield own_session, bench, tasks
-
-
-@contextmanager
-def apart_for(session: Session, words: Sequence[str]) -> Iterator[Sides]:
-    """Yield these revisions (or a range) as the sides of a diagnosis: by their hashes, and in a
-    session `apart`, where one is synthetic. Unattended, both use the suite as it is."""
-    from celedger import suite as suites
-    from celedger.suite.loading import hash_of
-
-    repository = session.repository
-    if len(words) == 1 and ".." in words[0]:
-        words = words[0].split("..", 1)
-    revisions = [find(repository, word) for word in words]
-    if not any(revisions):
-        yield Sides(session, tuple(words))
-        return
-    with apart(session) as own_session:
-        names, files = [], {}
-        for word, revision in zip(words, revisions, strict=True):
-            commit = revision.commit if revision else repository.resolve(word or "HEAD")
-            names.append(commit.sha)
-            if not session.gate.attended:
-                continue  # a person allowed the suite as it is now, and no other
-            with suite_at(own_session, load_suite(own_session), commit, word) as suite:
-                copies = own_session.repository.state_dir / "suites"
-                files[commit.sha] = suites.snapshot(suite.folder, hash_of(suite.files), copies)
-        yield Sides(own_session, tuple(names), files)
 
 
 @contextmanager

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from celedger.base.errors import TYPED, CannotJudge, Status, UsageError
-from celedger.cli import options, synthetic
-from celedger.cli.session import command_line, diagnosing, keep, note
+from celedger.cli import options
+from celedger.cli.session import diagnosing, keep, note
+from celedger.lab.verbs import apart_for, command_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,7 +81,7 @@ def explain(
         check_suffix(output)
     how = _how(replay, words, b or [], output) if replay is not None else {}
     revisions, names = _parsed(words, is_one=bool(a or b or how))
-    around = partial(synthetic.apart_for, words=revisions)
+    around = partial(apart_for, words=revisions)
     with diagnosing(
         context.obj, "explain", suite=suite, tasks=names, device=device, around=around
     ) as session:

@@ -9,15 +9,15 @@ import typer
 
 from celedger.base.errors import TYPED, Status
 from celedger.cli import options
-from celedger.cli.session import command_line, diagnosing, keep
-from celedger.cli.synthetic import apart_for
+from celedger.cli.session import diagnosing, keep
+from celedger.lab.verbs import Seed, apart_for, command_line
 
 
 def preflight(
     context: typer.Context,
     task: Annotated[str, typer.Argument(metavar="TASK", help="The task to check.")],
     revision: Annotated[str, typer.Argument(metavar="REV", help="The commit, or `.`.")] = "HEAD",
-    seed: options.Seed = None,
+    seed: Seed = None,
     suite: options.Suite = None,
     device: options.Device = None,
     json: options.Json = False,

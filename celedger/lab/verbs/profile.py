@@ -11,8 +11,8 @@ import typer
 
 from celedger.base.errors import TYPED, Status, UsageError
 from celedger.cli import options
-from celedger.cli.session import command_line, diagnosing, keep, note
-from celedger.cli.synthetic import apart_for
+from celedger.cli.session import diagnosing, keep, note
+from celedger.lab.verbs import apart_for, command_line
 
 if TYPE_CHECKING:
     from celedger.cli.session import Looking

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from celedger.base.errors import Status
-from celedger.cli import options, synthetic
+from celedger.cli import options
 from celedger.cli.session import diagnosing
+from celedger.lab.verbs import Seed, apart_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -49,7 +50,7 @@ def same(
         ),
     ] = None,
     work: Annotated[bool, typer.Option("--work", help="Count other work as a difference.")] = False,
-    seed: options.Seed = None,
+    seed: Seed = None,
     suite: options.Suite = None,
     device: options.Device = None,
     json: options.Json = False,
@@ -74,7 +75,7 @@ def same(
 
     def around(session: Session) -> AbstractContextManager[Sides]:
         opened.append(session)  # its ledger keeps signatures of commits; no other has a history
-        return synthetic.apart_for(session, [against, revision])
+        return apart_for(session, [against, revision])
 
     with diagnosing(
         context.obj, "same", suite=suite, tasks=tasks, device=device, around=around

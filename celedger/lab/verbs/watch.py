@@ -10,8 +10,8 @@ import typer
 
 from celedger.base.errors import TYPED, Status, UsageError
 from celedger.cli import options
-from celedger.cli.session import command_line, diagnosing, keep
-from celedger.cli.synthetic import apart_for
+from celedger.cli.session import diagnosing, keep
+from celedger.lab.verbs import Seed, apart_for, command_line
 
 if TYPE_CHECKING:
     from celedger.lab.diagnose.watch import WatchReport
@@ -26,7 +26,7 @@ def watch(
         typer.Option("--set", metavar="NAME=VALUE",
                      help="Set the threshold of a watchpoint (docs/watch.md); may be repeated."),
     ] = None,
-    seed: options.Seed = None,
+    seed: Seed = None,
     tensor: Annotated[
         str | None,
         typer.Option("--tensor", metavar="NAME[SLICE]",
