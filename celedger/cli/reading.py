@@ -208,25 +208,16 @@ def table(
     task: options.Tasks = None,
     param: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="A parameter to show; may be repeated [default: those that vary].",
-        ),
+        typer.Option(metavar="NAME", help="This parameter; may be repeated."),
     ] = None,
-    metric: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="A metric to show; may be repeated [default: those that are judged].",
-        ),
-    ] = None,
+    metric: options.Metrics = None,
     json: options.Json = False,
 ) -> int:
     """Show metrics over parameters, for a grid.
 
     A row is a task with its parameters; a value is the mean and standard deviation of its trials.
-    Only parameters that differ between the rows are shown. A line below names the best variant of a
-    grid, and says whether equal seeds confirm it at 95 %.
+    By default it shows the parameters that differ between the rows and the metrics that are judged.
+    A line below names the best variant of a grid, and says whether equal seeds confirm it at 95 %.
     """
     from celedger.judge import memory
     from celedger.views.ablation import Ablation
