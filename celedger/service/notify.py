@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import StrEnum
 from random import SystemRandom
 from types import MappingProxyType
 
@@ -31,18 +30,14 @@ LOCK = "alerts.lock"  # held while alerts are sent, in the ledger's folder
 Draw = Callable[[str], str]  # of a bisect, by its id, the file; may raise CeledgerError
 
 
-class NewsEvent(StrEnum):
-    OPENED = "opened"
-    NAMED = "named"
-    RECOVERED = "recovered"
-    WITHDRAWN = "withdrawn"
+OPENED, NAMED, RECOVERED, WITHDRAWN = "opened", "named", "recovered", "withdrawn"  # events
 
 
 @dataclass(frozen=True, slots=True)
 class News:
     """One event of one incident. `others` are the ids of those by which its metrics are worse."""
 
-    event: NewsEvent
+    event: str
     incident: Incident
     others: tuple[str, ...] = ()
 
@@ -89,15 +84,15 @@ def unsent(incidents: Collection[Incident], sent: set[tuple[str, str]]) -> list[
         if incident.kind == WORK and not incident.declared:
             continue
         sent_events = {event for name, event in sent if name in incident.names}
-        opened = NewsEvent.OPENED.value in sent_events
+        opened = OPENED in sent_events
         if incident.in_force:
             if not opened:
-                news.append(News(NewsEvent.OPENED, incident))
-            elif incident.bisect and NewsEvent.NAMED.value not in sent_events:
-                news.append(News(NewsEvent.NAMED, incident))
-        for event in (NewsEvent.RECOVERED, NewsEvent.WITHDRAWN):
-            is_told = event.value in sent_events
-            if opened and incident.state == event.value and not is_told and not incident.why:
+                news.append(News(OPENED, incident))
+            elif incident.bisect and NAMED not in sent_events:
+                news.append(News(NAMED, incident))
+        for event in (RECOVERED, WITHDRAWN):
+            is_told = event in sent_events
+            if opened and incident.state == event and not is_told and not incident.why:
                 news.append(News(event, incident, _others(incident, incidents)))
     return news
 
@@ -112,12 +107,12 @@ def _rows(news: Sequence[News], state: State, address: str) -> list[SaidRecord]:
     now, rows = time.time(), []
     for item in news:
         incident, events = item.incident, [item.event]
-        if item.event is NewsEvent.OPENED and incident.bisect:
-            events.append(NewsEvent.NAMED)  # one alert told both
+        if item.event == OPENED and incident.bisect:
+            events.append(NAMED)  # one alert told both
         main = incident.main
         rows += [
             SaidRecord(
-                ulid.new(now, SystemRandom()), incident.id, incident.state, event.value,
+                ulid.new(now, SystemRandom()), incident.id, incident.state, event,
                 incident.kind, main.suite, main.task, main.name, incident.first_bad[0], state.tip,
                 "alert", address, now,
             )
@@ -147,12 +142,12 @@ def message(
 def _title(news: News) -> str:
     incident = news.incident
     name = incident.title()
-    if news.event is NewsEvent.NAMED:
+    if news.event == NAMED:
         return f"first bad commit of {name}"
-    if news.event is NewsEvent.RECOVERED:
+    if news.event == RECOVERED:
         still = f"a cause is mended, still worse by {', '.join(news.others)}"
         return f"{name}: {still}" if news.others else f"{name} is good again"
-    if news.event is NewsEvent.WITHDRAWN:
+    if news.event == WITHDRAWN:
         return f"{name} was a false alarm"
     return words.headline(incident)
 
@@ -160,14 +155,14 @@ def _title(news: News) -> str:
 def _lines(news: News, commits: Mapping[str, Commit], cause: Sequence[str]) -> list[str]:
     incident = news.incident
     lines = [f"{incident.id}: {_title(news)}"]
-    if news.event in (NewsEvent.OPENED, NewsEvent.NAMED):
-        if news.event is NewsEvent.NAMED:
+    if news.event in (OPENED, NAMED):
+        if news.event == NAMED:
             lines.append(words.headline(incident))
         lines.append(_first_bad(incident, commits))
         lines += [f"    {line}" if number else f"why: {line}" for number, line in enumerate(cause)]
         lines += words.also(incident)
         lines += filter(None, [words.reason(incident, cause)])
-    if news.event is NewsEvent.RECOVERED and incident.closed_at:
+    if news.event == RECOVERED and incident.closed_at:
         lines.append(f"mended by {words.mended_by(incident, lambda c: _described(c, commits))}")
     return lines
 
@@ -189,7 +184,7 @@ def _described(sha: str, commits: Mapping[str, Commit]) -> str:
 
 def _pictures(news: Sequence[News], draw: Draw) -> list[str]:
     """Draw the bisects that are news. An alert goes without a picture that cannot be drawn."""
-    events = (NewsEvent.OPENED, NewsEvent.NAMED)
+    events = (OPENED, NAMED)
     paths = []
     for bisect in sorted({i.incident.bisect for i in news if i.event in events} - {""}):
         with suppress(CeledgerError, OSError):
