@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from celedger import base
 from celedger import suite as suites
 from celedger.judge import memory
 from celedger.ledger import Ledger
@@ -85,7 +86,7 @@ def section(task: TaskNoise) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    shipped = suites.suites_in(suites.shipped())
+    shipped = suites.suites_in(base.shipped("suites"))
     parser.add_argument("--suite", action="append", choices=shipped)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=10)
@@ -97,7 +98,7 @@ def main() -> None:
     parts = [HEAD]
     for name in asked.suite or shipped:
         measured(name, asked)
-        tasks = suites.load(suites.shipped() / name).tasks
+        tasks = suites.load(base.shipped("suites") / name).tasks
         with Ledger.open(asked.ledger, readonly=True) as ledger:
             state = memory.read(Repository.open(ROOT), ledger)
             found = [TaskNoise.of(ledger, name, task.name, state) for task in tasks]

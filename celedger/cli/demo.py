@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from celedger.base import PACKAGE, files
+from celedger.base import files, shipped
 from celedger.base.errors import CeledgerError, RepositoryError, Status, UsageError, explained
 from celedger.cli import app, options
 from celedger.cli.session import Options, keep_out_of_git
@@ -216,18 +216,12 @@ def _draw(folder: Path, answers: Sequence[_Answer]) -> Iterator[str]:
 
 def bundle() -> Path:
     """Return the file of the example's repository."""
-    return _shipped("history.bundle", PACKAGE.parent / "docs" / "example")
+    return shipped("docs/example/history.bundle")
 
 
 def ledger() -> Path:
     """Return the example's ledger, which is not to be written to."""
-    return _shipped("ledger.db.example", PACKAGE.parent)
-
-
-def _shipped(name: str, folder: Path) -> Path:
-    """In a wheel a file lies in the package, in an editable install beside it."""
-    installed = PACKAGE / "_shipped" / "example" / name
-    return installed if installed.is_file() else folder / name
+    return shipped("ledger.db.example")
 
 
 def materialise(path: Path) -> dict[str, str]:

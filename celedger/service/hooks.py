@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from celedger.base import PACKAGE, files
-from celedger.base.errors import MachineError, RepositoryError, explained
+from celedger.base import files, shipped
+from celedger.base.errors import RepositoryError, explained
 from celedger.base.text import plain
 from celedger.repo import Repository
 
@@ -47,12 +47,9 @@ class HookStatus:
 
 def script(python: str, name: str = NAMES[0], *, block: bool = False) -> bytes:
     """Return a hook as it is installed, for the interpreter that holds celedger."""
-    for home in (PACKAGE / "_shipped" / "hooks", PACKAGE.parent / "hooks"):
-        path = home / _SCRIPTS[name]
-        if path.is_file():
-            text = path.read_text(encoding="utf-8").replace("@BLOCK@", "yes" if block else "no")
-            return os.fsencode(text.replace("@PYTHON@", shlex.quote(python)))
-    raise MachineError("celedger's hook scripts are not installed", "install celedger again")
+    path = shipped("hooks") / _SCRIPTS[name]
+    text = path.read_text(encoding="utf-8").replace("@BLOCK@", "yes" if block else "no")
+    return os.fsencode(text.replace("@PYTHON@", shlex.quote(python)))
 
 
 def elsewhere(repository: Repository) -> Path | None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from celedger.base import PACKAGE
+from celedger.base import shipped
 from celedger.base.config import Config, closest, leads_out, read_toml
 from celedger.base.errors import SuiteError, explained
 from celedger.base.model import (
@@ -163,19 +163,13 @@ class Suite:
 # --- finding
 
 
-def shipped() -> Path:
-    """Return the folder of the suites that come with celedger: in a wheel they lie in the package,
-    in an editable install beside it."""
-    installed = PACKAGE / "_shipped" / "suites"
-    return installed if installed.is_dir() else PACKAGE.parent / "suites"
-
-
 def find(name: str | None, config: Config, repo_root: Path) -> Path:
     """Return the folder of a suite: one of the repository's, else one that ships, else (when it has
     a slash) a path. Without a name, the configured one, else the repository's only one. Raises
     SuiteError with those that exist."""
     name = name or config.suite
-    suites, others = suites_in(config.suites), suites_in(shipped())
+    suites, ours = suites_in(config.suites), shipped("suites")
+    others = suites_in(ours)
     if name is None:
         if len(suites) == 1:
             return config.suites / suites[0]
@@ -189,7 +183,7 @@ def find(name: str | None, config: Config, repo_root: Path) -> Path:
                 if (folder / FILE).is_file():
                     return folder.resolve()
             raise SuiteError(f"{name} is not a suite: it has no {FILE}")
-        folders = [config.suites / folder for folder in suites] + [shipped() / f for f in others]
+        folders = [*(config.suites / folder for folder in suites), *(ours / f for f in others)]
         for named in (lambda folder: folder.name, _declared):
             for folder in folders:
                 if named(folder) == name:

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 from conftest import Done, Project, git, matrix_after
 
+from celedger.base import shipped
 from celedger.base.model import JobState
 from celedger.ledger import Ledger
-from celedger.suite import shipped
 
 SUITE = """\
 [suite]
@@ -324,8 +324,9 @@ def test_files_that_a_merge_puts_into_a_virtual_environment_are_not_run(world: W
 
 def test_a_suite_of_the_repository_in_the_place_of_a_shipped_one_waits(world: World) -> None:
     begin(world, {"celedger.toml": 'suite = "core"\n'})
-    text = (shipped() / "core" / "suite.toml").read_text()
-    scripts = {f"suites/core/{p.name}": p.read_text() for p in (shipped() / "core").glob("*.py")}
+    core = shipped("suites") / "core"
+    text = (core / "suite.toml").read_text()
+    scripts = {f"suites/core/{p.name}": p.read_text() for p in core.glob("*.py")}
     scripts["suites/core/digits.py"] = f"import os; os.system('{world.payload}')\n"
     world.merge({"suites/core/suite.toml": text, **scripts})
     world.work()

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from conftest import PEOPLE, Project, celedger, git, make_project
 
+from celedger.base import shipped
 from celedger.base.errors import MachineError, RepositoryError
 from celedger.repo import Repository
 from celedger.service import hooks
@@ -83,7 +84,7 @@ def test_a_hook_that_was_copied_by_hand_works_and_install_renews_it(
 ) -> None:
     repository = Repository.open(project.root)
     copied = repository.hooks_dir() / "post-merge"
-    shutil.copy2(Path(hooks.PACKAGE).parent / "hooks" / "post-merge", copied)
+    shutil.copy2(shipped("hooks") / "post-merge", copied)
     foreign(repository.hooks_dir(), "exit 3", "post-merge.legacy")
     program(tmp_path / "other" / "celedger", RING)
     env = {**os.environ, "PATH": f"{tmp_path / 'other'}:{os.environ['PATH']}"}

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from celedger.base import shipped
 from celedger.base.config import Config
 from celedger.base.errors import MachineError, SuiteError, UsageError
 from celedger.base.model import Direction, Kind
-from celedger.suite import Suite, find, load, shipped
+from celedger.suite import Suite, find, load
 from celedger.suite.propose import scaffold
 from celedger.trial.workplace import choose_tasks
 
@@ -356,7 +357,7 @@ def test_without_any_suite_init_is_proposed(tmp_path: Path) -> None:
 
 
 def test_shipped_suites_are_found_and_sound(tmp_path: Path) -> None:
-    for folder in shipped().iterdir():
+    for folder in shipped("suites").iterdir():
         if (folder / "suite.toml").is_file():
             assert find(folder.name, config(tmp_path), tmp_path) == folder
             assert load(folder).warnings == ()
