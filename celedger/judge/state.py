@@ -48,7 +48,6 @@ from celedger.stats.course import (
     StepKind,
 )
 from celedger.stats.line_steps import overlap
-from celedger.stats.slow_drift import level_at
 from celedger.trial.protocol import TELEMETRY
 
 StepSizes = dict[str, list[list[object]]]
@@ -589,10 +588,9 @@ def _pinned(derivation: Derivation) -> Iterable[PinnedDistance]:
         if at is newest:
             continue
         sign = metric.direction.sign
-        (before, before_error), (now, now_error) = (level_at(history, n) for n in (at, newest))
-        size = now - before
-        low, high = interval(sign, size, math.hypot(before_error, now_error))
-        level = sign * before
+        size = newest.level - at.level
+        low, high = interval(sign, size, math.hypot(at.error, newest.error))
+        level = sign * at.level
         clear = low * high > 0 and abs(size) >= metric.floor_at(level)
         yield PinnedDistance(
             *key, derivation.sha(pin), level, sign * size, low, high, metric.unit, size < 0, clear

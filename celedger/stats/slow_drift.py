@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from celedger.stats import Floats, Ints, level_chain
-from celedger.stats.course import CommitNodes, MetricHistory, Node, Step, StepKind
+from celedger.stats.course import CommitNodes, Step, StepKind
 from celedger.stats.level_chain import TABLE_REACH, TABLE_STEP
 from celedger.stats.metric_passes import Passed, Prepared
 
@@ -343,25 +343,6 @@ def replaced(steps: Sequence[Step], drift: Step) -> list[Step]:
 
     rest = [step for step in steps if not is_part(step)]
     return sorted([*rest, drift], key=lambda step: step.node)
-
-
-def level_at(history: MetricHistory, node: Node) -> tuple[float, float]:
-    """Return the level of a node and its standard error: that on the line from the beginning to the
-    end of a slow drift where one holds it or borders on it. The node's own is drawn towards the
-    others: the chain knows only steps."""
-    for drift in history.steps:
-        kept = drift.kind is StepKind.DRIFT and drift.probability >= KEPT
-        if not kept or drift.chain != node.chain:
-            continue
-        others = [s for s in history.steps if s is not drift and s.probability >= KEPT]
-        low, high = sorted((node.first, drift.likeliest))
-        if any(s.chain == drift.chain and low < s.likeliest <= high for s in others):
-            continue
-        length = drift.last - drift.known
-        share = min(1.0, max(0.0, (node.first - drift.known) / length))
-        level = drift.before + share * drift.size
-        return level, math.hypot((1 - share) * drift.before_error, share * drift.after_error)
-    return node.level, node.error
 
 
 def _neighbours(rises: Sequence[Step]) -> Iterator[list[Step]]:

@@ -246,25 +246,6 @@ def test_a_slow_rise_is_one_drift_and_a_step_is_none() -> None:
     assert [s.kind for s in sure(one(measurements(quality(levels, random))))] == [StepKind.STEP]
 
 
-@pytest.mark.parametrize("sessions", [False, True])
-def test_the_ends_of_a_slow_drift_are_as_far_apart_as_it_is_large(sessions: bool) -> None:
-    levels = 1 + 0.05 * np.clip((np.arange(110) - 20) / 80, 0, 1)
-    distances, errors, nodes = [], [], []
-    for seed in range(4):
-        random = np.random.default_rng(seed)
-        rows = (
-            speed(levels, random, sd=0.01, session=0.003) if sessions else quality(levels, random)
-        )
-        history = one(measurements(rows, sessions=sessions))
-        pinned = next(node for node in history.nodes if node.first <= 10 <= node.last)
-        before, now = (slow_drift.level_at(history, n) for n in (pinned, history.nodes[-1]))
-        distances.append(now[0] - before[0])
-        errors.append(np.hypot(now[1], before[1]))
-        nodes.append(history.nodes[-1].level - pinned.level)
-    assert np.mean(distances) == pytest.approx(0.05, abs=1.5 * np.mean(errors))
-    assert np.mean(nodes) < np.mean(distances) - np.mean(errors)  # it knows steps alone
-
-
 def test_a_step_in_doubt_is_searched_for_a_drift_coarsely_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
