@@ -4,8 +4,7 @@ be decided. Only `check` and its views use it; the incidents are derived elsewhe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property, partial
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -26,9 +25,8 @@ from celedger.stats.line_steps import DOUBT, overlap
 from celedger.stats.tails import t_quantile
 from celedger.trial.protocol import OF_LONG_TRAININGS, TELEMETRY
 
-EARLIER, ERRING = 20, 0.05
-"""Measured commits before one with which it is compared by equal seeds, the newest first; how often
-any of these is called better by chance: the k-th in ERRING / (k (k + 1)), whose sum is ERRING."""
+ERRING = 0.025
+"""How often equal seeds call the commit before better by chance."""
 ONE_SIDED_95 = 1.644854
 """Standard errors: where the level may be higher by the floor with 5 %, noise hides the floor."""
 NO_REPEATS = "noise unknown: too few repeats of one commit"
@@ -132,9 +130,8 @@ def _of_metric(
     worse: tuple[str, ...],
 ) -> MetricStanding | None:
     declared = metric not in TELEMETRY
-    over = max((_settled_at(derivation, incident) for incident in own), default=-1)
     is_reused = place in derivation.tasks[key[:2]].same_code
-    numbers = _numbers(metric, history, values, place, over, is_reused=is_reused)
+    numbers = _numbers(metric, history, values, place, is_reused=is_reused)
     if numbers is None:
         if not (worse or (declared and history is not None)):
             return None
@@ -142,31 +139,19 @@ def _of_metric(
         if ran and not worse and metric.name in OF_LONG_TRAININGS:
             return None
         kind = Standing.WORSE if worse else Standing.MISSING
-        nodes = history.nodes if history is not None and not worse else ()
-        newest = max((node.last for node in nodes if node.last < place), default=-1)
-        numbers = _numbers(metric, history, values, newest, over)
-        searched = _search(derivation, newest, numbers)
         return MetricStanding(
-            *key, kind, declared, worse, unit=metric.unit, note="not measured here",
-            searched=searched,
-        )  # fmt: skip
+            *key, kind, declared, worse, unit=metric.unit, note="not measured here"
+        )
     kind, note = _kind(derivation, key, place, own, numbers)
-    searched = ()
+    searched: tuple[str, ...] = ()
     if worse:
         kind, note = Standing.WORSE, ""
-    elif kind in (Standing.UNDECIDED, Standing.TOO_NOISY):
-        searched = _search(derivation, place, numbers)
+    elif kind in (Standing.UNDECIDED, Standing.TOO_NOISY) and numbers.seems_worse:
+        searched = derivation.sha(numbers.since), derivation.sha(place)
     return MetricStanding(
         *key, kind, declared, worse, numbers.level, numbers.value, numbers.low, numbers.high,
         numbers.smallest, numbers.floor, numbers.trials, metric.unit, note, searched,
     )  # fmt: skip
-
-
-def _search(derivation: Derivation, place: int, numbers: _Numbers | None) -> tuple[str, ...]:
-    """Return GOOD and BAD of the search that settles what equal seeds say of a place."""
-    if numbers is None or numbers.worse_than < 0:
-        return ()
-    return derivation.sha(numbers.worse_than), derivation.sha(place)
 
 
 class _Numbers:
@@ -175,7 +160,7 @@ class _Numbers:
 
     def __init__(
         self, metric: Metric, history: MetricHistory, node: Node, before: Node | None, own: Floats,
-        pairs: Floats, shares_session: bool, worse_than: Callable[[int], int],
+        pairs: Floats, shares_session: bool,
     ) -> None:  # fmt: skip
         sign, noise = metric.direction.sign, history.noise
         self.trials, self.is_first = own.size, before is None
@@ -198,32 +183,16 @@ class _Numbers:
         # by its own trials, as `diff` has it: the level of the node is drawn to that before
         self.is_apart = mean - level > max(self.metric_floor, TWO_SIDED_95 * error)
         self.knows_noise = history.knows_noise or agree or repeats
-        self._worse_than = worse_than
-        self.seems_worse = before is not None and worse_than(1) == before.last
-
-    @cached_property
-    def worse_than(self) -> int:
-        """The newest earlier place than which it seems worse, or -1; few metrics are asked."""
-        return self._worse_than(EARLIER)
+        self.seems_worse = _is_worse(metric, pairs, before)
 
 
-def _least(pairs: Floats, probability: float) -> float:
-    """Return what their mean is above with this probability."""
-    reach = t_quantile(probability, pairs.size - 1)
-    return float(pairs.mean() - reach * pairs.std(ddof=1) / math.sqrt(pairs.size))
-
-
-def _worse_than(
-    metric: Metric, values: Measurements, node: Node, earlier: Sequence[Node], most: int
-) -> int:
-    """Return the newest place of the last earlier node, of so many, that a node seems worse than by
-    more than the floor, as equal seeds tell it; -1 without one."""
-    for number, other in enumerate(earlier[: -most - 1 : -1], 1):
-        pairs = _pairs(values, node, other)
-        is_large = pairs.size > 1 and pairs.mean() > metric.floor_at(other.level)
-        if is_large and _least(pairs, 1 - ERRING / (number * (number + 1))) > 0:
-            return other.last
-    return -1
+def _is_worse(metric: Metric, pairs: Floats, before: Node | None) -> bool:
+    """Return True if equal seeds say that a node is worse than the one before by more than the
+    floor: their mean difference, by Student's t."""
+    if before is None or pairs.size < 2:
+        return False
+    reach = t_quantile(1 - ERRING, pairs.size - 1) * pairs.std(ddof=1) / math.sqrt(pairs.size)
+    return bool(pairs.mean() > max(metric.floor_at(before.level), reach))
 
 
 def _pairs(values: Measurements, node: Node, other: Node) -> Floats:
@@ -243,11 +212,10 @@ def _pairs(values: Measurements, node: Node, other: Node) -> Floats:
 
 def _numbers(
     metric: Metric, history: MetricHistory | None, values: Measurements | None, place: int,
-    over: int, *, is_reused: bool = False,
+    *, is_reused: bool = False,
 ) -> _Numbers | None:  # fmt: skip
     """Return what a place's own trials tell, None without any; of one with no more than re-used
-    results, that it stands as the older one did. What is older than the place `over` was settled.
-    """
+    results, that it stands as the older one did."""
     if history is None or values is None:
         return None
     here = history.nodes_at(place)
@@ -266,9 +234,7 @@ def _numbers(
         pairs = _pairs(values, node, before)
         of_both = values.session[list(before.rows)], values.session[list(node.rows)]
         shares = not values.has_sessions or bool(np.intersect1d(*of_both).size)
-    unsettled = [n for n in earlier if n.last >= over]
-    worse_than = partial(_worse_than, metric, values, node, unsettled)
-    return _Numbers(metric, history, node, before, values.value[rows], pairs, shares, worse_than)
+    return _Numbers(metric, history, node, before, values.value[rows], pairs, shares)
 
 
 def _repeats(node: Node, values: Measurements, place: int) -> bool:
@@ -341,5 +307,5 @@ def _kind(
     if numbers.hides_floor:
         seen = numbers.smallest <= numbers.floor
         note = "may be worse by more than the floor" if seen else HIDDEN
-        return Standing.TOO_NOISY, WORSE if numbers.worse_than >= 0 or numbers.is_apart else note
+        return Standing.TOO_NOISY, WORSE if numbers.is_apart else note
     return Standing.SAME, ""

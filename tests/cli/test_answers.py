@@ -177,31 +177,6 @@ def test_diff_and_check_agree_on_what_seeds_that_repeat_tell(tmp_path: Path) -> 
     assert re.search("val_loss .* seems worse, not settled", done.out), done.out
 
 
-def redrawn(model: Mapping[str, Any], seed: int) -> Iterator[Report]:
-    """Report such a loss, of other bits at each level."""
-    (report,) = by_seed(model, seed)
-    yield {**report, "val_loss": float(report["val_loss"]) + 0.001 * model["LEVEL"] * seed}
-
-
-@pytest.mark.matrix
-def test_what_seems_worse_than_long_ago_is_searched_though_the_newest_fails(tmp_path: Path) -> None:
-    """HEAD crashed, and the commits beside the last one that ran were as bad as it: a loss that all
-    equal seeds said was worse than at the first commit was "too noisy", and nothing helped."""
-    project = scripted(tmp_path / "project", SUITE.replace("[0, 1, 2]", "6"), redrawn)
-    shas = project.history([1.0, 2.0, 3.0])
-    crash = project.commit("crash", {"model.py": "LEVEL = 1 / 0\n"})
-    for sha in (shas[0], shas[1], shas[2], crash):
-        project.run("run", sha)
-    at_last = project.run("check", shas[2], "--budget", "0").out
-    assert re.search("val_loss .* seems worse, not settled", at_last), at_last
-    search = f"bisect {shas[0][:12]}..{shas[2][:12]} --suite tiny --task fit --metric val_loss"
-    assert f"`celedger {search}` settles whether val_loss got worse" in at_last
-    assert f"`celedger {search}` settles" in project.run("status").out
-    found = project.run(*search.split())
-    assert f"first bad commit of fit val_loss: {shas[1]}" in found.out, found.out + found.err
-    assert search not in found.err + project.run("status").out
-
-
 def test_a_commit_that_repeats_another_bit_by_bit_is_the_same(project: Project) -> None:
     shas = project.history([1.0, 1.0, 1.0])
     project.run("run", shas[0])
