@@ -97,11 +97,10 @@ def derive(
     put.unite()
     put.part()
     put.join([(k, s) for k, s in loose if line.opens(k, s)])
-    minor = put.minor()
-    filtered = [(c, r) for c in put.causes for r in [put.as_rise(c, minor)] if r is not None]
+    filtered = [(c, r) for c in put.causes for r in [put.as_rise(c)] if r is not None]
     by_sessions = [c for c in line.contrasts if histories[c.key].noise.session > 0]
     mends, falls = follow([r for _, r in filtered], line.kept, evidence, by_sessions)
-    risen = {key for _, rise in filtered for key in (*rise.steps, *rise.minor)}
+    risen = {key for cause, _ in filtered for key in cause.members}
     became = {id(c): mend for (c, _), mend in zip(filtered, mends, strict=True)}
     incidents = [
         put.incident(c, became.get(id(c))) if c.members else put.unseen(c) for c in put.causes
@@ -214,33 +213,18 @@ class _Assembly:
             else:
                 self.causes.append(_Cause(None, {key: step}, own))
 
-    def as_rise(
-        self, cause: _Cause, minor: Sequence[tuple[MetricKey, Step, CommitSet]]
-    ) -> Rise | None:
+    def as_rise(self, cause: _Cause) -> Rise | None:
         """Return a cause as the filter of mends sees it, accepted ones too: they may be mended
-        all the same. None if a person dismissed it, or the history has none of its steps. Of the
-        `minor` rises those that share commits with it come with it, and so do undeclared metrics
-        where declared ones rose."""
+        all the same. None if a person dismissed it, or the history has none of its steps.
+        Undeclared metrics decide nothing where declared ones rose."""
         steps = {k: s for k, s in cause.members.items() if s in self.line.kept.get(k, ())}
         if not steps or cause.commits is None or self._is_dismissed(cause.told):
             return None
         recovered = cause.told is not None and cause.told.state is IncidentState.RECOVERED
         accepted = all(self._is_accepted(k, cause) for k in steps)
         ends = cause.commits.first, cause.commits.last
-        beside = {k: s for k, s, commits in minor if cause.commits.meets(commits)}
         deciding = {k: s for k, s in steps.items() if k not in self.undeclared} or steps
-        beside |= {k: s for k, s in steps.items() if k not in deciding}
-        return Rise(deciding, *ends, recovered, accepted, beside)
-
-    def minor(self) -> list[tuple[MetricKey, Step, CommitSet]]:
-        """Return the rises of no cause, which are within their floors, with their sets."""
-        known = {(k, s) for c in self.causes for k, s in c.members.items()}
-        return [
-            (k, s, self.line.commit_set(k, s))
-            for k, own in self.line.kept.items()
-            for s in own
-            if s.size > 0 and (k, s) not in known and s.kind is StepKind.STEP
-        ]
+        return Rise(deciding, *ends, recovered, accepted)
 
     def incident(self, cause: _Cause, mend: Mend | None) -> StepIncident:
         """Return the incident of a cause whose steps stand."""

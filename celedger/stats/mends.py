@@ -172,15 +172,13 @@ SETTLED = 0.9999
 
 @dataclass(frozen=True, slots=True)
 class Rise:
-    """An incident as the filter sees it: its steps by metric and its commits. The `minor` rises
-    came with it and open no incident; of them a mend takes as much."""
+    """An incident as the filter sees it: its steps by metric and its commits."""
 
     steps: Mapping[MetricKey, Step]
     first: int
     last: int
     was_recovered: bool
     is_accepted: bool = False
-    minor: Mapping[MetricKey, Step] = field(default_factory=dict)
     tasks: frozenset[tuple[str, str]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -276,7 +274,7 @@ def _together(
         k: MetricLevels(own, [c for c in contrasts if c.key == k]) for k, own in steps.items()
     }
     falls = joint_falls(steps)
-    risen = {key for rise in rises for key in (*rise.steps, *rise.minor)}
+    risen = {key for rise in rises for key in rise.steps}
     filtered = _Filter(levels)
     mends = [Mend() for _ in rises]
     events = sorted(
@@ -467,8 +465,7 @@ def _read(
             mend.state = IncidentState.PARTLY
             laid.append(i)
     # A fall that is laid to some incidents is no part of what the others lost.
-    unwanted = [rises[i] for i in laid if not rises[i].is_accepted]
-    fall.taken.update(key for rise in unwanted for key in (*rise.steps, *rise.minor))
+    fall.taken.update(key for i in laid if not rises[i].is_accepted for key in rises[i].steps)
     for i in laid or asked:
         for key, step in fall.steps.items():
             mends[i].falls.setdefault(key, []).append(step)
@@ -573,7 +570,7 @@ def _log_densities(
 ) -> tuple[Floats, float]:
     """Return log P(the levels seen) of each hypothesis, that the shares of the rises that it takes
     are what fell, and of an improvement that mends nothing. Metrics of which a hypothesis takes
-    nothing, or a minor rise, fell by that, or improved beside it.
+    nothing improved beside it, if they fell.
 
     Args:
         taken: [hypotheses, rises].
@@ -585,7 +582,7 @@ def _log_densities(
     covariance = np.empty((len(keys), len(rises) + 1, len(rises) + 1))
     for k, key in enumerate(keys):
         fell = fall.steps.get(key)
-        steps = [rise.steps.get(key, rise.minor.get(key)) for rise in rises]
+        steps = [rise.steps.get(key) for rise in rises]
         mean[k], covariance[k] = levels[key].sizes([*steps, fell])
         unit = max(levels[key].unit, 1e-300)
         if fell is None:  # it fell by nothing, give or take a trial's noise
@@ -618,9 +615,7 @@ def _log_densities(
                 is_back = rest[:, own[:i]].all(1) & ~rest[:, own[i:]].any(1) & (size[k] != 0)
                 back = _log_normal(above**2, spread[1, 1] + (ALIKE * size[k]) ** 2 + 1e-24)
                 scaled[k] = np.where(is_back, back, scaled[k])
-    is_minor = [not any(key in rise.steps for rise in rises) for key in keys]
-    beside = (size == 0) | np.array(is_minor)[:, None]
-    beside &= np.array([key in fall.steps for key in keys])[:, None]
+    beside = (size == 0) & np.array([key in fall.steps for key in keys])[:, None]
     parts = (~beside, logs), (~beside, scaled), (beside, logs), (beside, log_improved)
     alone, dependent, still, improved = (np.where(where, each, 0.0).sum(0) for where, each in parts)
     total = np.logaddexp(alone + math.log(1 - SCALED), dependent + math.log(SCALED))
