@@ -26,7 +26,7 @@ from celedger.stats.course import (
     ToldIncident,
 )
 from celedger.stats.next_trial import Job, Wanted, Why
-from celedger.stats.sessions import Contrast, contrasts
+from celedger.stats.sessions import contrasts
 from lives.judges import Row
 from lives.life import Life, Session, Trial
 
@@ -57,8 +57,6 @@ class PureJudge:
         self._keys = [("core", "task", f"m{m}") for m in range(life.metrics)]
         self._trials: list[Trial] = []
         self._bits: dict[bytes, int] = {}
-        self._left_out: set[tuple[int, int]] = set()  # place and session of disturbed trials
-        self._asked: set[tuple[int, int]] = set()  # place and session of controls of a rise
         self._told: dict[str, ToldIncident] = {}
         self._accepted: set[str] = set()
         self._cache: dict[str, Any] = {}
@@ -99,11 +97,11 @@ class PureJudge:
         self._trials += session.run(head, self._life.seeds)
         self._controls[""] = 0
         while True:
-            found = self._derive()
+            self._derive()
             places = [t.commit for t in session.trials]
             extra = len(places) - job.own
             now = replace(job, run=places, left=job.left - extra, asked=dict(self._controls))
-            wanted = next_trial.next_trial(self._histories, self._derived, now, found)
+            wanted = next_trial.next_trial(self._histories, self._derived, now)
             if wanted is None or self._is_without(wanted):
                 break
             self._run(session, wanted)
@@ -119,8 +117,6 @@ class PureJudge:
             self._trials += session.run(wanted.place)
         else:
             self._trials.append(session.run_seed(wanted.place, seed))
-        if wanted.why is Why.RISEN:
-            self._asked.add((session.number, wanted.place))
         if wanted.why is Why.CONTROL and wanted.incident:
             self._controls[wanted.incident] += 1
             self._controls[""] += 1
@@ -138,7 +134,7 @@ class PureJudge:
         here = [t.seed for t in session.trials if t.commit == wanted.beside]
         return next((seed for seed in here if seed not in own), None)
 
-    def _derive(self) -> list[Contrast]:
+    def _derive(self) -> None:
         measured = self._measurements()
         drifts = {
             key: [
@@ -149,25 +145,17 @@ class PureJudge:
             for key in self._keys
         }
         self._histories = history.trace(measured, told_drifts=drifts, cache=self._cache)
-        asked = {(place, session) for session, place in self._asked}
         found = [
-            c
-            for key in self._keys
-            for c in contrasts(key, measured[key], self._histories[key], asked)
+            c for key in self._keys for c in contrasts(key, measured[key], self._histories[key])
         ]
         self._derived = incidents.derive(
             self._histories, list(self._told.values()), floors={},
             acts=Acts(accepted_ids=frozenset(self._accepted)), evidence=self._evidence,
             contrasts=found,
         )  # fmt: skip
-        disturbed = {(c.old, s) for c in self._derived.disturbed for s in c.high_sessions}
-        if not disturbed <= self._left_out:
-            self._left_out |= disturbed
-            return self._derive()
-        return found
 
     def _measurements(self) -> dict[MetricKey, Measurements]:
-        own = [t for t in self._trials if (t.commit, t.session) not in self._left_out]
+        own = self._trials
         values = np.array([t.values for t in own])
         columns = {
             "place": np.array([t.commit for t in own]),

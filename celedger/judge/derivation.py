@@ -13,8 +13,6 @@ from functools import cached_property
 from itertools import pairwise
 from statistics import median
 
-import numpy as np
-
 from celedger.base.model import (
     ALLOCATOR,
     BY_ID,
@@ -61,7 +59,6 @@ class Derivation:
     histories: Mapping[MetricKey, MetricHistory]
     failures: Sequence[Failure]
     derived: Derived
-    contrasts: Sequence[Contrast]
     acts: Sequence[BaselineRecord]
     acts_by_place: Acts
     bisects: Sequence[BisectRecord]
@@ -147,16 +144,11 @@ def derive(
     histories: dict[MetricKey, MetricHistory] = {}
     for own in tasks.values():
         histories |= _traced(own, told, cache)
-    derived, beside = _incidents(line, tasks, histories, told, by_place)
-    if derived.disturbed:
-        tasks = {name: _without(own, derived.disturbed) for name, own in tasks.items()}
-        for key in {contrast.key for contrast in derived.disturbed}:
-            histories |= _traced(tasks[key[:2]], told, cache)
-        derived, beside = _incidents(line, tasks, histories, told, by_place)
+    derived = _incidents(line, tasks, histories, told, by_place)
     signatures = ledger.signatures(suite=suite, task=task)
     return Derivation(
-        ledger, line, tasks, histories, failed, derived, beside, acts, by_place, bisects, sets,
-        told, told_work, equal, SignedLine.of(signatures, line.commits, line.places),
+        ledger, line, tasks, histories, failed, derived, acts, by_place, bisects, sets, told,
+        told_work, equal, SignedLine.of(signatures, line.commits, line.places),
     )  # fmt: skip
 
 
@@ -180,15 +172,15 @@ def _incidents(
     histories: Mapping[MetricKey, MetricHistory],
     told: Sequence[tellings.Told],
     acts: Acts,
-) -> tuple[Derived, list[Contrast]]:
+) -> Derived:
     metrics = {key: metric for own in tasks.values() for key, metric in own.metrics.items()}
     asked = {key for each in told for key in each.steps.states}
     beside: list[Contrast] = []
     for key, history in histories.items():
         own = tasks[key[:2]]
         if key in asked or any(s.probability >= KEPT for s in history.steps):
-            beside += contrasts(key, own.measured[key], history, own.controls[key])
-    derived = step_incidents.derive(
+            beside += contrasts(key, own.measured[key], history)
+    return step_incidents.derive(
         histories,
         [each.steps for each in told if each.is_here and not is_as_recorded(each, histories)],
         floors={key: floor_of(metrics[key], history) for key, history in histories.items()},
@@ -197,7 +189,6 @@ def _incidents(
         contrasts=beside,
         undeclared={key for key, metric in metrics.items() if metric in TELEMETRY},
     )
-    return derived, beside
 
 
 def floor_of(metric: Metric, history: MetricHistory) -> Callable[[float], float]:
@@ -223,18 +214,6 @@ def is_as_recorded(each: tellings.Told, histories: Mapping[MetricKey, MetricHist
         for key in each.steps.states.keys() & histories.keys()
         for node in histories[key].nodes
     )
-
-
-def _without(own: TaskMeasurements, disturbed: Sequence[Contrast]) -> TaskMeasurements:
-    """Return a task's measurements without the sessions in which controls showed a commit to have
-    been disturbed."""
-    measured = dict(own.measured)
-    for each in disturbed:
-        values = measured.get(each.key)
-        if values is not None:
-            bad = (values.place == each.old) & np.isin(values.session, each.high_sessions)
-            measured[each.key] = values.where(~bad)
-    return replace(own, measured=measured)
 
 
 def voided(acts: Iterable[BaselineRecord]) -> frozenset[str]:

@@ -142,7 +142,7 @@ class ExtraTrials:
         histories = {key: now.histories[key] for key in self._declared(now)}
         own_task = now.tasks[self.task.suite, self.task.name]
         floors = {key: metric.floor_at for key, metric in own_task.metrics.items()}
-        wanted = next_trial(histories, now.derived, plan, now.contrasts, floors)
+        wanted = next_trial(histories, now.derived, plan, floors)
         if wanted is not None:
             return wanted
         for key, history in histories.items():

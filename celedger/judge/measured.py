@@ -55,7 +55,6 @@ class TaskMeasurements:
         metrics: Those that are judged, by key.
         measured: By key; those without a value on the line are left out.
         not_finite: Places with a value that is no number, or infinite, by key.
-        controls: Place and session of the trials that were run for a rise in doubt, by key.
         ended_well: Id, place, chain, seed and start (µs) of each trial that ended well: a column of
             an array each.
         tried: Places with a trial that ended, however.
@@ -68,7 +67,6 @@ class TaskMeasurements:
     metrics: Mapping[MetricKey, Metric]
     measured: Mapping[MetricKey, Measurements]
     not_finite: Mapping[MetricKey, frozenset[int]]
-    controls: Mapping[MetricKey, frozenset[tuple[int, int]]]
     ended_well: Ints
     tried: frozenset[int]
     same_code: Mapping[int, int]
@@ -142,14 +140,14 @@ def measurements(
     every = [m for m in ledger.metrics(newest.recipe) if m.direction is not Direction.INFO]
     _number_bits(parts, [m for m in every if m.kind not in CLOCKED])
     metrics = {(newest.suite, newest.name, m.name): m for m in every}
-    measured, not_finite, controls = {}, {}, {}
+    measured, not_finite = {}, {}
     for key, metric in metrics.items():
-        values, broken, controls[key] = _of_metric(parts, chains, metric)
+        values, broken = _of_metric(parts, chains, metric)
         if values is not None:
             measured[key] = values
         not_finite[key] = broken
     return TaskMeasurements(
-        newest.suite, newest.name, tuple(chains), metrics, measured, not_finite, controls,
+        newest.suite, newest.name, tuple(chains), metrics, measured, not_finite,
         np.concatenate([_ended_well(part, chains) for part in parts], axis=1),
         frozenset(place for part in parts for place in part.place[part.counts].tolist()),
         {there: here for part in parts for there, here in part.reused()},
@@ -171,10 +169,9 @@ def _ended_well(part: _Definition, chains: Sequence[Chain]) -> Ints:
 
 def _of_metric(
     parts: Sequence[_Definition], chains: Sequence[Chain], metric: Metric
-) -> tuple[Measurements | None, frozenset[int], frozenset[tuple[int, int]]]:
-    """Return a metric's usable values in the order of recording, the places of those that are not
-    finite in the newest trial of their seed, and place and session of those that were run for a
-    rise in doubt."""
+) -> tuple[Measurements | None, frozenset[int]]:
+    """Return a metric's usable values in the order of recording, and the places of those that are
+    not finite in the newest trial of their seed."""
     numbers = {chain: number for number, chain in enumerate(chains)}
     table: list[Floats] = []
     for part in parts:
@@ -192,24 +189,24 @@ def _of_metric(
                 [
                     columns.ids[rows], part.place[rows], chain, columns.session[rows],
                     columns.rank[rows], part.seed[rows], part.own[rows], bits[rows],
-                    columns.risen[rows], values, part.bits[rows],
+                    values, part.bits[rows],
                 ],
                 dtype=np.float64,
             )
         )  # fmt: skip
     if not table:
-        return None, frozenset(), frozenset()
+        return None, frozenset()
     joined = np.concatenate(table, axis=1)
     joined = joined[:, np.argsort(joined[0], kind="stable")]
-    finite = np.abs(joined[9]) <= _LARGEST  # False for NaN
+    finite = np.abs(joined[8]) <= _LARGEST  # False for NaN
     broken = frozenset(
         int(joined[1, row])
         for row in np.flatnonzero(~finite & (joined[6] == 1)).tolist()
         if not _is_repeated(joined, row)
     )
     if not finite.any():
-        return None, broken, frozenset()
-    _, place, chain, session, rank, seed, own, bits, risen, value, same = joined[:, finite]
+        return None, broken
+    _, place, chain, session, rank, seed, own, bits, value, same = joined[:, finite]
     has_sessions = metric.kind in CLOCKED and metric.name not in _WITHIN_TRIAL
     counts = metric.kind in (Kind.WORK, Kind.MEMORY) and not is_time(metric.unit)
     if counts and _is_exact(joined[:, finite & (joined[6] == 1)]):
@@ -218,20 +215,18 @@ def _of_metric(
         bits = np.where(same < 0, -1, pairs)
     whole = [column.astype(np.int64) for column in (place, chain, session, rank, seed)]
     sessions = _in_order_of_time(whole[2])
-    measurements_of = Measurements(
+    return Measurements(
         whole[0], whole[1], sessions, whole[3], whole[4], value * metric.direction.sign,
         own == 1, bits.astype(np.int64), has_sessions,
         has_sessions and metric.kind is not Kind.MEMORY,
-    )  # fmt: skip
-    asked = zip(whole[0][risen == 1].tolist(), sessions[risen == 1].tolist(), strict=True)
-    return measurements_of, broken, frozenset(asked)
+    ), broken  # fmt: skip
 
 
 def _is_exact(own: Floats) -> bool:
     """Return True if a metric repeats to the last digit where a seed was trained at a commit again,
     and is no constant."""
     where, group = np.unique(own[[1, 2, 5]], axis=1, return_inverse=True)
-    value, repeats = own[9], own.shape[1] - where.shape[1]
+    value, repeats = own[8], own.shape[1] - where.shape[1]
     newest = np.zeros(where.shape[1])
     newest[group] = value
     return repeats >= _REPEATS and bool((newest[group] == value).all()) and np.ptp(value) > 0

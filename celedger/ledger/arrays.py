@@ -50,16 +50,14 @@ class TaskColumns:
     into `commits` (hashes) and `environments` (fingerprints); `evidence` is the id of the trial
     that one is derived from, 0 of one that ran. `session` numbers what a run of trials shares
     beyond the code, in every definition alike; `rank` is a trial's place in it;
-    `started` is in microseconds since the epoch; `risen` says that it is a control of a doubted
-    rise."""
+    `started` is in microseconds since the epoch."""
 
     def __init__(self, ledger: Store, recipe: str) -> None:
         rows = ledger._rows("SELECT id FROM tasks WHERE recipe = ?", (recipe,))
         self._ledger, self._task = ledger, int(rows[0][0]) if rows else 0
         trials = self._read_trials()
         self.ids, revisions, environments, self.seed, ok, self.evidence, self._marks = trials[:7]
-        self.session, self.rank, self.started, risen = trials[7:]
-        self.risen = risen == 1
+        self.session, self.rank, self.started = trials[7:]
         self.ok, self.derived = ok == 1, self.evidence != 0
         self._summaries = self._read_summaries()
         self.commit, self.commits = self._named(revisions, "commits", "sha")
@@ -105,25 +103,22 @@ class TaskColumns:
 
     def _read_trials(self) -> Ints:
         """Return a column a trial: id, commit, environment, seed, whether it is ok, the id of the
-        trial that it is derived from or 0, marks, session, rank in it, start in microseconds,
-        whether it is a control of a rise. A trial that was recorded without a session is of its
-        host's day."""
+        trial that it is derived from or 0, marks, session, rank in it, start in microseconds. A
+        trial that was recorded without a session is of its host's day."""
         rows = self._ledger._rows(
             "SELECT r.id, r.revision, r.environment, r.seed, o.kind = ?, ifnull(d.evidence, 0), "
             "o.marks, ifnull(s.value, r.host || ' ' || CAST(r.started / 86400 AS INTEGER)), "
-            "ifnull(p.value, -1), CAST(r.started * 1000000 AS INTEGER), "
-            "ifnull(q.value, '') = 'risen' "
+            "ifnull(p.value, -1), CAST(r.started * 1000000 AS INTEGER) "
             "FROM trials r JOIN outcomes o ON o.trial = r.id "
             "LEFT JOIN derived d ON d.trial = r.id "
             "LEFT JOIN trial_facts s ON s.trial = r.id AND s.name = 'session' "
             "LEFT JOIN trial_facts p ON p.trial = r.id AND p.name = 'rank' "
-            "LEFT JOIN trial_facts q ON q.trial = r.id AND q.name = 'role' "
             "WHERE r.task = ? ORDER BY r.id",
             (OutcomeKind.OK.value, self._task),
         )
         if not rows:
-            return np.empty((11, 0), dtype=np.int64)
-        *numbers, texts, names, ranks, started, risen = zip(*rows, strict=True)
+            return np.empty((10, 0), dtype=np.int64)
+        *numbers, texts, names, ranks, started = zip(*rows, strict=True)
         marks = {text: sum(_MARKS[mark] for mark in marks_of(text)) for text in set(texts)}
         sessions = {name: zlib.crc32(name.encode()) for name in set(names)}
         counts: Counter[str] = Counter()
@@ -136,7 +131,6 @@ class TaskColumns:
             [sessions[name] for name in names],
             places,
             started,
-            risen,
         )
         return np.array([*numbers, *columns], dtype=np.int64)
 

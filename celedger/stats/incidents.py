@@ -23,7 +23,7 @@ from celedger.stats.course import (
 )
 from celedger.stats.line_steps import CommitSet, Floors, LineSteps, paired
 from celedger.stats.mends import CLOSED, KEPT, OPEN, Fall, Mend, Rise, follow
-from celedger.stats.sessions import Contrast, RiseVerdict
+from celedger.stats.sessions import Contrast
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,6 @@ class Derived:
         newest: The newest rises of P >= .5, falls that mended an incident, and rises that were sure
             once and are doubted now: if HEAD takes one back, a control of its commit decides.
         last_fall: The newest fall of the line, None without one.
-        disturbed: Controls that showed a rise to be false: leave out the trials of `old` in
-            `high_sessions`.
     """
 
     incidents: tuple[StepIncident, ...]
@@ -46,7 +44,6 @@ class Derived:
     changes: tuple[tuple[MetricKey, Step], ...]
     newest: tuple[tuple[MetricKey, Step], ...]
     last_fall: Fall | None
-    disturbed: tuple[Contrast, ...]
 
 
 @dataclass(slots=True)
@@ -116,7 +113,6 @@ def derive(
         ),
         tuple(put.newest(incidents)),
         falls[-1] if falls else None,
-        tuple(line.false),
     )
 
 
@@ -142,7 +138,7 @@ class _Assembly:
         rising = [
             s
             for s in self.line.steps[key]
-            if s.size > 0 and not self.line.is_false(key, s)
+            if s.size > 0
             if s in drifts
             or (s.kind is StepKind.STEP and not any(_inside(s.first, s.last, d) for d in drifts))
         ]
@@ -239,8 +235,6 @@ class _Assembly:
             state = IncidentState.ACCEPTED
         elif mend is not None:
             state, closed, gone = mend.state, mend.closed, mend.gone
-        else:  # a short rise, of which the history has no step
-            state, closed = self._controlled(cause.members) or (state, closed)
         alone = dict.fromkeys(accepted, IncidentState.ACCEPTED)
         if mend is not None and state is IncidentState.PARTLY:
             alone = dict.fromkeys(mend.over, IncidentState.RECOVERED) | alone
@@ -262,11 +256,10 @@ class _Assembly:
         told = cause.told
         assert told is not None
         measured = {k: self._as_told(k, told) for k in told.states if k in self.line.histories}
-        state, closed, doubted, joined = told.state, None, False, ""
+        state, doubted, joined = told.state, False, ""
         if state is IncidentState.ACCEPTED:  # unless the act still holds, below
             state = IncidentState.OPEN
         drift = next((c for c in self.causes if _holds(c, told)), None)
-        decided = self._controlled(measured, told)
         if self._is_dismissed(told):
             state = IncidentState.WITHDRAWN
         elif told.states and all(self._is_accepted(k, cause) for k in told.states):
@@ -275,8 +268,6 @@ class _Assembly:
             pass  # no longer measured: as it was
         elif drift is not None:
             state, joined = IncidentState.WITHDRAWN, drift.told.id if drift.told else ""
-        elif decided is not None:
-            state, closed = decided
         elif not self._may_be_short(told, measured):
             state = IncidentState.WITHDRAWN
         else:
@@ -285,7 +276,7 @@ class _Assembly:
             told.id, told.kind, state, told.first, told.last,
             max((s.likeliest for s in measured.values()), default=told.last),
             1 / (told.last - told.first + 1),
-            {k: Share(s, state) for k, s in sorted(measured.items())}, closed,
+            {k: Share(s, state) for k, s in sorted(measured.items())},
             was_sure=told.was_sure, joined=joined, in_doubt=doubted, also=told.also,
         )  # fmt: skip
 
@@ -324,32 +315,16 @@ class _Assembly:
         return step._replace(size=size[0], error=size[1]) if key in told.sizes else step
 
     def _may_be_short(self, told: ToldIncident, measured: Mapping[MetricKey, Step]) -> bool:
-        """Return True if an incident that was sure may be a rise of one commit, and not noise."""
-        return told.was_sure and any(
+        """Return True if an incident that was sure may be a rise of one commit, and not noise: no
+        session ran the risen commit again, beside a later one."""
+        again = (c for c in self.line.contrasts if told.first <= c.old <= told.last)
+        if not told.was_sure or any(c.key in measured for c in again):
+            return False
+        return any(
             self.line.risen_node(k, told.first, told.last) is not None
             and self.line.is_large_still(k, s)
             for k, s in measured.items()
         )
-
-    def _controlled(
-        self, steps: Mapping[MetricKey, Step], told: ToldIncident | None = None
-    ) -> tuple[IncidentState, int | None] | None:
-        """Return the state of a short rise that a control decided, and what mended it."""
-        verdicts = []
-        for c in self.line.contrasts:
-            step = steps.get(c.key)
-            if step is None or not step.first <= c.old <= max(step.last, step.likeliest):
-                continue
-            size = (step.size, step.error) if told is not None and c.key in told.sizes else ()
-            verdicts.append((c.verdict(*size), c.is_over(*size), c))
-        for verdict, over, c in verdicts:
-            if verdict is RiseVerdict.REAL:
-                if over:
-                    return IncidentState.RECOVERED, self.line.next_measured(c.key, c.old)
-                return IncidentState.PARTLY, None
-        if any(verdict is RiseVerdict.FALSE for verdict, *_ in verdicts):
-            return IncidentState.WITHDRAWN, None
-        return None
 
     def _is_drift(self, step: Step) -> bool:
         """Return True for a slow rise that is sure, or was told before and is probable still."""

@@ -26,7 +26,7 @@ from celedger.stats.course import (
 )
 from celedger.stats.history import HAZARD
 from celedger.stats.mends import CLOSED, KEPT, ONE_SIDED, OPEN, Fall
-from celedger.stats.sessions import Contrast, RiseVerdict
+from celedger.stats.sessions import Contrast
 
 NEAR = 2
 """Commits by which a set may miss what it was: a bisect's commit, an act's, its own set of before.
@@ -259,7 +259,6 @@ class LineSteps:
     Attributes:
         steps: By metric, each once, ordered by their last place.
         kept: Those that more probably exist than not.
-        false: The controls that were asked for a rise, and showed that it was none.
     """
 
     def __init__(
@@ -273,8 +272,6 @@ class LineSteps:
         self.histories, self.acts = histories, acts
         self._floors = floors
         self.contrasts = [c for c in contrasts if c.key in histories]
-        asked = [c for c in self.contrasts if c.is_asked]
-        self.false = [c for c in asked if c.verdict() is RiseVerdict.FALSE]
         self.steps = {
             key: self._with_slow_rises(key, distinct_steps(h.steps), told)
             for key, h in sorted(histories.items())
@@ -322,13 +319,6 @@ class LineSteps:
     def floor(self, key: MetricKey, level: float) -> float:
         return self._floors[key](level) if key in self._floors else 0.0
 
-    def is_false(self, key: MetricKey, step: Step) -> bool:
-        """Return True if a control showed that a rise was a disturbed session."""
-        return any(
-            c.key == key and step.first <= c.old <= max(step.last, step.likeliest)
-            for c in self.false
-        )
-
     def is_accepted(self, key: MetricKey, first: int, last: int, *, was: bool) -> bool:
         """Return True if a person accepted a commit of a set; `was`: the set was accepted when
         it was last told, and may have moved since."""
@@ -364,10 +354,6 @@ class LineSteps:
         there = [n for n in nodes if n.last >= last] or [n for n in nodes if n.last >= first]
         return min(there, key=lambda n: (n.last, -n.chain), default=None)
 
-    def next_measured(self, key: MetricKey, place: int) -> int | None:
-        """Return the oldest commit after `place` that was measured."""
-        return min((n.first for n in self.histories[key].nodes if n.first > place), default=None)
-
     def vanished(self, key: MetricKey, first: int, last: int, size: tuple[float, float]) -> Step:
         """Return a step that the history no longer has, as it was reported."""
         near = [s for s in self.steps[key] if s.size > 0 and s.first <= last and first <= s.last]
@@ -402,7 +388,6 @@ class LineSteps:
             for s in self.steps[key]
             if s.is_newest and s.kind is StepKind.STEP and s.probability >= KEPT
             if abs(s.size) > max(self.floor(key, s.before), ONE_SIDED * s.error)
-            and not self.is_false(key, s)
         ]
 
     def _with_slow_rises(

@@ -19,7 +19,7 @@ from celedger.base.model import IncidentState
 from celedger.stats import Bools, Floats, Ints
 from celedger.stats.commit_evidence import CommitEvidence, MendRatios
 from celedger.stats.course import MetricKey, Step
-from celedger.stats.sessions import MORE_GONE_THAN_LEFT, Contrast
+from celedger.stats.sessions import Contrast
 
 SAME_LEVEL = 2.0
 """Standard errors within which the level after a step and that before the next one are one."""
@@ -131,6 +131,9 @@ GONE, GONE_UNNAMED = 0.88, 0.95
 """P(nothing is left of an incident) from which it is recovered: the only one, or by a commit that
 says it reverts one of its commits; and one of several by another commit. The latter at .9 was the
 wrong one, or half a fix, in 36 of 1,000 lives, at .96 in 14 (benchmarks/statistics.md)."""
+MORE_GONE_THAN_LEFT = 3.0
+"""Standard errors by which more than half of a rise must be gone before it is called recovered.
+Without it half-mended ones were called good about once in 60 simulated lives."""
 PARTLY = 0.95
 """P(some of an incident is gone) from which it is partly mended."""
 ONE_SIDED = 1.64

@@ -16,7 +16,6 @@ from celedger.stats.course import MetricHistory, MetricKey, Node, Step, StepInci
 from celedger.stats.incidents import Derived
 from celedger.stats.line_steps import DOUBT, Floors, overlap
 from celedger.stats.mends import CLOSED, KEPT, ONE_SIDED, OPEN
-from celedger.stats.sessions import MOST, Contrast, RiseVerdict
 
 EXACT_DOUBT = 0.01
 """P(step) from which a metric whose bits repeat is run again: bits seldom change by themselves.
@@ -38,6 +37,9 @@ FIRST_SESSIONS = 5
 PAIRS = 2.0
 """Session sd over trial sd above which HEAD always runs beside the commit before: no number of
 HEAD's own trials tells a step below three session sd."""
+FEWEST, MOST = 2, 4
+"""Trials of the commit of a doubted step from which they may say that there is none, and of it and
+of HEAD after which no more are asked."""
 SHORT = 2
 """Nodes after which a step that is taken back is in doubt no more than others."""
 COULD_BE = 0.3
@@ -130,7 +132,6 @@ def next_trial(
     histories: Mapping[MetricKey, MetricHistory],
     derived: Derived,
     job: Job,
-    contrasts: Sequence[Contrast] = (),
     floors: Floors | None = None,
 ) -> Wanted | None:
     """Return the trial that tells most, None if nothing that one could settle is in doubt. A step
@@ -142,7 +143,7 @@ def next_trial(
         return None
     asking: Sequence[Callable[[], Wanted | None]] = (
         lambda: _at_start(histories, job),
-        lambda: _risen(histories, derived, job, contrasts),
+        lambda: _risen(histories, derived, job),
         lambda: _doubt(histories, derived, job, floors or {}),
         lambda: _whose_mend(histories, derived, job),
     )
@@ -176,10 +177,7 @@ def _at_start(histories: Mapping[MetricKey, MetricHistory], job: Job) -> Wanted 
 
 
 def _risen(
-    histories: Mapping[MetricKey, MetricHistory],
-    derived: Derived,
-    job: Job,
-    contrasts: Sequence[Contrast],
+    histories: Mapping[MetricKey, MetricHistory], derived: Derived, job: Job
 ) -> Wanted | None:
     """Return the commit of a step, or HEAD beside it, where HEAD takes back what its step does not
     explain any more: a rise, or a fall, which may have mended what was told."""
@@ -188,20 +186,19 @@ def _risen(
         history = histories.get(key)
         if history is None or place >= job.head or step.chain != job.chain:
             continue
-        stands = any(
-            s.probability >= OPEN and s.first <= step.last and step.first <= s.last
-            for s in history.steps
-            if way * s.size > max(way * step.size / 2, ONE_SIDED * s.error)
-        )
-        if stands or not _is_back(history, job, step):
-            continue
-        beside = [c for c in contrasts if (c.key, c.old, c.new) == (key, place, job.head)]
-        if way > 0 and (
-            _is_told(histories, derived, key, step)
-            or any(c.verdict(step.size, step.error) is not RiseVerdict.UNSETTLED for c in beside)
-        ):
-            continue
         at_step, at_head = job.run.count(place), job.run.count(job.head)
+        similar = (
+            s.probability
+            for s in history.steps
+            if overlap(s, step) and way * s.size > max(way * step.size / 2, ONE_SIDED * s.error)
+        )
+        likeliest = max(similar, default=0.0)
+        if likeliest >= OPEN or (likeliest < DOUBT and at_step >= FEWEST):
+            continue
+        if not _is_back(history, job, step):
+            continue
+        if way > 0 and _is_told(histories, derived, key, step):
+            continue
         if at_step >= MOST and at_head >= MOST:
             continue
         if at_step <= at_head and at_step < MOST:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from celedger.stats.course import MetricHistory, MetricKey, Step, ToldIncident
 from celedger.stats.incidents import derive
 from celedger.stats.next_trial import Job, Wanted, Why, anchor, next_trial
-from celedger.stats.sessions import Contrast
 from tests.stats.made_steps import LOSS, NO_FLOOR, NOISE, OTHER, TIME, history, open_at, step
 
 HEAD = 59
@@ -22,9 +21,8 @@ def wanted(
     job: Job,
     *,
     said: Sequence[ToldIncident] = (),
-    contrasts: Sequence[Contrast] = (),
 ) -> Wanted | None:
-    return next_trial(histories, derive(histories, said, floors=NO_FLOOR), job, contrasts)
+    return next_trial(histories, derive(histories, said, floors=NO_FLOOR), job)
 
 
 def doubt(probability: float = 0.4, size: float = 8) -> Step:
@@ -214,20 +212,21 @@ RISE = step(58, size=10, probability=0.9)
 FALLEN = {LOSS: history(step(58, size=10, probability=0.02))}
 
 
-def control(*, still: float) -> Contrast:
-    return Contrast(LOSS, 0, 9, 58, HEAD, -still, 0.6, 4, 10.0, 0.8, 0.0, 1.0, is_asked=True)
-
-
 def test_a_rise_that_is_doubted_runs_again_beside_a_lower_head() -> None:
     job = replace(PLAIN, newest=[(LOSS, RISE)])
     assert wanted(FALLEN, job) == Wanted(58, LOSS, Why.RISEN, HEAD)
-    assert wanted(FALLEN, replace(job, run=[HEAD, HEAD, 58, 58, 58])) == Wanted(
-        HEAD, LOSS, Why.RISEN, 58
-    )
-    assert wanted(FALLEN, job, contrasts=[control(still=10)]) is None
-    asked = wanted(FALLEN, job, contrasts=[control(still=5)])
-    assert asked is not None and asked.why is Why.RISEN
-    assert wanted(FALLEN, replace(job, run=[HEAD] * 4 + [58] * 4)) is None
+    doubted = {LOSS: history(step(58, size=10, probability=0.2))}
+    turn = wanted(doubted, replace(job, run=[HEAD, HEAD, 58, 58, 58]))
+    assert turn == Wanted(HEAD, LOSS, Why.RISEN, 58)
+    done = wanted(doubted, replace(job, run=[HEAD] * 4 + [58] * 4))
+    assert done is None or done.why is not Why.RISEN
+
+
+def test_a_rise_that_is_no_more_doubted_after_two_trials_runs_no_third_one() -> None:
+    job = replace(PLAIN, newest=[(LOSS, RISE)], run=[HEAD, HEAD, 58])
+    gone = {LOSS: history(step(58, size=10, probability=0.01))}
+    assert wanted(gone, job) == Wanted(58, LOSS, Why.RISEN, HEAD)
+    assert wanted(gone, replace(job, run=[*job.run, 58])) is None
 
 
 def test_a_rise_is_not_controlled_while_head_is_as_high_or_its_step_stands() -> None:
