@@ -77,6 +77,7 @@ class SeedTable:
         values, counts: Mean of each seed's trials at a node, and their number.
         tamed: The values, what diverged brought nearer.
         rounding: Standard deviation that the values' resolution adds.
+        share: The seed's share of the variance.
     """
 
     nodes: tuple[int, ...]
@@ -92,6 +93,7 @@ class SeedTable:
     centre: float
     level: float
     rounding: float
+    share: float
 
 
 @dataclass(slots=True, eq=False)
@@ -102,7 +104,6 @@ class Beam:
         base: Log prior of the history less half the log determinant of the values' covariance.
         square: Sum of squares of the standardised innovations; `log_evidence` of both.
         mean, covariance: Of the level and the seeds at the present node.
-        share: The seed's share of the variance.
         path: Index in `paths`: the nodes at which the level made a step.
         drawn: The node at which the seeds were drawn last.
         draws, moves, commits: What commits without a step did to the seeds, counted.
@@ -116,7 +117,6 @@ class Beam:
     square: Floats
     mean: Floats
     covariance: Floats
-    share: Floats
     path: Ints
     drawn: Ints
     draws: Floats
@@ -214,7 +214,7 @@ def advanced(
         base = (beam.base + prior - log_determinant / 2).ravel()
         square = (beam.square + square).ravel()
         log_evidence = base + scale.log_evidence(square, count)
-        beam = _survivors(beam, k, base, square, log_evidence, apart, size)
+        beam = _survivors(beam, table.share, k, base, square, log_evidence, apart, size)
         _observe(beam, table, k)
         beam.commits += table.quiet[k]
         if k in targets:
@@ -222,25 +222,20 @@ def advanced(
     return beam
 
 
-def started(
-    table: SeedTable, shares: tuple[float, ...], spreads: Sequence[tuple[int, float]]
-) -> Beam:
+def started(table: SeedTable, spreads: Sequence[tuple[int, float]]) -> Beam:
     """Return what is known before the first node.
 
     Args:
-        shares: What the seed's share of the variance may be, equally likely.
         spreads: Degrees of freedom and sum of squares of seeds that other chains measured.
     """
-    h, d = len(shares), table.width
-    zeros, none = np.zeros(h), np.zeros(h, dtype=np.int64)
-    square = np.full(h, sum(square for _, square in spreads))
-    share = np.array(shares)
-    covariance = np.zeros((h, d, d))
-    covariance[:, np.arange(d), np.arange(d)] = share[:, None]
+    d, zeros, none = table.width, np.zeros(1), np.zeros(1, dtype=np.int64)
+    square = np.full(1, sum(square for _, square in spreads))
+    covariance = np.zeros((1, d, d))
+    covariance[:, np.arange(d), np.arange(d)] = table.share
     covariance[:, 0, 0] = FLAT
     return Beam(
-        zeros, square, np.zeros((h, d)), covariance, share, none, none,
-        zeros, zeros, zeros, zeros, np.zeros((h, 0), dtype=np.int16),
+        zeros, square, np.zeros((1, d)), covariance, none, none,
+        zeros, zeros, zeros, zeros, np.zeros((1, 0), dtype=np.int16),
     )  # fmt: skip
 
 
@@ -290,7 +285,7 @@ def _predicted(beam: Beam, table: SeedTable, k: int) -> tuple[Floats, Floats, In
     """
     at, values = table.columns[k], table.tamed[k]
     h, s = len(beam.base), len(values)
-    residual = (1 - beam.share)[:, None] / table.counts[k]
+    residual = (1 - table.share) / table.counts[k]
     error = np.empty((_KINDS, h, s))
     error[DRAWN:] = (values - table.centre) - beam.mean[:, :1]
     error[:DRAWN] = error[DRAWN] - beam.mean[:, at]
@@ -302,7 +297,7 @@ def _predicted(beam: Beam, table: SeedTable, k: int) -> tuple[Floats, Floats, In
     sigma[DRAWN:] = level
     diagonal = sigma[:, :, np.arange(s), np.arange(s)]
     diagonal[:DRAWN] += OWN_VARIANCES[:, None, None] + residual
-    diagonal[DRAWN:] += beam.share[:, None] + residual
+    diagonal[DRAWN:] += table.share + residual
     apart = np.zeros((_KINDS, h), dtype=np.int64)
     followed = at < table.passing
     agreeing = followed.sum() - followed >= LEAST_AGREEING
@@ -341,6 +336,7 @@ def _farthest(error: Floats, variance: Floats) -> Ints:
 
 def _survivors(
     beam: Beam,
+    share: float,
     k: int,
     base: Floats,
     square: Floats,
@@ -350,7 +346,7 @@ def _survivors(
 ) -> Beam:
     """Return the likeliest children before they see the values of node `k`.
 
-    Histories with the same steps, last re-draw and share differ in what the present no longer
+    Histories with the same steps and last re-draw differ in what the present no longer
     shows: the likeliest stands for all, with the sum of their probabilities.
     """
     order = np.argsort(-log_evidence)[: 4 * size]
@@ -359,8 +355,7 @@ def _survivors(
     scale, kind, parent = order // (h * _KINDS), order // h % _KINDS, order % h
     drawn = np.where(kind >= DRAWN, k, beam.drawn[parent])
     key = (beam.path[parent] * 2 + (scale > 0)) * (k + 1) + drawn
-    keys = np.stack([key, beam.share[parent].view(np.int64)]) if np.ptp(beam.share) else key
-    _, first, group = np.unique(keys, axis=-1, return_index=True, return_inverse=True)
+    _, first, group = np.unique(key, return_index=True, return_inverse=True)
     total = np.bincount(group.ravel(), np.exp(log_evidence[order] - log_evidence[order[0]]))
     best = np.argsort(first)[:size]
     gained = np.log(total[best]) + log_evidence[order[0]] - log_evidence[order[first[best]]]
@@ -369,8 +364,7 @@ def _survivors(
     return Beam(
         base[chosen] + gained,
         square[chosen],
-        *_moved(beam, scale, kind, parent, column),
-        beam.share[parent],
+        *_moved(beam, share, scale, kind, parent, column),
         _extended(beam, k, scale, parent),
         drawn[first[best]],
         beam.draws[parent] + (still & (kind >= DRAWN)) * (k > 0),
@@ -411,7 +405,9 @@ def _return(beam: Beam, k: int, to: int) -> None:
     beam.path = _extended(beam, k, stepped.astype(np.int64), np.arange(len(which)))
 
 
-def _moved(beam: Beam, scale: Ints, kind: Ints, parent: Ints, apart: Ints) -> tuple[Floats, Floats]:
+def _moved(
+    beam: Beam, share: float, scale: Ints, kind: Ints, parent: Ints, apart: Ints
+) -> tuple[Floats, Floats]:
     """Return mean and covariance of the children before they see values."""
     mean, covariance = beam.mean[parent], beam.covariance[parent]
     anew = kind >= DRAWN
@@ -419,7 +415,7 @@ def _moved(beam: Beam, scale: Ints, kind: Ints, parent: Ints, apart: Ints) -> tu
     covariance[anew, 1:] = 0
     covariance[anew, :, 1:] = 0
     seeds = np.arange(1, mean.shape[1])
-    own = np.where(anew, beam.share[parent], OWN_VARIANCES[np.where(anew, _KEPT, kind)])
+    own = np.where(anew, share, OWN_VARIANCES[np.where(anew, _KEPT, kind)])
     covariance[:, seeds, seeds] += own[:, None]
     alone = np.flatnonzero(apart)
     covariance[alone, apart[alone], apart[alone]] += APART_VARIANCE
@@ -434,7 +430,7 @@ def _observe(beam: Beam, table: SeedTable, k: int) -> None:
     triples = zip(table.columns[k].tolist(), table.tamed[k], table.counts[k], strict=True)
     for at, value, number in triples:
         both = covariance[:, :, 0] + covariance[:, :, at]
-        variance = both[:, 0] + both[:, at] + (1 - beam.share) / number
+        variance = both[:, 0] + both[:, at] + (1 - table.share) / number
         gain = both / variance[:, None]
         mean += gain * ((value - table.centre) - mean[:, 0] - mean[:, at])[:, None]
         covariance -= gain[:, :, None] * both[:, None, :]
@@ -443,7 +439,7 @@ def _observe(beam: Beam, table: SeedTable, k: int) -> None:
         mean[:, passing] = 0
         covariance[:, passing] = 0
         covariance[:, :, passing] = 0
-        covariance[:, passing, passing] = beam.share[:, None]
+        covariance[:, passing, passing] = table.share
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -465,7 +461,7 @@ def levels(table: SeedTable, beam: Beam, which: int, spread: int = 0) -> Levels:
         spread: Degrees of freedom of the spreads that the beam was started with.
     """
     structure = _structure(table, beam, which)
-    gram = _gram(table, structure, float(beam.share[which]))
+    gram = _gram(table, structure)
     of_node, size = structure.of_node, len(gram) - 1
     covariance = np.linalg.inv(gram[:-1, :-1])
     nodes = slice(beam.first, beam.stop)
@@ -496,7 +492,7 @@ class _Structure:
 
 def _structure(table: SeedTable, beam: Beam, which: int) -> _Structure:
     steps = set(beam.paths[beam.path[which]])
-    share, first = float(beam.share[which]), beam.first
+    share, first = table.share, beam.first
     apart, kinds = np.divmod(beam.kinds[which].astype(np.int64), _KINDS)
     of_node, source, number = [0], [-1], 1
     for k in range(first + 1, beam.stop):
@@ -519,7 +515,7 @@ def _structure(table: SeedTable, beam: Beam, which: int) -> _Structure:
     return _Structure(first, np.array(of_node), source, moved, passing)
 
 
-def _gram(table: SeedTable, structure: _Structure, share: float) -> Floats:
+def _gram(table: SeedTable, structure: _Structure) -> Floats:
     """Return the products, weighted by the inverse of the values' covariance, of the columns of the
     levels (which values have each) and of the values less the centre.
 
@@ -531,7 +527,7 @@ def _gram(table: SeedTable, structure: _Structure, share: float) -> Floats:
     columns = table.columns[nodes]
     at = np.repeat(np.arange(count), list(map(len, columns))), np.concatenate(columns)
     weight, every = np.zeros((count, table.width)), np.zeros((count, table.width, size + 1))
-    weight[at] = np.concatenate(table.counts[nodes]) / (1 - share)
+    weight[at] = np.concatenate(table.counts[nodes]) / (1 - table.share)
     every[*at, of_node[at[0]]] = weight[at]
     every[*at, -1] = weight[at] * (np.concatenate(table.tamed[nodes]) - table.centre)
     gram = np.zeros((size + 1, size + 1))

@@ -15,7 +15,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from celedger.stats import Bools, Floats, Ints, begins_run
+from celedger.stats import Bools, Floats, Ints
 from celedger.stats.course import Measurements, Node, Step, TrialNoise
 from celedger.stats.seed_histories import (
     RELATIVE_SD,
@@ -31,12 +31,6 @@ from celedger.stats.trial_noise import resolution
 
 EXACT_SHARE = 1 - 1e-6
 """The seed's share of the variance where bits repeat: rounding leaves a thousandth of the sd."""
-LARGE_SHARE = 0.9
-"""Below this share fresh seeds tell as much as equal ones (measured: 7 pairs a doubt at .8)."""
-SHARES = 0.8, 0.95, 0.99
-"""What a large share may be, equally likely: it is known from few repeats."""
-SHARE_FREEDOM = 4
-"""Fewer degrees of freedom of repeats of a seed do not tell the share."""
 RULE_SHARE, RULE_COMMITS = 0.7, 6
 """Re-draws are the rule from this share of so many commits on."""
 MOST_SEEDS = 12
@@ -83,13 +77,10 @@ def paired_steps(
 
     Returns:
         None where equal seeds tell nothing or less than fresh ones: for values of sessions, where
-        the seed's share is small or unknown, where no two nodes share a seed, and where most
-        commits draw all seeds anew.
+        seeds do not repeat bit by bit, where no two nodes share a seed, and where most commits
+        draw all seeds anew.
     """
-    if measured.has_sessions:
-        return None
-    shares = _shares(measured, nodes, noise)
-    if shares is None:
+    if measured.has_sessions or not noise.is_exact:
         return None
     nodes = _with_reused(measured, nodes)
     means = _by_seed(measured, nodes)
@@ -107,7 +98,7 @@ def paired_steps(
     for table in usable:
         chain = nodes[table.nodes[0]].chain
         others = [spread for other, spread in spreads.items() if other != chain]
-        beam, own = _followed(table, nodes, _rounded(table, shares), hazard, others, checkpoints)
+        beam, own = _followed(table, nodes, hazard, others, checkpoints)
         weight = beam.weights()
         stepped = float(weight @ [len(beam.paths[path]) for path in beam.path])
         draws += float(weight @ beam.draws)
@@ -128,7 +119,6 @@ def _with_unpaired(step: Step, means: Sequence[Mean]) -> Step:
 def _followed(
     table: SeedTable,
     nodes: Sequence[Node],
-    shares: tuple[float, ...],
     hazard: float,
     others: Sequence[tuple[int, float]],
     checkpoints: Checkpoints | None,
@@ -137,11 +127,11 @@ def _followed(
     later value moves them, so that a checkpoint may stand for all before it."""
     spread, count = sum(freedom for freedom, _ in others), len(table.nodes)
     places = [nodes[at] for at in table.nodes]
-    content = (shares, hazard, tuple(others))
+    content = (hazard, tuple(others))
     checkpoints = checkpoints or Checkpoints(Kept())
     at = checkpoints.get(table, places, content)
     if at is None:
-        at = Checkpoint(started(table, shares, others), [], 0)
+        at = Checkpoint(started(table, others), [], 0)
     stops = range((at.beam.stop // EVERY + 1) * EVERY, count - EVERY + 1, EVERY)
     for stop in stops:
         beam = advanced(at.beam, table, stop, hazard, others)
@@ -248,7 +238,8 @@ def seed_table(
     values, counts = (tuple(rows[r, i] for r in ranges) for i in (1, 2))
     centre = float(np.median(values[0]))
     level = abs(centre) or float(np.median(np.abs(rows[:, 1]))) or 1.0
-    tamed = np.clip(rows[:, 1], centre - MOST_CHANGE * level, centre + MOST_CHANGE * level)
+    every_tamed = np.clip(rows[:, 1], centre - MOST_CHANGE * level, centre + MOST_CHANGE * level)
+    tamed = tuple(every_tamed[r] for r in ranges)
     return SeedTable(
         nodes=tuple(members),
         gaps=np.array(gaps),
@@ -256,13 +247,14 @@ def seed_table(
         returns=returns,
         columns=tuple(column[r] for r in ranges),
         values=values,
-        tamed=tuple(tamed[r] for r in ranges),
+        tamed=tamed,
         counts=counts,
         width=width,
         passing=passing,
         centre=centre,
         level=level,
         rounding=rounding,
+        share=_share(tamed, rounding, level),
     )
 
 
@@ -338,54 +330,17 @@ def _steady(value: float) -> float:
     return math.exp(round(math.log(value) / 0.05) * 0.05) if value > 0 else value
 
 
-def _shares(
-    measured: Measurements, nodes: Sequence[Node], noise: TrialNoise
-) -> tuple[float, ...] | None:
-    """Return what the seed's share of the variance may be; None where it is small or unknown."""
-    if noise.is_exact:
-        return (EXACT_SHARE,)
-    rows = np.array([row for node in nodes for row in node.rows], dtype=np.int64)
-    node = np.repeat(np.arange(len(nodes)), [len(node.rows) for node in nodes])
-    order = np.lexsort((measured.seed[rows], node))
-    rows, node = rows[order], node[order]
-    seed, values = measured.seed[rows], np.clip(measured.value[rows], -LARGEST, LARGEST)
-    new = begins_run(node, seed)
-    means, freedom, squares = _spread_within(np.cumsum(new) - 1, values)
-    _, between, seeds = _spread_within(node[new], means)
-    if freedom < SHARE_FREEDOM or not between or not seeds:
-        return None
-    small = squares / freedom > (1 - LARGE_SHARE) * seeds / between
-    return None if small else SHARES
-
-
-def _spread_within(group: Ints, values: Floats) -> tuple[Floats, int, float]:
-    """Return the mean of each group that has a value, and the degrees of freedom and the sum of
-    squares of all values about these.
-
-    Args:
-        group: Of each value: ascending.
-    """
-    begins = np.flatnonzero(begins_run(group))
-    if not len(begins):
-        return values, 0, 0.0
-    sizes = np.diff(np.append(begins, len(group)))
-    means = np.add.reduceat(values, begins) / sizes
-    squares = float(np.square(values - np.repeat(means, sizes)).sum())
-    return means, len(values) - len(begins), squares
-
-
-def _rounded(table: SeedTable, shares: tuple[float, ...]) -> tuple[float, ...]:
-    """Return the seed's shares where rounding adds its own variance to the values. Whole stretches
-    of nodes tell how much these differ: with each new one, a share on the edge of two steps went to
-    and fro, and all nodes were passed again."""
-    if not table.rounding:
-        return shares
-    tamed = table.tamed[: len(table.tamed) // LAG * LAG or None]
-    squares = sum(_squares(ys.tolist()) for ys in tamed)
-    freedom = sum(len(ys) - 1 for ys in tamed if len(ys))
-    seen = math.sqrt(squares / freedom) if freedom else RELATIVE_SD[0] * table.level
-    ratio = _steady((table.rounding / max(seen, table.rounding)) ** 2)
-    return tuple(share / (1 + ratio) for share in shares)
+def _share(tamed: Sequence[Floats], rounding: float, level: float) -> float:
+    """Return the seed's share of the variance: less than all where rounding adds its own to the
+    values. Whole stretches of nodes tell how much these differ: with each new one, a share on the
+    edge of two steps went to and fro, and all nodes were passed again."""
+    if not rounding:
+        return EXACT_SHARE
+    whole = tamed[: len(tamed) // LAG * LAG or None]
+    squares = sum(_squares(ys.tolist()) for ys in whole)
+    freedom = sum(len(ys) - 1 for ys in whole if len(ys))
+    seen = math.sqrt(squares / freedom) if freedom else RELATIVE_SD[0] * level
+    return EXACT_SHARE / (1 + _steady((rounding / max(seen, rounding)) ** 2))
 
 
 # What the histories say

@@ -32,7 +32,7 @@ from celedger.stats.metric_passes import ChainResult
 from celedger.stats.seed_histories import Beam, SeedTable
 from celedger.stats.trial_noise import NoisePoint
 
-VERSION = 18
+VERSION = 19
 """Of the model and the format: an item of another one is not read."""
 LAG = 120
 """The newest nodes that every job passes again: as many as the longest drift has commits."""
@@ -330,7 +330,7 @@ EVERY = 10
 """Nodes from checkpoint to checkpoint, and the newest ones that only the newest is among: trials
 that are run again there leave the one before them."""
 _ARRAYS = (
-    "base", "square", "mean", "covariance", "share", "path", "drawn", "draws", "moves", "commits",
+    "base", "square", "mean", "covariance", "path", "drawn", "draws", "moves", "commits",
     "log_evidence", "kinds",
 )  # fmt: skip
 
@@ -410,7 +410,7 @@ def _content(
     table: SeedTable, places: Sequence[Node], content: tuple[object, ...], stop: int
 ) -> str:
     """Return the digest of what the histories of the nodes before one rest on."""
-    numbers = (table.width, table.passing, table.centre, table.level, table.rounding)
+    numbers = table.width, table.passing, table.centre, table.level, table.rounding, table.share
     columns = (table.columns, table.values, table.counts)
     nodes = (table.nodes[:stop], table.returns[:stop], list(map(len, table.columns[:stop])))
     return digest(

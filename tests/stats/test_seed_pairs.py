@@ -176,24 +176,6 @@ def test_fresh_seeds_are_better_where_each_commit_draws_anew() -> None:
     assert all(step.probability < 0.5 for step in steps_of(few))
 
 
-@pytest.mark.parametrize("share", [0.5, 0.98])
-def test_repeats_tell_whether_the_seeds_share_is_large(share: float) -> None:
-    random = np.random.default_rng(3)
-    seeds = random.normal(0, SD * share**0.5, 6)
-    trials = [
-        (p, s, LEVEL + seeds[s] + random.normal(0, SD * (1 - share) ** 0.5) + (p >= 6) * SD * 1.5)
-        for p in range(12)
-        for s in range(6)
-        for _ in range(2)
-    ]
-    steps = paired_steps(*measurements(trials), NOISY, hazard=HAZARD)
-    if share == 0.5:
-        assert steps is None
-    else:
-        assert steps is not None
-        assert [s.likeliest for s in steps if s.probability > 0.95] == [6]
-
-
 def simulated(random: np.random.Generator, seeds: int, *, draws: float = 0.1) -> list[Trial]:
     """Return a life of 60 commits with a step of two sd, new draws and seeds' own moves."""
     own, trials, level = random.normal(0, SD, seeds), [], LEVEL
@@ -216,7 +198,7 @@ def test_a_wide_beam_changes_no_probability() -> None:
         assert table is not None
         by_size = []
         for size in (BEAM, 10 * BEAM):
-            beam = started(table, (1 - 1e-6,), ())
+            beam = started(table, ())
             beam = advanced(beam, table, len(nodes), HAZARD, (), size)
             probability = np.zeros(len(nodes))
             for weight, path in zip(beam.weights(), beam.path, strict=True):
