@@ -40,8 +40,6 @@ HEAD's own trials tells a step below three session sd."""
 FEWEST, MOST = 2, 4
 """Trials of the commit of a doubted step from which they may say that there is none, and of it and
 of HEAD after which no more are asked."""
-SHORT = 2
-"""Nodes after which a step that is taken back is in doubt no more than others."""
 COULD_BE = 0.3
 """P(an incident is mended) from which a sure fall asks for a control of it."""
 CONTROLS_A_JOB, CONTROLS_AN_INCIDENT = 4, 8
@@ -263,8 +261,6 @@ def _doubt(
         if of_new:
             return Wanted(old, key, Why.BESIDE, new, incident, of_new[0])
         return Wanted(new, key, Why.AGAIN, old, incident, of_old[0] if of_old else None)
-    if _takes_back(history, step):  # unless the trials between are outliers: there is no step then
-        return beside if job.run.count(old) <= job.run.count(new) else again
     before, after = _trials(history, step)
     return beside if before < after else again
 
@@ -302,17 +298,6 @@ def _trials(history: MetricHistory, step: Step) -> tuple[int, int]:
         sum(count for i, count in own if start <= i < step.node),
         sum(count for i, count in own if i >= step.node),
     )
-
-
-def _takes_back(history: MetricHistory, step: Step) -> bool:
-    """Return True if a step takes back one of the nodes just before it, so that both are in doubt
-    together."""
-    return any(
-        s.chain == step.chain and step.node - SHORT <= s.node < step.node
-        and s.probability >= step.probability / 2
-        and abs(s.size + step.size) < abs(step.size) / 2
-        for s in history.steps
-    )  # fmt: skip
 
 
 def _whose_mend(

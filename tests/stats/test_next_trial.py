@@ -127,19 +127,6 @@ def test_telemetry_that_is_sure_answers_no_declared_metric() -> None:
     assert next_trial(declared, derived, PLAIN) == Wanted(HEAD, LOSS, Why.AGAIN, 58)
 
 
-def test_a_doubted_revert_asks_for_the_risen_commit_in_turns() -> None:
-    """Many trials of HEAD do not tell that those of the risen commit are no outliers."""
-    rise, fall = (step(p, size=s, before=b, probability=0.97)
-                  for p, s, b in ((58, 20, 100), (59, -20, 120)))  # fmt: skip
-    lives = {LOSS: history(step(10, size=20), rise, fall)}
-    nodes = list(lives[LOSS].nodes)
-    nodes[58] = nodes[58]._replace(rows=(1, 2, 3, 4, 5))
-    lives = {LOSS: replace(lives[LOSS], nodes=tuple(nodes))}
-    job = replace(PLAIN, run=[HEAD, HEAD, 58, 58])
-    assert wanted(lives, job) == Wanted(58, LOSS, Why.BESIDE, HEAD)
-    assert wanted(lives, replace(job, run=[*job.run, 58])) == Wanted(HEAD, LOSS, Why.AGAIN, 58)
-
-
 def test_a_far_value_of_few_trials_is_tried_again() -> None:
     """An outlier explains it so well that a rise of eight deviations was never asked for."""
     lives = {LOSS: history(doubt(0.015))}
