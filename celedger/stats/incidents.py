@@ -21,7 +21,7 @@ from celedger.stats.course import (
     StepKind,
     ToldIncident,
 )
-from celedger.stats.line_steps import CommitSet, Floors, LineSteps, paired
+from celedger.stats.line_steps import CommitSet, Floors, LineSteps, Places, paired
 from celedger.stats.mends import CLOSED, KEPT, OPEN, Fall, Mend, Rise, follow
 from celedger.stats.sessions import Contrast
 
@@ -238,7 +238,8 @@ class _Assembly:
         alone = dict.fromkeys(accepted, IncidentState.ACCEPTED)
         if mend is not None and state is IncidentState.PARTLY:
             alone = dict.fromkeys(mend.over, IncidentState.RECOVERED) | alone
-        sure = any(self.line.probability(k, s) >= CLOSED for k, s in cause.members.items())
+        enough = OPEN if self._ran_again(cause.members, commits) else CLOSED
+        sure = any(self.line.probability(k, s) >= enough for k, s in cause.members.items())
         told = cause.told
         shares = {
             k: Share(s, alone.get(k, state), _left(k, s, mend))
@@ -270,8 +271,9 @@ class _Assembly:
             state, joined = IncidentState.WITHDRAWN, drift.told.id if drift.told else ""
         elif not self._may_be_short(told, measured):
             state = IncidentState.WITHDRAWN
-        else:
-            doubted = state in (IncidentState.OPEN, IncidentState.PARTLY)
+        elif state in (IncidentState.OPEN, IncidentState.PARTLY):
+            doubted = not self._ran_again(measured, told)
+            state = state if doubted else IncidentState.WITHDRAWN
         return StepIncident(
             told.id, told.kind, state, told.first, told.last,
             max((s.likeliest for s in measured.values()), default=told.last),
@@ -314,13 +316,14 @@ class _Assembly:
         step = self.line.vanished(key, told.first, told.last, size)
         return step._replace(size=size[0], error=size[1]) if key in told.sizes else step
 
+    def _ran_again(self, keys: Collection[MetricKey], places: Places) -> bool:
+        """Return True if a later session ran a commit of a set again, beside a newer one."""
+        own = (c for c in self.line.contrasts if c.key in keys)
+        return any(places.first <= c.old <= places.last for c in own)
+
     def _may_be_short(self, told: ToldIncident, measured: Mapping[MetricKey, Step]) -> bool:
-        """Return True if an incident that was sure may be a rise of one commit, and not noise: no
-        session ran the risen commit again, beside a later one."""
-        again = (c for c in self.line.contrasts if told.first <= c.old <= told.last)
-        if not told.was_sure or any(c.key in measured for c in again):
-            return False
-        return any(
+        """Return True if an incident that was sure may be a rise of one commit, and not noise."""
+        return told.was_sure and any(
             self.line.risen_node(k, told.first, told.last) is not None
             and self.line.is_large_still(k, s)
             for k, s in measured.items()

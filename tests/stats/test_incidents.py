@@ -793,6 +793,11 @@ def test_a_short_rise_is_withdrawn_once_it_ran_again_and_is_doubted_still() -> N
     control = Contrast(LOSS, 0, 20, 21, 0.0, 0.6)
     false = of((LOSS, DOUBTED), said=[SHORT], contrasts=[control])
     assert states(false) == [(20, 20, WITHDRAWN)]
+    was = replace(SHORT, state=RECOVERED, states={LOSS: RECOVERED})
+    assert states(of((LOSS, DOUBTED), said=[was], contrasts=[control])) == [(20, 20, RECOVERED)]
+    risen = history(step(20, size=10, probability=0.97))
+    assert not of((LOSS, risen)).incidents[0].was_sure
+    assert of((LOSS, risen), contrasts=[control]).incidents[0].was_sure
     elsewhere = replace(control, old=19, new=20)
     assert states(of((LOSS, DOUBTED), said=[SHORT], contrasts=[elsewhere])) == [(20, 20, OPEN)]
 
