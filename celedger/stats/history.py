@@ -151,19 +151,8 @@ def _series(key: MetricKey, measured: Measurements, nodes: CommitNodes, kept: Ke
         if abs(amplitude) < LEAST_WARM_UP * level:
             amplitude = 0.0
         kept.facts["warm_up"] = amplitude
-        share = np.ones(len(nodes))  # of a logarithm it is the same everywhere
-        if not scale.sign:
-            share = _warm_share(metric_passes.node_medians(values, nodes.offset), unit)
-        values = values - trial_noise.warmth(nodes) * amplitude * share[nodes.node]
+        values = values - trial_noise.warmth(nodes) * amplitude
     return Series(key, measured.has_sessions, nodes, values, scale, least, level, unit, kept)
-
-
-def _warm_share(medians: Floats, unit: float) -> Floats:
-    """Return the part of the warm-up that is taken from each node, in powers of two: a level far
-    below the typical one warms up by less. Later commits seldom change it."""
-    with np.errstate(divide="ignore"):
-        powers = np.floor(np.log2(np.abs(medians) / unit)) + 1
-    return np.asarray(np.minimum(1.0, np.exp2(powers)), dtype=np.float64)
 
 
 def _table(series: Series) -> Floats:
