@@ -27,6 +27,7 @@ FOLDER = sys.path.pop(0)  # it has a torch.py
 
 import array
 import atexit
+import contextlib
 import ctypes
 import fcntl
 import importlib
@@ -46,6 +47,8 @@ from typing import Any
 # Its value is overwritten in a trial, so that a search for a trial's processes finds them.
 VARIABLE = b"CELEDGER_TRIAL="
 AGAIN = "again"  # the last argument of a launcher that was started anew
+# The thread of an allocator that has handlers of forks. pyarrow starts one, which pandas imports.
+FORKS_WELL = "jemalloc_bg_thd\n"
 MOST_FDS = 64  # passed with one order
 IDLE = (
     600.0  # seconds: somebody who edits tries again within minutes; torch holds 300 MB until then
@@ -91,8 +94,10 @@ def _imported(preload: list[str], before: set[int]) -> dict[str, Any]:
     links = {os.readlink(f"/proc/self/fd/{fd}") for fd in descriptors() - before}
     if status or any(link.startswith("/dev/nvidia") for link in links):
         return {"unfit": "importing used CUDA, which a fork cannot use again"}
-    if len(os.listdir("/proc/self/task")) != 1:
-        return {"unfit": "importing started threads"}
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError), open(f"/proc/self/task/{thread}/comm") as comm:
+            if int(thread) != os.getpid() and comm.read() != FORKS_WELL:
+                return {"unfit": "importing started threads"}
     if descriptors() != before:
         return {"unfit": "importing left files open"}
     with open(f"/proc/self/task/{os.getpid()}/children") as children:

@@ -443,6 +443,12 @@ def test_a_launcher_that_is_unfit_means_a_cold_start_and_says_why(
     (packages / "starts_a_thread.py").write_text(
         "import threading, time\nthreading.Thread(target=time.sleep, args=(9,), daemon=1).start()"
     )
+    (packages / "has_jemalloc.py").write_text(
+        "import ctypes, threading\nevents = [threading.Event(), threading.Event()]\n"
+        "def run():\n    ctypes.CDLL(None).prctl(15, b'jemalloc_bg_thd', 0, 0, 0)\n"
+        "    events[0].set()\n    events[1].wait()\n"
+        "threading.Thread(target=run, daemon=True).start()\nevents[0].wait()"
+    )
     (packages / "starts_cuda.py").write_text(  # as torch answers in a fork after cuInit
         "import os, sys, types\nparent = os.getpid()\ntorch = types.ModuleType('torch')\n"
         "in_fork = lambda: os.getpid() != parent\n"
@@ -458,7 +464,8 @@ def test_a_launcher_that_is_unfit_means_a_cold_start_and_says_why(
     assert place is not None
     argv = (str(python), place.argv("print(1)")[1])
     words = (argv, place.tree, str(python))
-    assert not isinstance(launchers.forker(*words, ("json",), place.env()), str)
+    for good in ("json", "has_jemalloc"):
+        assert not isinstance(launchers.forker(*words, (good,), place.env()), str)
     assert problem in str(launchers.forker(*words, (preload,), place.env()))
     launchers.close()
 
