@@ -441,13 +441,14 @@ class LineSteps:
 
     def _with_returns(self, key: MetricKey, steps: Sequence[Step]) -> list[Step]:
         """Return the steps, a fall to the very bits of before a rise as probable as that rise: it
-        is a fall exactly if there was anything to fall from."""
+        is a fall exactly if there was anything to fall from. (Company makes no rise likelier.)"""
 
         def weighed(fall: Step) -> Step:
             if fall.size >= 0 or fall.returns < 0:
                 return fall
             rises = [self.probability(key, rise) for rise in steps if fall.undoes(rise)]
-            return fall._replace(probability=max([fall.probability, *rises]))
+            own = fall.probability if max(rises, default=1.0) >= KEPT else 0.0
+            return fall._replace(probability=max([own, *rises]))
 
         return [weighed(step) for step in steps]
 
