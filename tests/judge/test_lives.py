@@ -125,6 +125,17 @@ def test_an_exact_revert_and_a_second_regression(live: Live) -> None:
     assert not [c for c in life.json("drift")["changes"] if c["better"]]
 
 
+def test_the_answer_of_a_job_names_what_came_last_not_what_is_worst(live: Live) -> None:
+    life = live(0.003)
+    life.begin()
+    life.commit(2, "the worst")
+    assert "since" in life.work()
+    life.commit(2.4, "the last")
+    line = life.work()
+    assert "the last" in line and "the worst" not in line
+    assert "; 1 more open" in line
+
+
 @pytest.mark.matrix
 def test_of_the_commits_of_a_merge_the_one_that_says_it_reverts_is_what_mended(live: Live) -> None:
     life = live(0.02, exact=True)

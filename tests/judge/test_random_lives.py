@@ -4,6 +4,7 @@ the lives of these numbers, of each kind."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -84,7 +85,8 @@ class RandomLife:
             self.merges: 3, self.upgrades: 1, self.accepts: 1, self.dismisses: 1,
             self.edits_the_suite: 1, self.drops_a_task: 1, self.rewords: 1, self.rebases: 1,
             self.voids: 1, self.looks_back: 1, self.searches: 2, self.repeats: 1,
-            self.squashes: 2,
+            self.squashes: 2, self.amends: 1, self.cherry_picks: 2, self.joins_by_hand: 2,
+            self.tags: 1,
         }  # fmt: skip
         event = self.random.choices([*events], [*events.values()])[0]
         event()
@@ -92,11 +94,16 @@ class RandomLife:
         sys.stdout.write(f"{self.life.head()[:12]} {event.__name__} {self.levels}\n")
 
     def commit(self, **changes: float) -> None:
+        self._write(**changes)
+        git(self.life.project.root, "add", "--all")
+        git(self.life.project.root, "commit", "-q", "-m", f"number {self.life.number}")
+
+    def _write(self, **changes: float) -> None:
         self.levels |= changes
         self.life.number += 1
         text = BETWEEN.join(f"{name} = {level!r}" for name, level in self.levels.items()) + "\n"
-        files = {"model.py": text, "notes.txt": f"{self.life.number}\n"}
-        self.life.project.commit(f"number {self.life.number}", files)
+        (self.life.project.root / "model.py").write_text(text)
+        (self.life.project.root / "notes.txt").write_text(f"{self.life.number}\n")
 
     def nothing(self) -> None:
         self.commit()
@@ -216,12 +223,31 @@ class RandomLife:
         rows = [r for r in self.life.listed() if not r["bisect"] and len(r["first_bad"]) > 1]
         if rows:
             row = self.random.choice(rows)
+            if self.random.random() < 0.5:
+                self._interrupt(row["id"])
             done = self.life.say("bisect", row["id"])
             names = {"fit", "wide"} if self.is_wide else {"fit"}
             is_there = names & {metric["task"] for metric in row["metrics"]}
             assert done.status in (0, 1, 125) or not is_there, (done, row)
             self.life.compare()
         self.commit()
+
+    def _interrupt(self, name: str) -> None:
+        """Search, and press Ctrl-C in the second training."""
+        executor = self.life.project.executor
+        whole, ran = executor.training, len(executor.ran)
+
+        def train(levels: Mapping[str, Any], seed: int) -> Iterator[Report]:
+            for report in whole(levels, seed):
+                yield report
+                if len(executor.ran) > ran + 1:
+                    raise KeyboardInterrupt
+
+        executor.training = train
+        done = self.life.say("bisect", name)
+        executor.training = whole
+        assert (done.status == 130) == (len(executor.ran) > ran + 1), done
+        self.life.compare()
 
     def repeats(self) -> None:
         """Run a commit of the line with another seed."""
@@ -241,12 +267,67 @@ class RandomLife:
         self.commit()
 
     def merges(self) -> None:
+        """Merge a branch, perhaps after a look at it from the main line."""
+        root, branch = self.life.project.root, self._branch()
+        if self.random.random() < 0.5:
+            self.life.say("check", branch)
+            self.life.compare()
+        git(root, "merge", "-q", "--no-ff", "-m", "merge", branch)
+        self.levels = dict(self.at(self.life.head()))
+
+    def _branch(self) -> str:
+        """Make a branch of some commits, and return to the main line."""
         root, branch = self.life.project.root, f"branch-{self.life.number}"
         git(root, "checkout", "-q", "-b", branch)
         for _ in range(self.random.randint(1, 4)):
             self.random.choice((self.nothing, self.nothing, self.rises, self.falls))()
         git(root, "checkout", "-q", "main")
-        git(root, "merge", "-q", "--no-ff", "-m", "merge", branch)
+        self.levels = dict(self.at(self.life.head()))
+        return branch
+
+    def joins_by_hand(self) -> None:
+        """Merge a branch that conflicts with what the line got meanwhile."""
+        root, base = self.life.project.root, dict(self.levels)
+        branch = self._branch()
+        self.random.choice((self.nothing, self.rises, self.mends))()
+        ours, theirs = dict(self.levels), self.at(git(root, "rev-parse", branch))
+        if self.random.random() < 0.5:
+            self.life.say("check")
+        with contextlib.suppress(subprocess.CalledProcessError):
+            git(root, "merge", "-q", "--no-ff", "-m", "merge", branch)
+        both = {n: ours[n] if theirs[n] == base[n] else theirs[n] for n in START}
+        self._write(**both)
+        git(root, "add", "--all")
+        git(
+            root, "commit", "-q", "--amend" if self._is_merged(branch) else "--no-edit", "--no-edit"
+        )
+
+    def _is_merged(self, branch: str) -> bool:
+        return branch in git(self.life.project.root, "branch", "--merged")
+
+    def cherry_picks(self) -> None:
+        """Take one commit of a branch that stays."""
+        root, branch = self.life.project.root, self._branch()
+        git(
+            root, "cherry-pick", "-X", "theirs", "--allow-empty", "--keep-redundant-commits", branch
+        )
+        self.levels = dict(self.at(self.life.head()))
+
+    def amends(self) -> None:
+        """Put another change in the place of the newest commit's."""
+        name = self.random.choice(("LOSS", "MS"))
+        self._write(**{name: self.at(self.line()[-2])[name]})
+        git(
+            self.life.project.root, "commit", "-q", "--all", "--amend", "--no-edit", "--allow-empty"
+        )
+
+    def tags(self) -> None:
+        """Tag a commit, and name it so."""
+        tag = f"v{self.life.number}"
+        git(self.life.project.root, "tag", "-m", tag, tag, self.random.choice(self.line()[1:]))
+        self.life.say("check", tag, "--budget", "0")
+        assert self.life.say("show", tag).status in (0, 125)
+        self.commit()
 
     def squashes(self) -> None:
         """Check on a branch, bring its commits to the main line as one, and remove it."""
@@ -304,6 +385,8 @@ def test_a_random_life(
     life = live(suite=TASKS)
     life.project.executor.training = training(kind, sd, number)
     world = RandomLife(life, random, sd, monkeypatch)
+    if random.random() < 0.3:  # the second task comes later
+        world.drops_a_task()
     judge = life.check
     if number % 2:  # by the worker, which searches too
         judge = life.work
