@@ -125,6 +125,30 @@ def test_an_exact_revert_and_a_second_regression(live: Live) -> None:
     assert not [c for c in life.json("drift")["changes"] if c["better"]]
 
 
+def test_a_search_goes_on_where_a_trial_was_too_short_to_have_a_value(live: Live) -> None:
+    """The step meter reads the memory now and then: by chance too seldom for a growth."""
+    metric = "[metrics.memory_growth]\ndirection = \"lower\"\nkind = \"memory\"\nfloor = 1024\n"
+    life = live(suite=SUITE.replace("[[task]]", metric + "[[task]]"))
+    silent = set[float]()
+
+    def train(model: Mapping[str, Any], seed: int) -> Iterator[dict[str, object]]:
+        yield {"epoch": 0, "val_loss": 1.0}
+        growth = {} if model["NUMBER"] in silent else {"memory_growth": model["LEVEL"] + seed}
+        silent.discard(model["NUMBER"])
+        yield {"trial": {"optimiser_steps": 60, **growth}}
+
+    life.project.executor.training = train
+    for _ in range(3):
+        life.commit(100)
+        life.say("check")
+    life.commit(100, "define a list")
+    silent.add(life.number)
+    bad = life.commit(30000, "append to it")
+    life.say("check")
+    assert life.say("bisect", life.only()["id"]).status == 0
+    assert life.only()["first_bad"] == [bad]
+
+
 def test_the_answer_of_a_job_names_what_came_last_not_what_is_worst(live: Live) -> None:
     life = live(0.003)
     life.begin()

@@ -277,9 +277,10 @@ class Track:
                 ran = self.classes.positions.get(record.trial.commit, position)
                 self.sites += [ran, *(None for _ in copies)]
             elif not record.derived:  # it says nothing of a clock, and one that runs here may
-                # A trial that was killed, or whose speed was disturbed, may be tried again; one
-                # that ended without a value will not give one the next time either.
-                again = outcome.kind is OutcomeKind.KILLED or SPOILT.intersection(outcome.marks)
+                # A trial that was killed, whose speed was disturbed, or that was too short for a
+                # reading of its memory, may be tried again; one that failed will fail again.
+                well = outcome.kind in (OutcomeKind.OK, OutcomeKind.KILLED)
+                again = well or SPOILT.intersection(outcome.marks)
                 failed[position] += 1 if again else MAX_KILLED
                 endings |= {} if again else {position: ending(record)}
         tested = {reading.position for reading in readings}
