@@ -420,7 +420,8 @@ def _named(derivation: Derivation, part: _Part, taken: Collection[str]) -> Incid
 
 def _mended(derivation: Derivation, part: _Part) -> tuple[str, str, tuple[str, ...]]:
     """Return the likeliest mend, the measured commit at which it shows, and the commits that may be
-    it: all since the one that was tried before, or the one that reverts a first bad commit."""
+    it: all since the one that was tried before, of these the one that reverts a first bad commit,
+    or those which alone changed the bits of what is computed."""
     if part.closed is None:
         return "", "", ()
     seen = []
@@ -440,8 +441,12 @@ def _mended(derivation: Derivation, part: _Part) -> tuple[str, str, tuple[str, .
         if named is not None and part.first <= named <= part.last:
             sha = derivation.sha(place)
             return sha, derivation.sha(last), (sha,)
-    closed, seen_at = derivation.sha(part.closed), derivation.sha(last)
-    return closed, seen_at, derivation.among(first, last)
+    closed, seen_at = part.closed, derivation.sha(last)
+    metrics = [derivation.find_metric(m.key) for m in part.metrics]
+    if not any(metric and metric.kind in CLOCKED for metric in metrics):
+        first, last = derivation.signed.news(part.metrics[0].key[:2], first, last)
+        closed = min(max(closed, first), last)
+    return derivation.sha(closed), seen_at, derivation.among(first, last)
 
 
 def _chains(nodes: Sequence[Node]) -> list[range]:

@@ -99,6 +99,16 @@ class SignedLine:
                     last = row
             yield from (signed[place] for place in sorted(signed))
 
+    def news(self, task: tuple[str, str], first: int, last: int) -> tuple[int, int]:
+        """Return the one part of a stretch in which the bits changed; all of it where they changed
+        in none or several, or where that is not known."""
+        for sequence in reversed(self.sequences.get(task, ())):
+            own = [(place, row) for place, row in sequence if first - 1 <= place <= last]
+            parts = [(a + 1, b) for (a, x), (b, y) in pairwise(own) if x.numerics != y.numerics]
+            if len(parts) == 1 and (own[0][0], own[-1][0]) == (first - 1, last):
+                return parts[0]
+        return first, last
+
     def rises(self, metrics: Callable[[str], Sequence[Metric]]) -> list[WorkRise]:
         """Return the counts that rose, the oldest first. `metrics` are those of a recipe."""
         rises: list[WorkRise] = []

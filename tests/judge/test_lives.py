@@ -1075,18 +1075,39 @@ def step(model: Mapping[str, Any], seed: int) -> Iterator[scripted.Report]:
         yield {"epoch": epoch, "step_ms": model["LEVEL"] * (1 + noise)}
 
 
-def sign(life: Life, sha: str, operators: float) -> None:
-    """Store what a signature counts in a step of the task."""
+def sign(life: Life, sha: str, operators: float, numerics: str = "a") -> None:
+    """Store what a signature counts and computes in a step of the task."""
     with Ledger.open(life.project.root / "ledger.db") as ledger:
         ledger.record_commits([Repository.open(life.project.root).commit(sha)])
         document = {
-            "key": {"environment": "e", "recipe": "r"}, "numerics": "a", "seconds": 0.1,
+            "key": {"environment": "e", "recipe": "r"}, "numerics": numerics, "seconds": 0.1,
             "work": {"operators": operators}, "growth": {},
         }  # fmt: skip
-        ulid = f"01{life.number:08d}{int(operators):016d}"
+        ulid = f"01{life.number:08d}{int(operators):015d}{numerics.upper()}"
         ledger.record_finding(
             FindingRecord(ulid, SIGNATURE, "tiny", "fit", sha, "", "", 1.0, "", document)
         )
+
+
+@pytest.mark.parametrize("at", [0, 1, 2, None])
+def test_of_the_commits_that_may_have_mended_the_one_that_changed_the_bits_is_named(
+    live: Live, at: int | None
+) -> None:
+    life = live(0.01, exact=True)
+    life.begin()
+    life.commit(1.5)
+    life.check()
+    sign(life, life.head(), 1, "b")
+    shas = []
+    for i in range(3):
+        shas.append(life.commit(1.5 if at is not None and i < at else 1.02, text="# by hand\n"))
+        if at is not None:
+            sign(life, shas[-1], 1, "b" if i < at else "c")
+    life.check()
+    row = life.only("recovered")
+    assert row["closed_at"] == shas[2 if at is None else at]
+    told = "one of 3 commits" if at is None else shas[at][:10]
+    assert f"mended by {told}" in life.texts[-1]
 
 
 @pytest.mark.matrix
