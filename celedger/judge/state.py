@@ -321,6 +321,7 @@ def _joined(
         and new.state is not IncidentState.WITHDRAWN
         and not (part.last > new.last and any(_is_hidden(m, new) for m in part.metrics))
         and not _is_behind(part, new) and not _is_behind(new, part)
+        and (part.seen == new.seen or not (_never_ran(part) or _never_ran(new)))
         and not any(_is_slowed(part, rise) and not overlap(rise, new) for rise in rises)
     ]  # fmt: skip
     if not mates:  # of what parted the failure keeps the name
@@ -357,6 +358,12 @@ def _are_apart(part: _Part, other: _Part, acts: Acts) -> bool:
         own.first == own.last and acts.are_apart((m.key for m in beside.metrics), own.first)
         for own, beside in ((part, other), (other, part))
     )
+
+
+def _never_ran(part: _Part) -> bool:
+    """Return True if a task fails since it is measured: any commit before may be why, and that of
+    another incident no more than others."""
+    return bool(part.failures) and part.known < 0
 
 
 def _is_slowed(part: _Part, rise: WorkRise) -> bool:

@@ -125,6 +125,23 @@ def test_an_exact_revert_and_a_second_regression(live: Live) -> None:
     assert not [c for c in life.json("drift")["changes"] if c["better"]]
 
 
+def test_a_task_that_failed_from_the_first_is_laid_to_no_older_incident(live: Live) -> None:
+    """It was added after another task had recovered, and joined that incident."""
+    life, fails = live(suite=TWO[: TWO.rindex("[[task]]")]), "OTHERS = {'fails': 1}\n"
+    life.project.executor.training = step
+    for level in (10, 10, 10, 15, 15, 10):
+        life.commit(level, text=fails)
+        life.check()
+    old = life.only("recovered")
+    (life.project.root / "suites" / "tiny" / "suite.toml").write_text(TWO)
+    life.commit(10, text=fails)
+    assert life.check() == 1
+    assert life.only("recovered")["id"] == old["id"]
+    crash = life.only()
+    assert (crash["task"], len(crash["first_bad"])) == ("other", life.number)
+    assert life.alerts[crash["id"]] == ["opened"]
+
+
 def test_a_search_goes_on_where_a_trial_was_too_short_to_have_a_value(live: Live) -> None:
     """The step meter reads the memory now and then: by chance too seldom for a growth."""
     metric = "[metrics.memory_growth]\ndirection = \"lower\"\nkind = \"memory\"\nfloor = 1024\n"
