@@ -151,10 +151,10 @@ def _may_have_raised(host: Incident, rise: Incident) -> bool:
     own = [m for m in host.metrics if m.key[:2] in tasks and m.name]
     if not own or host.kind == WORK or host.state == IncidentState.WITHDRAWN:
         return False  # what was withdrawn was nothing, and counts are exact
-    if host.state == IncidentState.ACCEPTED:  # with all that its commit does
-        return host.is_named and set(rise.first_bad) <= set(host.first_bad)
     costs = any(Kind(m.kind) in CLOCKED for m in own)
     shared = set(rise.first_bad) & set(host.first_bad if costs or host.is_named else ())
+    if host.state == IncidentState.ACCEPTED:  # with all that its commits do
+        return shared == set(rise.first_bad)
     return host.in_force == rise.in_force and bool(shared)
 
 
@@ -312,8 +312,8 @@ def _joined(
 ) -> list[_Part]:
     """Return the parts with one more, joined to one with which it shares a commit. A task that
     fails has no numbers: what is worse once it runs again is another cause, the mend's perhaps. So
-    is what a rise of work at another of its commits slowed. Of two names the older one stays; `age`
-    sorts them."""
+    is what a rise of work at another of its commits slowed, and telemetry that stays worse when it
+    runs again. Of two names the older one stays; `age` sorts them."""
     mates = [
         part for part in parts
         if overlap(part, new) and not _are_apart(part, new, acts)
@@ -322,6 +322,7 @@ def _joined(
         and not (part.last > new.last and any(_is_hidden(m, new) for m in part.metrics))
         and not _is_behind(part, new) and not _is_behind(new, part)
         and (part.seen == new.seen or not (_never_ran(part) or _never_ran(new)))
+        and (part.state is new.state or any(m.declared for m in part.metrics))
         and not any(_is_slowed(part, rise) and not overlap(rise, new) for rise in rises)
     ]  # fmt: skip
     if not mates:  # of what parted the failure keeps the name

@@ -142,6 +142,36 @@ def test_a_task_that_failed_from_the_first_is_laid_to_no_older_incident(live: Li
     assert life.alerts[crash["id"]] == ["opened"]
 
 
+def test_telemetry_that_stays_worse_opens_no_failure_again(live: Live) -> None:
+    life = live(0.003)
+    life.begin()
+    bad = life.commit("float('nan')", text=f"PEAK_RSS = {2**29}\n")
+    life.check()
+    name = life.only()["id"]
+    mend = life.commit(1, text=f"PEAK_RSS = {2**29}\n")
+    life.check()
+    (over,) = life.listed("recovered")
+    assert (over["id"], over["closed_at"]) == (name, mend)
+    (memory,) = life.listed()
+    assert [m["name"] for m in memory["metrics"]] == ["peak_rss"] and memory["first_bad"] == [bad]
+
+
+def test_what_is_accepted_takes_the_work_that_was_listed_with_it(live: Live) -> None:
+    life = live(suite=TWO[: TWO.rindex("[[task]]")])
+    life.project.executor.training = step
+    for _ in range(4):
+        good = life.commit(10)
+        life.say("check")
+    sign(life, good, 400)
+    life.commit(10)
+    sign(life, life.commit(15), 900)
+    life.say("check", "--budget", "0")
+    row = life.only()
+    assert len(row["first_bad"]) == 2 and [w["name"] for w in row["work"]] == ["operators"]
+    assert life.say("baseline", "accept", row["id"], "--why", "wanted").status == 0
+    assert [(r["id"], r["state"]) for r in life.rows()] == [(row["id"], "accepted")]
+
+
 def test_a_search_goes_on_where_a_trial_was_too_short_to_have_a_value(live: Live) -> None:
     """The step meter reads the memory now and then: by chance too seldom for a growth."""
     metric = "[metrics.memory_growth]\ndirection = \"lower\"\nkind = \"memory\"\nfloor = 1024\n"
