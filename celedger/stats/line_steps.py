@@ -341,7 +341,18 @@ class LineSteps:
             if s.probability >= OPEN
             and -s.size > self.floor(k, s.before)
             and self.histories[k].knows_noise
+            and not self._is_return(k, s)
         ]
+
+    def _is_return(self, key: MetricKey, fall: Step) -> bool:
+        """Return True if a fall ends no floor below the level before a rise in doubt. A fall gains
+        by the company of a mend, and the rise that was mended beside it does not."""
+        return any(
+            rise.size > 0 and rise.last < fall.first and rise.chain == fall.chain
+            and self.probability(key, rise) < KEPT
+            and fall.after > rise.before - self.floor(key, rise.before)
+            for rise in self.steps[key]
+        )  # fmt: skip
 
     def is_large_still(self, key: MetricKey, step: Step) -> bool:
         """Return True if a rise is still more than noise, by the noise as known now."""
@@ -441,14 +452,13 @@ class LineSteps:
 
     def _with_returns(self, key: MetricKey, steps: Sequence[Step]) -> list[Step]:
         """Return the steps, a fall to the very bits of before a rise as probable as that rise: it
-        is a fall exactly if there was anything to fall from. (Company makes no rise likelier.)"""
+        is a fall exactly if there was anything to fall from."""
 
         def weighed(fall: Step) -> Step:
             if fall.size >= 0 or fall.returns < 0:
                 return fall
             rises = [self.probability(key, rise) for rise in steps if fall.undoes(rise)]
-            own = fall.probability if max(rises, default=1.0) >= KEPT else 0.0
-            return fall._replace(probability=max([own, *rises]))
+            return fall._replace(probability=max([fall.probability, *rises]))
 
         return [weighed(step) for step in steps]
 

@@ -326,15 +326,22 @@ def test_a_fall_to_the_very_bits_of_before_is_as_sure_as_the_rise(
     assert states(derived) == [(20, 20, state)]
 
 
-def test_a_fall_to_the_bits_of_before_a_rise_in_doubt_is_no_improvement() -> None:
+@pytest.mark.parametrize(("size", "better"), [(-13, []), (-30, [OTHER])])
+def test_a_fall_to_the_level_before_a_rise_in_doubt_is_no_improvement(
+    size: float, better: list[MetricKey]
+) -> None:
     """It fell beside the mend of another metric, and its rise was never told."""
-    doubted = {"size": 13, "probability": 0.27}, {"size": -13, "before": 113, "probability": 0.27}
-    for returns, better in ((19, []), (-1, [OTHER])):
-        derived = of(
-            (LOSS, history(step(20, size=13), step(22, size=-13, before=113))),
-            (OTHER, history(step(20, **doubted[0]), step(22, **doubted[1], returns=returns))),
-        )
-        assert [key for key, _ in derived.changes] == better
+    rise = step(20, size=13, probability=0.27)
+    fall = step(22, size=size, before=113, probability=0.27)
+    derived = derive(
+        {
+            LOSS: history(step(20, size=13), step(22, size=-13, before=113)),
+            OTHER: history(rise, fall),
+        },
+        [],
+        floors={OTHER: lambda level: 1.0},
+    )
+    assert [key for key, _ in derived.changes] == better
 
 
 # Identity
