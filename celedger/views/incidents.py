@@ -326,12 +326,11 @@ def _worse(state: State, commits: Mapping[str, Commit]) -> str:
             return f"nothing declared is worse; telemetry: {some(telemetry, 1)}"
         return "nothing is worse"
 
-    def newest(incident: Incident) -> tuple[bool, int]:
-        """Return the order: what fails hides the rest, and an old one was told before."""
+    def age(incident: Incident) -> int:
         seen = commits.get(incident.seen_at)
-        return not incident.is_failing, -seen.commit_time if seen else 0
+        return -seen.commit_time if seen else 0
 
-    first, *others = sorted(declared, key=newest)
+    first, *others = sorted(declared, key=age)  # an old one was told before
     message = f": {plain(first.message)}" if first.message else ""
     more = f"; {len(others)} more open" if others else ""
     return f"{sentence(first, commits)}{message}{more}"
