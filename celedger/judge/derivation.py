@@ -148,7 +148,7 @@ def derive(
     signatures = ledger.signatures(suite=suite, task=task)
     return Derivation(
         ledger, line, tasks, histories, failed, derived, acts, by_place, bisects, sets, told,
-        told_work, equal, SignedLine.of(signatures, line.commits, line.places),
+        told_work, equal, SignedLine.of(signatures, line.commits),
     )  # fmt: skip
 
 

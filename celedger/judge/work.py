@@ -68,17 +68,17 @@ class SignedLine:
     sequences: Mapping[tuple[str, str], Sequence[_Sequence]]
 
     @classmethod
-    def of(
-        cls, rows: Sequence[SignatureRow], commits: Sequence[Commit], places: Mapping[str, int]
-    ) -> SignedLine:
-        """Sort signatures along a line of commits, whose `places` are by hash."""
-        by_tree = {c.tree: place for place, c in reversed(list(enumerate(commits)))} if rows else {}
+    def of(cls, rows: Sequence[SignatureRow], commits: Sequence[Commit]) -> SignedLine:
+        """Sort signatures along a line of commits. Each counts at all that have its tree: at a
+        revert, too, which nobody signs anew."""
+        by_tree: dict[str, list[int]] = {}
+        for place, commit in enumerate(commits if rows else ()):
+            by_tree.setdefault(commit.tree, []).append(place)
         keys: dict[tuple[str, str], dict[str, dict[int, SignatureRow]]] = {}
         for row in repeating(rows):
-            place = places.get(row.commit, by_tree.get(row.tree))
-            if place is not None:
-                own = keys.setdefault((row.suite, row.task), {})
-                own.setdefault(row.key, {}).setdefault(place, row)
+            for place in by_tree.get(row.tree, ()):
+                own = keys.setdefault((row.suite, row.task), {}).setdefault(row.key, {})
+                own.setdefault(place, row._replace(commit=commits[place].sha))
         newest = {(row.suite, row.task): row.key for row in rows}
         return cls({
             task: [sorted(own[k].items()) for k in sorted(own, key=lambda k: k == newest[task])]

@@ -15,7 +15,6 @@ from celedger.judge.work import SignedLine, WorkRise, repeating
 from celedger.views.incidents import bits, summary
 
 COMMITS = [Commit(f"{n:040d}", f"tree {n}", (), "Ada", n, n, f"number {n}") for n in range(8)]
-PLACES = {commit.sha: place for place, commit in enumerate(COMMITS)}
 
 
 def row(
@@ -42,13 +41,13 @@ def row(
 
 
 def rises(rows: Sequence[SignatureRow], metrics: Sequence[Metric] = ()) -> list[WorkRise]:
-    return SignedLine.of(rows, COMMITS, PLACES).rises(lambda recipe: metrics)
+    return SignedLine.of(rows, COMMITS).rises(lambda recipe: metrics)
 
 
 def test_a_signature_that_differs_from_another_of_its_tree_and_key_is_used_by_nobody() -> None:
     rows = [row(0), row(1), row(1, "b"), row(2, "c")]
     assert [r.commit for r in repeating(rows)] == [COMMITS[0].sha, COMMITS[2].sha]
-    signed = list(SignedLine.of(rows, COMMITS, PLACES).commits())
+    signed = list(SignedLine.of(rows, COMMITS).commits())
     assert [(s.commit, s.is_new) for s in signed] == [
         (COMMITS[0].sha, None), (COMMITS[2].sha, True),
     ]  # fmt: skip
@@ -56,13 +55,13 @@ def test_a_signature_that_differs_from_another_of_its_tree_and_key_is_used_by_no
 
 def test_commits_are_compared_by_one_key() -> None:
     rows = [row(0, "x", recipe="old"), row(0), row(2), row(3, "b")]
-    signed = list(SignedLine.of(rows, COMMITS, PLACES).commits())
+    signed = list(SignedLine.of(rows, COMMITS).commits())
     assert [s.is_new for s in signed] == [None, False, True]
 
 
 def test_another_scheme_forgets_nothing_that_was_compared_before() -> None:
     rows = [row(0, "x", recipe="old"), row(1, "x", recipe="old"), row(1), row(2)]
-    signed = list(SignedLine.of(rows, COMMITS, PLACES).commits())
+    signed = list(SignedLine.of(rows, COMMITS).commits())
     assert [(s.commit, s.is_new) for s in signed] == [
         (COMMITS[0].sha, None), (COMMITS[1].sha, False), (COMMITS[2].sha, False),
     ]  # fmt: skip
@@ -159,7 +158,7 @@ def test_a_signature_of_an_equal_tree_has_the_place_of_the_line() -> None:
     moved = SignatureRow(**{
         **{name: getattr(row(2, "b"), name) for name in SignatureRow._fields}, "commit": "f" * 40,
     })  # fmt: skip
-    signed = list(SignedLine.of([row(0), moved], COMMITS, PLACES).commits())
+    signed = list(SignedLine.of([row(0), moved], COMMITS).commits())
     assert [s.is_new for s in signed] == [None, True]
 
 
@@ -245,9 +244,19 @@ def test_a_merge_that_raises_what_nobody_declared_is_not_told_as_nothing() -> No
 
 def test_bits_that_moved_at_a_commit_nobody_trained_are_told_at_the_next_one() -> None:
     rows = [row(0), row(1, "b"), row(2, "b"), row(3, "b")]
-    signed = tuple(SignedLine.of(rows, COMMITS, PLACES).commits())
+    signed = tuple(SignedLine.of(rows, COMMITS).commits())
     state = State("", signed=signed, trials_at={COMMITS[i].sha: 1 for i in (0, 2, 3)})
     told = [bits(state, COMMITS[i].sha, "tiny", "fit") for i in range(4)]
     new = COMMITS[1].sha[:8]
     assert told == [["bits: signed"], ["bits: new"], [f"bits: new at {new}"], ["bits: ="]]
     assert bits(state, "f" * 40, "tiny", "fit") == []
+
+
+def test_a_rise_of_work_is_over_at_a_revert_that_nobody_signs_anew() -> None:
+    commits = [*COMMITS[:3], replace(COMMITS[3], tree=COMMITS[1].tree)]
+    line = SignedLine.of([row(1), row(2, "b", operators=900.0)], commits)
+    (rise,) = line.rises(lambda recipe: ())
+    assert (rise.first, rise.last, rise.closed) == (2, 2, 3)
+    assert [(s.commit, s.is_new) for s in line.commits()] == [
+        (commits[1].sha, None), (commits[2].sha, True), (commits[3].sha, True),
+    ]  # fmt: skip
