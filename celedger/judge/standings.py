@@ -286,8 +286,7 @@ def _kind(
     ]  # fmt: skip
     if doubts:
         return Standing.UNDECIDED, WORSE
-    if any(k == key and s.last == place and s.first == place and s.size < 0
-           for k, s in derivation.derived.changes):  # fmt: skip
+    if any(k == key and s.last == place and s.size < 0 for k, s in derivation.derived.changes):
         return Standing.BETTER, ""
     settled = [i for i in own if numbers.since < _settled_at(derivation, i) <= place]
     if settled:

@@ -172,6 +172,17 @@ def test_what_is_accepted_takes_the_work_that_was_listed_with_it(live: Live) -> 
     assert [(r["id"], r["state"]) for r in life.rows()] == [(row["id"], "accepted")]
 
 
+def test_what_improved_with_one_of_two_commits_is_better_in_every_view(live: Live) -> None:
+    life = live(0.003)
+    life.begin()
+    life.commit(1)
+    life.commit(0.8)
+    assert life.check() == 0
+    (standing,) = [s for s in life.json("check")["standings"] if s["metric"] == "val_loss"]
+    assert standing["standing"] == "better"
+    assert "not sure" not in life.say("check").out
+
+
 def test_a_search_goes_on_where_a_trial_was_too_short_to_have_a_value(live: Live) -> None:
     """The step meter reads the memory now and then: by chance too seldom for a growth."""
     metric = "[metrics.memory_growth]\ndirection = \"lower\"\nkind = \"memory\"\nfloor = 1024\n"
