@@ -101,7 +101,7 @@ def _incidents(
     parts += [_as_recorded(derivation, each) for each in derivation.rebased()]
     parts += [_of_rises(derivation, each) for each in _by_cause(rises)]
     incidents, sizes = list[Incident](), StepSizes()
-    names = {part.id for part in parts} - {""}
+    names = {name for part in parts for name in (part.id, *part.also)} - {""}
     packages = [e.details.get("packages") for e in derivation.ledger.environments().values()]
     has_torch = any(not isinstance(own, Mapping) or "torch" in own for own in packages)
     for part in parts:

@@ -183,6 +183,30 @@ def test_what_improved_with_one_of_two_commits_is_better_in_every_view(live: Liv
     assert "not sure" not in life.say("check").out
 
 
+def test_what_parts_again_takes_no_name_that_stands_for_another_incident(live: Live) -> None:
+    """It was told as open and as withdrawn, in turns, under the name that it had once."""
+    other = '[metrics.other]\ndirection = "lower"\nfloor = "1%"\n[[task]]'
+    life = live(0.003, suite=SUITE.replace("[[task]]", other))
+    for level in ("1", "1", "1", "float('nan')", "1"):
+        life.commit(1, text=f"OTHERS = {{'other': {level}}}\n")
+        life.check()
+    old = life.only("recovered")["id"]
+    life.commit(1.3, text="OTHERS = {'other': 1}\n")
+    life.check()
+    name = life.only()["id"]
+    with Ledger.open(life.project.root / "ledger.db") as ledger:
+        row = [r for r in ledger.said() if r.incident == name and not r.address][-1]
+        joined = {**row.details, "joined": old}
+        again = row._replace(ulid=f"{row.ulid[:-1]}Z", state="withdrawn", details=joined)
+        ledger.record_said([again])
+    life.commit(1.3, text="OTHERS = {'other': 1}\n")
+    life.say("check")
+    assert life.only()["id"] not in (name, old)
+    with Ledger.open(life.project.root / "ledger.db") as ledger:
+        last = {row.incident: row.state for row in ledger.said() if not row.address}
+    assert last[life.only()["id"]] == "open" and last[name] == "withdrawn"
+
+
 def test_a_search_goes_on_where_a_trial_was_too_short_to_have_a_value(live: Live) -> None:
     """The step meter reads the memory now and then: by chance too seldom for a growth."""
     metric = "[metrics.memory_growth]\ndirection = \"lower\"\nkind = \"memory\"\nfloor = 1024\n"
