@@ -184,7 +184,10 @@ class RandomLife:
         tip = self.life.head()
         git(root, "checkout", "-q", "-B", "main", base)
         self._other_work()
-        git(root, "rebase", "-q", "--rebase-merges", "--onto", "main", base, tip)
+        try:
+            git(root, "rebase", "-q", "--rebase-merges", "--onto", "main", base, tip)
+        except subprocess.CalledProcessError:  # a merge that was resolved by hand
+            git(root, "rebase", "--abort")
         git(root, "checkout", "-q", "-B", "main")
         self.life.say("check")
 
