@@ -188,6 +188,7 @@ class RandomLife:
             git(root, "rebase", "-q", "--rebase-merges", "--onto", "main", base, tip)
         except subprocess.CalledProcessError:  # a merge that was resolved by hand
             git(root, "rebase", "--abort")
+            git(root, "checkout", "-q", tip)
         git(root, "checkout", "-q", "-B", "main")
         self.life.say("check")
 
