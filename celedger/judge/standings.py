@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from celedger.base.model import Metric
+from celedger.base.model import CLOCKED, Metric
 from celedger.judge.derivation import Derivation
 from celedger.judge.incident import (
     IN_FORCE,
@@ -174,8 +174,8 @@ class _Numbers:
         repeats = before is node
         session = 0.0 if shares_session else noise.session * noise.at(node.level)
         error = math.hypot(node.error, before.error if before is not None else math.nan, session)
-        if repeats:
-            error = 0.0
+        if repeats:  # its bits are equal, or its results re-used: those have no clock
+            error = math.nan if metric.kind in CLOCKED else 0.0
         self.low, self.high = interval(sign, size, error)
         self.smallest = ONE_SIDED_95 * error
         agree = pairs.size > 0 and float(np.abs(pairs).max()) <= PAIRED * self.floor

@@ -370,6 +370,9 @@ def test_a_commit_that_touches_nothing_read_reuses_a_result_and_says_so(project:
     assert {m["metric"] for m in task["metrics"]}.isdisjoint({"duration", "peak_rss"})
     assert why in project.run("show", "HEAD").out
     assert "2 trials re-used" in project.run("log").out
+    standings = json.loads(project.run("check", "--budget", "0", "--json").out)["standings"]
+    detects = {s["metric"]: s["smallest"] for s in standings}  # a clock tells nothing of it
+    assert (detects["val_loss"], detects["duration"]) == (0.0, None)
     assert project.run("run", "HEAD", "--force").status == 0
     assert trained(project) == 4
 
