@@ -341,12 +341,12 @@ class LineSteps:
             if s.probability >= OPEN
             and -s.size > self.floor(k, s.before)
             and self.histories[k].knows_noise
-            and not self._is_return(k, s)
+            and not (fall.taken and self._is_return(k, s))
         ]
 
     def _is_return(self, key: MetricKey, fall: Step) -> bool:
         """Return True if a fall ends no floor below the level before a rise in doubt. A fall gains
-        by the company of a mend, and the rise that was mended beside it does not."""
+        by the company of a mend, and what rose in doubt with the incident does not."""
         return any(
             rise.size > 0 and rise.last < fall.first and rise.chain == fall.chain
             and self.probability(key, rise) < KEPT
