@@ -302,28 +302,20 @@ class RandomLife:
         both = {n: ours[n] if theirs[n] == base[n] else theirs[n] for n in START}
         self._write(**both)
         git(root, "add", "--all")
-        git(
-            root, "commit", "-q", "--amend" if self._is_merged(branch) else "--no-edit", "--no-edit"
-        )
-
-    def _is_merged(self, branch: str) -> bool:
-        return branch in git(self.life.project.root, "branch", "--merged")
+        is_merged = branch in git(root, "branch", "--merged")  # the line got nothing meanwhile
+        git(root, "commit", "-q", "--no-edit", *["--amend"] * is_merged)
 
     def cherry_picks(self) -> None:
         """Take one commit of a branch that stays."""
         root, branch = self.life.project.root, self._branch()
-        git(
-            root, "cherry-pick", "-X", "theirs", "--allow-empty", "--keep-redundant-commits", branch
-        )
+        git(root, "cherry-pick", "-X", "theirs", "--keep-redundant-commits", branch)
         self.levels = dict(self.at(self.life.head()))
 
     def amends(self) -> None:
         """Put another change in the place of the newest commit's."""
         name = self.random.choice(("LOSS", "MS"))
         self._write(**{name: self.at(self.line()[-2])[name]})
-        git(
-            self.life.project.root, "commit", "-q", "--all", "--amend", "--no-edit", "--allow-empty"
-        )
+        git(self.life.project.root, "commit", "-q", "--all", "--amend", "--no-edit")
 
     def tags(self) -> None:
         """Tag a commit, and name it so."""
