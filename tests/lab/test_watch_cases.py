@@ -335,13 +335,18 @@ for step in range(30):
         ("data", False),
         ("data[torch.randperm(400)[:300]]", False),
         ("data[:300]", False),
+        ("slice(300)", False),
+        ("slice(100)", True),
         ("torch.linspace(0, 1, 60)[:, None].expand(60, 6).clone()", False),
     ],
 )
 def test_a_batch_drawn_once_is_a_part_of_other_data(
     server: TrainingServer, batch: str, stale: bool
 ) -> None:
-    names = [one.watchpoint.name for one in watched(server, ONE_BATCH.replace("BATCH", batch))]
+    text = ONE_BATCH.replace("BATCH", batch)
+    if batch.startswith("slice"):  # of the whole set in each step, as for L-BFGS
+        text = text.replace("net(x.float()) - x.f", "net(data[x]) - data[x].f")
+    names = [one.watchpoint.name for one in watched(server, text)]
     assert ("stale-batch" in names) == stale
 
 
@@ -387,3 +392,52 @@ def test_a_second_stage_has_first_steps(
 def test_a_matrix_of_no_module_changes_too_much(server: TrainingServer) -> None:
     text = edited(FUNCTIONAL, ("lr=0.01", "lr=1000.0"), ('rows[37, 1] = float("nan")\n', ""))
     assert "weight-change-large" in {one.watchpoint.name for one in watched(server, text)}
+
+
+BRANCHES = (
+    START
+    + """\
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mix = nn.Linear(8, 8)
+        self.share = nn.Parameter(torch.tensor(SHARE))
+    def forward(self, x):
+        return x + self.share * torch.relu(self.mix(x))
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.blocks = nn.Embedding(40, 8), nn.Sequential(Block(), Block(), Block())
+    def forward(self, x):
+        return self.blocks(self.words(x)) @ self.words.weight.T
+net = Net()
+nn.init.constant_(net.blocks[1].mix.bias, BIAS)
+optimiser = torch.optim.Adam(net.parameters(), lr=0.01)
+for step in range(40):
+    optimiser.param_groups[0]["lr"] = RATE
+    x = torch.randint(40, (32,))
+    loss = F.cross_entropy(net(x), (x + 1) % 40)
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()
+"""
+)
+
+
+def test_a_rectifier_that_adds_to_its_input_is_seen_dead(server: TrainingServer) -> None:
+    """No module is given what `torch.relu` returns: only its weights' zero gradients were told."""
+    text = edited(BRANCHES, ("SHARE", "1.0"), ("BIAS", "-30.0"), ("RATE", "0.01"))
+    first, *_ = watched(server, text)
+    assert (first.watchpoint.name, first.first.module) == ("dead-units", "blocks.1.mix")
+    assert watched(server, edited(text, ("-30.0", "0.0"))) == []
+    # Where a loss has nothing left to ask for, no layer gets a gradient, and none is dead.
+    text = edited(text, ("loss = F.cross_entropy(net(x), (x + 1) % 40)", "loss = net(x).sum() * 0"))
+    assert "dead-units" not in {one.watchpoint.name for one in watched(server, text)}
+
+
+def test_branches_that_a_warm_up_opens_do_not_explode(server: TrainingServer) -> None:
+    """Matrices behind a share of 1e-7 have no gradient until the share grows (ReZero)."""
+    text = edited(
+        BRANCHES, ("SHARE", "1e-7"), ("BIAS", "0.0"), ("RATE", "0.0 if step < 3 else 0.01")
+    )
+    assert watched(server, text) == []

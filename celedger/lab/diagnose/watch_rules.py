@@ -352,11 +352,12 @@ def vanishing(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
 
 
 def exploding(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
-    """Compare a layer's gradient (RMS) with the largest of any layer in the first sampled steps: a
-    layer behind a branch that starts at zero has none at first."""
+    """Compare a layer's gradient (RMS) with the largest of any layer, embeddings too, in the first
+    sampled steps: a layer behind a branch that starts at zero has none at first."""
     steps = [step for step in training.steps if not step.skipped and _layers(step, training)]
-    first = [row.rms for step in steps[:IN_A_ROW] for row in _layers(step, training)]
-    most = max(first, default=0.0)
+    first = [row for step in steps[:IN_A_ROW] for row in step.gradients() if row.what != "grad"]
+    wide = (row.rms for row in first if len(training.parameters[row.name].shape) > 1)
+    most = max(wide, default=0.0)
     for step in steps[IN_A_ROW:] if most > 0 else ():
         for row in _layers(step, training):
             if beyond(row.rms / most):
@@ -381,6 +382,26 @@ def dead(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
             if beyond(dead / units):
                 note = f"{dead} of {units} units never positive, steps {since} to {step.number}"
                 yield TensorPlace(since, name, tensor, dead / units, note)
+    yield from _lasting(_closed(training), beyond)
+
+
+def _closed(training: Watched) -> Iterator[TensorPlace]:
+    """Yield in each step, as 1, a layer whose output is nowhere positive and gets no gradient,
+    though other layers do: a rectifier that is no module's lets nothing through."""
+    layers = {training.place_of(p.name)[0] for p in training.parameters.values() if p.fan_in}
+    for step in training.steps:
+        highest: dict[str, float] = defaultdict(lambda: -math.inf)
+        gradient: dict[str, float] = defaultdict(float)
+        for row in step.rows:
+            if row.what == "out":
+                highest[row.name] = max(highest[row.name], row.high)
+            elif row.what == "grad":
+                gradient[row.name] = max(gradient[row.name], row.size)
+        is_alive = any(gradient.values())
+        for name in (name for name in highest if name in layers and is_alive):
+            is_closed = name in gradient and highest[name] <= 0 == gradient[name]
+            note = "nowhere positive, and no gradient comes back: a rectifier after it is closed"
+            yield TensorPlace(step.number, name, "output", float(is_closed), note)
 
 
 def saturated(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:

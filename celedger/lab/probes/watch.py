@@ -29,7 +29,7 @@ from .observe import Args, Kwargs
 from .precision import OperatorPrecision
 from .samples import SampleLosses
 from .tensor_statistics import SAMPLE, TensorBatch, has_first_statistics, holds_rows, readable
-from .tensors import graph_node, sample, tensors, version
+from .tensors import address, graph_node, sample, tensors, version
 from .weights import WatchedWeights
 
 # Sampled steps: Fibonacci's numbers, odd and even (two optimisers may take turns), then every 53rd,
@@ -72,7 +72,7 @@ class WatchProbe(observe.Probe):
         self._unscaled: Tensor | None = None  # the loss before a gradient scaler multiplied it
         self._scale: Tensor | None = None
         self._weights = WatchedWeights(self.names)
-        self._last_batch: Any = None
+        self._last_batch: tuple[Any, int] = (lambda: None, 0)  # its storage's tensor, and address
         self._is_excerpt: bool | None = None  # of the last batch, once it came again
         self._loader_rows = 0  # of the data loaders that the script uses
         self._samples = SampleLosses() if options.get("samples") else None
@@ -270,10 +270,10 @@ class WatchProbe(observe.Probe):
         if not varies:  # zeros, as a first state
             return
         first = batch[0]
-        before = self._last_batch() if self._last_batch is not None else None
-        self._last_batch = weakref.ref(first)
-        # The same tensor again is a training on all its data, unless there are more.
-        same = before is first
+        # The same tensor again, or its slice, is a training on all its data, unless there are more.
+        whole, at = first if first._base is None else first._base, address(first)
+        same = self._last_batch[0]() is whole and self._last_batch[1] == at
+        self._last_batch = weakref.ref(whole), at
         if not same:
             self._is_excerpt = None
         elif self._is_excerpt is None:  # once: all variables are looked at
