@@ -441,3 +441,31 @@ def test_branches_that_a_warm_up_opens_do_not_explode(server: TrainingServer) ->
         BRANCHES, ("SHARE", "1e-7"), ("BIAS", "0.0"), ("RATE", "0.0 if step < 3 else 0.01")
     )
     assert watched(server, text) == []
+
+
+CUT = (
+    START
+    + """\
+weights = {name: (torch.randn(8, 8) / 3).requires_grad_() for name in ("first", "second", "last")}
+turn, attack = torch.zeros(8, 8, requires_grad=True), torch.zeros(8, requires_grad=True)
+for step in range(12):
+    x = torch.randn(32, 8)
+    h = torch.relu(x @ weights["first"])CUT
+    h = torch.relu(h @ weights["second"])
+    loss = (h @ (weights["last"] if step % 5 == 4 else weights["last"].detach())).square().mean()
+    loss.backward()
+    with torch.no_grad():
+        for weight in weights.values():
+            if weight.grad is not None:
+                weight -= 0.1 * weight.grad
+                weight.grad = None
+"""
+)
+
+
+def test_a_weight_beside_others_that_no_pass_reaches_is_told(server: TrainingServer) -> None:
+    """A script without an optimiser of torch's names no list of what it trains."""
+    (found,) = watched(server, edited(CUT, ("CUT", ".detach()")))
+    assert (found.watchpoint.name, found.first.tensor) == ("weight-unchanged", 'weights["first"]')
+    assert found.first.note == "no gradient reaches it"
+    assert watched(server, edited(CUT, ("CUT", ""))) == []  # one of which is reached at times

@@ -191,6 +191,9 @@ def stuck(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
             since = next(step.number for step in steps if name in step.orphans)
             note = "it gets gradients, and no optimiser holds it"
             yield TensorPlace(since, *training.place_of(name), 0.0, note)
+    for about in training.parameters.values() if len(steps) >= STUCK else ():
+        if not (about.trained or about.in_module):  # beside others that a script trains itself
+            yield TensorPlace(0, *training.place_of(about.name), 0.0, "no gradient reaches it")
 
 
 def _reason_stuck(name: str, steps: list[WatchedStep]) -> str:

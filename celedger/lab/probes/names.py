@@ -7,6 +7,7 @@ from __future__ import annotations
 import dis
 import itertools
 import math
+import re
 import sys
 import weakref
 from collections import Counter, deque
@@ -20,6 +21,7 @@ from torch.optim import Optimizer
 from .stack import is_library_file
 
 _NO_PARENT = (lambda: None, "")
+_LAST_PART = re.compile(r"(\[[^\]]*\]|\.\w+)$")  # of an expression, behind that of its container
 
 
 class IdentityMap:
@@ -116,6 +118,18 @@ class ModuleNames:
         if any(self._bare.get(parameter) is None for _, parameter in bare):
             self._name_bare(bare, {*names.values()})
         return [(names.get(id(p)) or str(self._bare.get(p)), p) for _, p in trained]
+
+    def beside(self, named: Iterable[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
+        """Return what stands in one container of the script with parameters of no module and waits
+        for gradients, too: `params["w1"]` beside `params["w2"]`."""
+        bare = [(name, parameter) for name, parameter in named if self.in_no_module(parameter)]
+        known = {id(parameter) for _, parameter in bare}
+        holders = {_LAST_PART.sub("", name) for name, _ in bare if _LAST_PART.search(name)}
+        return [
+            (name, value) for _, name, value in (reachable() if holders else ())
+            if isinstance(value, Tensor) and value.is_leaf and value.requires_grad
+            and id(value) not in known and _LAST_PART.sub("", name) in holders
+        ]  # fmt: skip
 
     def in_no_module(self, parameter: Tensor) -> bool:
         """Return True for a parameter that `parameters` has named by a variable."""

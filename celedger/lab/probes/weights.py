@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from .names import ModuleNames
+from .observe import has_no_optimiser
 from .tensor_statistics import readable
 
 # Modules whose weights multiply: only these have a fan-in.
@@ -28,14 +29,25 @@ class WatchedWeights:
         self._names = names
         self._constant: set[str] = set()  # matrices whose elements were all equal at first
         self._before: list[tuple[str, Tensor, Tensor]] = []
+        # What stands beside a script's own parameters, and no pass has reached, with its values.
+        self._beside: list[tuple[str, Tensor, Tensor]] = []
 
     def meet(self, optimiser: Optimizer, step: int) -> None:
         """Describe parameters before they are trained, or at their first use: modules have no names
         before a step with hooks."""
-        self.optimisers += optimiser not in self.met
+        is_new = optimiser not in self.met
+        self.optimisers += is_new
         self.met.add(optimiser)
         self._name_all()
-        for name, parameter in self._names.parameters(optimiser):
+        named = self._names.parameters(optimiser)
+        if is_new and has_no_optimiser(optimiser):
+            for name, parameter in self._names.beside(named):
+                self.about[name] = {**_untrained(parameter), "in_module": False}
+                self._beside.append((name, parameter, parameter.detach().clone()))
+        for name, parameter, first in self._beside:
+            if not (torch.equal(parameter, first) or self.about[name]["trained"]):
+                self.about[name].update(trained=True)  # in a step that was not looked at
+        for name, parameter in named:
             if name not in self.about:
                 fan_in = min(parameter.shape) if parameter.dim() == 2 else 0
                 self.about[name] = {**_untrained(parameter, fan_in), "in_module": False}
