@@ -207,14 +207,6 @@ def test_an_added_dropout_is_named_with_its_random_numbers(make: Any) -> None:
     assert "random numbers" in finding.sentence
 
 
-def test_a_schedule_a_step_early_is_told_from_another_rate(make: Any) -> None:
-    rates = {"steps": 8, "rate": lambda s: 0.1 / (s + 2)}
-    a, b = make(steps=8), make(**rates)
-    c = TraceComparison(a, b)
-    pair = next(p for p in c.pairs if p.one.kind == "hyper" and c.differs(p))
-    assert "one step early" in judge(c, Front(pair, "hyper", ())).sentence
-
-
 def test_values_are_recorded_in_the_step_of_the_first_difference(make: Any) -> None:
     c = TraceComparison(make(steps=6), make(steps=6, out=lambda step: 2 * X + (step == 5)))
     assert _unseen(c, {*range(5)}, values=True) == {4, 5}

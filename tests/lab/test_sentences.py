@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from lab.edited import START, TrainingServer, edited
 
+from celedger.lab.diagnose.finding import FindingPhase
+
 pytest.importorskip("torch")
 
 pytestmark = pytest.mark.matrix
@@ -348,3 +350,57 @@ def test_what_is_only_written_otherwise_is_no_cause(
     finding, *_ = server.explain(QUANTILES, edited(QUANTILES, *changes))
     assert finding is not None
     assert sentence in finding.sentence
+
+
+RESIDUAL = (
+    START
+    + """\
+net = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1))
+optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range(4):
+    at = torch.rand(16, 2).requires_grad_()
+    slope = torch.autograd.grad(net(at).sum(), at, create_graph=True)[0]
+    along, across = slope[:, :1], slope[:, 1:]
+    bend = torch.autograd.grad(along.sum(), at, create_graph=True)[0][:, :1]
+    loss = (across - bend).square().mean()
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()
+"""
+)
+SPHERE = (
+    START
+    + """\
+centre = torch.tensor([0.0, 0.0, 3.0], requires_grad=True)
+radius = torch.tensor(1.0, requires_grad=True)
+optimiser = torch.optim.SGD([centre, radius], lr=0.01)
+for step in range(4):
+    ways = F.normalize(torch.randn(16, 3), dim=1)
+    depth = (ways * centre).sum(1) ** 2 - centre.square().sum() + radius**2
+    loss = (depth - 1).square().mean()
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()
+"""
+)
+
+
+def test_a_gradient_within_the_loss_is_no_other_backward_pass(server: TrainingServer) -> None:
+    """A layer was blamed for the gradient that a physics-informed loss is made of."""
+    new = edited(RESIDUAL, ("slope[:, :1], slope[:, 1:]", "slope[:, 1:], slope[:, :1]"))
+    finding, blamed, _ = server.explain(RESIDUAL, new)
+    assert finding is not None
+    assert (finding.sentence, finding.phase) == (
+        "`sum` in the loss is given other values", FindingPhase.LOSS,
+    )  # fmt: skip
+    assert finding.module is None
+    assert blamed[0].closeness <= 1
+
+
+def test_a_backward_pass_that_nobody_saw_does_not_agree(server: TrainingServer) -> None:
+    """A radius of 1 is its own square: only the gradient differs, and no module has one."""
+    finding, *_ = server.explain(SPHERE, edited(SPHERE, ("radius**2", "radius")))
+    assert finding is not None
+    assert finding.sentence == (
+        "the gradient of `radius` differs, though all forward values agree; `pow(_, 2)` is gone"
+    )

@@ -126,7 +126,6 @@ CAUSES = (
     Cause("scale", "data", SURE, lambda s: s.far is not None and s.far.ratio == s.far.ratio
         and f"{s.input} is "
         + (f"{figure(s.far.ratio)} times what it was" if s.far.ratio else "zero")),
-    Cause("axes", "data", SURE, lambda s: (axes := start.moved_axes(s)) and f"{s.input} {axes}"),
     Cause("scale", "data", SURE, start.scaled_input),
     Cause("data", "data", LIKELY, lambda s: f"{s.input} differs in "
         f"{share(s.far.share if s.far else 0.0)} of its elements"
@@ -176,6 +175,7 @@ CAUSES = (
         and f"`{s.given_otherwise}` in the loss is given other values"),
     Cause("loss", "loss", LIKELY, lambda s: "the loss of equal outputs differs"),
 
+    Cause("loss", "backward", LIKELY, step.gradient_within),
     # A detached gradient is named before other new calls of the step.
     Cause("detached", "backward", SURE, lambda s: step.gradient_cut(s, on="b", explained=True)),
     Cause("attached", "backward", SURE, lambda s: step.gradient_cut(s, on="a", explained=True)),
@@ -198,9 +198,7 @@ CAUSES = (
             s, f"{step.all_gradients(s)} {figure(factor)} times what they were: clipped or scaled",
             by_loop=True)),
     Cause("settings", "gradients", SURE, lambda s: not s.every_gradient and step.owner_settings(s)),
-    Cause("gradient", "gradients", LIKELY, lambda s: step.optimiser_given(
-        s, f"the gradient of {step.changed_names(s)} differs, though the backward pass agrees",
-        by_loop=s.every_gradient)),
+    Cause("gradient", "gradients", LIKELY, step.unexplained_gradient),
 
     Cause("settings", "settings", SURE, step.optimiser_settings),
     Cause("settings", "buffer", SURE, lambda s: step.buffer(s, by_settings=True)),

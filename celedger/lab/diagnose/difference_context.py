@@ -78,7 +78,7 @@ class DifferenceContext:
         ]
         if not any(live) and self.part in ("backward", "gradients"):  # equal values may be detached
             live = [
-                [e for e in some if e.name in DETACHING or not _returns_its_operand(e)]
+                [e for e in some if e.name in DETACHING or not _is_view(e)]
                 for some in (self.gone, self.fresh)
             ]
         self.gone, self.fresh = live
@@ -481,8 +481,10 @@ def _only_on_one_side(a: Sequence[Event], b: Sequence[Event]) -> tuple[list[Even
     return left, right
 
 
-def _returns_its_operand(event: Event) -> bool:
-    return bool(event.tensors) and {t.hash for t in event.tensors} <= set(event.raw["i"])
+def _is_view(event: Event) -> bool:
+    """Return True for a view or copy of an operand; `1 ** 2` only has its value."""
+    made = {tensor.hash for tensor in event.tensors}
+    return bool(made) and made <= {*event.raw["i"]} and event.name in _VIEWS
 
 
 def _computation(event: Event) -> tuple[object, ...]:

@@ -222,22 +222,6 @@ def _drew_before(s: DifferenceContext) -> bool:
     return len(before) == 2 and before[0] != before[1]
 
 
-def moved_axes(s: DifferenceContext) -> str:
-    """Say which axes of an input are swapped, or which is flipped; empty if none is, or if not all
-    values were kept."""
-    one, other = s.tensor_a, s.tensor_b
-    if len(one.values) != one.size or len(other.values) != other.size or one.shape != other.shape:
-        return ""
-    x, y = one.values.reshape(one.shape), other.values.reshape(other.shape)
-    for axis in range(x.ndim):
-        if np.array_equal(np.flip(x, axis), y):
-            return f"is flipped along axis {axis}"
-        for last in range(axis + 1, x.ndim):
-            if np.array_equal(np.swapaxes(x, axis, last), y):
-                return f"has the axes {axis} and {last} swapped"
-    return ""
-
-
 def scaled_input(s: DifferenceContext) -> str | None:
     one, other = spread(s.tensor_a), spread(s.tensor_b)
     both = one.deviation and other.deviation

@@ -7,7 +7,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,8 @@ from celedger.lab.diagnose.difference_context import (
     DETACHING,
     DifferenceContext,
     new_or_gone,
+    novel,
+    replaced,
 )
 from celedger.lab.diagnose.finding import (
     CodePlace,
@@ -32,7 +33,7 @@ from celedger.lab.diagnose.finding import (
     some,
 )
 from celedger.lab.diagnose.tensor_distance import distance
-from celedger.lab.diagnose.trace import Event, Module, Trace, owner_of
+from celedger.lab.diagnose.trace import Event, Module, owner_of
 
 _LONG = 120  # characters of two calls that are shown whole
 _NUMBER = re.compile(r"\d+\.\d+(?:e[-+]?\d+)?|\d+e[-+]?\d+")  # with a point or an exponent
@@ -206,6 +207,27 @@ def draws_otherwise(s: DifferenceContext) -> bool:
 # --- backward pass
 
 
+def gradient_within(s: DifferenceContext) -> dict[str, Any] | None:
+    """Describe a gradient of which the loss itself is made, as a residual is of derivatives: it
+    comes before the loss, and the training loop computes something else before it."""
+    losses = (e for e in s.comparison.b.of("loss") if e.step == s.step)
+    if s.missing or any(e.order < s.event_b.order for e in losses):
+        return None
+    before = (
+        [e for e in calls if e.path is None and e.order < at.order]
+        for calls, at in zip(s.calls, (s.event_a, s.event_b), strict=True)
+    )
+    x, y = novel(*before)
+    if x is None or y is None:
+        return None
+    sentence = f"the loss computes something else: {replaced(x, y)}"
+    if x.name == y.name:
+        sentence = f"`{y.function}` in the loss is given other values"
+    places = s.both_places(x, y, "call")
+    phase = FindingPhase.LOSS
+    return {"sentence": sentence, "module": None, "phase": phase, "places": places}
+
+
 def _user(s: DifferenceContext) -> str | None:
     """Return the innermost module (by its path in b) whose input is the output of the module at
     fault."""
@@ -301,6 +323,14 @@ def optimiser_given(
     places += s.stepping(s.comparison.b, by_loop=by_loop)
     phase = FindingPhase.UPDATE if by_loop else FindingPhase.BACKWARD
     return {"sentence": sentence + s.more, "module": module, "places": places, "phase": phase}
+
+
+def unexplained_gradient(s: DifferenceContext) -> dict[str, Any]:
+    """Describe another gradient of which no call tells, beside what was seen to agree."""
+    seen = any(s.comparison.pairs_of("grad", step=s.step))
+    agrees = "the backward pass agrees" if seen else "all forward values agree"
+    sentence = f"the gradient of {changed_names(s)} differs, though {agrees}"
+    return optimiser_given(s, sentence, by_loop=s.every_gradient)
 
 
 def passes(s: DifferenceContext) -> str:
@@ -413,43 +443,10 @@ def optimiser_settings(s: DifferenceContext) -> dict[str, Any]:
         same = [name for name, one in changes.items() if became(one) == became(first)]
         every = len(same) == len(new["of"]) and not others
         whose = "" if every else f" for {_group(s, same)}"
-        at = f"at step {s.step}"
-        sentence = f"optimiser settings differ {at}: {became(first)}{whose}"
-        if key == "lr" and (shift := _rate_shift(s)):
-            sentence = f"the learning-rate schedule is off by a step ({shift}): {at} "
-            sentence += f"{became(first)}{whose}"
+        sentence = f"optimiser settings differ at step {s.step}: {became(first)}{whose}"
         sentence += f"; it is given {some(fresh)} too" if fresh else ""
     kind = s.event_b.raw["c"].rpartition(".")[2]
     return {"sentence": sentence, "cause": cause, "module": "", "tensor": key, "kind": kind}
-
-
-def _rate_shift(s: DifferenceContext) -> str:
-    """Return whether b's learning rates are a's one step early or late, in words; empty if
-    neither."""
-    sides = (s.comparison.a, s.event_a), (s.comparison.b, s.event_b)
-    a, b = (_rates(trace, event.path) for trace, event in sides)
-    count = min(len(a), len(b))
-    if count < 4 or len(set(a)) < 3:
-        return ""
-    a, b = a[:count], b[:count]
-    for shift, x, y in (("early", a[1:], b[:-1]), ("late", a[:-1], b[1:])):
-        # The first and last rates may belong to the end of a warm-up or of a schedule.
-        if np.isclose(x, y, rtol=1e-6, atol=1e-12).mean() > 0.9:
-            return f"one step {shift}"
-    return ""
-
-
-def _rates(trace: Trace, number: str | None) -> list[float]:
-    """Return the learning rate of the first group of an optimiser, by step."""
-    changes = {}
-    for e in trace.of("hyper"):
-        if e.path == number:
-            with suppress(ValueError):  # of a rate that is no real number
-                changes[e.step] = float(e.raw["v"][0].get("lr", 0.0))
-    rates = [0.0]
-    for pulse in trace.pulses:
-        rates.append(changes.get(pulse.step, rates[-1]))
-    return rates[1:]
 
 
 def _group(s: DifferenceContext, names: Sequence[str]) -> str:
