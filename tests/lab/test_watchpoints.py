@@ -17,7 +17,7 @@ from readable import assert_readable
 from celedger.base.errors import UsageError
 from celedger.base.model import Task
 from celedger.lab.diagnose.watch import WatchpointFinding, WatchReport, judge, limits
-from celedger.lab.diagnose.watch_records import read
+from celedger.lab.diagnose.watch_records import Watched, read
 from celedger.lab.probes.watch import looks
 from celedger.lab.views import watch_figure
 from celedger.lab.views.watch import watch_text
@@ -141,6 +141,15 @@ def test_losses_too_noisy_or_too_few_to_show_a_fall_say_nothing(out: Path) -> No
         return "loss-not-decreasing" in {finding.watchpoint.name for finding in found}
 
     assert [fires(20, 0.3), fires(2000, 0.3), fires(20, 0.05)] == [False, True, True]
+
+
+def test_the_weight_of_a_module_that_is_called_alone_is_its_own() -> None:
+    """`weight` of `Embedding:` was told as `Embedding:weight` of the model itself."""
+    training = Watched(1, {}, 1, [], [])
+    assert training.place_of("Embedding:weight") == ("Embedding:", "weight")
+    assert training.place_of("Teacher:body.0.bias", "gradient") == (
+        "Teacher:body.0", "gradient of bias",
+    )  # fmt: skip
 
 
 def test_why_a_weight_stays_is_said(out: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from celedger.lab.diagnose.probe_records import processes, rank_of, records
+from celedger.lab.diagnose.trace import owner_of
 
 FUNCTION = "-"  # for an operator outside of modules: most often in the loss function
 
@@ -142,7 +143,8 @@ class Watched:
     def place_of(self, parameter: str, tensor: str = "") -> tuple[str, str]:
         """Return a parameter's module, and the name of the tensor within it."""
         about = self.parameters.get(parameter)
-        module, _, attribute = parameter.rpartition(".")
+        module = owner_of(parameter)
+        attribute = parameter.removeprefix(module).removeprefix(".")
         if about is not None and not about.in_module:
             module, attribute = FUNCTION, parameter
         return module, f"{tensor} of {attribute}" if tensor else attribute
