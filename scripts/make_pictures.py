@@ -124,10 +124,6 @@ def profile() -> None:
     celedger(zoo(), "profile", commit, "rows", "-o", str(IMAGES / "profile.png"))
 
 
-def slower() -> None:
-    celedger(zoo(), "profile", SLOWER, "rows", "-o", str(IMAGES / "slower.png"))
-
-
 def memory() -> None:
     celedger(zoo(), "profile", LEAKING, "rows", "--memory", "-o", str(IMAGES / "memory.png"))
 
@@ -170,7 +166,7 @@ def calibration() -> None:
 
 
 PICTURES = (
-    bisect, crash, drift, curves, explain, profile, slower, memory, watch, tensor, report,
+    bisect, crash, drift, curves, explain, profile, memory, watch, tensor, report,
     calibration,
 )  # fmt: skip
 

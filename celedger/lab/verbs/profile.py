@@ -65,7 +65,7 @@ def profile(
     memory and loss.
     """
     two = ".." in revision
-    _check_usage(memory, steps, output)
+    _check_usage(two, memory, steps, output)
     seconds = options.duration("--budget", budget)
     if tries:
         _check_tries(two, memory, output)
@@ -102,7 +102,7 @@ def profile(
     return status
 
 
-def _check_usage(memory: bool, steps: int | None, output: Path | None) -> None:
+def _check_usage(two: bool, memory: bool, steps: int | None, output: Path | None) -> None:
     from celedger.lab.diagnose.profile import LEAST_STEPS
 
     if steps is not None and not memory and steps < LEAST_STEPS:
@@ -112,6 +112,9 @@ def _check_usage(memory: bool, steps: int | None, output: Path | None) -> None:
         from celedger.views.picture import check_suffix
 
         check_suffix(output)
+        if two:
+            reason = "a picture shows the steps of one commit"
+            raise UsageError(reason, "name one revision, or leave -o out: the tables have all")
 
 
 def _check_tries(two: bool, memory: bool, output: Path | None) -> None:

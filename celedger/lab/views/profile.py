@@ -269,15 +269,15 @@ def slower_text(target: ProfileTarget, document: Document, *, width: int = 100) 
     return "\n".join(lines)
 
 
-def largest(rows: Sequence[Document], most: int = DIFFERENCES) -> list[Document]:
+def largest(rows: Sequence[Document]) -> list[Document]:
     """Return the largest differences, first of those beyond noise or of operators added or removed;
     one row for the others, and the remainder, so that they still add up."""
     *ranked, remainder = rows
     ranked = [row for row in ranked if row["before"] or row["after"]]
     ranked.sort(key=lambda r: (not (r["beyond_noise"] or r["change"]), -abs(r["difference"])))
-    others = ranked[most:]
+    others = ranked[DIFFERENCES:]
     together = [total(f"{len(others)} others", others)] if others else []
-    return [*ranked[:most], *together, remainder]
+    return [*ranked[:DIFFERENCES], *together, remainder]
 
 
 def _difference(row: Document) -> str:

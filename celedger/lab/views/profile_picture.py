@@ -1,20 +1,17 @@
-"""Pictures of `celedger profile`: a bar for each step with its phases and stalls, memory over the
-steps, and what differs between two commits."""
+"""Pictures of `celedger profile`: a bar for each step with its phases and stalls, and memory over
+the steps."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
 from celedger.lab.diagnose.speed_advice import MEANING, largest_operators
 from celedger.lab.diagnose.stalls import Document
-from celedger.lab.views.memory import PEAKS, difference_headline
-from celedger.lab.views.profile import ProfileTarget, largest, size, slower_sentence
-from celedger.views.document import UnitScale, clip, measure, percent, plain, short
+from celedger.lab.views.memory import PEAKS
+from celedger.lab.views.profile import ProfileTarget, size
+from celedger.views.document import UnitScale, clip, percent, plain, short
 from celedger.views.picture import (
     BLUE,
     GREEN,
@@ -31,20 +28,15 @@ from celedger.views.picture import (
 )
 
 _BARS = 10
-_DIFFERENCES = 8
 _COLOURS = (ORANGE, PURPLE, BLUE, SKY, GREEN)  # of phases
 _NAME = 46  # characters of an operator
-_ROW = 0.24  # inches of a difference
 _LABELLED = 0.1  # share of a step's operators from which a phase is labelled
 
 
 def draw(target: ProfileTarget, document: Document) -> Figure:
-    """Draw a profile of time or memory, of one commit or of two."""
-    memory = "peaks" in document
+    """Draw a profile of time or memory of one commit."""
     with style():
-        if len(target.commits) == 2:
-            return (_larger if memory else _slower)(target, document)
-        return (_memory if memory else _profile)(target, document)
+        return (_memory if "peaks" in document else _profile)(target, document)
 
 
 def _profile(target: ProfileTarget, document: Document) -> Figure:
@@ -132,83 +124,3 @@ def _within_step(axes: Axes, course: Document, peak: Document, scale: UnitScale)
     axes.plot(course["peak"], peak["bytes"] / scale.divisor, "^", color=RED)
     axes.set(ylabel=f"tensors ({scale.unit})", xlabel=f"operator of step {peak['step']}")
     axes.set_ylim(0, 1.15 * peak["bytes"] / scale.divisor)
-
-
-def _slower(target: ProfileTarget, document: Document) -> Figure:
-    """Draw the differences of phases and operators with their noise."""
-    tables = {}
-    for part in ("phases", "operators"):
-        rows = largest(document[part], _DIFFERENCES)  # then the others together, and a remainder
-        bars = rows[: min(_DIFFERENCES, len(rows) - 1)]
-        tables[f"{part}: difference a step"] = bars, rows[len(bars) :]
-    return _differences(target, slower_sentence(document), tables, "s", "time of a step")
-
-
-def _larger(target: ProfileTarget, document: Document) -> Figure:
-    """Draw the differences of what holds the memory at each peak."""
-    tables = {}
-    for name, peak in document["peaks"].items():
-        parts = [
-            {"name": part["operator"], "where": f"{part['phase']} {part['module'] or ''}".strip(),
-             "difference": part["after"] - part["before"], "noise": 0.0, "beyond_noise": True}
-            for part in peak["parts"]
-        ]  # fmt: skip
-        rest = parts[_DIFFERENCES:]
-        others = {"name": f"{len(rest)} others", "difference": sum(p["difference"] for p in rest)}
-        if parts:
-            tables[f"peak of {PEAKS[name]}"] = parts[:_DIFFERENCES], [others] if rest else []
-    tables = tables or {"nothing differs": ([], [])}
-    return _differences(target, difference_headline(document), tables, "B", "memory")
-
-
-def _differences(
-    target: ProfileTarget,
-    sentence: str,
-    tables: Mapping[str, tuple[Sequence[Document], Sequence[Document]]],
-    unit: str,
-    what: str,
-) -> Figure:
-    """Draw a bar for each row of the tables. What is left of each, its second part, is told in
-    words: it is no place to look at, and would swallow the others."""
-    heights = [max(2, len(rows)) * _ROW for rows, _ in tables.values()]
-    before, after = (short(commit.sha) for commit in target.commits)
-    picture = sheet(f"{target.task}, {before} → {after}: {what}", 2.2 + sum(heights) + len(heights))
-    panels = np.atleast_1d(picture.subplots(len(heights), 1, height_ratios=heights))
-    every = [abs(row["difference"]) + row["noise"] for rows, _ in tables.values() for row in rows]
-    scale = UnitScale.of(unit, max(every, default=1.0))
-    subtitle(panels[0], "\n".join([sentence, *(line.strip() for line in target.titles(100))]))
-    for axes, (part, (rows, rest)) in zip(panels, tables.items(), strict=True):
-        _bars(axes, rows, scale)
-        left = [f"{row['name']} {measure(row['difference'], unit=unit, signed=True, significant=3)}"
-                for row in rest]  # fmt: skip
-        label = f"{part} ({scale.unit})"
-        axes.set_xlabel(label + (f"\nnot drawn: {', '.join(left)}" if left else ""))
-    picture.legend(handles=[
-        Patch(color=RED, label="more"), Patch(color=GREEN, label="less"),
-        Patch(color=MUTED, alpha=0.5, label="within noise (the line: its standard error)"),
-    ][: 3 if unit == "s" else 2], loc="outside lower left", ncols=3)  # fmt: skip
-    return picture
-
-
-def _bars(axes: Axes, rows: Sequence[Document], scale: UnitScale) -> None:
-    names = [
-        clip(f"{MEANING.get(r['name'], r['name'])}  {r['where']}".strip(), _NAME) for r in rows
-    ]
-    at = np.arange(len(rows))
-    widths = np.array([row["difference"] for row in rows]) / scale.divisor
-    noise = np.array([row["noise"] for row in rows]) / scale.divisor
-    certain = [bool(row["beyond_noise"] or row.get("change")) for row in rows]
-    for chosen, colour in (
-        ([c and w > 0 for c, w in zip(certain, widths, strict=True)], RED),
-        ([c and w <= 0 for c, w in zip(certain, widths, strict=True)], GREEN),
-        ([not c for c in certain], MUTED),
-    ):
-        if any(chosen):
-            axes.barh(at[chosen], widths[chosen], color=colour, alpha=0.5 if colour == MUTED else 1)
-    if noise.any():
-        axes.errorbar(widths, at, xerr=noise, fmt="none", ecolor=INK, elinewidth=1)
-    axes.axvline(0, color=INK, linewidth=0.8)
-    axes.set_yticks(at, names)
-    axes.set_ylim(len(rows) - 0.4, -0.6)
-    axes.grid(visible=False)
-    axes.grid(axis="x")
