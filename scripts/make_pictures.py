@@ -132,11 +132,6 @@ def watch() -> None:
     celedger(zoo(), "watch", "rows", RAISED, "-o", str(IMAGES / "watch.png"))
 
 
-def tensor() -> None:
-    words = ("watch", "rows", RAISED, "--tensor", "embed.weight")
-    celedger(zoo(), *words, "-o", str(IMAGES / "tensor.png"))
-
-
 def report() -> None:
     """Photograph the page of the example."""
     sys.path.insert(0, str(ROOT / "tests"))
@@ -166,7 +161,7 @@ def calibration() -> None:
 
 
 PICTURES = (
-    bisect, crash, drift, curves, explain, profile, memory, watch, tensor, report,
+    bisect, crash, drift, curves, explain, profile, memory, watch, report,
     calibration,
 )  # fmt: skip
 

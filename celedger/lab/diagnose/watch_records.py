@@ -111,15 +111,13 @@ class Parameter:
 @dataclass(frozen=True, slots=True)
 class TensorValues:
     """The tensor that was asked for, in one step: `part` is weight, output or gradient. `values`
-    are the first elements of the slice, whose shape is `shape`; `of` is the tensor's. `spread` are
-    the 5th, 25th, 50th, 75th and 95th percentile."""
+    are the first elements of the slice, whose shape is `shape`; `of` is the tensor's."""
 
     step: int
     part: str
     dtype: str
     shape: Sequence[int]
     of: Sequence[int]
-    spread: Sequence[float]
     values: Sequence[float]
 
 

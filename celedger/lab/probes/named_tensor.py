@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .observe import guarded
-from .tensor_statistics import quantiles, readable
+from .tensor_statistics import readable
 from .tensors import content, tensors
 
 SHOWN = 64  # elements that are written as numbers
@@ -40,7 +40,7 @@ class NamedTensor:
         step = self._probe.step
         self._probe.write(
             "tensor", step=step, part=part, dtype=str(tensor.dtype).rpartition(".")[2],
-            shape=list(values.shape), of=list(tensor.shape), spread=quantiles(values),
+            shape=list(values.shape), of=list(tensor.shape),
             values=values.reshape(-1)[:SHOWN].tolist(),
         )  # fmt: skip
         if self._probe.options.get("dump"):

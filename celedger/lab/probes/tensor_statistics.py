@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from .tensors import sample
 
 SAMPLE = 512  # elements: a share of 10 % is right within 3 points (2 standard errors)
-QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
 class TensorBatch:
@@ -59,13 +58,6 @@ def has_first_statistics(module: nn.Module) -> bool:
     if not (isinstance(mean, Tensor) and isinstance(variance, Tensor)):
         return False
     return not bool(mean.any()) and bool((variance == 1).all())
-
-
-def quantiles(tensor: Tensor) -> list[float]:
-    """Return `QUANTILES` of a sample of a tensor."""
-    row = sample(tensor, SAMPLE).float().sort().values
-    figures: list[float] = row[[round(q * (SAMPLE - 1)) for q in QUANTILES]].tolist()
-    return figures
 
 
 def holds_rows(whole: Tensor, part: Tensor) -> bool:

@@ -31,7 +31,7 @@ def watch(
         str | None,
         typer.Option("--tensor", metavar="NAME[SLICE]",
                      help="Print these values of a parameter or a module's output, and of its "
-                     "gradient; with -o, draw their distribution."),
+                     "gradient."),
     ] = None,
     dump: Annotated[
         Path | None,
@@ -78,9 +78,9 @@ def watch(
         if dump is not None:
             _dump(report, dump)
         if output is not None:
-            from celedger.lab.views.watch_figure import draw, draw_tensor
+            from celedger.lab.views.watch_figure import draw
 
-            save(draw(report) if tensor is None else draw_tensor(report, tensor), output)
+            save(draw(report), output)
         answer = watch_json(report)
         keep(session, chosen, [commit], command_line(context, revision=commit.sha[:TYPED]),
              watch_headline(report), answer, started=session.started)  # fmt: skip

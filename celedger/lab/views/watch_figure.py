@@ -26,9 +26,7 @@ from celedger.views.picture import (
     INK,
     MUTED,
     RED,
-    SKY,
     banner,
-    finish,
     sheet,
     style,
     subtitle,
@@ -64,27 +62,6 @@ def draw(report: WatchReport) -> Figure:
         if scales:
             _loss_scale(panels[1], judged.training)
         _loss(panels[0], judged)
-    return figure
-
-
-def draw_tensor(report: WatchReport, name: str) -> Figure:
-    """Draw how a tensor and its gradient are distributed, at the steps looked at."""
-    training = next(j.training for j in reversed(report.trainings) if j.training.values)
-    task = f"{report.task.suite}/{report.task.name} at {short(report.commit.sha)}"
-    with style():
-        figure = sheet(f"{clip(name, 60)} of {task}, seed {report.seed}", 5.0)
-        panels = figure.subplots(2, 1, sharex=True)
-        _steps(panels[1], training)
-        first = training.values[0].part
-        for axes, part in zip(panels, (first, "gradient"), strict=True):
-            rows = [(one.step, *one.spread) for one in training.values if one.part == part]
-            axes.set_ylabel(part)
-            if rows:
-                number, lowest, low, median, high, highest = np.array(rows).T
-                axes.vlines(number, lowest, highest, SKY, linewidth=2, label="nine tenths of it")
-                axes.vlines(number, low, high, BLUE, linewidth=5, label="half of its elements")
-                axes.plot(number, median, "o", color=INK, markersize=3, label="median")
-        finish(figure, panels[0])
     return figure
 
 
