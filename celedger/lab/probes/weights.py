@@ -42,15 +42,14 @@ class WatchedWeights:
         named = self._names.parameters(optimiser)
         if is_new and has_no_optimiser(optimiser):
             for name, parameter in self._names.beside(named):
-                self.about[name] = {**_untrained(parameter), "in_module": False}
+                self.about[name] = _of_no_module(parameter)
                 self._beside.append((name, parameter, parameter.detach().clone()))
         for name, parameter, first in self._beside:
             if not (torch.equal(parameter, first) or self.about[name]["trained"]):
                 self.about[name].update(trained=True)  # in a step that was not looked at
         for name, parameter in named:
             if name not in self.about:
-                fan_in = min(parameter.shape) if parameter.dim() == 2 else 0
-                self.about[name] = {**_untrained(parameter, fan_in), "in_module": False}
+                self.about[name] = _of_no_module(parameter)
             about = self.about[name]
             if about["trained"] or not readable(parameter):
                 continue
@@ -103,8 +102,13 @@ class WatchedWeights:
         }
 
 
-def _untrained(parameter: Tensor, fan_in: int = 0) -> dict[str, Any]:
+def _untrained(parameter: Tensor, fan_in: int) -> dict[str, Any]:
     return {"shape": list(parameter.shape), "trained": False, "fan_in": fan_in}
+
+
+def _of_no_module(parameter: Tensor) -> dict[str, Any]:
+    fan_in = min(parameter.shape) if parameter.dim() == 2 else 0
+    return {**_untrained(parameter, fan_in), "in_module": False}
 
 
 def _fan_in(module: nn.Module, parameter: Tensor) -> int:
