@@ -209,7 +209,7 @@ def test_what_parts_again_takes_no_name_that_stands_for_another_incident(live: L
 
 def test_a_search_goes_on_where_a_trial_was_too_short_to_have_a_value(live: Live) -> None:
     """The step meter reads the memory now and then: by chance too seldom for a growth."""
-    metric = "[metrics.memory_growth]\ndirection = \"lower\"\nkind = \"memory\"\nfloor = 1024\n"
+    metric = '[metrics.memory_growth]\ndirection = "lower"\nkind = "memory"\nfloor = 1024\n'
     life = live(suite=SUITE.replace("[[task]]", metric + "[[task]]"))
     silent = set[float]()
 

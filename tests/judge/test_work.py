@@ -253,7 +253,7 @@ def test_bits_that_moved_at_a_commit_nobody_trained_are_told_at_the_next_one() -
 
 
 def test_a_rise_of_work_is_over_at_a_revert_that_nobody_signs_anew() -> None:
-    commits = [*COMMITS[:3], replace(COMMITS[3], tree=COMMITS[1].tree)]
+    commits = [*COMMITS[:3], COMMITS[3]._replace(tree=COMMITS[1].tree)]
     line = SignedLine.of([row(1), row(2, "b", operators=900.0)], commits)
     (rise,) = line.rises(lambda recipe: ())
     assert (rise.first, rise.last, rise.closed) == (2, 2, 3)
