@@ -53,6 +53,20 @@ def test_comments_and_docstrings_mean_nothing(tmp_path: Path) -> None:
     assert set(changes(tmp_path, *edits, docstring).values()) == {True}
 
 
+def test_a_new_function_leaves_no_block_but_its_own(tmp_path: Path) -> None:
+    """Its `return` was taken for a way out of what the other side goes on with, and blamed first:
+    a loss that lost a gradient behind a function that was taken out of another."""
+    body = "        return torch.relu(self.stem(x))\n"
+    early = change_of(
+        tmp_path / "early", BEFORE, BEFORE.replace(body, f"        if x is None:\n    {body}{body}")
+    )
+    assert [early.redirects(hunk) for hunk in early.hunks] == [True]
+    taken = BEFORE.replace("x.flatten(1)", "flat(x)")
+    taken = taken.replace("def rows", "def flat(x):\n    return x.flatten(1)\n\n\ndef rows")
+    change = change_of(tmp_path / "taken", BEFORE, taken)
+    assert not any(change.redirects(hunk) for hunk in change.hunks)
+
+
 def test_what_moved_as_a_whole_means_the_same(tmp_path: Path) -> None:
     block = "def rows(x):\n    return x.flatten(1)\n"
     moved = changes(tmp_path, (f"{block}\n\n", ""), ("class Net", f"{block}\n\nclass Net"))

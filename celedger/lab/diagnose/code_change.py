@@ -94,6 +94,16 @@ class SourceText:
         return named
 
     @cached_property
+    def ways_out(self) -> Mapping[int, str]:
+        """Return the innermost function around each statement that leaves a block, by its line."""
+        functions = [node for node in self.nodes if isinstance(node, _Function)]
+        lines = [node.lineno for node in self.nodes if isinstance(node, _Leaving)]
+        around = {at: [node for node in functions if at in span(node)] for at in lines}
+        return {
+            at: min(f, key=lambda n: len(span(n))).name if f else "" for at, f in around.items()
+        }
+
+    @cached_property
     def comprehended(self) -> frozenset[int]:
         """Return the ids of the nodes that stand for the variables of comprehensions."""
         inner = set()
@@ -242,10 +252,17 @@ class CodeChange:
 
     def redirects(self, hunk: Hunk) -> bool:
         """Return True if a hunk only moves its lines into another block, or leaves its own where
-        the other side goes on."""
+        the other side goes on: a function that both sides have has more or fewer ways out."""
         old, new = ([x[1:].strip() for x in hunk.lines if x[0] == sign] for sign in "-+")
-        leaves = [sum(isinstance(n, _Leaving) for n in self._heads(hunk, side)) for side in "ab"]
-        return old == new or len({*leaves}) > 1
+        sources = [self.source(side, hunk.path(side)) for side in "ab"]
+        touched = {
+            source.ways_out[node.lineno]
+            for source, side in zip(sources, "ab", strict=True)
+            for node in self._heads(hunk, side) if node.lineno in source.ways_out
+        }  # fmt: skip
+        both = touched.intersection(*({"", *source.definitions} for source in sources))
+        before, after = (Counter(source.ways_out.values()) for source in sources)
+        return old == new or any(before[name] != after[name] for name in both)
 
     @cached_property
     def _names(self) -> tuple[Counter[str], Counter[str]]:
