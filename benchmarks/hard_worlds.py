@@ -421,6 +421,7 @@ class ScriptedBench(Bench):
     """A bench whose trials are drawn from a case. All that `Bench.run` asks the ledger is real."""
 
     case: Case
+    metric = METRIC
     busy = 0.0  # seconds of processor time in place of trainings
 
     @classmethod
@@ -461,7 +462,7 @@ class ScriptedBench(Bench):
         self.ledger.start_trial(trial)
         enough = ""
         for epoch, value in enumerate(values):
-            self.ledger.append_epochs(trial.ulid, [EpochReport(epoch, {METRIC: value})])
+            self.ledger.append_epochs(trial.ulid, [EpochReport(epoch, {self.metric: value})])
             if until is not None and (enough := until(trial.ulid)):
                 break
         message = enough or MESSAGES.get(kind, "")
@@ -473,7 +474,7 @@ class ScriptedBench(Bench):
             kind, trial.started + 1.0, message, int(not values),
             marks=(Mark.EARLY_STOPPED,) if enough else (),
         )  # fmt: skip
-        summaries = {METRIC: values[-1]} if values and not enough else {}
+        summaries = {self.metric: values[-1]} if values and not enough else {}
         self.ledger.finish_trial(trial.ulid, outcome, summaries)
         if self.case.world.shape == "docs":
             self._keep_footprint(commit, need.task, trial)

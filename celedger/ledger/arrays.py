@@ -30,7 +30,7 @@ from celedger.base.model import (
     SaidIncident,
     TrialRecord,
 )
-from celedger.ledger.read import Reader
+from celedger.ledger.read import SESSION, Reader
 from celedger.ledger.store import Store, marks_of
 
 if TYPE_CHECKING:
@@ -107,8 +107,7 @@ class TaskColumns:
         trial that was recorded without a session is of its host's day."""
         rows = self._ledger._rows(
             "SELECT r.id, r.revision, r.environment, r.seed, o.kind = ?, ifnull(d.evidence, 0), "
-            "o.marks, ifnull(s.value, r.host || ' ' || CAST(r.started / 86400 AS INTEGER)), "
-            "ifnull(p.value, -1), CAST(r.started * 1000000 AS INTEGER) "
+            f"o.marks, {SESSION}, ifnull(p.value, -1), CAST(r.started * 1000000 AS INTEGER) "
             "FROM trials r JOIN outcomes o ON o.trial = r.id "
             "LEFT JOIN derived d ON d.trial = r.id "
             "LEFT JOIN trial_facts s ON s.trial = r.id AND s.name = 'session' "

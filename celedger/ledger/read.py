@@ -43,6 +43,9 @@ from celedger.base.model import (
 )
 from celedger.ledger.store import Store, decoded, from_null, unpack
 
+SESSION = "ifnull(s.value, r.host || ' ' || CAST(r.started / 86400 AS INTEGER))"
+"""What a run of trials shares beyond the code; of a trial without it, its host's day."""
+
 _TRIALS = """
 FROM trials r
 JOIN commits c ON c.id = r.revision
@@ -182,6 +185,18 @@ class Reader(Store):
         ):
             facts.setdefault(ulid, {})[name] = value
         return facts
+
+    def sessions(self, *, suite: str, task: str) -> dict[str, str]:
+        """Return the session of each trial of a task, by ulid. A trial that was recorded without
+        one is of its host's day."""
+        return dict(
+            self._rows(
+                f"SELECT r.ulid, {SESSION} FROM tasks t CROSS JOIN trials r ON r.task = t.id "
+                "LEFT JOIN trial_facts s ON s.trial = r.id AND s.name = 'session' "
+                "WHERE t.suite = ? AND t.name = ?",
+                (suite, task),
+            )
+        )
 
     def series(self, ulid: str, metric: str | None = None) -> dict[str, list[tuple[int, float]]]:
         """Return each metric's (epoch, value) in the order of epochs: nothing for an unknown trial;

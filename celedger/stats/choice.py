@@ -23,7 +23,6 @@ from celedger.stats.firstbad import (
     Question,
     equal_pairs,
     inseparable,
-    unconfirmed,
 )
 from celedger.stats.lineage import GOOD, Lineage, unpack
 from celedger.stats.seed_choice import binary, entropy
@@ -269,10 +268,10 @@ def _needed(
     """Return the trial that is run whatever others would tell: of an end, of a commit that is named
     or its parents, and the first ones of several workers."""
     lineage, bad, running = question.lineage, question.lineage.bad, beside.positions
-    places = [reading.position for reading in evidence.readings]
-    for end, fewest in ((GOOD, FEWEST_GOOD), (bad, FEWEST_BAD)):
-        if places.count(end) + running.count(end) < fewest:
-            return Choice(end)
+    places = [reading.position for reading in question.comparable(evidence.readings)]
+    lacking = question.lacking_ends(question.comparable(evidence.readings), running)
+    if lacking and question.session is None:
+        return Choice(lacking[0])
     if posterior.state is not Phase.SEARCHING:
         return None
     belief = posterior.belief
@@ -290,13 +289,15 @@ def _needed(
     if mass.max() * (1 - posterior.no_change) >= question.confidence:
         members = np.flatnonzero(classes == int(np.argmax(mass)))
         # The culprit and its parents are always measured.
-        for position in unconfirmed(lineage, members, hidden, tested):
+        for position in question.lacking(evidence, members):
             if question.at(position) not in running:
                 return Choice(position, seed=seed_choice.telling_seed(posterior.belief))
         if running.count(posterior.leader) < question.unproven:
             return Choice(posterior.leader)
         if posterior.telling is not None and posterior.telling not in running:
             return Choice(posterior.telling)
+    if lacking:  # what other sessions measured compares through the ends
+        return Choice(lacking[0])
     untouched = not {*places, *hidden, *cost.built} - {GOOD, bad}
     if beside.workers > 1 and untouched and posterior.no_change <= DOUBTED:
         mark = (len(running) + 1) / (beside.workers + 1)
@@ -333,7 +334,7 @@ def expected_trials(question: Question, evidence: Evidence, posterior: Posterior
     """
     if posterior.state is not Phase.SEARCHING:
         return 0.0
-    places = [reading.position for reading in evidence.readings]
+    places = [reading.position for reading in question.comparable(evidence.readings)]
     ends = max(FEWEST_GOOD - places.count(GOOD), 0)
     ends += max(FEWEST_BAD - places.count(question.lineage.bad), 0)
     hidden = question.hidden(evidence)

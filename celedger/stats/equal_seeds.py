@@ -34,6 +34,8 @@ INTERACTION_PRIOR = np.array((0.4, 0.25, 0.2, 0.15))
 RHO = np.concatenate(([0.0], np.repeat(SHARES, len(INTERACTION_PRIOR))))
 KAPPA = np.concatenate(([0.0], *((0.0, 0.05 * (1 - rho), 0.3, 1.0) for rho in SHARES)))
 LOG_PRIOR = np.log(np.outer(SHARE_PRIOR, INTERACTION_PRIOR)).ravel()
+LOG_PRIOR_ALIKE = np.where(KAPPA[1:] > 0, -np.inf, LOG_PRIOR)
+"""The same where a change is the same in every group: sessions."""
 SCALE_NODES, SHIFT_NODES, REACH = 12, 13, 4.5
 LEAST_LIKELY = 15.0
 """Models that are less likely than the best one by so many nats, before the shift is integrated,
@@ -101,20 +103,23 @@ class Pairs:
         return mean, scale * np.sqrt(np.maximum(variance, 1e-9))
 
 
-def compare(readings: Readings, bad: Bools, used: Bools, selected: tuple[int, int]) -> Pairs:
+def compare(
+    readings: Readings, bad: Bools, used: Bools, selected: tuple[int, int],
+    log_prior: Floats = LOG_PRIOR,
+) -> Pairs:  # fmt: skip
     """Return how pairs explain those readings that are `used` (R,), for every row of `bad`
-    (G, R)."""
+    (G, R). `log_prior` (M - 1,) is that of the models with pairs."""
     sides = (~bad & used).astype(float), (bad & used).astype(float)
     log, above, level, shift, scale = _fits(readings, *sides, selected)
     every = used[None].astype(float)
     none, _ = densities(readings, every, 0 * every, (0, 0))
-    paired = log[:, 1:] + LOG_PRIOR
+    paired = log[:, 1:] + log_prior
     top = log_sum(paired.T)
     return Pairs(
         top - log[:, 0],
-        float(log_sum(none[0, 1:] + LOG_PRIOR) - none[0, 0]),
+        float(log_sum(none[0, 1:] + log_prior) - none[0, 0]),
         np.append(log[:, 0], none[0, 0]),
-        np.minimum(log_sum((above[:, 1:] + LOG_PRIOR).T) - finite(top), 0.0),
+        np.minimum(log_sum((above[:, 1:] + log_prior).T) - finite(top), 0.0),
         np.exp(paired - finite(top)[:, None]),  # none may be likely
         level[:, 1:],
         shift[:, 1:],

@@ -27,11 +27,21 @@ import numpy as np
 
 from celedger.stats import Bools, Floats, Ints, levels
 from celedger.stats.levels import SURE, Fit, fit, fit_rates
-from celedger.stats.likelihood import FAR, Sites
+from celedger.stats.likelihood import FAR
 from celedger.stats.likelihood import NoisePrior as NoisePrior
 from celedger.stats.lineage import GOOD, Lineage, Split, unpack
 from celedger.stats.tails import t_test
-from celedger.stats.worlds import EXACT, PAIRED, Table, Worlds, failures, tabulate, weigh
+from celedger.stats.worlds import (
+    EXACT,
+    PAIRED,
+    Table,
+    Worlds,
+    failures,
+    of_sessions,
+    tabulate,
+    weigh,
+    without_sessions,
+)
 from celedger.stats.worlds import Reading as Reading
 
 PRIOR = {"one": 0.85, "two": 0.1, "slope": 0.05}
@@ -252,6 +262,26 @@ class Question:
     """The smallest shift worth naming, in the values' unit."""
     place: Sequence[int] | None = None
     """Where the readings of each candidate are put: those that cannot differ share a place."""
+    session: int | None = None
+    """That of the next trial, where the trials of a session share an effect: the readings' seeds
+    then are sessions."""
+
+    def comparable(self, readings: Sequence[Reading]) -> list[Reading]:
+        """Return the readings that compare with that of the next trial, as they are."""
+        return [r for r in readings if self.session in (None, r.seed)]
+
+    def lacking_ends(self, readings: Sequence[Reading], running: Sequence[int] = ()) -> list[int]:
+        """Return the ends that these readings and trials at the `running` positions leave without
+        the fewest that are asked."""
+        places = [*(reading.position for reading in readings), *running]
+        fewest = ((GOOD, FEWEST_GOOD), (self.lineage.bad, FEWEST_BAD))
+        return [end for end, number in fewest if places.count(end) < number]
+
+    def lacking(self, evidence: Evidence, members: Ints) -> list[int]:
+        """Return what must still be measured, by the next trials, before `members` may be named:
+        themselves and their parents, in one session."""
+        tested = self.tested(Evidence(tuple(self.comparable(evidence.readings))))
+        return unconfirmed(self.lineage, members, self.hidden(evidence), tested)
 
     def tested(self, evidence: Evidence) -> set[int]:
         """Return the positions with a reading, their own or of one that cannot differ."""
@@ -408,7 +438,7 @@ def _slope(question: Question, evidence: Evidence, answer: Posterior) -> Slope |
         return None
     rows = [(r.position, r.value, r.seed) for r in evidence.readings if isfinite(r.value)]
     group = {seed: 0 for _, _, seed in rows}
-    if belief.world[PAIRED] > 0.5:
+    if belief.world[PAIRED] > 0.5 or question.session is not None:
         seeds = Counter(seed for _, _, seed in rows)
         rows = [row for row in rows if seeds[row[2]] > 1]
         group = {seed: i for i, seed in enumerate(dict.fromkeys(seed for _, _, seed in rows))}
@@ -441,10 +471,12 @@ def _posterior(
         log_prior = np.log(group_prior)
     read = split.bad[:, table.counts > 0]
     floor = min(question.floor / table.unit, MOST_RANGES)
+    if table.shared is not None:
+        table = without_sessions(table, read, log_prior, question.selected)
     if known:
         explained = known.worlds
     else:
-        fitted = _fit(question, table, table.sites, read, log_prior, sure if binary else None)
+        fitted = _fit(question, table, read, log_prior, sure if binary else None)
         order = split.bad[split.group[table.positions]] | (table.positions == GOOD)[:, None]
         explained = weigh(table, split.bad, fitted, log_prior, floor, question.selected, order)
     changes, smalls, nones = explained.evidence(question.none_prior)
@@ -455,7 +487,7 @@ def _posterior(
     none = np.logaddexp(np.logaddexp.reduce((log_prior + nones).ravel()), small)
     if table.sites.falls:  # the opposite of what was asked is no change for the worse
         other = replace(table, sites=table.sites.swapped())
-        turned = _fit(question, table, other.sites, ~read, log_prior, sure if binary else None)
+        turned = _fit(question, other, ~read, log_prior, sure if binary else None)
         reverse = weigh(other, ~split.bad, turned, log_prior, 0.0, question.selected, None)
         falls, *_ = reverse.evidence(question.none_prior)
         better = np.logaddexp.reduce((log_prior + falls[:EXACT]).ravel())
@@ -479,19 +511,20 @@ def _posterior(
 
 
 def _fit(
-    question: Question, table: Table, sites: Sites, bad: Bools, log_prior: Floats,
-    sure: float | None,
-) -> Fit:  # fmt: skip
+    question: Question, table: Table, bad: Bools, log_prior: Floats, sure: float | None
+) -> Fit:
     if sure is not None:
-        return fit_rates(sites, bad, question.asked, sure)
+        return fit_rates(table.sites, bad, question.asked, sure)
     noise, unit = question.noise or NoisePrior(0.0, 0.0), table.unit
     if noise.sd > 0:
         noise = NoisePrior(min(max(noise.sd / unit, 1 / MOST_RANGES), MOST_RANGES), noise.dof)
     floor = min(question.floor / unit, MOST_RANGES)
     fitted = fit(
-        sites, bad, log_prior, noise=noise, resolution=table.resolution, floor=floor,
+        table.sites, bad, log_prior, noise=noise, resolution=table.resolution, floor=floor,
         selected=question.selected,
     )  # fmt: skip
+    if table.shared is not None:
+        fitted = of_sessions(fitted, table, bad, log_prior, floor, question.selected)
     return replace(fitted, unit=unit)
 
 
@@ -504,6 +537,8 @@ def _table(question: Question, evidence: Evidence) -> tuple[Table | None, bool]:
         return failures(readings, bad, crashed=question.binary), True
     known = question.noise is not None and question.noise.dof > 0
     exact = question.noise.sd == 0 if known and question.noise is not None else None
+    if question.session is not None:  # a value may repeat in its session alone
+        return tabulate(readings, bad, exact=False, by_session=True), False
     return tabulate(readings, bad, exact=exact), False
 
 
@@ -512,7 +547,7 @@ def _answer(
     belief: Belief | None,
 ) -> Posterior:  # fmt: skip
     """Name the leader, the credible set and the state."""
-    tested, hidden = question.tested(evidence), question.hidden(evidence)
+    hidden = question.hidden(evidence)
     classes = inseparable(question.lineage, hidden)
     mass = np.bincount(classes, weights=probability)
     order = np.argsort(-mass, kind="stable")
@@ -522,28 +557,37 @@ def _answer(
     first = np.flatnonzero(classes == order[0])
     leader = int(first[::-1][np.argmax(probability[first][::-1])])
 
-    places, bad = [reading.position for reading in evidence.readings], question.lineage.bad
-    enough = places.count(GOOD) >= FEWEST_GOOD and places.count(bad) >= FEWEST_BAD
+    bad, by_session = question.lineage.bad, _of_each_session(question, evidence)
+    enough = not question.lacking_ends(evidence.readings)
+    compared = any(not each.lacking_ends(each.comparable(evidence.readings)) for each in by_session)
     state = Phase.SEARCHING
     noise = question.noise
     alone = noise is not None and noise.sd == 0 and noise.dof >= MOST_SPARED
-    pairs = equal_pairs(evidence, bad)
+    pairs = 0 if question.session is not None else equal_pairs(evidence, bad)
     doubted = _ends_differ(question, evidence) or (
         not (question.binary or alone) and 0 < pairs < MOST_SPARED
     )
     all_alike = pairs >= MOST_SPARED and belief is not None and belief.world[EXACT] > 0.5
-    if enough and not doubted and (no_change >= question.confidence or all_alike):
+    if compared and not doubted and (no_change >= question.confidence or all_alike):
         state = Phase.NOTHING_CHANGED
     elif (
         enough
         and mass[order[0]] * (1 - no_change) >= question.confidence
-        and not unconfirmed(question.lineage, first, hidden, tested)
+        and not all(each.lacking(evidence, first) for each in by_session)
     ):
         # Of commits that no trial can part the prior may leave only one.
         alone = probability[leader] * (1 - no_change) >= question.confidence
         state = Phase.FOUND if alone else Phase.SET
         candidates = (leader,) if alone else tuple(int(i) for i in first if probability[i] > 0)
     return Posterior(probability, no_change, leader, candidates, question.confidence, state, belief)
+
+
+def _of_each_session(question: Question, evidence: Evidence) -> list[Question]:
+    """Return the question as of each session that has readings."""
+    if question.session is None:
+        return [question]
+    sessions = dict.fromkeys(reading.seed for reading in evidence.readings)
+    return [replace(question, session=session) for session in sessions]
 
 
 def equal_pairs(evidence: Evidence, bad: int) -> int:
@@ -559,8 +603,9 @@ def equal_pairs(evidence: Evidence, bad: int) -> int:
 def _ends_differ(question: Question, evidence: Evidence) -> bool:
     """Return True if repeats at the ends contradict that nothing changed, whatever lies between: a
     range of three levels looks to two sides as if its noise were as large as its steps."""
+    readings = question.comparable(evidence.readings)
     values = [
-        np.array([r.value for r in evidence.readings if r.position == end and isfinite(r.value)])
+        np.array([r.value for r in readings if r.position == end and isfinite(r.value)])
         for end in (GOOD, question.lineage.bad)
     ]
     if question.binary or min(map(len, values)) < 2:

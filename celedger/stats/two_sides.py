@@ -9,7 +9,7 @@ number of the try: all claims of a chain of tries together are wrong with at mos
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from statistics import fmean
 
@@ -22,12 +22,14 @@ from celedger.stats.tails import t_tail
 @dataclass(frozen=True, slots=True)
 class EndsQuestion:
     """One metric of one task at both ends; larger is worse. `floor` is the smallest change worth
-    naming, in the values' unit; `noise` what the ledger knows."""
+    naming, in the values' unit; `noise` what the ledger knows. With `by_session` the seeds are
+    sessions, whose trials share an effect."""
 
     good: Trials
     bad: Trials
     floor: float
     noise: NoisePrior | None
+    by_session: bool = False
 
 
 def not_worse(question: EndsQuestion, metrics: int) -> float:
@@ -42,7 +44,7 @@ def not_worse(question: EndsQuestion, metrics: int) -> float:
     readings = [Reading(at, value, seed) for at, end in ends for seed, value in end]
     asked = Question(
         Lineage(((),)), noise=question.noise, floor=question.floor,
-        none_prior=1 - (1 - NONE_PRIOR) / metrics,
+        none_prior=1 - (1 - NONE_PRIOR) / metrics, session=-1 if question.by_session else None,
     )  # fmt: skip
     return posterior(asked, Evidence(tuple(readings))).no_change
 
@@ -55,7 +57,7 @@ def is_better(question: EndsQuestion, confidence: float) -> bool:
     good, bad = ([(seed, -value) for seed, value in end] for end in (question.good, question.bad))
     if not all(isfinite(value) for _, value in (*good, *bad)):
         return False
-    return not_worse(EndsQuestion(good, bad, 0.0, question.noise), 1) <= 1 - confidence
+    return not_worse(replace(question, good=good, bad=bad, floor=0.0), 1) <= 1 - confidence
 
 
 ERROR = 0.05

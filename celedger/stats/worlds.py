@@ -15,6 +15,7 @@ from math import isfinite
 import numpy as np
 
 from celedger.stats import Bools, Floats, Ints, equal_seeds
+from celedger.stats.equal_seeds import LOG_PRIOR_ALIKE as ALIKE
 from celedger.stats.equal_seeds import Bits, Exact, Pairs
 from celedger.stats.levels import Fit
 from celedger.stats.likelihood import FINEST, Sites, fine, middle, standardised
@@ -59,7 +60,7 @@ class Table:
     alone: bool
     """The metric repeats exactly, whatever the seed."""
     constant: int
-    """So many readings, none of which differs; 0 where some do"""
+    """So many readings, none of which differs (in its session); 0 where some do"""
     bits: Bits | None
     """None where no seed is known at two positions"""
     seeds: Ints
@@ -72,6 +73,9 @@ class Table:
     """The seeds by their numbers, -1 for none"""
     drawn: bool = False
     """What some of the trainings computed is known"""
+    shared: equal_seeds.Readings | None = None
+    """The readings before their sessions' effects were taken from them, with the sessions in place
+    of seeds; None where sessions share nothing"""
 
     @cached_property
     def readings(self) -> dict[int, int]:
@@ -83,12 +87,20 @@ class Table:
         sites = self.sites
         return middle(sites.at(sites.bad)) - middle(sites.at(sites.good))
 
+    def paired(self, values: Floats, groups: Ints, floor: float = 0.0) -> equal_seeds.Readings:
+        """Return values of these sites, of which those of a group share noise."""
+        finest = max(abs(self.gap), 1e-3) / FINEST
+        return equal_seeds.Readings(values, groups, finest, self.resolution, floor)
 
-def tabulate(readings: Sequence[Reading], bad: int, *, exact: bool | None) -> Table | None:
+
+def tabulate(
+    readings: Sequence[Reading], bad: int, *, exact: bool | None, by_session: bool = False
+) -> Table | None:
     """Return the table of the readings; None without one of each end.
 
     Args:
         exact: Whether the ledger says that the metric repeats exactly; None if it knows nothing.
+        by_session: The seeds are sessions: no value of one is a repeat of another.
     """
     ends = {GOOD, bad}
     if not ends <= {r.position for r in readings}:
@@ -115,7 +127,8 @@ def tabulate(readings: Sequence[Reading], bad: int, *, exact: bool | None) -> Ta
 
     # What cannot be told apart counts once: equal bits at an end, else at their first position.
     owners = [
-        0 if alone else row[2] if row[2] >= 0 else -1 - i for i, row in enumerate(rows)
+        0 if alone else row[2] if row[2] >= 0 and not by_session else -1 - i
+        for i, row in enumerate(rows)
     ]  # a number of its own for every reading without a seed
     keys = [
         (owner, "value", row[1]) if row[3] < 0 or alone else (owner, "draw", float(row[3]))
@@ -149,14 +162,22 @@ def tabulate(readings: Sequence[Reading], bad: int, *, exact: bool | None) -> Ta
             site, seed_of, np.array([number[key] for key in keys]),
             np.array([of_key[key] for key in keys]), -math.log(max(step, 1e-300)), alone,
         )  # fmt: skip
-    constant = len(once) if len(of_value) == 1 and (alone or exact is None) else 0
+    of_session: dict[int, set[float]] = {}
+    for row in rows:
+        of_session.setdefault(row[2] if by_session else 0, set()).add(row[1])
+    is_known = not (alone or by_session or exact is None)
+    constant = 0 if is_known or any(len(some) > 1 for some in of_session.values()) else len(once)
     resolution = distance if tied or not is_fine else 0.0
     known = tuple(-1 if alone or owner < 0 else owner for owner in codes)
     finite = np.array([rows[i][4] for i in counted])
-    return Table(
+    table = Table(
         positions, counts, sites, unit, alone, constant, bits, seed_of[counted], resolution, finite,
         known, drawn,
     )  # fmt: skip
+    if not by_session:
+        return table
+    sessions = np.unique([rows[i][2] for i in counted], return_inverse=True)[1]
+    return replace(table, shared=table.paired(sites.values, sessions))
 
 
 def _numbers(reading: Reading) -> tuple[int, int]:
@@ -224,10 +245,7 @@ def weigh(
         return Worlds(fitted, None, None, np.array((0.0, never, never)))
     pairs = compared = None
     prior = PRIOR.copy()
-    finest = max(abs(table.gap), 1e-3) / FINEST
-    readings = equal_seeds.Readings(
-        table.sites.values, table.seeds, finest, table.resolution, floor
-    )  # fmt: skip
+    readings = table.paired(table.sites.values, table.seeds, floor)
     if not table.alone:
         rows = np.repeat(splits[:, table.counts > 0], table.sites.counts, axis=1)
         # A value that is not finite is no draw of a normal distribution: the fit has it as outlier.
@@ -276,3 +294,50 @@ def weigh(
     if pairs is None:
         prior[PAIRED] = never
     return Worlds(fitted, pairs, exact, prior)
+
+
+# --- sessions, whose trials share an effect
+
+
+def without_sessions(
+    table: Table, splits: Bools, log_prior: Floats, selected: tuple[int, int]
+) -> Table:
+    """Return the table with the readings less what is expected of their sessions' effects, for
+    every row of `splits` (G, T) and for no change."""
+    assert table.shared is not None
+    counts, shared = table.sites.counts, table.shared
+    every = np.vstack([splits, np.zeros((1, splits.shape[1]), dtype=bool)])
+    rows = np.repeat(every, counts, axis=1)
+    pairs = equal_seeds.compare(shared, rows, table.finite, selected, ALIKE)
+    log = pairs.log_factor + pairs.log_plain[:-1] + np.append(log_prior, 0.0)
+    weight = np.exp(log - log.max())
+    number = int(shared.seeds.max()) + 1
+    expected = pairs.predict(weight, range(number))[0][0]  # of the good side, last of a new session
+    effects = weight @ (expected[:, :-1] - expected[:, -1:]) / weight.sum()
+    values = shared.values - effects[shared.seeds]
+    order = np.lexsort((values, np.repeat(np.arange(len(counts)), counts)))
+    raw = replace(shared, values=shared.values[order], seeds=shared.seeds[order])
+    sites = replace(table.sites, values=values[order])
+    return replace(table, sites=sites, shared=raw, finite=table.finite[order])
+
+
+def of_sessions(
+    fitted: Fit, table: Table, splits: Bools, log_prior: Floats, floor: float,
+    selected: tuple[int, int],
+) -> Fit:  # fmt: skip
+    """Return the fit with the evidence of readings whose sessions each have an effect, which is
+    integrated out. `fitted` is of the readings without it, for which it is known too well: only the
+    tails that it needs are taken from it."""
+    assert table.shared is not None
+    rows, shared = np.repeat(splits, table.sites.counts, axis=1), replace(table.shared, floor=floor)
+    pairs = equal_seeds.compare(shared, rows, table.finite, selected, ALIKE)
+    alone = replace(shared, values=table.sites.values)
+    plain = equal_seeds.compare(alone, rows, table.finite, selected).log_plain
+    either = np.append(np.logaddexp(fitted.log_evidence, fitted.log_small), fitted.log_none)
+    log = pairs.log_plain + np.append(pairs.log_factor, pairs.log_none)
+    tails = equal_seeds.finite(either) - equal_seeds.finite(plain)
+    log = log + np.minimum(tails, tails[np.argmax(log_prior + log[:-1])])
+    return replace(
+        fitted, log_evidence=log[:-1] + pairs.log_above, log_none=float(log[-1]),
+        log_small=log[:-1] + equal_seeds.log_rest(pairs.log_above),
+    )  # fmt: skip

@@ -583,6 +583,11 @@ _ranks: Counter[int] = Counter()
 _lock = threading.Lock()  # workers are threads
 
 
+def session() -> str:
+    """Return the name of this process's session."""
+    return _session_of(os.getpid())
+
+
 @cache
 def _session_of(pid: int) -> str:
     boot = f"{psutil.boot_time():.0f}"

@@ -28,8 +28,10 @@ KINDS = {
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_finite_reading_breaks_a_search(kind: str) -> None:
-    for case in (*range(12), 103):  # 103: the range of the largest values is no number
+@pytest.mark.parametrize("by_session", [False, True])
+def test_no_finite_reading_breaks_a_search(kind: str, by_session: bool) -> None:
+    cases = (*range(4), 103) if by_session else (*range(12), 103)
+    for case in cases:  # 103: the range of the largest values is no number
         random = np.random.default_rng([case, list(KINDS).index(kind)])
         n = int(random.choice([1, 2, 3, 8, 20, 64]))
         places = [GOOD] * int(random.integers(1, 5)) + [n - 1] * int(random.integers(1, 4))
@@ -38,7 +40,7 @@ def test_no_finite_reading_breaks_a_search(kind: str) -> None:
         if random.random() < 0.3:  # both sides repeat exactly
             values = np.array([values[0] if p < n // 2 else values[-1] for p in places])
         seeds = random.integers(0, 4, len(places)).tolist()
-        if random.random() < 0.4:
+        if random.random() < 0.4 and not by_session:
             seeds = [None] * len(places)
         sd, dof = random.choice([0, 1e-300, 1e-12, 0.3, 1e6, 1e300]), random.choice([2, 7, np.inf])
         noise = NoisePrior(float(sd), float(dof))
@@ -47,6 +49,7 @@ def test_no_finite_reading_breaks_a_search(kind: str) -> None:
             noise=None if random.random() < 0.4 else noise,
             floor=float(random.choice([0, 0, 1e-300, 0.5, 1e300])),
             selected=(2, 2) if random.random() < 0.2 else (0, 0),
+            session=0 if by_session else None,
         )
         rows = zip(places, values.tolist(), seeds, strict=True)
         evidence = Evidence(tuple(Reading(*row) for row in rows))

@@ -12,7 +12,7 @@ from conftest import matrix_after
 from celedger.stats import equal_seeds
 from celedger.stats.choice import choose, gains
 from celedger.stats.equal_seeds import KAPPA, RHO, Readings
-from celedger.stats.firstbad import Evidence, Phase, Question, Reading, posterior
+from celedger.stats.firstbad import Evidence, NoisePrior, Phase, Question, Reading, posterior
 from celedger.stats.lineage import GOOD, Lineage
 
 
@@ -159,3 +159,25 @@ def test_a_leak_of_a_thousand_times_the_spread_is_halved() -> None:
     assert gains(question, view, [*range(GOOD, 15)]).max() < 1.1
     chosen = choose(question, evidence, view)
     assert chosen is not None and 6 < chosen.position < 14
+
+
+@pytest.mark.parametrize("size", [0.0, 38.0])
+def test_memory_that_repeats_in_each_session_is_searched_to_the_end(size: float) -> None:
+    """A first session after an installation takes 67 MiB more, and every trial of it the same."""
+    level = {0: 305.25, 1: 364.5, 2: 297.75}  # session 0 runs now
+
+    def read(position: int, session: int) -> Reading:
+        return Reading(position, level[session] + size * (position >= 4), session)
+
+    readings = [read(position, 1) for position in (GOOD, GOOD, 0, 2, 4)]
+    readings += [read(position, 2) for position in (5, 6, 7, 7)]
+    question = Question(Lineage.line(8), noise=NoisePrior(0.0, 3), session=0)
+    for _ in range(20):
+        evidence = Evidence(tuple(readings))
+        answer = posterior(question, evidence)
+        best = choose(question, evidence, answer)
+        if best is None:
+            break
+        readings.append(read(best.position, 0))
+    assert answer.state is (Phase.FOUND if size else Phase.NOTHING_CHANGED)
+    assert answer.leader == 4 or not size

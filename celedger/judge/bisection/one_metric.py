@@ -20,13 +20,20 @@ import numpy as np
 
 from celedger.base.model import SPOILT, Commit, Direction, Kind, OutcomeKind, TrialRecord
 from celedger.judge.bisection.equal_commits import Classes
-from celedger.judge.bisection.symptom import Symptom, at_one_place, ending, noise_of
+from celedger.judge.bisection.symptom import (
+    Symptom,
+    at_one_place,
+    ending,
+    noise_of,
+    sessions_of,
+)
 from celedger.ledger import Ledger
 from celedger.repo import History
 from celedger.stats import Floats, choice, equal_bits, firstbad, levels, likelihood
 from celedger.stats.choice import UnderWay
 from celedger.stats.levels import SURE, SURE_EXACT, SURE_REPEATED, lacking_failures
 from celedger.stats.lineage import GOOD, Lineage
+from celedger.system import process
 from celedger.trial.engine import Until
 from celedger.trial.runner import Bench
 
@@ -78,6 +85,9 @@ class Track:
         self._lineage = Lineage(history.parents)
         self._traces = Traces(bench.ledger, symptom, self._lineage.bad)
         self._alike: tuple[frozenset[int], ...] = ()
+        # By trial, where the trials of a session share an effect; and that of the next trial.
+        self._sessions: Mapping[str, int] = {}
+        self._session: int | None = None
 
     @property
     def posterior(self) -> firstbad.Posterior:
@@ -91,20 +101,24 @@ class Track:
         records: Sequence[TrialRecord],
         classes: Classes,
         unreachable: Collection[int] = frozenset(),
+        ran: Sequence[TrialRecord] = (),
     ) -> None:
-        """Take in all trials known so far, the classes of the range that they prove, and the
-        positions that git cannot check out."""
+        """Take in all trials known so far, the classes of the range that they prove, the positions
+        that git cannot check out, and the trials that this search `ran`."""
         self.records, self.classes = records, classes
         placed = [(classes.position(record), record) for record in records]
-        self.evidence = self._evidence(placed, unreachable)
-        readings = equal_bits.joined(self.evidence.readings, self._lineage.bad)
-        self.evidence = evidence = replace(self.evidence, readings=readings)
         metric = self.symptom.metric
+        noise, sessions = self._noise()
+        self._number_sessions(sessions, ran)
+        self.evidence = evidence = self._evidence(placed, unreachable)
+        if self._session is None:
+            readings = equal_bits.joined(evidence.readings, self._lineage.bad)
+            self.evidence = evidence = replace(evidence, readings=readings)
         sure, unproven = self._traces.sure(placed)
         self.question = firstbad.Question(
             lineage=self._lineage,
             confidence=self._confidence,
-            noise=self._noise(),
+            noise=noise,
             binary=metric is None,
             asked=self.symptom.asked,
             selected=self._selected(placed),
@@ -114,6 +128,7 @@ class Track:
             floor=self._floor(),
             prior=(np.asarray(classes.weights) * self.others * self.signed).tolist(),
             place=classes.place,
+            session=self._session,
         )
         self._alike = self._traces.alike(placed) if self.symptom.bits_decide else ()
         self.view = equal_bits.view(self.question, evidence, self._alike)
@@ -135,13 +150,15 @@ class Track:
         """Return the smallest change that counts: any change at all where the ends are surely
         apart by more than the floor, since they may be so by steps that are all within it."""
         metric = self.symptom.metric
+        readings = [r for r in self.evidence.readings if isfinite(r.value)]
+        good = [r.value for r in readings if r.position == GOOD]
+        if metric is None or not good:
+            return 0.0
+        floor = metric.floor_at(statistics.median(good))
         ends = [
-            [r.value for r in self.evidence.readings if r.position == end and isfinite(r.value)]
+            [r.value for r in readings if r.position == end and self._session in (None, r.seed)]
             for end in (GOOD, self._lineage.bad)
         ]
-        if metric is None or not ends[0]:
-            return 0.0
-        floor = metric.floor_at(statistics.median(ends[0]))
         if min(map(len, ends)) < 2:
             return floor
         error = sqrt(sum(statistics.variance(own) / len(own) for own in ends))
@@ -177,6 +194,8 @@ class Track:
                 return None
             places = sorted({*map(self.classes.at, range(len(self._lineage)))} - ends - closed)
             return places[len(places) // 2] if places else None
+        if self._session is not None:
+            return None  # values of other sessions do not compare as they are
 
         def above(position: int) -> float:  # both ends, by equal seeds where these tell
             own, apart = values[position], []
@@ -272,7 +291,8 @@ class Track:
             if value is not None:
                 draw = self._traces.draw(record) if self.symptom.bits_decide else None
                 copies = self.classes.copies(record) if self.symptom.bits_decide else []
-                reading = firstbad.Reading(position, value, record.trial.seed, draw)
+                seed = self._sessions.get(record.trial.ulid, record.trial.seed)
+                reading = firstbad.Reading(position, value, seed, draw)
                 readings += [reading, *(replace(reading, position=at) for at in copies)]
                 ran = self.classes.positions.get(record.trial.commit, position)
                 self.sites += [ran, *(None for _ in copies)]
@@ -301,19 +321,35 @@ class Track:
                 ends[position].append(value)
         return levels.selected(np.array(ends[GOOD]), np.array(ends[self._lineage.bad]))
 
-    def _noise(self) -> firstbad.NoisePrior | None:
-        """Return what the ledger knows of this metric's noise. The trials of this range are
-        evidence already and count only where they show that the metric repeats exactly."""
+    def _noise(self) -> tuple[firstbad.NoisePrior | None, Mapping[str, str]]:
+        """Return what the ledger knows of this metric's noise, and the session of each trial whose
+        session has an effect. The trials of this range are evidence already and count only where
+        they show that the metric repeats exactly."""
         metric, task = self.symptom.metric, self.symptom.task
         if metric is None:
-            return None
+            return None, {}
         rows = self._ledger.summaries(task.name, metric.name, recipe=task.recipe)
         rows = [r for r in rows if r.environment == self._environment]
         rows = [row for row in rows if row.may_be_judged(metric)]
-        noise = noise_of(rows)
+        sessions = sessions_of(self._ledger, task, metric, rows)
+        noise = noise_of(rows, sessions)
         if noise is not None and noise.sd == 0:
-            return noise
-        return noise_of([row for row in rows if row.commit not in self.classes.positions])
+            return noise, sessions
+        beside = [row for row in rows if row.commit not in self.classes.positions]
+        return noise_of(beside, sessions), sessions
+
+    def _number_sessions(self, sessions: Mapping[str, str], ran: Sequence[TrialRecord]) -> None:
+        """Number the sessions of the range's trials, 0 the one that runs. What this search ran on
+        several nodes is taken for one: none of them could be asked for again."""
+        ulids = [record.trial.ulid for record in self.records if record.trial.ulid in sessions]
+        own = {sessions[r.trial.ulid] for r in ran if r.trial.ulid in sessions}
+        own.add(process.session())
+        numbers = dict.fromkeys(own, 0)
+        for ulid in ulids:
+            numbers.setdefault(sessions[ulid], len(numbers))
+        is_one = all(numbers[sessions[ulid]] == 0 for ulid in ulids)
+        self._sessions = {} if is_one else {ulid: numbers[sessions[ulid]] for ulid in ulids}
+        self._session = None if is_one else 0
 
 
 def _likely(posterior: firstbad.Posterior) -> Sparse:

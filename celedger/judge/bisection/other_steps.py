@@ -61,11 +61,11 @@ def rests(
     lineage, leader = question.lineage, answer.leader
     if answer.belief is None or answer.belief.fit.rates:
         return ()
-    good, bad = (
-        statistics.mean(r.value for r in evidence.readings if r.position == p)
-        for p in (GOOD, lineage.bad)
-    )
-    whole = bad - good
+    readings = question.comparable(evidence.readings)
+    ends = [[r.value for r in readings if r.position == p] for p in (GOOD, lineage.bad)]
+    if not all(ends):
+        return ()
+    whole = statistics.mean(ends[1]) - statistics.mean(ends[0])
     if not (math.isfinite(whole) and whole > 0):
         return ()
     before = np.flatnonzero(lineage.ancestors(leader)).tolist()[:-1]
@@ -97,7 +97,7 @@ def _among(
     number |= dict.fromkeys(good, GOOD)
     part = firstbad.Question(
         Lineage(parents), question.confidence, question.noise,
-        floor=question.floor, none_prior=none_prior,
+        floor=question.floor, none_prior=none_prior, session=question.session,
     )  # fmt: skip
     readings = tuple(
         replace(reading, position=number[reading.position])
@@ -242,7 +242,7 @@ def effect_between(
     noise = question.noise
     if (noise is None or not noise.dof) and np.isfinite(spread):
         noise = firstbad.NoisePrior(spread, float(max(len(good) + len(bad) - 2, 1)))
-    alone = firstbad.Question(Lineage(((),)), question.confidence, noise)
+    alone = firstbad.Question(Lineage(((),)), question.confidence, noise, session=question.session)
     readings = [
         firstbad.Reading(at, r.value, r.seed)
         for at, group in ((GOOD, good), (0, bad))

@@ -393,7 +393,7 @@ class Search:
         for track in self.tracks:
             if self.signing is not None and track.symptom.bits_decide:
                 track.signed = self.signing.prior(self.classes.weights)
-            track.update(self.records, self.classes, self._unreachable)
+            track.update(self.records, self.classes, self._unreachable, self._spent)
 
     def _reuse(self, wanting: Sequence[Track]) -> bool:
         """Return True if the result of another trial serves: speed and memory are measured anew."""

@@ -11,7 +11,7 @@ import math
 import re
 import statistics
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from celedger.base.config import closest
@@ -42,14 +42,25 @@ from celedger.trial.runner import Bench, trials_of
 Rows = Sequence[SummaryRow]
 
 
-def noise_of(rows: Rows) -> noises.NoisePrior | None:
+def noise_of(rows: Rows, sessions: Mapping[str, str]) -> noises.NoisePrior | None:
     """Return the noise of one metric × task × environment, pooled over the commits of the rows;
-    None where they do not tell it."""
-    groups: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    None where they do not tell it. A commit counts once in each of its `sessions`, by ulid: these
+    are those whose trials share an effect."""
+    groups: dict[tuple[str, str], list[tuple[int, float]]] = defaultdict(list)
     for row in rows:
         if not row.derived:
-            groups[row.commit].append((row.seed, row.value))
+            groups[row.commit, sessions.get(row.ulid, "")].append((row.seed, row.value))
     return noises.pool(list(groups.values()))
+
+
+def sessions_of(ledger: Ledger, task: Task, metric: Metric, rows: Rows) -> Mapping[str, str]:
+    """Return the session of each trial of a task (ulid) if the trials of one share an effect: not
+    on what is computed, nor on what repeats exactly."""
+    if metric.kind not in CLOCKED:
+        return {}
+    noise = noise_of(rows, {})
+    is_exact = noise is not None and noise.sd == 0
+    return {} if is_exact else ledger.sessions(suite=task.suite, task=task.name)
 
 
 # --- the symptom
@@ -307,18 +318,30 @@ def _question(
     memory, and the search itself adds to the last ones. The noise is that of other commits."""
     every = ledger.summaries(task.name, metric.name, recipe=task.recipe)
     rows = {row.ulid: row for row in every if row.may_be_judged(metric)}
-    ends = [[r for r in end if r.trial.ulid in rows][:CHOOSING] for end in (at_good, at_bad)]
+    sessions = sessions_of(ledger, task, metric, list(rows.values()))
+    ends = [[r for r in end if r.trial.ulid in rows] for end in (at_good, at_bad)]
+    session = {r.trial.ulid: sessions.get(r.trial.ulid, "") for end in ends for r in end}
+    both = set.intersection(*({session[r.trial.ulid] for r in end} for end in ends))
+    # Those of sessions that ran both ends first.
+    ends = [sorted(end, key=lambda r: session[r.trial.ulid] not in both) for end in ends]
+    ends = [end[:CHOOSING] for end in ends]
     if not all(ends):
         return None
     chosen = [*ends[0], *ends[1]]
     here, commits = chosen[0].trial.environment, {record.trial.commit for record in chosen}
     beside = [r for r in rows.values() if r.environment == here and r.commit not in commits]
     sign = metric.direction.sign
+    number = {name: i for i, name in enumerate(sorted({session[r.trial.ulid] for r in chosen}))}
+    by_session = len(number) > 1
     good, bad = (
-        [(row.seed, sign * row.value) for row in (rows[r.trial.ulid] for r in end)] for end in ends
+        [
+            (number[session[row.ulid]] if by_session else row.seed, sign * row.value)
+            for row in (rows[r.trial.ulid] for r in end)
+        ]
+        for end in ends
     )
     floor = metric.floor_at(statistics.median(value for _, value in good))
-    return EndsQuestion(good, bad, floor, noise_of(beside)), chosen
+    return EndsQuestion(good, bad, floor, noise_of(beside, sessions), by_session), chosen
 
 
 def _unended(good: Commit, bad: Commit) -> CannotJudge:
@@ -403,7 +426,7 @@ def _bits(bench: Bench, task: Task, moved: IncidentMetric) -> float:
     environment = bench.environments[task.name].fingerprint
     rows = bench.ledger.summaries(task.name, metric.name, recipe=task.recipe)
     rows = [r for r in rows if r.may_be_judged(metric) and r.environment == environment]
-    noise, shift = noise_of(rows), choice.ASSUMED_SHIFT
+    noise, shift = noise_of(rows, {}), choice.ASSUMED_SHIFT
     if noise is not None:
         shift = abs(moved.change) / noise.sd if noise.sd else choice.SURE_SHIFT
     share = CLOCKED_TELLS.get(metric.kind, 1.0)
