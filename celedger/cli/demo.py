@@ -21,7 +21,6 @@ from celedger.base import files, shipped
 from celedger.base.errors import CeledgerError, RepositoryError, Status, UsageError, explained
 from celedger.cli import app, options
 from celedger.cli.session import Options, keep_out_of_git
-from celedger.repo.plumbing import ask, tell
 from celedger.service.measure import Session, open_bench, train
 
 if TYPE_CHECKING:
@@ -247,6 +246,8 @@ def unpack_ledger(path: Path) -> None:
 
 def _clone_bundle(bundle: Path, path: Path) -> None:
     """Make a repository at `path` of all refs of a bundle, and check out its branch `main`."""
+    from celedger.repo.plumbing import tell
+
     with explained(f"{path} cannot be made", kind=RepositoryError):
         path.mkdir(parents=True, exist_ok=True)
     tell(path, "init", "--quiet", "--initial-branch=main", "--template=")
@@ -256,6 +257,8 @@ def _clone_bundle(bundle: Path, path: Path) -> None:
 
 def _refs_below(path: Path, prefix: str) -> dict[str, str]:
     """Return the hash of each ref of a repository below a prefix, by the rest of its name."""
+    from celedger.repo.plumbing import ask
+
     shown = ask(path, "for-each-ref", "--format=%(objectname) %(refname)", prefix).text
     pairs = (line.split() for line in shown.splitlines())
     return {name.removeprefix(prefix): sha for sha, name in pairs}
