@@ -34,8 +34,7 @@ from celedger.stats.lineage import GOOD
 from celedger.trial.engine import Need
 
 NAME = "step_time"
-TASK = replace(
-    battery.TASK,
+TASK = battery.TASK._replace(
     metrics=(Metric(NAME, direction=Direction.LOWER, kind=Kind.SPEED, floor=Floor(0.05, True)),),
 )
 SESSION_SD, TRIAL_SD = (0.03, 0.15), (0.01, 0.03)

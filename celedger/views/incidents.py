@@ -326,11 +326,9 @@ def _worse(state: State, commits: Mapping[str, Commit]) -> str:
             return f"nothing declared is worse; telemetry: {some(telemetry, 1)}"
         return "nothing is worse"
 
-    def age(incident: Incident) -> int:
-        seen = commits.get(incident.seen_at)
-        return -seen.commit_time if seen else 0
-
-    first, *others = sorted(declared, key=age)  # an old one was told before
+    age = {sha: -place for place, sha in enumerate(state.trials_at)}
+    # An old one was told before.
+    first, *others = sorted(declared, key=lambda incident: age.get(incident.seen_at, 1))
     message = f": {plain(first.message)}" if first.message else ""
     more = f"; {len(others)} more open" if others else ""
     return f"{sentence(first, commits)}{message}{more}"
