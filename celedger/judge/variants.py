@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import stdev
 
 from celedger.base.model import CLOCKED, Metric, Task, TrialRecord
 from celedger.judge.incident import MetricNoise, MetricStanding, Standing, State
@@ -14,6 +15,10 @@ from celedger.judge.standings import HIDDEN, NO_REPEATS, PAIRED
 from celedger.ledger.read import Reader
 from celedger.repo.synthetic import is_synthetic
 from celedger.stats.two_sides import evidence, needed
+
+APART = "seems otherwise, but was measured in another session"
+FEWEST = 3
+"""Two values, or pairs, tell nearly nothing of how they vary."""
 
 
 def try_number(ledger: Reader, base: str, edit: str) -> int:
@@ -48,6 +53,7 @@ def standings(
         is_untracked: Returns True if a message says that a file is missing which git ignores.
     """
     for old, new in tasks:
+        sessions = ledger.sessions(suite=new.suite, task=new.name)
         here = ledger.trials(commit=sides[1], recipe=new.recipe)
         environment = here[-1].trial.environment if here else None
         there = ledger.trials(commit=sides[0], recipe=old.recipe, environment=environment)
@@ -56,10 +62,22 @@ def standings(
         if ended or not here:
             yield _failed(new, ended, there, is_untracked)
             continue
+        own = {sessions[r.trial.ulid] for r in here}
+        beside = [r for r in there if sessions[r.trial.ulid] in own]
         for metric in new.metrics:
-            if (new.name, metric.name) in judged:
-                noise = state.noise_of(new.suite, new.name, metric.name)
-                yield _standing(noise, new, metric, there, here, number, len(judged))
+            if (new.name, metric.name) not in judged:
+                continue
+            noise = state.noise_of(new.suite, new.name, metric.name)
+            others, is_apart = there, False
+            if metric.kind in CLOCKED:  # a session has an effect, and machines become loaded
+                later = [r for r in beside if r.trial.started > here[0].trial.started]
+                is_apart = not values_by_seed(later, metric)
+                if noise is not None and not is_apart:
+                    others, noise = beside, noise._replace(session=0.0)
+            stands = _standing(noise, new, metric, others, here, number, len(judged))
+            if is_apart and stands.standing in (Standing.WORSE, Standing.BETTER):
+                stands = stands._replace(standing=Standing.UNDECIDED, note=APART)
+            yield stands
 
 
 def _failed(
@@ -96,7 +114,10 @@ def _standing(
     if here and all(record.derived for record in here):
         return plain(Standing.SAME, "nothing that it reads has changed")
     a, b = values_by_seed(there, metric), values_by_seed(here, metric)
-    pairs = [(a[seed], b[seed]) for seed in sorted(a.keys() & b.keys())]
+    if metric.kind in CLOCKED and a:  # no noise is the seed's
+        pairs = [(sum(a.values()) / len(a), value) for value in b.values()]
+    else:
+        pairs = [(a[seed], b[seed]) for seed in sorted(a.keys() & b.keys())]
     if not pairs:
         return plain(Standing.MISSING, "no seed has a value on both sides")
     if not all(math.isfinite(new) for _, new in pairs):
@@ -107,8 +128,7 @@ def _standing(
     value = sum(new for _, new in pairs) / count
     size = sign * (value - level)  # positive is worse
     floor = metric.visible_at(level)
-    width = math.inf if noise is None else noise.reach(count, count)
-    smallest = math.inf if noise is None else noise.reach(count, count, 0.95)
+    width, smallest = _reaches(noise, metric, list(a.values()), pairs)
     kind, note = _kind(metric, pairs, size, floor, width, smallest)
     if noise is not None and kind is not Standing.TOO_NOISY:
         # One training of the commit that went wrong makes no edit better: the seed that gains
@@ -125,6 +145,34 @@ def _standing(
         task.suite, task.name, metric.name, kind, True, (), level, value, low, high, smallest,
         floor, count, metric.unit, note,
     )  # fmt: skip
+
+
+def _reaches(
+    noise: MetricNoise | None,
+    metric: Metric,
+    values: Sequence[float],
+    pairs: Sequence[tuple[float, float]],
+) -> tuple[float, float]:
+    """Return how far a difference of means goes by chance, at 95 %, to both sides and to one, by
+    the noise and by the commit's `values` or the pairs. What a clock shows varies as much as either
+    says; where seeds repeat bit by bit the narrower of both counts, each at half the error."""
+    from celedger.stats.tails import t_quantile
+
+    count, clocked = len(pairs), metric.kind in CLOCKED
+    if noise is None:
+        return math.inf, math.inf
+    if len(values) < FEWEST or count < FEWEST or not (clocked or noise.is_exact):
+        return noise.reach(len(values), count), noise.reach(len(values), count, 0.95)
+    if clocked:
+        choose, chances, freedom = max, (0.975, 0.95), len(values) - 1
+        error = stdev(values) * math.sqrt(1 / len(values) + 1 / count)
+    else:
+        choose, chances, freedom = min, (0.9875, 0.975), count - 1
+        error = stdev(new - old for old, new in pairs) / math.sqrt(count)
+    both, one = (
+        choose(noise.reach(len(values), count, p), t_quantile(p, freedom) * error) for p in chances
+    )
+    return both, one
 
 
 def _kind(

@@ -231,6 +231,42 @@ def test_an_edit_is_judged_beside_head_by_equal_seeds(known: ScriptedProject) ->
     assert "first measurement" in known.run("check", "HEAD").out
 
 
+def test_an_edit_is_not_slower_because_the_machine_became_loaded(tmp_path: Path) -> None:
+    """`check .` said +112 % of an edit of the learning rate, and exited with 1."""
+    load, draws = [1.0], Random(3)
+
+    def training(model: Mapping[str, float], seed: int) -> Iterator[dict[str, object]]:
+        time = load[0] * model["COST"] * (1 + 0.01 * draws.gauss(0, 1))
+        yield {"epoch": 0, "val_loss": 1.0, "step_time": time}
+
+    metric = '[metrics.step_time]\ndirection = "lower"\nkind = "speed"\nfloor = "10%"\n[[task]]'
+    suite = SUITE.replace("[0, 1]", "[0, 1, 2]").replace("[[task]]", metric)
+    project = scripted(tmp_path / "loaded", suite, training)
+    project.commit("first", {"model.py": "COST = 1.0\n"})
+    project.run("noise", "--seeds", "8", "--repeats", "2")
+    project.run("check", "HEAD")
+    load[0] = 2.0
+    edit(project, "COST = 1.0 + 0\n")
+    done = project.run("check", ".")
+    assert "beside the edit: did step_time change?" in done.err
+    assert "worse" not in done.out and done.status != 1
+    edit(project, "COST = 3.0\n")
+    assert project.run("check", ".").status == 1
+
+
+def test_seeds_that_repeat_bit_by_bit_tell_an_edit_that_is_worse_at_each(tmp_path: Path) -> None:
+    def training(model: Mapping[str, float], seed: int) -> Iterator[dict[str, object]]:
+        own = Random(seed).gauss(1, 0.05)
+        yield {"epoch": 0, "val_loss": own + model["LEVEL"] * (1 + 0.1 * Random(-seed).random())}
+
+    project = scripted(tmp_path / "exact", SUITE.replace("[0, 1]", "[0, 1, 2]"), training)
+    project.commit("first", {"model.py": "LEVEL = 1.0\n"})
+    project.run("noise", "--seeds", "8", "--repeats", "2")
+    project.run("check", "HEAD")
+    assert check(project, "LEVEL = 1.05\n")[::2] == (1, "worse")
+    assert check(project, "LEVEL = 1.0 + 1e-9\n")[::2] == (0, "same")
+
+
 @pytest.mark.matrix
 def test_the_tries_are_counted_since_head_moved(known: ScriptedProject) -> None:
     numbers = [check(known, f"LEVEL = 1.0  # {text}\n")[1]["try"] for text in ("a", "b", "a", "c")]
