@@ -126,7 +126,8 @@ def check(
             only = [word for name in task or () for word in ("--task", name)]
             again = command("check", commit.sha[:TYPED], *only, suite=tasks[0].suite)
             note(context.obj.retyped(f"Next: {again} runs further trials for what is in doubt"))
-        announce(session, state, app.drawer(context.obj))
+        if repository.is_ancestor(state.tip, "HEAD"):  # else it may never be merged
+            announce(session, state, app.drawer(context.obj))
     return status(standings, gate=True, lenient=lenient, complete=complete)
 
 

@@ -231,6 +231,24 @@ def test_a_search_goes_on_where_a_trial_was_too_short_to_have_a_value(live: Live
     assert life.only()["first_bad"] == [bad]
 
 
+def test_a_look_at_a_branch_sends_no_alert_before_it_is_merged(live: Live) -> None:
+    """What a branch mends was told as "good again", while the main line was as bad as before."""
+    life = live(0.003)
+    life.begin()
+    life.commit(1.5)
+    life.check()
+    name = life.only("open")["id"]
+    git(life.project.root, "checkout", "-q", "-b", "mend")
+    life.commit(1)
+    git(life.project.root, "checkout", "-q", "-")
+    life.say("check", "mend")
+    life.compare()
+    assert life.alerts[name] == ["opened"]
+    git(life.project.root, "merge", "-q", "mend")
+    life.check()
+    assert life.alerts[name] == ["opened", "recovered"]
+
+
 def test_the_answer_of_a_job_names_what_came_last_not_what_is_worst(live: Live) -> None:
     life = live(0.003)
     life.begin()
