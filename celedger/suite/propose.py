@@ -54,7 +54,8 @@ _ELSEWHERE = re.compile(
 )
 _PACKAGE = re.compile(r"(?:(.+)/)?([^/]+)/__init__\.py")
 _WORD = r"[A-Za-z][\w/.@-]*"
-_LABEL = re.compile(rf"({_WORD}(?: {_WORD}){{0,2}})\s*[:=]?\s*$")  # of a printed number
+_QUOTE = r"[\x22\x27]?"  # around a key of a printed dictionary; a literal string of TOML has none
+_LABEL = re.compile(rf"({_WORD}(?: {_WORD}){{0,2}})({_QUOTE})\s*[:=]?\s*$")  # of a printed number
 _NUMBER = r"[-+]?(?:\.?\d[-+.\w]*|nan\b|inf\b)"  # no word: a traceback has `loss = model(x)`
 _VALUE = re.compile(r"%[-+0-9.]*[a-z]|\{[^{}]*\}")  # of a format
 _SETTING = re.compile(r"( *)([\w-]+):(?: +(\d+))?\s*(?:#.*)?")  # of YAML: a number, or a table
@@ -222,7 +223,8 @@ def propose(
     stops = torch and not adapter and not options
     if stops:  # what its end alone reports would be missing
         early = [n for n in (*logged, *printed) if not _LATE.intersection(_words(n))]
-        metrics = _judged(early) or metrics
+        lines = {best.lines.get(n) for n in _judged(early)}  # what they print beside is as early
+        metrics = _judged([n for n in (*logged, *printed) if best.lines.get(n) in lines]) or metrics
     return TaskProposal(
         best.name, best.library or ("a fit" if best.fits else "a training loop"),
         " ".join(words), options,
@@ -347,6 +349,7 @@ class _Source:
         self.options: dict[str, int | None] = {}  # name -> default
         self.required = 0
         self.units: dict[str, str] = {}  # of the numbers that it prints
+        self.lines: dict[str, int] = {}  # name of a number -> the line that first prints it
         for called, node in self.calls:
             if called in ("add_argument", "option", "argument"):
                 self._add_option(node)
@@ -440,7 +443,7 @@ class _Source:
         """Return the folders above it (and `src` in them) with packages that it imports."""
         above = [str(folder) for folder in PurePosixPath(self.name).parents]
         beside = [*above, *(str(PurePosixPath(folder, "src")) for folder in above)]
-        return [folder for folder in beside if self.imports & packages.get(folder, set())]
+        return [f for f in dict.fromkeys(beside) if self.imports & packages.get(f, set())]
 
     def score(self, roots: Sequence[str]) -> int:
         """Return how likely it is a training to watch; 0 or less for none. `roots` has folders of
@@ -449,8 +452,8 @@ class _Source:
         loop = self.called >= _LOOP or bool(self.library)
         uses_own = bool(roots)
         named = "train" in stem
-        trains = named or "train" in self.called or self.fits
-        if not self.runs or not (loop or (uses_own and trains)):
+        trains = named or "train" in self.called
+        if not self.runs or not (loop or self.fits or (uses_own and trains)):
             return 0
         downloads = self.called & _DOWNLOADS or any(
             (isinstance(node, ast.keyword) and node.arg == "download")
@@ -522,8 +525,11 @@ class _Source:
                     words = re.split(r"[^A-Za-z0-9]+", label[1].lower())
                     name = "_".join(filter(None, words))
                     spaced = " +".join(map(re.escape, label[1].split()))
+                    self.lines.setdefault(name, node.lineno)
                     patterns.setdefault(
-                        name, rf"(?<![A-Za-z] )\b{spaced}\s*[:=]?\s*(?P<{name}>{_NUMBER})"
+                        name,
+                        rf"(?<![A-Za-z] )\b{spaced}{_QUOTE * bool(label[2])}\s*[:=]?\s*"
+                        rf"(?P<{name}>{_NUMBER})",
                     )
             cells = "".join("0" if part is None else part for part in parts).split("|")
             rows[tuple(cell.strip() for cell in cells)] = None
@@ -557,6 +563,9 @@ def _parts(node: ast.expr) -> Iterator[str | None]:
         case ast.JoinedStr(values=values):
             for value in values:
                 yield from _parts(value) if isinstance(value, ast.Constant) else (None,)
+        case ast.Dict(keys=keys) | ast.Call(args=[ast.Dict(keys=keys), *_]):  # `json.dumps`, say
+            for key in keys:
+                yield from (f"'{key and _constant(key)}': ", None, ", ")
         case (
             ast.BinOp(left=ast.Constant(value=str(text)), op=ast.Mod())
             | ast.Call(func=ast.Attribute(value=ast.Constant(value=str(text)), attr="format"))

@@ -109,8 +109,33 @@ def test_a_loop_that_no_option_makes_short_is_stopped(tmp_path: Path) -> None:
     text = LOOP.replace("args.max_epochs", "90").replace('"--max-epochs"', '"--patience"')
     found = proposed(tmp_path, {"ours/__init__.py": OURS, "train.py": text})
     assert found is not None
-    assert found.metrics == {"train_loss": "lower"}  # what comes later may come too late
+    assert found.metrics == {"val_acc": "higher"}  # comes with the loss of the training
     assert "stop_after = 300 " in found.task
+    text = text.replace("} | Val", '}")\n    print(f"Val')
+    found = proposed(tmp_path, {"train.py": text})
+    assert found is not None
+    assert found.metrics == {"train_loss": "lower"}  # what comes later may come too late
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "accelerator.print(f\"epoch {epoch}: {{'val_loss': {loss:.4f}, 'accuracy': {acc}}}\")",
+        "print({'epoch': epoch, 'val_loss': loss, 'accuracy': acc})",
+        'print(json.dumps({"epoch": epoch, "val_loss": loss, "accuracy": acc}), flush=True)',
+    ],
+)
+def test_a_printed_dictionary_is_read(tmp_path: Path, call: str) -> None:
+    """Nothing of it was recognised, or the accuracy alone, of a loop that is stopped."""
+    text = LOOP.replace('"--max-epochs"', '"--patience"').partition("    print(")[0]
+    found = proposed(tmp_path, {"train.py": f"{text}    {call}\n"})
+    assert found is not None and found.metrics == {"val_loss": "lower"}
+    scaffold(tmp_path / "suites" / "mine", "mine", "", found)
+    (task,) = load(tmp_path / "suites" / "mine").tasks
+    for line in ("{'epoch': 3, 'val_loss': 0.4, 'accuracy': 1}", '{"epoch": 3, "val_loss": 0.4}'):
+        values = {k: v for p in task.pattern for m in re.finditer(p, line)
+                  for k, v in m.groupdict().items()}  # fmt: skip
+        assert values["val_loss"] == "0.4" and values.get("epoch", "3") == "3"
 
 
 REPORTS = """\
@@ -244,6 +269,9 @@ def test_each_project_of_a_repository_has_its_own_packages(tmp_path: Path) -> No
     )  # fmt: skip
     assert found is not None
     assert (found.script, found.pythonpath) == ("a/tools/train.py", ("a/src",))
+    found = proposed(tmp_path, {"src/mine/__init__.py": OURS, "src/mine/cli.py": LOOP.replace(
+        "from ours import", "from mine import")})  # fmt: skip
+    assert found is not None and found.pythonpath == ("src",)  # was there twice
 
 
 @pytest.mark.parametrize(
@@ -289,6 +317,17 @@ from ours import Classifier
 X, y = load_iris(return_X_y=True)
 print("ROC:", roc_auc_score(y, Classifier().fit(X, y).predict(X)))
 """
+
+
+def test_a_script_that_fits_a_model_needs_no_package(tmp_path: Path) -> None:
+    """A script of scikit-learn with its modules beside it got the example of arithmetic."""
+    files = {
+        "ours.py": "class Classifier: ...",
+        "report.py": "import ours\nprint('loss', ours.n)\n",
+    }
+    found = proposed(tmp_path, {**files, "model.py": FITS})
+    assert found is not None and found.command == "{python} {tree}/model.py"
+    assert (found.metrics, found.pythonpath) == ({"roc": "higher", **MEASURED}, ())
 
 
 def test_an_example_that_fits_a_model_is_a_training(tmp_path: Path) -> None:
