@@ -81,6 +81,20 @@ def test_a_leak_is_sure_after_the_three_trials_of_a_commit(history: Any) -> None
     assert incident.first_bad == (made[4].sha,)
 
 
+def test_a_leak_that_varies_is_no_second_leak(history: Any) -> None:
+    """+2.9 % of 409 KiB, of one trial each, was an incident beside that of the leak: the noise was
+    that of the levels without one."""
+    growth = Metric("memory_growth", "B", Direction.LOWER, Kind.MEMORY, Floor(1024.0))
+    history.task = history.task.__class__("core", "mlp", history.task.commands, metrics=(growth,))
+    made = history.commits(commits(4))
+    of_commits = (184.5, 142.8, 170.7, 214.2, 216.8), (243.8,), (418_696.7,), (430_783.7,)
+    for commit, bytes_of in zip(made, of_commits, strict=True):
+        for seed, value in enumerate(bytes_of):
+            history.trial(commit, {"memory_growth": value}, seed=seed)
+    (incident,) = state_of(derivation(history.ledger, made)).incidents
+    assert incident.first_bad == (made[2].sha,)
+
+
 @pytest.mark.parametrize("direction", [Direction.LOWER, Direction.HIGHER])
 def test_a_time_of_many_times_the_level_is_told_with_levels_and_noise_in_its_unit(
     history: Any, direction: Direction

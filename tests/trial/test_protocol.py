@@ -212,6 +212,12 @@ def test_memory_without_what_a_suite_preloads_is_another_definition() -> None:
     assert summarise(Metric("m", summary="max-own"), [(0, 1.0), (1, 3.0), (2, 2.0)]) == 3.0
 
 
+def test_a_leak_is_as_large_where_it_differs_by_less_than_a_tenth() -> None:
+    growth = Metric("memory_growth", "B", Direction.LOWER, Kind.MEMORY, Floor(1024.0))
+    assert (growth.floor_at(186.0), growth.floor_at(420e3)) == (1024.0, 42e3)
+    assert growth._replace(floor=Floor(0.01, relative=True)).floor_at(420e3) == 4.2e3
+
+
 def test_a_share_of_memory_without_what_was_preloaded_is_at_least_the_allocators_luck() -> None:
     task = Task("core", "mlp", (), preload=("torch",))
     warm = with_telemetry(task).metric("peak_rss")
