@@ -31,7 +31,7 @@ _TRACEBACK = "Traceback (most recent call last):"
 _FRAME = re.compile(r'^  File "(.+)", line (\d+)(?:, in (.+))?$', re.MULTILINE)
 _STEP = re.compile(r"^in (step \d+ of epoch \d+)$", re.MULTILINE)  # a note of `child.torch`
 _HEAD = re.compile(r"^==> [A-Za-z0-9_.-]+ <==$\n?", re.MULTILINE)  # of `begin_log`
-_ERROR = re.compile(r"^\S+: error: .+", re.MULTILINE)
+_ERROR = re.compile(r"^\S+(?: -m \S+)?: error: .+", re.MULTILINE)
 _NUMBER = re.compile(r"\d\.\d|\d{2}")
 _SHOWN = 6  # metrics that a message names
 _TAIL = 8192  # bytes at the end of a log that are searched for the reason of a failure
