@@ -115,7 +115,8 @@ class Metric(NamedTuple):
 
     def floor_at(self, level: float) -> float:
         """Return its floor at that level, in its own unit. A share of a trial's memory without what
-        the suite preloads is a small share of what the process holds: at least ALLOCATOR."""
+        the suite preloads is a small share of what the process holds: at least ALLOCATOR. A leak
+        varies by a share of its size: LEAK_SHARE."""
         floor = self.floor.at(level)
         if self.name == "memory_growth" and not self.floor.relative:
             return max(floor, LEAK_SHARE * abs(level))

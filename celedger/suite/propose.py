@@ -223,8 +223,9 @@ def propose(
     stops = torch and not adapter and not options
     if stops:  # what its end alone reports would be missing
         early = [n for n in (*logged, *printed) if not _LATE.intersection(_words(n))]
-        lines = {best.lines.get(n) for n in _judged(early)}  # what they print beside is as early
-        metrics = _judged([n for n in (*logged, *printed) if best.lines.get(n) in lines]) or metrics
+        lines = {best.lines.get(n, n) for n in _judged(early)}  # others of a line are as early
+        early = [n for n in (*logged, *printed) if best.lines.get(n, n) in lines]
+        metrics = _judged(early) or metrics
     return TaskProposal(
         best.name, best.library or ("a fit" if best.fits else "a training loop"),
         " ".join(words), options,

@@ -115,6 +115,9 @@ def test_a_loop_that_no_option_makes_short_is_stopped(tmp_path: Path) -> None:
     found = proposed(tmp_path, {"train.py": text})
     assert found is not None
     assert found.metrics == {"train_loss": "lower"}  # what comes later may come too late
+    text = text.partition("    print(")[0] + "    log(train_loss=loss)\nlog(val_loss=loss)\n"
+    found = proposed(tmp_path, {"train.py": "from celedger.child import log\n" + text})
+    assert found is not None and found.metrics == {"train_loss": "lower"}
 
 
 @pytest.mark.parametrize(
