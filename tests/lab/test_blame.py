@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,20 @@ def test_the_version_of_a_package_explains_nothing(tmp_path: Path) -> None:
     for ends, is_same in (((old, new), True), ((new, size), False)):
         change = code_change(repository, *ends)
         assert [change.same(hunk) for hunk in change.hunks] == [is_same]
+
+
+def test_a_setting_is_blamed_where_a_file_of_settings_has_it(tmp_path: Path) -> None:
+    """ "sure, but the change does not touch the place", of a commit that changed this line alone."""
+    before = "weight_decay: 0.01\nepochs: 8\n"
+    change = edited(tmp_path, "default.yaml", before, before.replace("0.01", "1.2"))
+    place = CodePlace("b", "optimiser made", (Frame(str(tmp_path / "tree/train.py"), 25, "main"),))
+    finding = ExplainFinding(
+        FindingPhase.UPDATE, 0, "", "AdamW", "weight_decay", "settings", "settings differ",
+        places=(place,), sureness=Sureness.SURE,
+    )  # fmt: skip
+    _, blamed = blame(finding, change, tmp_path / "tree", [])
+    assert [(one.hunk.new, one.closeness) for one in blamed] == [("default.yaml", 1)]
+    assert blame(replace(finding, tensor="lr"), change, tmp_path / "tree", [])[1] == ()
 
 
 def test_the_line_that_ran_is_blamed_first_and_comments_last(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def blame(
         if finding.cause == "called" and at == "line":  # what is inside of a module is another's
             verdict = Verdict.FIRST
         closeness = _CLOSENESS.get(at, 3)
-        if verdict is Verdict.FIRST:
+        if verdict is Verdict.FIRST or _sets(hunk, finding):
             closeness = min(closeness, 1)
         if closeness < 3 or files & {hunk.new, hunk.old}:
             blamed_hunk = Blamed(hunk, 4 if verdict is Verdict.EQUAL else closeness)
@@ -75,6 +75,14 @@ def blame(
     elif sure is Sureness.UNSURE and blamed and blamed[0].closeness == 0:
         sure = Sureness.LIKELY
     return replace(finding, sureness=sure), blamed
+
+
+def _sets(hunk: Hunk, finding: ExplainFinding) -> bool:
+    """Return True if it changes a setting that differs, by its name, in a file that is no Python:
+    in YAML, say, which a training reads without a frame of it."""
+    if finding.cause != "settings" or hunk.path("b").endswith(".py"):
+        return False
+    return any(finding.tensor in re.findall(r"\w+", line) for line in hunk.lines)
 
 
 def blame_functions(places: Sequence[tuple[str, str]], change: CodeChange) -> list[Blamed]:
