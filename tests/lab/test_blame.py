@@ -77,7 +77,7 @@ def test_the_version_of_a_package_explains_nothing(tmp_path: Path) -> None:
 
 
 def test_a_setting_is_blamed_where_a_file_of_settings_has_it(tmp_path: Path) -> None:
-    """ "sure, but the change does not touch the place", of a commit that changed this line alone."""
+    """The answer was that a commit which changed this line alone does not touch the place."""
     before = "weight_decay: 0.01\nepochs: 8\n"
     change = edited(tmp_path, "default.yaml", before, before.replace("0.01", "1.2"))
     place = CodePlace("b", "optimiser made", (Frame(str(tmp_path / "tree/train.py"), 25, "main"),))
