@@ -88,7 +88,7 @@ def derive(
         undeclared: The metrics that decide nothing: whether an incident of others is over is not
             up to them.
     """
-    line = LineSteps(histories, floors, acts or Acts(), contrasts, told)
+    line = LineSteps(histories, floors, acts or Acts(), contrasts, told, evidence)
     put = _Assembly(line, told, undeclared)
     loose = [(key, s) for key in line.steps for s in put.assign(key)]
     put.unite()

@@ -15,6 +15,7 @@ import numpy as np
 
 from celedger.base.model import IncidentState
 from celedger.stats import Floats
+from celedger.stats.commit_evidence import CommitEvidence
 from celedger.stats.course import (
     Acts,
     MetricHistory,
@@ -165,8 +166,9 @@ def _rest(step: Step, by_chain: Mapping[int, Sequence[Step]]) -> Step | None:
         if len(parts) < 2:
             continue
         whole = [step.size - math.fsum(s.size for s in parts)]
-        if all(s.before * s.after > 0 for s in (step, *parts)):
-            whole.append(step.after - step.before * math.prod(s.after / s.before for s in parts))
+        if all(s.before * (s.before + s.size) > 0 for s in (step, *parts)):
+            factor = math.prod(1 + s.size / s.before for s in parts)
+            whole.append(step.size - step.before * (factor - 1))
         size = min(whole, key=abs)
         if abs(size) <= APART * math.hypot(step.error, *(s.error for s in parts)):
             return None
@@ -268,19 +270,21 @@ class LineSteps:
         acts: Acts,
         contrasts: Sequence[Contrast],
         told: Sequence[ToldIncident] = (),
+        evidence: CommitEvidence | None = None,
     ) -> None:
         self.histories, self.acts = histories, acts
         self._floors = floors
         self.contrasts = [c for c in contrasts if c.key in histories]
+        self._named = {key: self._bisected(key, h.steps) for key, h in histories.items()}
+        self._same_code = evidence.same_code if evidence is not None else {}
+        # Before chains are joined: what one saw mended is none of what another sees later.
+        steps = _in_company({key: self._with_returns(key) for key in sorted(histories)})
         self.steps = {
-            key: self._with_slow_rises(key, distinct_steps(h.steps), told)
-            for key, h in sorted(histories.items())
+            key: self._with_slow_rises(key, distinct_steps(own), told) for key, own in steps.items()
         }
-        self.steps = _in_company(self.steps)
-        self._named = {key: self._bisected(key) for key in self.steps}
+        self._named = {key: self._bisected(key, own) for key, own in self.steps.items()}
         for key, own in self._named.items():
             self._take_effects(key, own)
-        self.steps = {key: self._with_returns(key, own) for key, own in self.steps.items()}
         kept = {
             k: [s for s in own if self.probability(k, s) >= KEPT] for k, own in self.steps.items()
         }
@@ -450,11 +454,13 @@ class LineSteps:
         close()
         return sorted(result, key=lambda s: (s.last, s.first))
 
-    def _with_returns(self, key: MetricKey, steps: Sequence[Step]) -> list[Step]:
-        """Return the steps, a fall to the very bits of before a rise as probable as that rise: it
-        is a fall exactly if there was anything to fall from."""
+    def _with_returns(self, key: MetricKey) -> list[Step]:
+        """Return a history's steps, a fall to the very bits or code of before a rise as probable as
+        that rise: it is a fall exactly if there was anything to fall from."""
+        steps, code = self.histories[key].steps, self._same_code.get(key[:2], {})
 
         def weighed(fall: Step) -> Step:
+            fall = fall._replace(returns=max(fall.returns, code.get(fall.likeliest, -1)))
             if fall.size >= 0 or fall.returns < 0:
                 return fall
             rises = [self.probability(key, rise) for rise in steps if fall.undoes(rise)]
@@ -473,10 +479,10 @@ class LineSteps:
                 self.steps[key][self.steps[key].index(step)] = moved
                 named[moved] = named.pop(step)
 
-    def _bisected(self, key: MetricKey) -> dict[Step, dict[int, float]]:
+    def _bisected(self, key: MetricKey, steps: Sequence[Step]) -> dict[Step, dict[int, float]]:
         """Return the commits that bisects named, by the rise whose set is nearest; one that is not
         even doubted only where no other is near."""
-        rises = [s for s in self.steps[key] if s.size > 0]
+        rises = [s for s in steps if s.size > 0]
         named: dict[Step, dict[int, float]] = {}
         for place, probability in sorted(self.acts.named.get(key, {}).items()):
             near = [s for s in rises if s.first - NEAR <= place <= s.last + NEAR]

@@ -421,6 +421,27 @@ def test_a_fall_in_the_new_environment_mends_what_the_old_one_saw() -> None:
     assert derived.incidents[0].closed == 40
 
 
+@pytest.mark.parametrize("by", ["code", "company", "neither"])
+def test_a_rise_seen_after_a_way_back_is_not_the_one_that_another_environment_saw_mended(
+    by: str,
+) -> None:
+    """Its history alone doubts the fall, of which it thus knows the level after no better."""
+    chains = [(0, 0, 14), (0, 25, 40), (1, 14, 24)]
+    rise = step(20, size=13, error=0.6, chain=1)
+    fall = step(22, size=-13, before=113, error=0.6, probability=0.1, chain=1)
+    wide = step(15, 25, size=8, error=0.6)
+    seen = fall if by == "company" else fall._replace(after=105)
+    histories = [(LOSS, history(rise, seen, wide, chains=chains))]
+    if by == "company":
+        histories.append((TIME, history(rise, fall._replace(probability=0.999), chains=chains)))
+    same_code = {LOSS[:2]: {22: 19}} if by == "code" else {}
+    evidence = CommitEvidence({}, lambda later, earlier: True, 0.1, same_code=same_code)
+    derived = of(*histories, evidence=evidence)
+    assert states(derived) == (
+        [(20, 20, RECOVERED), (23, 25, OPEN)] if by != "neither" else [(20, 20, OPEN)]
+    )
+
+
 # Mends
 
 
