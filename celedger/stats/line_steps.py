@@ -158,7 +158,8 @@ def distinct_steps(steps: Sequence[Step]) -> list[Step]:
 
 def _rest(step: Step, by_chain: Mapping[int, Sequence[Step]]) -> Step | None:
     """Return a step without those of another chain that it spans: all of it where it spans fewer
-    than two, None where they are all of it, as sums or as factors."""
+    than two, or where their errors hide how much is left; None where they are most of it, as sums
+    or as factors, and perhaps all."""
     if step.kind is not StepKind.STEP:
         return step
     for others in (own for chain, own in by_chain.items() if chain != step.chain):
@@ -171,7 +172,7 @@ def _rest(step: Step, by_chain: Mapping[int, Sequence[Step]]) -> Step | None:
             whole.append(step.size - step.before * (factor - 1))
         size = min(whole, key=abs)
         if abs(size) <= APART * math.hypot(step.error, *(s.error for s in parts)):
-            return None
+            return None if 2 * abs(size) < abs(step.size) else step
         first = min(max(s.last for s in parts) + 1, step.last)
         return step._replace(
             first=first, likeliest=max(first, step.likeliest), size=size, posterior=(),

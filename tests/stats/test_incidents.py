@@ -442,6 +442,17 @@ def test_a_rise_seen_after_a_way_back_is_not_the_one_that_another_environment_sa
     )
 
 
+def test_parts_that_are_hardly_known_take_no_step_away() -> None:
+    """A sure rise was explained by a rise and a fall of large errors, and nothing was open."""
+    steps = [
+        step(15, 25, size=9, error=0.9),
+        step(20, size=5, error=2, probability=0.76, chain=1),
+        step(22, size=-6, before=105, error=3.7, probability=0.97, chain=1),
+    ]
+    derived = of((LOSS, history(*steps, chains=[(0, 0, 14), (0, 25, 40), (1, 14, 24)])))
+    assert states(derived) == [(15, 25, OPEN)]
+
+
 # Mends
 
 
