@@ -34,6 +34,8 @@ NEAR = 2
 A 95 % set moves that far when trials are added."""
 APART = 3.0
 """Standard errors by which a step must differ from what another chain saw in parts."""
+MOST_LEFT = 0.5
+"""Share of a step that such parts leave at most, if they are it: chosen. Large errors hide any."""
 HELD = 0.95
 """Probability that a set holds the first bad commit."""
 PREFERRED = 1e6
@@ -172,7 +174,7 @@ def _rest(step: Step, by_chain: Mapping[int, Sequence[Step]]) -> Step | None:
             whole.append(step.size - step.before * (factor - 1))
         size = min(whole, key=abs)
         if abs(size) <= APART * math.hypot(step.error, *(s.error for s in parts)):
-            return None if 2 * abs(size) < abs(step.size) else step
+            return None if abs(size) < MOST_LEFT * abs(step.size) else step
         first = min(max(s.last for s in parts) + 1, step.last)
         return step._replace(
             first=first, likeliest=max(first, step.likeliest), size=size, posterior=(),
