@@ -41,6 +41,7 @@ REPORTS = st.builds(
     epoch=st.integers(0, 5) | st.integers(0, 2**63 - 1),
     values=st.dictionaries(NAMES, VALUES, max_size=5),
     fingerprint=st.none() | st.text("0123456789abcdef", min_size=1, max_size=64),
+    steps=st.just({}),  # of a tuple hypothesis draws what has a default, too
 )
 
 
