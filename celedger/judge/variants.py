@@ -161,7 +161,8 @@ def _reaches(
     count, clocked = len(pairs), metric.kind in CLOCKED
     if noise is None:
         return math.inf, math.inf
-    if len(values) < FEWEST or count < FEWEST or not (clocked or noise.is_exact):
+    few = min(len(values), count) < FEWEST or not math.isfinite(sum(values))
+    if few or not (clocked or noise.is_exact):
         return noise.reach(len(values), count), noise.reach(len(values), count, 0.95)
     if clocked:
         choose, chances, freedom = max, (0.975, 0.95), len(values) - 1

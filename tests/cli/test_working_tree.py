@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from random import Random
@@ -265,6 +266,19 @@ def test_seeds_that_repeat_bit_by_bit_tell_an_edit_that_is_worse_at_each(tmp_pat
     project.run("check", "HEAD")
     assert check(project, "LEVEL = 1.05\n")[::2] == (1, "worse")
     assert check(project, "LEVEL = 1.0 + 1e-9\n")[::2] == (0, "same")
+
+
+def test_an_edit_is_compared_with_a_head_that_diverges_at_a_seed(tmp_path: Path) -> None:
+    def training(model: Mapping[str, float], seed: int) -> Iterator[dict[str, object]]:
+        is_lost = model["LEVEL"] == 1 and seed == 2
+        yield {"epoch": 0, "val_loss": math.nan if is_lost else Random(seed).gauss(1, 0.05)}
+
+    project = scripted(tmp_path / "lost", SUITE.replace("[0, 1]", "[0, 1, 2]"), training)
+    project.commit("first", {"model.py": "LEVEL = 2\n"})
+    project.run("noise", "--seeds", "8", "--repeats", "2")
+    project.commit("second", {"model.py": "LEVEL = 1\n"})
+    project.run("check", "HEAD")
+    assert check(project, "LEVEL = 3\n")[0] in (0, 125)
 
 
 @pytest.mark.matrix
