@@ -88,8 +88,10 @@ ALLOCATOR = float(8 << 20)
 """Bytes by which the peaks of one training differ by luck: trials of one fork server agree within
 .1 to 2 MiB, the next server's heap is laid out otherwise. Of 360 MiB, same commit and seed, up to
 4.4 MiB from server to server and 6.6 MiB from trial to trial (`vector-quantize-pytorch`)."""
+LEAK = "memory_growth"
+"""The metric of the bytes that a step leaves behind, as the step meter reports it."""
 LEAK_SHARE = 0.1
-"""Share of a level of `memory_growth` that is its least floor. Evaluations leak between steps, too,
+"""Share of a level of LEAK that is its least floor. Evaluations leak between steps, too,
 some more of them in one quarter of a training than in another: three trainings that leak 400 kB a
 batch varied by a sd of 1.6 %, while their noise, of levels without a leak, was 60 B."""
 
@@ -118,7 +120,7 @@ class Metric(NamedTuple):
         the suite preloads is a small share of what the process holds: at least ALLOCATOR. A leak
         varies by a share of its size: LEAK_SHARE."""
         floor = self.floor.at(level)
-        if self.name == "memory_growth" and not self.floor.relative:
+        if self.name == LEAK and not self.floor.relative:
             return max(floor, LEAK_SHARE * abs(level))
         is_share = self.floor.relative and self.summary == "max-own"
         return max(floor, ALLOCATOR) if is_share else floor

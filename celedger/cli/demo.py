@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from celedger.trial.engine import Listener
     from celedger.trial.runner import Bench
 
-KINDS = ("quality", "speed", "memory", "crash")
 _TRUTH = "refs/planted/"  # the repository's own names of the planted commits, by kind
 # What each kind of regression is seen in: a task and, unless it crashes, its metric.
 SEEN_IN = {
@@ -227,13 +226,13 @@ def materialise(path: Path) -> dict[str, str]:
     """Make the repository at `path`, or find it there again; return the hash of each planted
     commit by kind. Raises UsageError where something else is."""
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
-        _clone_bundle(bundle(), path)
+        _clone_bundle(path)
     planted = _refs_below(path, _TRUTH) if (path / ".git").exists() else {}
-    if sorted(planted) != sorted(KINDS):
+    if sorted(planted) != sorted(SEEN_IN):
         raise UsageError(
             f"{path} is not empty and not the demo", "name another folder, or remove it"
         )
-    return {kind: planted[kind] for kind in KINDS}
+    return {kind: planted[kind] for kind in SEEN_IN}
 
 
 def unpack_ledger(path: Path) -> None:
@@ -244,14 +243,14 @@ def unpack_ledger(path: Path) -> None:
     files.beside(path).mkdir(exist_ok=True)  # else each verb that only reads checks every row again
 
 
-def _clone_bundle(bundle: Path, path: Path) -> None:
-    """Make a repository at `path` of all refs of a bundle, and check out its branch `main`."""
+def _clone_bundle(path: Path) -> None:
+    """Make a repository at `path` of all refs of the bundle, and check out its branch `main`."""
     from celedger.repo.plumbing import tell
 
     with explained(f"{path} cannot be made", kind=RepositoryError):
         path.mkdir(parents=True, exist_ok=True)
     tell(path, "init", "--quiet", "--initial-branch=main", "--template=")
-    tell(path, "fetch", "--quiet", "--update-head-ok", str(bundle), "refs/*:refs/*")
+    tell(path, "fetch", "--quiet", "--update-head-ok", str(bundle()), "refs/*:refs/*")
     tell(path, "-c", "core.hooksPath=/dev/null", "reset", "--quiet", "--hard", "main", "--")
 
 

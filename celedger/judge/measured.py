@@ -12,6 +12,7 @@ import numpy as np
 
 from celedger.base.model import (
     CLOCKED,
+    LEAK,
     SPOILT,
     Direction,
     Kind,
@@ -31,7 +32,7 @@ _LARGEST = 1e100
 _REPEATS = 3
 """Repeats of a seed at a commit that agree to the last digit, from which memory or work counts as
 exact: bytes that torch allocated, calls of a function. One that differs makes it noisy again."""
-_WITHIN_TRIAL = frozenset({"memory_growth"})
+_WITHIN_TRIAL = frozenset({LEAK})
 """What grows from step to step of one trial: no state of the machine or of a session is in it."""
 _SHORT = "%.6g"
 """A value that this writes in full may be equal by chance: an accuracy of 0.875, a count."""

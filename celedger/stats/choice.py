@@ -268,8 +268,9 @@ def _needed(
     """Return the trial that is run whatever others would tell: of an end, of a commit that is named
     or its parents, and the first ones of several workers."""
     lineage, bad, running = question.lineage, question.lineage.bad, beside.positions
-    places = [reading.position for reading in question.comparable(evidence.readings)]
-    lacking = question.lacking_ends(question.comparable(evidence.readings), running)
+    readings = question.comparable(evidence.readings)
+    places = [reading.position for reading in readings]
+    lacking = question.lacking_ends(readings, running)
     if lacking and question.session is None:
         return Choice(lacking[0])
     if posterior.state is not Phase.SEARCHING:

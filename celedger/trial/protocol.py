@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from celedger.base.model import Direction, EpochReport, Floor, Kind, Metric, StepValues, Task
+from celedger.base.model import LEAK, Direction, EpochReport, Floor, Kind, Metric, StepValues, Task
 
 MAX_LINE = 1 << 20  # bytes; a longer line is no report
 MAX_EPOCH = 2**31 - 1
@@ -23,7 +23,7 @@ _SPEED, _MEMORY = (Floor(share, relative=True) for share in (0.05, 0.03))
 _OF_STEPS = (  # of a process with an optimiser of torch, which `child/step_meter.py` measures
     Metric("step_time", "s", Direction.LOWER, Kind.SPEED, _SPEED),
     Metric("step_cpu_time", "s", Direction.LOWER, Kind.WORK, _SPEED),
-    Metric("memory_growth", "B", Direction.LOWER, Kind.MEMORY, Floor(1024.0)),  # a step
+    Metric(LEAK, "B", Direction.LOWER, Kind.MEMORY, Floor(1024.0)),  # a step
     Metric("optimiser_steps"),
 )
 _COLD = (
@@ -54,7 +54,7 @@ TELEMETRY: tuple[Metric, ...] = (
 )
 _TOTALS = b'{"trial": {'  # how the line of `child/step_meter.py` begins
 TELEMETRY_NAMES = frozenset(m.name for m in TELEMETRY)
-OF_LONG_TRAININGS = frozenset({"memory_growth"})  # a short training has no value of it
+OF_LONG_TRAININGS = frozenset({LEAK})  # a short training has no value of it
 
 
 def with_telemetry(task: Task) -> Task:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from celedger.judge.bisection.bisect_report import _effect, doubted
+from celedger.judge.bisection.bisect_report import _effect, floor_in_doubt
 from celedger.judge.bisection.other_steps import (
     Rest,
     effect_between,
@@ -171,4 +171,4 @@ def test_values_at_the_limits_of_floats_have_an_effect(unit: float) -> None:
 def test_a_change_that_is_clearly_larger_than_the_floor_is_not_called_about_as_large(
     effect: float, low: float, high: float, is_in_doubt: bool
 ) -> None:
-    assert doubted(0.0346, effect, low, high) == (0.0346 if is_in_doubt else 0.0)
+    assert floor_in_doubt(0.0346, effect, low, high) == (0.0346 if is_in_doubt else 0.0)

@@ -44,7 +44,7 @@ def read(folder: Path, words: str) -> Done:
 def test_the_repository_is_made_once_and_found_again(tmp_path: Path) -> None:
     made = example.materialise(tmp_path / "demo")
     repository = Repository.open(tmp_path / "demo")
-    assert list(made) == list(example.KINDS)
+    assert list(made) == list(example.SEEN_IN)
     assert len({*made.values()}) == len(made)
     assert not repository.is_dirty()
     assert example.materialise(tmp_path / "demo") == made

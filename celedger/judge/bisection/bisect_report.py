@@ -318,12 +318,12 @@ def report_of(
         ran=compared_commits[-1][1] if compared_commits else "",
         agreements=agreements,
         signed=signed,
-        floor=doubted(track.floor, effect, low, high) if status == "found" else track.floor,
+        floor=floor_in_doubt(track.floor, effect, low, high) if status == "found" else track.floor,
         untried=len(track.presumed),
     )
 
 
-def doubted(floor: float, effect: float, low: float, high: float) -> float:
+def floor_in_doubt(floor: float, effect: float, low: float, high: float) -> float:
     """Return the floor, 0 where the change is clearly larger: by its interval, or without one if it
     is twice as large."""
     least = min(abs(low), abs(high)) if math.isfinite(low) else abs(effect) / 2

@@ -155,9 +155,9 @@ class Track:
         if metric is None or not good:
             return 0.0
         floor = metric.floor_at(statistics.median(good))
+        readings = firstbad.comparable(readings, self._session)
         ends = [
-            [r.value for r in readings if r.position == end and self._session in (None, r.seed)]
-            for end in (GOOD, self._lineage.bad)
+            [r.value for r in readings if r.position == end] for end in (GOOD, self._lineage.bad)
         ]
         if min(map(len, ends)) < 2:
             return floor
