@@ -25,6 +25,10 @@ from celedger.stats.line_steps import CommitSet, Floors, LineSteps, Places, pair
 from celedger.stats.mends import CLOSED, KEPT, OPEN, Fall, Mend, Rise, follow
 from celedger.stats.sessions import Contrast
 
+SAME_METRIC = 10.0
+"""How much oftener a commit moves one metric of two tasks than two different ones: chosen. It
+decides between causes whose commits a step's wide set holds alike."""
+
 
 @dataclass(frozen=True, slots=True)
 class Derived:
@@ -59,6 +63,13 @@ class _Cause:
         assert self.commits is not None  # no step is added to what has no set
         meets = self.commits.meets(commits)
         self.commits = self.commits.both(commits) if meets else self.commits.either(commits)
+
+    def affinity(self, key: MetricKey, commits: CommitSet) -> float:
+        """Return by how much the first bad commit of a step is likelier to be this one's than
+        another's."""
+        assert self.commits is not None  # no step is added to what has no set
+        same = any(own[2] == key[2] for own in self.members)
+        return self.commits.shared(commits) * (SAME_METRIC if same else 1.0)
 
     def kind(self) -> StepKind:
         drifts = [s.kind is StepKind.DRIFT for s in self.members.values()]
@@ -181,7 +192,7 @@ class _Assembly:
                     if p.kind() is step.kind and not self._are_apart(p, key, own)
                 ]
                 if into:
-                    max(into, key=lambda p: _shared(p.commits, own)).add(key, step, own)
+                    max(into, key=lambda p: p.affinity(key, own)).add(key, step, own)
                 else:
                     parts.append(_Cause(None, {key: step}, own))
             if parts:
@@ -205,7 +216,7 @@ class _Assembly:
                 if not self._is_accepted_by_name(c.told) or own.within(c.commits) >= KEPT
             ]
             if fitting:
-                max(fitting, key=lambda c: _shared(c.commits, own)).add(key, step, own)
+                max(fitting, key=lambda c: c.affinity(key, own)).add(key, step, own)
             else:
                 self.causes.append(_Cause(None, {key: step}, own))
 
@@ -410,8 +421,3 @@ def _may_be_one(a: CommitSet, b: CommitSet) -> bool:
         return a.meets(b)
     gap = max(a.first - b.last, b.first - a.last)
     return gap <= (a.last - a.first + 1) + (b.last - b.first + 1)
-
-
-def _shared(a: CommitSet | None, b: CommitSet) -> float:
-    """Return the probability that two independent sets have the same first bad commit."""
-    return a.shared(b) if a is not None else 0.0

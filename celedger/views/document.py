@@ -210,7 +210,7 @@ def number(value: float, noise: float = math.nan, *, significant: int = 4) -> st
     size = abs(value)
     if noise > 0 and math.isfinite(noise):
         if 1e-4 <= max(size, noise) < 1e9:
-            return f"{value:.{decimals(noise)}f}"
+            return f"{value:z.{decimals(noise)}f}"  # z: no "-0"
         orders = math.floor(math.log10(size)) - math.floor(math.log10(noise))
         significant = max(2, min(orders + 2, 9))
     if size >= 1e9 or size < 1e-4:

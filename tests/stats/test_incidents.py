@@ -298,6 +298,17 @@ def test_a_named_commit_that_did_not_move_another_task_is_not_its_cause() -> Non
         ]
 
 
+def test_a_wide_set_is_of_the_named_commit_that_moved_the_same_metric() -> None:
+    """Two commits were named, for the time and the loss; another task was measured seldom."""
+    derived = of(
+        (TIME, history(step(5, size=30))),
+        (LOSS, history(step(9, size=8))),
+        (OTHER, history(step(2, 16, size=8))),
+        acts=Acts(named={TIME: {5: 0.98}, LOSS: {9: 0.98}}),
+    )
+    assert [set(i.shares) for i in derived.incidents] == [{TIME}, {LOSS, OTHER}]
+
+
 def test_another_fall_of_what_rose_by_little_with_an_incident_does_not_veto_its_mend() -> None:
     """Memory rose by luck, within its floor, with a loss, and fell by more of it with the mend."""
     derived = derive(

@@ -51,7 +51,7 @@ def test_a_duration_is_read_at_a_glance(seconds: float, text: str) -> None:
     [
         (0.41324, 0.0021, "0.4132"), (0.41324, 0.0996, "0.41"), (1234567.0, 345.0, "1234567"),
         (1.234e-5, 1e-6, "1.23e-5"), (0.5, 0.0, "0.5000"), (5.0, NAN, "5"), (0.0, NAN, "0"),
-        (123.456, NAN, "123.5"), (NAN, 1.0, "nan"), (-math.inf, NAN, "-inf"),
+        (123.456, NAN, "123.5"), (NAN, 1.0, "nan"), (-math.inf, NAN, "-inf"), (-0.3, 40.0, "0"),
     ],
 )  # fmt: skip
 def test_the_noise_decides_the_digits(value: float, noise: float, text: str) -> None:
