@@ -362,8 +362,9 @@ class RandomLife:
         for row in self.life.listed(*IN_FORCE, "recovered"):
             truths = [TRUTH[m["name"]] for m in row["metrics"] if m["name"] in TRUTH]
             ends = [
-                (self.at(git(root, "rev-parse", f"{sha}^")), self.at(sha))
-                for sha in row["first_bad"]  # commits of merged branches, too
+                (self.at(parent), self.at(sha))
+                for sha in row["first_bad"]  # commits of merged branches, too, and the first one
+                for parent in git(root, "rev-parse", f"{sha}^@").split()[:1]
             ]
             assert any(of(after) > of(before) for of in truths for before, after in ends), row
             if row["state"] == "recovered":
