@@ -174,7 +174,13 @@ def test_a_change_that_acts_late_takes_the_proof_from_all_that_began_like_it() -
     ledger = Ledger()
     placed = printed(ledger, (GOOD, A), (BAD, B), (5, LATE))
     assert not enough(ledger, placed, A[:2])
-    assert enough(ledger, placed, A)
+
+
+def test_a_trial_is_not_stopped_in_its_last_epoch() -> None:
+    ledger = Ledger()
+    placed = printed(ledger, (GOOD, A), (BAD, LATE))
+    assert not enough(ledger, placed, A)
+    assert not enough(ledger, placed, LATE)
 
 
 def test_stopped_trials_lie_with_what_they_repeat() -> None:

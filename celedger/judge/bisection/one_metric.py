@@ -500,9 +500,15 @@ class Traces:
 
     def enough(self, placed: Placed, seed: int) -> Callable[[Trace], bool]:
         """Return a test of a running trial of this seed: True once it is past the epoch at which
-        the ends part and agrees with one ended trial alone."""
+        the ends part and agrees with one ended trial alone, which went on. In its last epoch a
+        trial is as good as whole: to stop it spares nothing, and it may be asked for again."""
         classes, past = self._classes(placed, seed)
-        return lambda part: past(part) and sum(agrees(part, trace) for trace, _ in classes) == 1
+
+        def enough(part: Trace) -> bool:
+            same = [trace for trace, _ in classes if agrees(part, trace)]
+            return past(part) and len(same) == 1 and len(part) < len(same[0])
+
+        return enough
 
     def alike(self, placed: Placed) -> tuple[frozenset[int], ...]:
         """Return the sets of positions that lie on one side because a trial that was stopped
