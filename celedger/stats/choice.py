@@ -130,6 +130,9 @@ ASSUMED_SHIFT, SURE_SHIFT, NO_SHIFT = 2.0, 8.0, 1e-6
 number of them does."""
 CONFIRMING = 4.0
 """Readings to be sure of the last neighbours, in units of log odds over d²/2."""
+NAMED_ANYWAY = 0.5
+"""Probability that a commit is named, or a parent of that, from which its trial is not stopped: a
+stopped one takes half of a whole one, about."""
 ALONE = UnderWay()
 
 
@@ -190,11 +193,11 @@ def choose(
 
 
 def _named_anyway(question: Question, posterior: Posterior, position: int) -> bool:
-    """Return True if the answer will need a whole trial of a commit, whatever one tells now: it is
-    the first bad one, or a parent of it."""
+    """Return True if the answer will more likely than not need a whole trial of a commit: of the
+    first bad one, or a parent of it. One that was stopped would then run again."""
     lineage = question.lineage
     likely = [p for p in posterior.candidates if p == position or position in lineage.parents[p]]
-    return bool(posterior.probability[likely].sum() >= question.confidence)
+    return bool(posterior.probability[likely].sum() >= NAMED_ANYWAY)
 
 
 def _alone(

@@ -87,9 +87,12 @@ def test_the_last_trial_that_parts_two_commits_is_one_that_the_answer_needs() ->
     alike = (frozenset({GOOD, 3, 6}), frozenset({8, 12, N - 1}))
     pick = equal_bits.pick(QUESTION, ENDS, equal_bits.view(QUESTION, ENDS, alike))
     assert pick is not None and pick.position == 7 and pick.whole
-    before = (frozenset({GOOD, 3, 5}), alike[1])  # one candidate more: it may not be needed
+    before = (frozenset({GOOD, 3, 4}), alike[1])  # of four it is needed every other time
     pick = equal_bits.pick(QUESTION, ENDS, equal_bits.view(QUESTION, ENDS, before))
-    assert pick is not None and pick.position in (6, 7) and not pick.whole
+    assert pick is not None and pick.position == 6 and pick.whole
+    before = (frozenset({GOOD, 2}), alike[1])
+    pick = equal_bits.pick(QUESTION, ENDS, equal_bits.view(QUESTION, ENDS, before))
+    assert pick is not None and pick.position in (4, 5) and not pick.whole
 
 
 def test_contradicting_bits_leave_a_posterior() -> None:
