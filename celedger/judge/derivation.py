@@ -84,6 +84,21 @@ class Derivation:
             and not any(matching([each], failure) for failure in self.failures)
         ]  # fmt: skip
 
+    @cached_property
+    def moved_mends(self) -> Mapping[str, int]:
+        """Return where a rebase moved the mends of incidents, by their names, as long as nothing
+        was measured there or later."""
+        places: dict[str, int] = {}
+        for each in (*self.told, *self.told_work):
+            mend = str(each.record.details.get("closed") or "")
+            # One off the line has no place, or that of an equal tree: before what it mended.
+            is_off = mend and each.is_here and self.line.place(mend) <= each.steps.last
+            place = self.line.remade(mend) if is_off else None
+            own = [self.tasks[key[:2]] for key in each.keys if key[:2] in self.tasks]
+            if place is not None and all(max(task.tried, default=-1) < place for task in own):
+                places[each.id] = place
+        return places
+
     def place(self, sha: str) -> int:
         return self.line.place(sha)
 

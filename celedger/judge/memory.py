@@ -120,7 +120,8 @@ def record(
         line = line_of(repository, ledger, tip)
         derivation = derive(ledger, line, cache=cache_of(repository))
         state, sizes = state_and_sizes(derivation)
-        moved = {each.id for each in derivation.rebased()}  # nothing new is known of these
+        # Nothing new is known of these.
+        moved = {each.id for each in derivation.rebased()} | derivation.moved_mends.keys()
         rows = new_rows(
             [each for each in state.incidents if each.id not in moved],
             ledger.said_last(), sizes,

@@ -105,6 +105,8 @@ def _incidents(
     packages = [e.details.get("packages") for e in derivation.ledger.environments().values()]
     has_torch = any(not isinstance(own, Mapping) or "torch" in own for own in packages)
     for part in parts:
+        if part.id in derivation.moved_mends:
+            part = _recovered(part, derivation.moved_mends[part.id])
         incident = _named(derivation, part, names)
         if incident.in_force and incident.is_named:
             findings = derivation.ledger.findings(incident.likeliest)
@@ -277,6 +279,12 @@ def _as_recorded(derivation: Derivation, told: Told) -> _Part:
         first, last, last, 1 / (last - first + 1), state, told.kind, tuple(rows), told.id, last,
         first - 1, None, (), told.steps.was_sure, "", recorded,
     )  # fmt: skip
+
+
+def _recovered(part: _Part, closed: int) -> _Part:
+    over = IncidentState.RECOVERED
+    metrics = tuple(metric._replace(state=over.value) for metric in part.metrics)
+    return replace(part, state=over, metrics=metrics, closed=closed)
 
 
 def _of_failure(

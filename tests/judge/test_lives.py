@@ -953,6 +953,30 @@ def test_a_rebase_onto_other_work_keeps_the_incident_open(live: Live) -> None:
     assert life.only()["first_bad"][-1] == life.head()  # the commit before was not measured
 
 
+@pytest.mark.parametrize("bad", ["1.4", "raise ValueError('broken')"])
+def test_a_rebase_of_the_mend_leaves_the_incident_recovered(live: Live, bad: str) -> None:
+    """`pull --rebase` gave the revert another hash and another tree, and the incident was open
+    until that was measured."""
+    life = live(exact=True)
+    life.begin()
+    root = life.project.root
+    broken = life.commit(bad)
+    assert life.check() == 1
+    life.revert(broken)
+    assert life.check() == 0
+    name = life.only("recovered")["id"]
+    git(root, "checkout", "-q", "-b", "upstream", "HEAD~1")
+    life.project.commit("beside", {"notes.txt": "one\n"})
+    git(root, "checkout", "-q", "main")
+    git(root, "rebase", "-q", "upstream")
+    row = life.only("recovered")
+    assert (row["id"], row["closed_at"]) == (name, life.head())
+    life.compare()
+    assert life.check() == 0
+    assert life.only("recovered")["closed_at"] == life.head()
+    assert life.alerts[name].count("recovered") == 1
+
+
 @pytest.mark.matrix
 @pytest.mark.parametrize("way", ["--no-rebase-merges", "--rebase-merges"])
 def test_a_rebase_of_a_merge_keeps_the_incident_though_its_branch_stays(
