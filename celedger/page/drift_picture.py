@@ -23,7 +23,7 @@ from celedger.page.metric_values import ChainValues, TaskOnLine
 from celedger.stats.history import UNMEASURED
 from celedger.views import incidents as words
 from celedger.views import picture, samples
-from celedger.views.document import UnitScale, clip, count, plain, probability, relative, short
+from celedger.views.document import UnitScale, amount, clip, count, plain, probability, short
 from celedger.views.drift import environment_change, narrowed, offset
 from celedger.views.picture import BLUE, GREEN, INK, MUTED, PURPLE, RED
 
@@ -281,9 +281,8 @@ def _labels(drawn: Drawn) -> Iterator[tuple[float, str, str]]:
 
 def _better(change: LevelChange) -> str:
     text = f"one of {len(change.among)}" if len(change.among) > 1 else short(change.seen_at)
-    if moved := relative(change.size, change.before):
-        text += f" {moved}"
-    return f"{text} ({probability(change.probability)})"
+    moved = amount(change.size, change.before, unit=change.unit)
+    return f"{text} {moved} ({probability(change.probability)})"
 
 
 def _changes(drawn: Drawn, environments: Mapping[str, Environment]) -> Iterator[tuple[float, str]]:

@@ -10,7 +10,7 @@ from enum import StrEnum
 from celedger.judge.incident import IN_FORCE, Incident, LevelChange, Standing, State
 from celedger.page.series import ChartSeries, Measured, TaskSeries
 from celedger.views import incidents as words
-from celedger.views.document import relative
+from celedger.views.document import amount
 
 RECENT = 200
 """Commits at the end of the axis in which an improvement is news, and that sparklines show."""
@@ -108,8 +108,8 @@ def _of_series(history: Measured, series: ChartSeries) -> SeriesHealth:
         return SeriesHealth(series, Health.UNDECIDED, unclear)
     for change in improvements(history):
         if (change.suite, change.task, change.metric) == series.key:
-            amount = relative(change.size, change.before)
-            return SeriesHealth(series, Health.BETTER, f"{amount} better".strip())
+            size = amount(change.size, change.before, unit=change.unit)
+            return SeriesHealth(series, Health.BETTER, f"{size} better")
     return SeriesHealth(series, Health.STEADY)
 
 

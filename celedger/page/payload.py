@@ -24,7 +24,7 @@ from celedger.page.health import SeriesHealth, TaskHealth
 from celedger.page.series import ChartSeries, ChartStretch, Measured, TaskSeries
 from celedger.stats import Floats
 from celedger.views import incidents as words
-from celedger.views.document import UnitScale, iso_date, plain, probability, relative
+from celedger.views.document import UnitScale, amount, iso_date, plain, probability
 from celedger.views.drift import by_code, environment_change, offset
 
 _ACTS = {
@@ -164,12 +164,12 @@ def marks(history: Measured, key: tuple[str, str, str]) -> list[dict[str, Any]]:
     ]  # fmt: skip
     for doubt in history.state.doubts:
         if (doubt.suite, doubt.task, doubt.metric) == key:
-            text = relative(doubt.change, doubt.before) or "worse"
+            text = amount(doubt.change, doubt.before, unit=doubt.unit)
             sure = probability(doubt.probability)
             made.append(_mark(history, doubt.seen_at, doubt.among, "doubt", f"? {text}", sure))
     for change in history.state.changes:
         if change.kind == "improvement" and (change.suite, change.task, change.metric) == key:
-            text = f"▼ {relative(change.size, change.before) or 'better'}"
+            text = f"▼ {amount(change.size, change.before, unit=change.unit)}"
             sure = probability(change.probability)
             made.append(_mark(history, change.seen_at, change.among, "good", text, sure))
     return sorted((m for m in made if m["at"] >= 0), key=lambda m: int(m["at"]))

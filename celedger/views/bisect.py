@@ -23,7 +23,7 @@ from celedger.views.document import (
     Document,
     Listing,
     amount,
-    change,
+    amounts,
     count,
     duration,
     iso_date,
@@ -33,7 +33,6 @@ from celedger.views.document import (
     pick,
     plain,
     probability,
-    relative,
     short,
     sure,
     table,
@@ -317,9 +316,7 @@ def effect_text(report: Report, unit: str) -> str:
     effect, ends = amount(report.effect, report.level, unit=unit), (report.low, report.high)
     if not all(map(math.isfinite, ends)):
         return f"{text} ({effect})"
-    interval = [relative(end, report.level) for end in ends]
-    if not all(interval):  # both in the metric's unit, where one has no multiple
-        interval = [change(end, unit=unit, scale_of=report.level + end) for end in ends]
+    interval = amounts(ends, report.level, unit=unit)
     if set(interval) == {effect}:  # too narrow for these digits
         return f"{text} ({effect})"
     return f"{text} ({effect}; 95 %: {' … '.join(interval)})"

@@ -261,8 +261,17 @@ def change(
 
 
 def amount(size: float, before: float, *, unit: str) -> str:
-    """Return a change over the level before, in the metric's own unit where that is zero."""
-    return relative(size, before) or change(size, unit=unit, scale_of=before + size)
+    """Return a change over the level before, in the metric's own unit where that is near zero."""
+    return amounts([size], before, unit=unit)[0]
+
+
+def amounts(sizes: Sequence[float], before: float, *, unit: str) -> list[str]:
+    """Return changes over the level before, all of them in the metric's unit where one has no
+    multiple."""
+    texts = [relative(size, before) for size in sizes]
+    if all(texts):
+        return texts
+    return [change(size, unit=unit, scale_of=before + size) for size in sizes]
 
 
 def clip(text: str, width: int) -> str:

@@ -22,12 +22,12 @@ from celedger.views.document import (
     Column,
     Document,
     amount,
+    amounts,
     count,
     iso_date,
     measure,
     plain,
     probability,
-    relative,
     short,
     table,
     wrap,
@@ -290,7 +290,7 @@ def by_code(state: State, changes: Sequence[LevelChange]) -> str:
 def offset(change: LevelChange) -> str:
     """Return `+3.0 %`: how far a change of environment or definition moved a metric; "" where
     that may be nothing."""
-    return relative(change.size, change.before) if change.is_clear else ""
+    return amount(change.size, change.before, unit=change.unit) if change.is_clear else ""
 
 
 def environment_text(old: Environment | None, new: Environment | None) -> str:
@@ -302,14 +302,12 @@ def environment_text(old: Environment | None, new: Environment | None) -> str:
 
 def pinned_text(distance: PinnedDistance) -> str:
     """Return how far a metric lies from its pinned commit by now."""
-    amounts = [
-        relative(x, distance.level) or measure(x, unit=distance.unit)
-        for x in (distance.change, distance.low, distance.high)
-    ]  # fmt: skip
+    sizes = (distance.change, distance.low, distance.high)
+    by_now, low, high = amounts(sizes, distance.level, unit=distance.unit)
     way = "better" if distance.better else "worse"
     way = way if distance.is_clear else "within noise or the floor"
     name = f"{distance.suite}/{distance.task} {distance.metric}"
     return (
-        f"{name}: by now {amounts[0]} ({way}) from the pinned {short(distance.pinned)}, between "
-        f"{amounts[1]} and {amounts[2]}"
+        f"{name}: by now {by_now} ({way}) from the pinned {short(distance.pinned)}, between "
+        f"{low} and {high}"
     )

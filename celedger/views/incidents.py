@@ -25,12 +25,12 @@ from celedger.judge.incident import (
 from celedger.ledger.read import Reader
 from celedger.views.document import (
     amount,
+    amounts,
     count,
     measure,
     pick,
     plain,
     probability,
-    relative,
     short,
 )
 
@@ -112,8 +112,8 @@ def interval(metric: IncidentMetric) -> str:
     """Return `+28.1 % … +31.5 %`: the 95 % interval of the change."""
     if not metric.before or not math.isfinite(metric.low) or metric.unit == PER_STEP:
         return ""
-    low, high = (relative(end, metric.before) for end in (metric.low, metric.high))
-    return f"{low} … {high}" if low and high and low != high else ""
+    low, high = amounts((metric.low, metric.high), metric.before, unit=metric.unit)
+    return f"{low} … {high}" if low != high else ""
 
 
 def levels(metric: IncidentMetric) -> str:
@@ -392,8 +392,8 @@ def at_commit(
             continue
         if change.kind == "improvement" and metric in (None, change.metric):
             name = f"{change.metric} " if metric is None else ""
-            moved_by = relative(change.size, change.before)
-            phrases.append(f"{name}better {moved_by}".rstrip())
+            moved_by = amount(change.size, change.before, unit=change.unit)
+            phrases.append(f"{name}better {moved_by}")
     return phrases
 
 

@@ -18,6 +18,7 @@ from celedger.views.document import (
     Column,
     Document,
     Listing,
+    amount,
     count,
     duration,
     iso_time,
@@ -25,7 +26,6 @@ from celedger.views.document import (
     pick,
     plain,
     probability,
-    relative,
     short,
     table,
 )
@@ -124,9 +124,9 @@ class StatusDocument(Document):
         )  # fmt: skip
 
     def _doubt(self, doubt: Doubt) -> str:
-        amount = relative(doubt.change, doubt.before)
+        size = amount(doubt.change, doubt.before, unit=doubt.unit)
         return (
-            f"{doubt.task} {doubt.metric} {amount} at {short(doubt.seen_at)} "
+            f"{doubt.task} {doubt.metric} {size} at {short(doubt.seen_at)} "
             f"({probability(doubt.probability)}): not settled"
         )
 

@@ -14,6 +14,7 @@ from celedger.views.document import (
     Column,
     UnitScale,
     amount,
+    amounts,
     change,
     clip,
     document,
@@ -94,6 +95,9 @@ def test_a_change_beyond_ten_times_the_level_is_a_multiple() -> None:
     assert [relative(x, 2.0) for x in (20.0, 22.0, 2001.0)] == ["+1000 %", "× 12", ""]
     assert [relative(x, -1.0) for x in (-10.9, 41.0)] == ["× 11.9", ""]  # no multiple of a loss
     assert amount(629_540.0, 4.0, unit="B") == "+615 KiB"  # a leak, not "× 157386"
+    assert amount(131_395.0, 189.0, unit="B") == "+128 KiB"  # nor "× 696": its noise is a third
+    ends = amounts((10_000.0, 20_000.0), 189.0, unit="B")
+    assert ends == ["+9.77 KiB", "+19.5 KiB"]  # both alike, though one had a multiple
     assert percent(31.0) == "× 31"
     assert [percent(x) for x in (3651.7, 2e6)] == ["× 3652", "× 2e06"]
 

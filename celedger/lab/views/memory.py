@@ -9,7 +9,7 @@ from celedger.lab.diagnose.memory_growth import PEAK_FLOOR
 from celedger.lab.diagnose.stalls import Document
 from celedger.lab.views.explain import columns
 from celedger.lab.views.profile import ProfileTarget, size
-from celedger.views.document import clip, measure, percent, plain, relative, table
+from celedger.views.document import amount, clip, measure, percent, plain, table
 
 ROWS = 8
 _PROCESS = 0.05  # of the process's peak: two runs of one commit differ by less
@@ -108,14 +108,15 @@ def difference_headline(document: Document) -> str:
         grown, before = peak["after"] - peak["before"], peak["before"]
         change = grown / before if before else 0.0
         if change >= PEAK_FLOOR or (change <= -PEAK_FLOOR and not is_larger):
-            part = f"{relative(grown, before)} of {size(before)}"
+            part = f"{amount(grown, before, unit='B')} of {size(before)}"
             changes.append(f"the peak of {PEAKS[name]} is {_grown(grown)} ({part})")
     word = "larger" if is_larger else "smaller" if changes else "no difference"
     text = f"{word}: {'; '.join(changes) or f'the peaks are within {percent(PEAK_FLOOR)}'}"
     old, new = (document["process"][side] for side in ("before", "after"))
     tensors = sum(peak["after"] - peak["before"] for peak in document["peaks"].values())
     if abs(new - old) > _PROCESS * old and not 0.5 < tensors / (new - old) < 2:
-        text += f"; the whole process {relative(new - old, old)} of {size(old)}, not by its tensors"
+        by = amount(new - old, old, unit="B")
+        text += f"; the whole process {by} of {size(old)}, not by its tensors"
     return text
 
 

@@ -15,13 +15,13 @@ from celedger.lab.diagnose.stalls import NEIGHBOURS, Document
 from celedger.lab.views.explain import columns, hunk_lines
 from celedger.views.document import (
     PLUS_MINUS,
+    amount,
     clip,
     count,
     duration,
     measure,
     percent,
     plain,
-    relative,
     short,
     table,
 )
@@ -193,7 +193,7 @@ def _stalls(document: Document) -> str:
 
 def verdict(document: Document) -> str:
     whole, word = document["whole"], document["verdict"]
-    part = relative(whole["difference"], whole["before"])
+    part = amount(whole["difference"], whole["before"], unit="s")
     if word == "same":
         return f"no difference beyond noise: a step takes {part}"
     if word == "undecided":
@@ -204,7 +204,7 @@ def verdict(document: Document) -> str:
         return f"{word}: a step takes {part}"
     name, rows = document["decisive"], (document["added"], *document["phases"])
     row = next(row for row in rows if row["name"] == name)
-    made = relative(row["difference"], whole["before"])
+    made = amount(row["difference"], whole["before"], unit="s")
     what = f"one phase, {MEANING.get(name, name)}, makes"
     if row is document["added"]:
         what = "operators added or removed make"
