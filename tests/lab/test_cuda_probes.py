@@ -12,9 +12,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch.autograd import DeviceType  # noqa: E402
+
 from celedger.child import torch as training_loop  # noqa: E402
 from celedger.lab.probes import observe  # noqa: E402
-from celedger.lab.probes.operators import device_work  # noqa: E402
+from celedger.lab.probes.operators import DeviceRange, device_work, read_events  # noqa: E402
 from celedger.lab.probes.stack import Lines  # noqa: E402
 from celedger.lab.probes.tensors import sums  # noqa: E402
 from celedger.lab.probes.waits import DeviceWaits  # noqa: E402
@@ -192,18 +194,50 @@ def test_memory_of_a_gpu_and_of_its_host_are_figures_of_their_own(
 
 
 def test_the_device_s_work_counts_once_where_kernels_and_copies_overlap() -> None:
-    def on_device(name: str, start: float, end: float) -> Any:
-        return SimpleNamespace(name=name, time_range=SimpleNamespace(start=start, end=end))
-
     work = [
-        on_device("ampere_sgemm_128x64_tn", 0, 40),
-        on_device("void at::native::vectorized_elementwise_kernel", 30, 50),
-        on_device("Memcpy HtoD (Pageable -> Device)", 40, 70),
-        on_device("Memcpy HtoD (Pinned -> Device)", 80, 90),
-        on_device("sm80_xmma_gemm_f32f32_tf32f32_f32_tn", 190, 230),  # the window ends within
+        DeviceRange("ampere_sgemm_128x64_tn", 0, 40),
+        DeviceRange("void at::native::vectorized_elementwise_kernel", 30, 50),
+        DeviceRange("Memcpy HtoD (Pageable -> Device)", 40, 70),
+        DeviceRange("Memcpy HtoD (Pinned -> Device)", 80, 90),
+        DeviceRange("sm80_xmma_gemm_f32f32_tf32f32_f32_tn", 190, 230),  # the window ends within
     ]
-    found = device_work(work, (0.0, 200.0), 2)
-    assert found == pytest.approx({"busy": 45e-6, "pageable_copies": 15e-6})
+    found = device_work(work, (0, 200), 2)
+    assert found == pytest.approx({"busy": 45e-9, "pageable_copies": 15e-9})
+
+
+class Recorded:
+    """An event as torch's profiler gives it."""
+
+    def __init__(self, name: str, start: int, end: int, number: int = 0, **more: Any) -> None:
+        own = {"name": name, "start_ns": start, "end_ns": end, "correlation_id": number}
+        more = {"thread": 1, "linked": 0, "kind": DeviceType.CPU, "nbytes": 0, **more}
+        own |= {"start_thread_id": more["thread"], "end_thread_id": more["thread"]}
+        own |= {"linked_correlation_id": more["linked"], "device_type": more["kind"]}
+        self._own = own | {"nbytes": more["nbytes"], "sequence_nr": -1}
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda: self._own[name]
+
+
+def test_kernels_and_memory_belong_to_the_innermost_operator_that_asked_for_them() -> None:
+    gpu = DeviceType.CUDA
+    host, device = read_events([
+        Recorded("aten::mm", 10, 90, number=7),
+        Recorded("gemm", 100, 140, linked=7, kind=gpu),
+        Recorded("celedger module fc", 0, 100, number=6),
+        Recorded("aten::empty", 12, 20, number=8),
+        Recorded("[memory]", 15, 15, nbytes=512),
+        Recorded("[memory]", 15, 15, nbytes=64, thread=3),  # of another thread
+        Recorded("cudaLaunchKernel", 60, 70, linked=7, thread=2),  # as the driver names it
+        Recorded("celedger module fc", 100, 140, kind=gpu),  # a range that is repeated there
+    ])  # fmt: skip
+    seen = {one.name: (one.spent, one.memory, one.kernels, one.module) for one in host}
+    assert seen == {
+        "celedger module fc": (20, 0, 0, "fc"), "aten::mm": (62, 0, 1, "fc"),
+        "aten::empty": (8, 512, 0, "fc"), "cudaLaunchKernel": (10, 0, 0, "fc"),
+    }  # fmt: skip
+    assert device == [DeviceRange("gemm", 100, 140)]
+    assert [one.device for one in host if one.kernels] == [pytest.approx(40e-9)]
 
 
 @pytest.mark.parametrize(

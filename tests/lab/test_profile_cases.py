@@ -100,3 +100,20 @@ def test_waits_are_counted_for_as_many_steps_where_the_profiler_is_in_use(
     document = profiled(server, script)
     assert document["operators"]["problem"] == "in use"
     assert [row["times"] for row in document["waits"]] == [pytest.approx(1, abs=0.1)]
+
+
+def test_operators_are_read_without_torch_s_list_of_events(server: TrainingServer) -> None:
+    """A step of 60,000 operators took 70 s, 97 % of them in making that list. And what autocast
+    dispatches once more is one call."""
+    dear = (
+        "import torch.autograd.profiler as t\nt.profile._parse_kineto_results = None\nnet = Net()\n"
+    )
+    half = (
+        'with torch.autocast("cpu", torch.bfloat16):\n        loss = net(x).float().square().mean()'
+    )
+    script = edited(
+        TWO_OPTIMISERS, ("net = Net()\n", dear), ("loss = net(x).square().mean()", half)
+    )
+    rows = profiled(server, script)["operators"]["rows"]
+    calls = {row["module"]: row["calls"] for row in rows if row["name"] == "aten::linear"}
+    assert calls == {"first": 1, "last": 1}

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import bisect
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from torch import cuda, nn
+from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from . import observe
@@ -20,6 +21,11 @@ from .phases import STATES, TAIL
 _EDGE, _MODULE = "celedger edge ", "celedger module "  # a moment, and a range
 _FIGURES = ("calls", "device", "memory", "kernels")
 _NODE = "autograd::engine::evaluate_function: "
+_MEMORY = "[memory]"  # in place of an operator's name: bytes that it took, or gave back
+_UNTOLD = {  # of the profiler itself, and of autograd's bookkeeping
+    "[OutOfMemory]", "profiler::_record_function_enter", "profiler::_record_function_enter_new",
+    "profiler::_record_function_exit", "aten::is_leaf", "aten::output_nr", "aten::_version",
+}  # fmt: skip
 OPTIMISER = "(optimiser)"  # in place of a module, for an optimiser's step
 PYTHON = "(Python)"  # time of a phase outside all operators
 MOST_MEMORY = 100e6
@@ -93,39 +99,38 @@ class ProfilerWindow:
         see `device_work`; None without a GPU."""
         if self._profile is None or self.running:
             return {"steps": [], "rows": [], "problem": self.problem, "device": None}
-        every = list(self._profile.events())
-        events = [e for e in every if not str(e.device_type).endswith("CUDA")]
-        edges = _Edges([e for e in events if e.name.startswith(_EDGE)])
-        owners = _owners(events)
+        # torch's own list of events takes 30 times as long to make as to read what is used of it.
+        ranges, work = read_events(self._profile.profiler.kineto_results.events())
+        edges = _Edges([one for one in ranges if one.name.startswith(_EDGE)])
+        # The first of a number is the outermost operator of a forward pass.
+        within = [one for one in reversed(ranges) if one.sequence >= 0 and one.module is not None]
+        owners = {one.sequence: one.module for one in within}
         n = len(edges.steps)
         rows: dict[tuple[str, str, str | None], dict[str, Any]] = defaultdict(
             lambda: {"seconds": [0.0] * n, **dict.fromkeys(_FIGURES, 0.0)}
         )
         for step, phase, start, end in edges.phases():
-            rows[PYTHON, phase, None]["seconds"][step] += (end - start) / 1e6
-        for event in events:
-            at = edges.of(event)
-            if at is None or event.name == "[memory]":
+            rows[PYTHON, phase, None]["seconds"][step] += (end - start) / 1e9
+        for one in ranges:
+            at = edges.of(one)
+            if at is None:
                 continue
             step, phase = at
-            seconds = event.self_cpu_time_total / 1e6
-            module = _within(event, _MODULE)
+            seconds, module = one.spent / 1e9, one.module
             if module is None and phase == "backward":
-                module = owners.get(_sequence(event))
-            elif phase == "tail" and _within(event, "Optimizer.") is not None:
+                module = owners.get(one.node)
+            elif phase == "tail" and one.of_optimiser:
                 module = OPTIMISER
             elif module is not None and phase == "data":
                 rows[PYTHON, phase, None]["seconds"][step] -= seconds
                 phase = "evaluation"
                 rows[PYTHON, phase, None]["seconds"][step] += seconds
             rows[PYTHON, phase, None]["seconds"][step] -= seconds
-            name = PYTHON if event.name.startswith(_PROBES) else event.name.replace(_NODE, "")
+            name = PYTHON if one.name.startswith(_PROBES) else one.name.replace(_NODE, "")
             row = rows[name, phase, module]
             row["seconds"][step] += seconds
-            for figure, value in _figures(event).items():
-                row[figure] += value
-        names = {event.name for event in events}  # the profiler repeats ranges on the device
-        work = [e for e in every if str(e.device_type).endswith("CUDA") and e.name not in names]
+            for figure in _FIGURES:
+                row[figure] += getattr(one, figure)
         return {
             "steps": edges.steps, "rows": _table(rows, n), "problem": self.problem,
             "device": device_work(work, edges.span, n) if work and n else None,
@@ -145,14 +150,86 @@ def _table(
     ]  # fmt: skip
 
 
-def _owners(events: list[Any]) -> dict[int, str]:
-    """Return the module of each operator of a forward pass, by autograd's sequence number."""
-    owners: dict[int, str] = {}
-    for event in reversed(events):  # the first of a number is the outermost operator
-        module = _within(event, _MODULE)
-        if event.sequence_nr >= 0 and not event.name.startswith(_NODE) and module is not None:
-            owners[event.sequence_nr] = module
-    return owners
+class Range:
+    """An operator, or a range around operators, that ran in one thread: its own time (ns), memory
+    and work on the device, without those of the ranges within. `node`: autograd's number of the
+    backward node around it, -1 for none."""
+
+    __slots__ = (
+        "calls", "device", "end", "kernels", "memory", "module", "name", "node", "of_optimiser",
+        "sequence", "spent", "start",
+    )  # fmt: skip
+
+    def __init__(self, event: Any, outer: Range | None) -> None:
+        self.name, self.start, self.end = event.name(), event.start_ns(), event.end_ns()
+        self.spent = self.end - self.start
+        self.calls, self.device, self.memory, self.kernels, self.sequence = 1, 0.0, 0, 0, -1
+        self.module, self.node, self.of_optimiser = None, -1, self.name.startswith("Optimizer.")
+        if outer is not None:
+            self.module, self.node = outer.module, outer.node
+            self.of_optimiser |= outer.of_optimiser
+            outer.spent -= self.spent
+        if self.name.startswith(_NODE):
+            self.node = event.sequence_nr()
+        else:
+            self.sequence = event.sequence_nr()
+        if self.name.startswith(_MODULE):
+            self.module = self.name[len(_MODULE) :]
+
+
+class DeviceRange(NamedTuple):
+    name: str
+    start: int  # ns
+    end: int
+
+
+def read_events(events: Sequence[Any]) -> tuple[list[Range], list[DeviceRange]]:
+    """Return the ranges of the host's threads by their start, and the device's own work."""
+    host = [event for event in events if event.device_type() == DeviceType.CPU]
+    device = [event for event in events if event.device_type() == DeviceType.CUDA]
+    threads = {e.correlation_id(): e.start_thread_id() for e in host if not _linked(e)}
+    threads.pop(0, None)  # the number of what has none
+
+    def order(event: Any) -> tuple[int, int, int]:
+        # A call of the driver runs within the operator that made it.
+        thread = threads.get(_linked(event), event.start_thread_id())
+        return thread, event.start_ns(), -event.end_ns()
+
+    ranges: list[Range] = []
+    by_number: dict[int, Range] = {}
+    thread, around = None, list[Range]()
+    for event in sorted(host, key=order):
+        if (at := order(event)[0]) != thread:
+            thread, around = at, []
+        while around and (event.start_ns() >= around[-1].end or event.end_ns() > around[-1].end):
+            around.pop()
+        if (name := event.name()) == _MEMORY:
+            if around:
+                around[-1].memory += event.nbytes()
+        elif name not in _UNTOLD and event.start_thread_id() == event.end_thread_id():
+            if not around or around[-1].name != name:
+                around.append(Range(event, around[-1] if around else None))
+                ranges.append(around[-1])
+            else:  # the same operator, dispatched once more, as autocast does
+                around[-1].sequence = max(around[-1].sequence, event.sequence_nr())
+            if not _linked(event):
+                by_number[event.correlation_id()] = around[-1]
+    for event in device:
+        if (caller := by_number.get(_linked(event))) is not None:
+            caller.device += (event.end_ns() - event.start_ns()) / 1e9
+            caller.kernels += 1
+    names = {one.name for one in ranges}  # the profiler repeats ranges on the device
+    work = [DeviceRange(e.name(), e.start_ns(), e.end_ns()) for e in device]
+    return sorted(ranges, key=_began), [one for one in work if one.name not in names]
+
+
+def _began(one: Range) -> tuple[int, int]:
+    return one.start, -one.end
+
+
+def _linked(event: Any) -> int:
+    """Return the number of the operator that made a call of the driver, or a kernel; 0 for none."""
+    return int(event.linked_correlation_id())
 
 
 def _range(name: str) -> Any:
@@ -161,23 +238,16 @@ def _range(name: str) -> Any:
     return opened
 
 
-def _figures(event: Any) -> dict[str, float]:
-    """Return the figures of an operator's row besides its self time: see `read`."""
-    return {
-        "calls": 1, "device": event.self_device_time_total / 1e6,
-        "memory": event.self_cpu_memory_usage + event.self_device_memory_usage,
-        "kernels": len(event.kernels),
-    }  # fmt: skip
-
-
-def device_work(events: list[Any], span: tuple[float, float], steps: int) -> dict[str, float]:
+def device_work(
+    events: Sequence[DeviceRange], span: tuple[int, int], steps: int
+) -> dict[str, float]:
     """Return the device's own work in a window of `steps` steps, in seconds a step: `busy`, and
     `pageable_copies` (from memory that is not pinned)."""
     begin, end = span
-    work: list[tuple[float, float]] = []
-    pageable: list[tuple[float, float]] = []
+    work: list[tuple[int, int]] = []
+    pageable: list[tuple[int, int]] = []
     for event in events:
-        at = max(event.time_range.start, begin), min(event.time_range.end, end)
+        at = max(event.start, begin), min(event.end, end)
         if at[0] < at[1]:
             work.append(at)
             if event.name.startswith("Memcpy") and "Pageable" in event.name:
@@ -185,22 +255,21 @@ def device_work(events: list[Any], span: tuple[float, float], steps: int) -> dic
     return {"busy": _covered(work) / steps, "pageable_copies": _covered(pageable) / steps}
 
 
-def _covered(spans: list[tuple[float, float]]) -> float:
-    """Return the seconds (of µs) in which at least one of the spans runs."""
+def _covered(spans: Sequence[tuple[int, int]]) -> float:
+    """Return the seconds (of ns) in which at least one of the spans runs."""
     total, until = 0.0, float("-inf")
     for start, end in sorted(spans):
         total += max(end - max(start, until), 0.0)
         until = max(until, end)
-    return total / 1e6
+    return total / 1e9
 
 
 class _Edges:
     """The moments at which phases began: finds the step and phase in which an event began."""
 
-    def __init__(self, events: list[Any]) -> None:
-        ordered = sorted(events, key=lambda e: e.time_range.start)
-        self._starts = [e.time_range.start for e in ordered]
-        self._phases = [e.name[len(_EDGE) :] for e in ordered]
+    def __init__(self, moments: Sequence[Range]) -> None:
+        self._starts = [moment.start for moment in moments]
+        self._phases = [moment.name[len(_EDGE) :] for moment in moments]
         # A step that ends right after another is one of another optimiser, as the clock has it.
         pairs = zip(self._phases, self._phases[1:])  # noqa: B905 (Python 3.8)
         for at in [at for at, pair in enumerate(pairs) if pair == (STATES[0], STATES[0])]:
@@ -208,39 +277,19 @@ class _Edges:
         begins = [i for i, phase in enumerate(self._phases) if phase == STATES[0]]
         whole = list(zip(begins[1:], begins[2:]))  # noqa: B905, RUF007 (3.8); the end cuts the last
         self._step = {i: step for step, (a, b) in enumerate(whole) for i in range(a, b)}
-        self.steps = [(self._starts[b] - self._starts[a]) / 1e6 for a, b in whole]
+        self.steps = [(self._starts[b] - self._starts[a]) / 1e9 for a, b in whole]
 
     @property
-    def span(self) -> tuple[float, float]:
-        """Return the moments (µs) between which the whole steps lie."""
+    def span(self) -> tuple[int, int]:
+        """Return the moments (ns) between which the whole steps lie."""
         inside = sorted(self._step)
-        return (self._starts[inside[0]], self._starts[inside[-1] + 1]) if inside else (0.0, 0.0)
+        return (self._starts[inside[0]], self._starts[inside[-1] + 1]) if inside else (0, 0)
 
-    def of(self, event: Any) -> tuple[int, str] | None:
-        at = bisect.bisect_right(self._starts, event.time_range.start) - 1
+    def of(self, one: Range) -> tuple[int, str] | None:
+        at = bisect.bisect_right(self._starts, one.start) - 1
         return (self._step[at], self._phases[at]) if at in self._step else None
 
-    def phases(self) -> Iterator[tuple[int, str, float, float]]:
-        """Yield step, phase, start and end (µs) of each."""
+    def phases(self) -> Iterator[tuple[int, str, int, int]]:
+        """Yield step, phase, start and end (ns) of each."""
         for at, step in self._step.items():
             yield step, self._phases[at], self._starts[at], self._starts[at + 1]
-
-
-def _ancestors(event: Any) -> Iterator[Any]:
-    """Yield an event and the ranges around it, the nearest first."""
-    while event is not None:
-        yield event
-        event = event.cpu_parent
-
-
-def _within(event: Any, prefix: str) -> str | None:
-    """Return the name, without the prefix, of the nearest range around an event that has it."""
-    names = (one.name for one in _ancestors(event) if one.name.startswith(prefix))
-    name: str | None = next(names, None)
-    return name[len(prefix) :] if name is not None else None
-
-
-def _sequence(event: Any) -> int:
-    """Return the number of the node to which an event of the backward pass belongs; -1 for none."""
-    nodes = (one for one in _ancestors(event) if one.name.startswith(_NODE))
-    return next((int(node.sequence_nr) for node in nodes), -1)
