@@ -9,6 +9,7 @@ tenth of the time of a dataclass, and annotations are values: as texts, each fie
 import hashlib
 import json
 import math
+import os
 import re
 from collections.abc import Mapping
 from enum import StrEnum
@@ -369,6 +370,16 @@ class Footprint(NamedTuple):
     opened: tuple[bytes, ...] = ()  # it can have read content or listing
     looked: tuple[bytes, ...] = ()  # it learned what `stat` tells
     inputs: tuple[str, ...] = ()
+
+    @staticmethod
+    def package(name: str) -> bytes:
+        """Return what stands for a distribution among the opened paths: no tree has such a path."""
+        return b"//" + os.fsencode(name)
+
+    @property
+    def packages(self) -> frozenset[str]:
+        """Return the distributions that the trial imported; none where that is not known."""
+        return frozenset(os.fsdecode(p[2:]) for p in self.opened if p.startswith(b"//"))
 
 
 class ReusableTrial(NamedTuple):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from celedger.base.errors import TYPED, CeledgerError, Status, UsageError
+from celedger.base.errors import TYPED, CannotJudge, CeledgerError, Status, UsageError
 from celedger.base.text import whole_percent
 from celedger.cli import app, options
 from celedger.cli.session import Options, no_incident, note, writing
@@ -22,7 +22,7 @@ from celedger.service.measure import Session, load_suite, open_bench, record_sta
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from celedger.base.model import Commit, Environment, Metric, Task
+    from celedger.base.model import Commit, Environment, Task
     from celedger.cli.progress import Progress
     from celedger.judge.bisection import Answer, Limits, Symptom
     from celedger.judge.incident import Incident
@@ -204,11 +204,11 @@ def bisect(
         more: dict[str, object] = {}
         metrics = {m.name: m for m in session.ledger.metrics()}
         if explain and json:
-            texts = map(loads, _explained(command, answer, metrics, [*again, "--json"]))
+            texts = map(loads, _explained(session, answer, [*again, "--json"], command))
             more = {"explanations": [e for t in texts for e in t.get("explanations", [t])]}
         options.answer(BisectAnswer(answer, metrics, celedger, git, words, more, guilty), json)
         if explain and not json:
-            for text in _explained(command, answer, metrics, again):
+            for text in _explained(session, answer, again, command):
                 print(f"\n{text}", end="", flush=True)
         if draw is not None:
             try:
@@ -221,14 +221,15 @@ def bisect(
 
 
 def _explained(
-    command: Options, answer: Answer, metrics: Mapping[str, Metric], words: Sequence[str]
+    session: Session, answer: Answer, words: Sequence[str], command: Options
 ) -> Iterator[str]:
     """Yield what a diagnosis answers of each named commit against its first parent, once a task and
     kind of metric. What cannot be explained is said on stderr: the bisect's answer stands without
     it."""
     from celedger.base.model import Kind
-    from celedger.judge.incident import verb_of
+    from celedger.judge.incident import uses_torch, verb_of
 
+    metrics = {m.name: m for m in session.ledger.metrics()}
     asked: dict[tuple[str, ...], None] = {}
     for report in answer.reports:
         for culprit in report.culprits[:1] if report.status == "found" else ():
@@ -236,9 +237,11 @@ def _explained(
                 kind = metrics[report.metric].kind if report.metric in metrics else Kind.QUALITY
                 ends = f"{culprit.parents[0][:TYPED]}..{culprit.sha[:TYPED]}"
                 verb, *options = verb_of(kind)
-                asked[verb, ends, report.task, *options] = None
-    for verb, ends, task, *options in asked:
+                asked[verb, ends, report.suite, report.task, *options] = None
+    for verb, ends, suite, task, *options in asked:
         try:
+            if not uses_torch(session.ledger, suite, task):
+                raise CannotJudge("its trainings import no torch")
             yield app.answer_of(verb, [ends, task, *options, *words], command)[1]
         except CeledgerError as error:
             note(f"celedger: {task} is not explained: {error}")

@@ -7,7 +7,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celedger.base import plugins
 from celedger.base.errors import TYPED, Status, command
@@ -18,6 +18,9 @@ from celedger.base.model import (
     IncidentState,
     Kind,
 )
+
+if TYPE_CHECKING:
+    from celedger.ledger import Ledger
 
 IN_FORCE = (IncidentState.OPEN, IncidentState.PARTLY)
 DRIFT = "drift"  # the kind of a slow one
@@ -95,7 +98,7 @@ class Incident(NamedTuple):
         work: The counts of a step that rose by the same cause, as signatures show them; `work_ids`
             are the names under which these rises were told alone.
         is_explained: True if a diagnosis of the named commit says why.
-        has_torch: False where no environment of the ledger has the torch that diagnoses follow.
+        has_torch: False where its first task trains without the torch that diagnoses follow.
         inseparable: True if a bisect ended with these commits: what lies between cannot be tested.
     """
 
@@ -251,6 +254,15 @@ def verb_of(kind: str) -> tuple[str, ...]:
     if kind in (Kind.QUALITY, Kind.COUNT):
         return ("explain",)
     return ("profile", "--memory") if kind == Kind.MEMORY else ("profile",)
+
+
+def uses_torch(ledger: "Ledger", suite: str, task: str) -> bool:
+    """Return True if the trials of a task import torch, which diagnoses follow; where no import is
+    known, if they may."""
+    names = ledger.imported(suite=suite, task=task)
+    details = [each.details for each in ledger.environments().values()]
+    installed: list[Any] = [names] if names else [own.get("packages") for own in details]
+    return any(not own or "torch" in own for own in installed)
 
 
 def explanation(incident: Incident, findings: Sequence[FindingRecord]) -> FindingRecord | None:

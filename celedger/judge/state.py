@@ -36,6 +36,7 @@ from celedger.judge.incident import (
     State,
     explanation,
     interval,
+    uses_torch,
 )
 from celedger.judge.told import Told, Whereabouts, identity
 from celedger.judge.work import ORDER, WorkRise
@@ -102,8 +103,6 @@ def _incidents(
     parts += [_of_rises(derivation, each) for each in _by_cause(rises)]
     incidents, sizes = list[Incident](), StepSizes()
     names = {name for part in parts for name in (part.id, *part.also)} - {""}
-    packages = [e.details.get("packages") for e in derivation.ledger.environments().values()]
-    has_torch = any(not isinstance(own, Mapping) or "torch" in own for own in packages)
     for part in parts:
         if part.id in derivation.moved_mends:
             part = _recovered(part, derivation.moved_mends[part.id])
@@ -111,6 +110,7 @@ def _incidents(
         if incident.in_force and incident.is_named:
             findings = derivation.ledger.findings(incident.likeliest)
             explained = explanation(incident, findings) is not None
+            has_torch = uses_torch(derivation.ledger, incident.main.suite, incident.main.task)
             incident = incident._replace(is_explained=explained, has_torch=has_torch)
         names.add(incident.id)
         incidents.append(incident)

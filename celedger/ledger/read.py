@@ -493,6 +493,16 @@ class Reader(Store):
         opened, _, looked = zlib.decompress(paths).partition(b"\0\0")
         return Footprint(_unpacked(opened), _unpacked(looked), tuple(json.loads(inputs)))
 
+    def imported(self, *, suite: str, task: str) -> frozenset[str]:
+        """Return the distributions that the newest trial of a task with a footprint imported."""
+        rows = self._rows(
+            "SELECT x.footprint FROM tasks t JOIN trials r ON r.task = t.id "
+            "JOIN closures x ON x.trial = r.id WHERE t.suite = ? AND t.name = ? "
+            "AND x.footprint IS NOT NULL ORDER BY r.id DESC LIMIT 1",
+            (suite, task),
+        )
+        return next((self.footprint(number).packages for (number,) in rows), frozenset())
+
     def _trial_records(self, where: str, values: tuple[object, ...]) -> dict[int, TrialRecord]:
         """Return trials by their ids, in the order in which they started."""
         rows = self._rows(

@@ -33,7 +33,7 @@ from celedger.base.model import (
     TrialRecord,
 )
 from celedger.base.text import some
-from celedger.judge.incident import Incident, Standing, State
+from celedger.judge.incident import Incident, Standing, State, uses_torch
 from celedger.ledger import Ledger
 from celedger.repo import Repository
 from celedger.service import hooks
@@ -356,6 +356,8 @@ class Worker:
         """Let a diagnosis say why the named commit is worse than its parent. What it says is a
         finding of the commit; the incident stands without it."""
         if self.run_verb is None or not report.named or not report.culprits[0].parents:
+            return
+        if not uses_torch(self.ledger, bench.suite.name, report.task):
             return
         culprit = report.culprits[0]
         ends = f"{culprit.parents[0][:TYPED]}..{culprit.sha[:TYPED]}"

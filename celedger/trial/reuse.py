@@ -303,8 +303,6 @@ def _digest(source: bytes) -> bytes:
 RULES = "10"
 
 _WHOLE_TREE = ("**",)  # the inputs of a trial without a recorder
-PACKAGE = b"//"  # before a distribution's name among a footprint's paths: no tree has such a path
-
 Key = tuple[str, int]  # what surrounds a commit's tree, and the sum of its tree
 
 
@@ -364,7 +362,7 @@ class Reuse:
                 unknown = unknown or f"its files pass through the filter {others[0]}"
             if checkout.manner != self._manner:
                 unknown = unknown or "how git writes files was changed meanwhile"
-            imported = {PACKAGE + os.fsencode(name) for name in named.packages}
+            imported = {Footprint.package(name) for name in named.packages}
             footprint = Footprint(
                 tuple(sorted(inside.opened | imported)),
                 tuple(sorted(inside.looked - inside.opened)),

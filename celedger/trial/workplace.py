@@ -33,7 +33,7 @@ from celedger.trial import attempt, permission_requests, protocol
 from celedger.trial.ending import failed_alike
 from celedger.trial.engine import Listener, Need, ignore_events
 from celedger.trial.permissions import Gate, settings_request
-from celedger.trial.reuse import PACKAGE, Reuse
+from celedger.trial.reuse import Reuse
 from celedger.trial.runner import Bench, share_out, start_workers
 from celedger.trial.station import Builds, Setup, Station
 from celedger.trial.training_variables import child_copy, settings
@@ -451,11 +451,7 @@ def imported(ledger: Ledger, task: Task, fingerprint: str) -> set[str] | None:
     trials = ledger.reusable_trials(recipe=task.recipe, environment=fingerprint)
     names: set[str] = set()
     for number in {trial.footprint for trial in trials}:
-        opened = ledger.footprint(number).opened
-        names_of_trial = {
-            os.fsdecode(path[len(PACKAGE) :]) for path in opened if path.startswith(PACKAGE)
-        }
-        if not names_of_trial:
+        if not (names_of_trial := ledger.footprint(number).packages):
             return None
         names |= names_of_trial
     return names or None

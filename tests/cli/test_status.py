@@ -21,9 +21,10 @@ import pytest
 from conftest import git, with_verbs
 from scripted import Report, ScriptedProject, descend, scripted, typed
 
-from celedger.base.model import Environment
+from celedger.base.model import Environment, Footprint
 from celedger.cli import status
 from celedger.judge.incident import Doubt
+from celedger.ledger import Ledger
 
 
 @pytest.fixture
@@ -113,6 +114,28 @@ def test_a_diagnosis_that_follows_torch_is_not_proposed_without_it(
     project.run("run", shas[0])
     project.run("check", "HEAD")
     assert f"`celedger show {shas[1][:12]}` shows it" in project.run("status").out
+
+
+@with_verbs("explain")
+def test_a_diagnosis_is_not_proposed_or_run_of_a_task_whose_trials_import_no_torch(
+    project: ScriptedProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The interpreter has torch for other tasks: `explain` trained, and answered 125."""
+
+    def record(ledger: Ledger, ulid: str, why: str) -> None:
+        named = (b"fit.py", Footprint.package("scikit-learn"))
+        ledger.record_footprint(ulid, Footprint(named), "0" * 64)
+
+    monkeypatch.setattr(Ledger, "record_unknown_footprint", record)
+    shas = project.history([1.0, 1.5])
+    project.run("run", shas[0])
+    with Ledger.open(project.root / "ledger.db") as ledger:
+        assert ledger.imported(suite="tiny", task="fit") == {"scikit-learn"}
+        assert ledger.imported(suite="tiny", task="other") == frozenset()
+    project.run("check", "HEAD")
+    assert f"`celedger show {shas[1][:12]}` shows it" in project.run("status").out
+    searched = project.run("bisect", f"{shas[0]}..{shas[1]}", "--explain")
+    assert "fit is not explained: its trainings import no torch" in searched.err
 
 
 def test_what_a_person_asks_takes_back_the_line_of_an_earlier_job(

@@ -25,7 +25,6 @@ from celedger.stats import Floats
 from celedger.stats.equal_bits import SignedRange, shows
 from celedger.stats.lineage import GOOD, Lineage
 from celedger.trial.runner import Bench
-from celedger.trial.workplace import imported
 
 # Prior weight of a commit that is unlikely to be the first bad one, though no trial proves that it
 # changes nothing. It touches nothing that any trial of the task was seen to read: then a commit
@@ -200,7 +199,7 @@ def signer_of(bench: Bench, task: Task) -> Signer | None:
     signers = plugins.installed(plugins.SIGNERS)
     if not signers:
         return None
-    names = imported(bench.ledger, task, bench.environments[task.name].fingerprint) or ()
+    names = bench.ledger.imported(suite=task.suite, task=task.name)
     if "torch" not in names and not bench.ledger.signatures(suite=task.suite, task=task.name):
         return None
     repository = bench.repository
