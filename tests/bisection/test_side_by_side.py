@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -102,18 +103,32 @@ def test_the_ends_are_measured_side_by_side(battery: ModuleType, folder: Path) -
     with bench_of(battery, folder, "n4") as bench:
         good, bad = bench.case.range.history.good.sha, bench.case.range.history.bad.sha
         _, engine = bisected(battery, bench, 4)
-        assert engine.submitted[:3] == [(good, 0), (good, 1), (bad, 0)]
+        assert engine.submitted[:3] == [(good, 0), (bad, 0), (good, 1)]
         assert engine.submitted[3][0] not in (good, bad)
+
+
+def test_two_pairs_of_the_ends_are_enough_where_one_metric_is_computed(
+    battery: ModuleType, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three trials of each end were run in any case, GOOD's first."""
+    world = replace(battery.WORLDS["bits-anew"], steps=(4.0,), metric="")
+    monkeypatch.setitem(battery.WORLDS, "alone", world)
+    with bench_of(battery, folder, "alone") as bench:
+        good, bad = bench.case.range.history.good.sha, bench.case.range.history.bad.sha
+        _, engine = bisected(battery, bench, 1)
+        assert engine.submitted[:4] == [(good, 0), (bad, 0), (good, 1), (bad, 1)]
+        assert engine.submitted[4][0] not in (good, bad)
 
 
 def test_a_crash_of_an_end_makes_its_other_trials_needless(
     battery: ModuleType, folder: Path
 ) -> None:
     with bench_of(battery, folder, "crash-always") as bench:
-        bad = bench.case.range.history.commits[-1].sha
-        answer, engine = bisected(battery, bench, 4)
+        good, bad = bench.case.range.history.good.sha, bench.case.range.history.bad.sha
+        answer, engine = bisected(battery, bench, 1)
         assert answer.reports[0].crash
-        assert len({seed for sha, seed in engine.submitted if sha == bad}) <= 3
+        assert engine.submitted[:3] == [(good, 0), (bad, 0), (good, 1)]
+        assert engine.submitted[3][0] not in (good, bad)
 
 
 def test_the_budget_bounds_the_trials_that_are_started(battery: ModuleType, folder: Path) -> None:

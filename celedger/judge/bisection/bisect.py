@@ -4,11 +4,12 @@ commit."""
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from email.parser import HeaderParser
 from pathlib import Path
@@ -53,27 +54,46 @@ from celedger.trial.runner import Bench, InTurn, next_seed
 from celedger.trial.venvs import PINS, Upgrade, normal, pins, prefixes, upgrades
 from celedger.trial.workplace import choose_tasks, local_bench
 
-# A named symptom needs only as many trials as the search asks for anyway: two at GOOD and one
-# at BAD.
+# Trials of GOOD and BAD. Of a symptom that is named, or a crash: as many as the search asks for. Of
+# one that is chosen: a pair of seeds more, and another one where none is clearly worse.
 _NAMED = (2, 1)
-_CHOOSING = (CHOOSING, CHOOSING)
+_CHOOSING = ((2, 2), (CHOOSING, CHOOSING))
 _PATIENCE = 3  # trials of the ends killed from outside before it is left at that
 
 
 def lacking_ends(
-    bench: Bench, history: History, tasks: Sequence[Task], metric: str | None
+    bench: Bench,
+    history: History,
+    tasks: Sequence[Task],
+    metric: str | None,
+    *,
+    improved: bool = False,
 ) -> list[tuple[Commit, Task]]:
-    """Return the commit and task of each trial that the ends still lack, GOOD first."""
-    wanted = _NAMED if metric is not None else _CHOOSING
-    lack = []
-    for task in tasks:
-        for end, number in zip((history.good, history.bad), wanted, strict=True):
-            final = final_trials(bench, end, task, bench.environments[task.name].fingerprint)
-            # An end that does not run at all tells so with its first trial.
-            if final and not any(r.ok for r in final):
-                continue
-            lack += [(end, task)] * max(0, number - len(final))
-    return lack
+    """Return the commit and task of each trial that the ends still lack, in pairs of equal seeds,
+    GOOD first."""
+    ends = history.good, history.bad
+    trials = {
+        (end, task.name): final_trials(bench, end, task, bench.environments[task.name].fingerprint)
+        for task in tasks
+        for end in ends
+    }
+    # An end that does not run at all tells so with its first trial.
+    broken = {key for key, own in trials.items() if own and not any(r.ok for r in own)}
+
+    def lacking(wanted: tuple[int, int]) -> list[tuple[Commit, Task]]:
+        each = itertools.product(range(max(wanted)), tasks, zip(ends, wanted, strict=True))
+        lack = [(end, t) for i, t, (end, most) in each if len(trials[end, t.name]) <= i < most]
+        return [(end, t) for end, t in lack if (end, t.name) not in broken]
+
+    crashed = [t for t in tasks if {(end, t.name) for end in ends} & broken == {(ends[1], t.name)}]
+    if metric is not None or (crashed and not improved):
+        tasks = crashed or tasks  # a crash is searched whatever other tasks measure
+        return lacking(_NAMED)
+    few, more = map(lacking, _CHOOSING)
+    with suppress(CannotJudge):
+        if not few and find_symptom(bench, tasks, history, None, improved=improved, clear=True):
+            return []
+    return few or more
 
 
 def measure_ends(
@@ -82,6 +102,8 @@ def measure_ends(
     tasks: Sequence[Task],
     metric: str | None,
     engine: Engine,
+    *,
+    improved: bool,
 ) -> list[TrialRecord]:
     """Run what the ends lack, asking anew after each trial: a crash makes the rest needless.
     Return the trials."""
@@ -91,7 +113,7 @@ def measure_ends(
     def propose(under_way: Sequence[Proposal]) -> Proposal | None:
         if killed >= _PATIENCE:
             return None
-        lack = lacking_ends(bench, history, tasks, metric)
+        lack = lacking_ends(bench, history, tasks, metric, improved=improved)
         running = [p.need for p in under_way]
         for need in running:
             if (need.commit, need.task) in lack:
@@ -110,7 +132,9 @@ def measure_ends(
         killed += record.outcome is not None and not record.outcome.kind.final
 
     def spare(under_way: Sequence[Proposal]) -> list[Proposal]:
-        lack = lacking_ends(bench, history, tasks, metric) if under_way else []
+        if not under_way:
+            return []
+        lack = lacking_ends(bench, history, tasks, metric, improved=improved)
         return [p for p in under_way if (p.need.commit, p.need.task) not in lack]
 
     drive(engine, propose, ended, spare)
@@ -187,7 +211,8 @@ def bisect_many(
     # One environment for all commits, or what changed in it would be taken for the code's doing.
     bench.station.hold_environment(history.bad.sha, [*tasks, *(task for task, _ in others)])
     asked = [metric for task in tasks for name in names if (metric := task.metric(name or ""))]
-    ran = measure_ends(bench, history, tasks, names[0], _engine(bench, asked))
+    engine = _engine(bench, asked)
+    ran = measure_ends(bench, history, tasks, names[0], engine, improved=improved)
     symptoms, refused = _symptoms(
         bench, history, tasks, names, limits.confidence, improved=improved
     )
@@ -303,7 +328,7 @@ def plan(
     """Raises CannotJudge where the stored trials of the ends already say that they are alike."""
     commits = history.commits
     bench.station.hold_environment(history.bad.sha, tasks, install=False)
-    ends = lacking_ends(bench, history, tasks, metric)
+    ends = lacking_ends(bench, history, tasks, metric, improved=improved)
     try:
         symptom = find_symptom(bench, tasks, history, metric, improved=improved)
     except CannotJudge:

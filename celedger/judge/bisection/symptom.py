@@ -176,9 +176,11 @@ def find_symptom(
     metric: str | None,
     *,
     improved: bool = False,
+    clear: bool = False,
 ) -> Symptom:
     """Return what is worst at BAD against GOOD, among the given tasks and (if named) the one
-    metric.
+    metric. If it must be `clear`, further trials of the ends would hardly choose another: it is
+    surely worse, or all that is computed.
 
     Raises CannotJudge where an end is not what it is said to be, with the sentence that says so;
     UsageError for an unknown metric.
@@ -218,8 +220,10 @@ def find_symptom(
         _weight(*each, named=metric is not None)
         for each in zip(symptoms, questions, numbers, strict=True)
     ]
-    if questions and min(weights) < math.inf:
-        return symptoms[weights.index(min(weights))]
+    if questions and (least := min(weights)) < math.inf:
+        worst = symptoms[weights.index(least)]
+        if not clear or least <= WORSE or (worst.bits_decide and computed == 1):
+            return worst
     refused = refused or (_unended(good, bad) if silent else None)
     if metric is not None and not questions:
         refused = refused or CannotJudge(
