@@ -212,6 +212,10 @@ def test_failures_that_come_again_where_bits_repeat_are_sure() -> None:
     assert ledger.traces(None).sure([*fails, *passes]) == (SURE_REPEATED, 1)
     again = ledger.trial(7, A[:1], seed=1, crash=crash)
     assert ledger.traces(None).sure([*fails, again, *passes]) == (SURE_EXACT, 0)
+    elsewhere = ledger.trial(7, A[:2], seed=1, crash=crash)
+    assert ledger.traces(None).sure([*fails, elsewhere, *passes]) == (SURE_EXACT, 0)
+    alone = [ledger.trial(p, A[:i], seed=i, crash=crash) for i, p in enumerate((BAD, 7, 7, 7))]
+    assert ledger.traces(None).sure([*alone, *passes]) == (SURE, 0), "no seed failed twice"
     fails.append(again)
     assert ledger.traces(None).sure([*fails, *passes[:2]]) == (SURE, 0)
     ran = ledger.trial(7, B)

@@ -473,9 +473,12 @@ class Traces:
         failed = [(position, record) for position, value, record in told if value == bad]
         crashes, at = [record for _, record in failed], [position for position, _ in failed]
         passed = [(p, r) for p, value, r in told if value not in (None, bad) or r.early_stopped]
-        places = {(r.outcome and r.outcome.message, self._finite(r)) for r in crashes}
-        if len(places) == 1 and {p for p, _ in passed}.isdisjoint(at):
-            repeats = self._repeats([r for _, r in passed], places.pop()[1] + 1)
+        # Where one fails may depend on its seed, as a loss that grows does; of a seed it does not.
+        ends = [(r.trial.seed, r.outcome and r.outcome.message, self._finite(r)) for r in crashes]
+        is_again = len({*ends}) == len({seed for seed, *_ in ends}) < len(ends)
+        is_one = len({(message, epochs) for _, message, epochs in ends}) == 1
+        if (is_one or is_again) and {p for p, _ in passed}.isdisjoint(at):
+            repeats = self._repeats([r for _, r in passed], max(n for *_, n in ends) + 1)
             if repeats >= _PASSING:
                 lacking = lacking_failures(at, self._bad, symptom.asked)
                 return (SURE_REPEATED, lacking) if lacking else (SURE_EXACT, 0)
