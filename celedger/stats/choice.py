@@ -345,19 +345,19 @@ def expected_trials(question: Question, evidence: Evidence, posterior: Posterior
     mass = np.bincount(inseparable(question.lineage, hidden), weights=posterior.probability)
     bits = float(entropy(np.asarray(mass, dtype=np.float64))) / np.log(2)
     odds = np.log(question.confidence / (1 - question.confidence))
-    sure = mass.max() * (1 - posterior.no_change)
+    belief = posterior.belief
+    exact = belief is not None and belief.world[EXACT] > UNSETTLED  # bits tell the place
+    sure = (1.0 if exact else mass.max()) * (1 - posterior.no_change)
     missing = odds - np.log(max(sure, 1e-300) / max(1 - sure, 1e-300))
-    if posterior.belief is None or not np.isfinite(posterior.noise):
-        shift = SURE_SHIFT if posterior.belief is not None or question.binary else ASSUMED_SHIFT
-    elif posterior.belief.world[EXACT] > UNSETTLED:
-        shift = SURE_SHIFT
+    if belief is None or not np.isfinite(posterior.noise):
+        shift = SURE_SHIFT if belief is not None or question.binary else ASSUMED_SHIFT
     else:
         shift = posterior.effect / max(posterior.noise, 1e-300)
     if not shift > NO_SHIFT:
         return float(np.inf)
     shift = min(shift, SURE_SHIFT)
     last = CONFIRMING * 2 / shift**2 * min(max(missing, 0.0), odds)
-    return float(ends + max(bits / capacity(shift) + last, 1.0))
+    return float(ends + max(bits / capacity(SURE_SHIFT if exact else shift) + last, 1.0))
 
 
 def capacity(shift: float) -> float:

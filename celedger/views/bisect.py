@@ -18,6 +18,7 @@ from celedger.judge.bisection import Agreement, Answer, GuiltyHunks, Plan, Repor
 from celedger.judge.bisection.bisect_report import record
 from celedger.ledger.read import Reader
 from celedger.repo.hunks import CommitPart
+from celedger.stats.lineage import GOOD
 from celedger.views.document import (
     Column,
     Document,
@@ -196,13 +197,18 @@ class BisectAnswer(Document):
             ends = f"{short(report.good.sha)} and {short(report.bad.sha)}"
             certainty = f"({sure(report.probability)} sure)"
             by = f"by more than its floor of {floor} " if report.floor else ""
+            bad = len(report.commits) - 1
+            values = [{v for p, v in report.readings if p == end} for end in (GOOD, bad)]
+            if report.metric and values[0] != values[1]:  # what draws bits anew changes these
+                return [f"{subject} got no {_than(report)} {by}between {ends} {certainty}"]
             return [f"nothing changed {by}in {subject} between {ends} {certainty}"]
         more = "the two ends cannot be told apart so far"
         if math.isfinite(report.still):
             more = f"about {count(math.ceil(report.still), 'trial')} more, with a larger --budget"
         trials = count(report.trials, "trial")
+        doubt = "whether" if report.probability >= report.confidence else "where"
         return [
-            f"undecided after {trials}: where {subject} changed is not sure yet; {more}",
+            f"undecided after {trials}: {doubt} {subject} changed is not sure yet; {more}",
             f"  {percent(report.no_change)} that nothing changed; if something did:",
             *_members(report),
             *effects,

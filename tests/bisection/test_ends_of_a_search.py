@@ -3,6 +3,7 @@ floor, and a stretch of commits that cannot be tested."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -68,8 +69,11 @@ def test_a_change_that_is_surely_within_the_floor_is_told_as_that(
     world = battery.World(steps=(3.0,), floor=8.0)
     report, _ = searched(battery, monkeypatch, folder, world, 11)
     assert report.status == "nothing-changed" and report.floor == 8.0
-    assert f"by more than its floor of {measure(8.0, unit='nats')} in fit val_loss" in text(report)
+    more = f"by more than its floor of {measure(8.0, unit='nats')}"
+    assert f"fit val_loss got no worse {more} between" in text(report)
     assert report.sentence() == "fit val_loss: nothing changed in the range by more than its floor"
+    doubted = replace(report, status="undecided", probability=0.99, still=3.0)
+    assert "whether fit val_loss changed is not sure yet; about 3 trials more" in text(doubted)
 
 
 @pytest.mark.parametrize("number", [11, 12])
