@@ -89,8 +89,8 @@ class Step(NamedTuple):
         posterior: Probability of each place from `first` to `last`; their sum is at most 1. Empty
             where only the set is known: its places then count alike.
         returns: The newest place before of which the commit has the bits, -1 if there is none.
-        unpaired: Where equal seeds tell it and it is the newest: the seeds that only the node
-            before was measured with, and those that only its own was.
+        unpaired: Where equal seeds tell it: the seeds that only the node before was measured
+            with, and those that only its own was.
     """
 
     first: int

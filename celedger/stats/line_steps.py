@@ -307,9 +307,11 @@ class LineSteps:
         )
 
     def suspects(self, key: MetricKey, step: Step) -> bool:
-        """Return True if a rise that opens nothing is worth a line."""
+        """Return True if a rise that opens nothing is worth a line: extra trials ask for it. They
+        ask for the newest step of a metric, and for an older one that is likelier than not."""
         large = step.size > max(self.floor(key, step.before), 0.0)
-        doubted = step.probability >= DOUBT and large and not self.opens(key, step)
+        enough = DOUBT if step.is_newest else KEPT
+        doubted = step.probability >= enough and large and not self.opens(key, step)
         is_over = self._is_back(key, step) or self.acts.is_cleared(key, step.first, step.last)
         return doubted and not is_over
 

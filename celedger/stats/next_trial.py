@@ -193,6 +193,11 @@ def _risen(
         likeliest = max(similar, default=0.0)
         if likeliest >= OPEN or (likeliest < DOUBT and at_step >= FEWEST):
             continue
+        if history.by_seeds:
+            back = _undone(history, job, step)
+            if back is not None and len(job.run) - job.own < MOST:
+                return _paired(history, job, key, back)
+            continue
         if not _is_back(history, job, step):
             continue
         if way > 0 and _is_told(histories, derived, key, step):
@@ -206,34 +211,63 @@ def _risen(
 
 
 def _is_back(history: MetricHistory, job: Job, step: Step) -> bool:
-    """Return True if HEAD may be beyond half of a step, towards the level before. Where equal seeds
-    tell the steps, they tell it: a node's level is that of its trials, whatever their seeds."""
+    """Return True if HEAD may be beyond half of a step, towards the level before."""
     way = math.copysign(1.0, step.size)
-    if history.by_seeds:
-        return any(
-            s.chain == job.chain and s.likeliest > step.likeliest
-            and way * s.size < -way * step.size / 2 and s.probability >= DOUBT
-            for s in history.steps
-        )  # fmt: skip
     head = _node_of(history, job.chain, job.head)
     return head is not None and way * (head.level - step.before - step.size / 2) <= 0
+
+
+def _undone(history: MetricHistory, job: Job, step: Step) -> Step | None:
+    """Return the later step that takes back half of a step. Equal seeds tell it: a node's level is
+    that of its trials, whatever their seeds."""
+    way = math.copysign(1.0, step.size)
+    later = (
+        s for s in history.steps
+        if s.chain == job.chain and s.likeliest > step.likeliest
+        and way * s.size < -way * step.size / 2 and s.probability >= DOUBT
+    )  # fmt: skip
+    return next(later, None)
+
+
+def _paired(
+    history: MetricHistory, job: Job, key: MetricKey, step: Step, incident: str = ""
+) -> Wanted:
+    """Return a trial of a seed that only one side of a step has: a seed tells what it was measured
+    with on both sides."""
+    old, new = _sides(history.nodes, step)
+    of_old, of_new = step.unpaired
+    if job.head <= history.nodes[step.node].last:  # its bits are those of HEAD
+        new = job.head
+    if of_new and old is not None:
+        return Wanted(old, key, Why.BESIDE, new, incident, of_new[0])
+    return Wanted(new, key, Why.AGAIN, old, incident, of_old[0] if of_old else None)
 
 
 def _doubt(
     histories: Mapping[MetricKey, MetricHistory], derived: Derived, job: Job, floors: Floors
 ) -> Wanted | None:
-    """Return the trial for the newest step of this chain that is the most in doubt."""
-    is_open = {key for key, step in derived.suspected if step.probability >= KEPT}
+    """Return the trial for the step of this chain that is the most in doubt: the newest one of a
+    metric, or an older rise that is likelier than not."""
+    probable = [(key, step) for key, step in derived.suspected if step.probability >= KEPT]
+    is_open = {key for key, _ in probable}
     is_open |= {
         key
         for i in derived.incidents
         if i.state in (IncidentState.OPEN, IncidentState.PARTLY)
         for key in i.shares
     }
+    older = [
+        (key, step)
+        for key, step in probable
+        if not step.is_newest and step.chain == job.chain and step.kind is StepKind.STEP
+    ]
     doubts = [
         (abs(step.probability - 0.5), key, step)
         for key, history in sorted(histories.items())
-        for step in _doubted(history, job, is_open=key in is_open)
+        for step in (
+            *_doubted(history, job, is_open=key in is_open),
+            *(step for other, step in older if other == key),
+        )
         if not _is_told(histories, derived, key, step)
         if not (history.knows_noise and key in floors)
         or abs(step.size) + ONE_SIDED * step.error > floors[key](step.before)
@@ -246,21 +280,15 @@ def _doubt(
     if not history.knows_noise:
         return Wanted(job.head, key, Why.REPEAT, incident=incident)
     old, new = _sides(history.nodes, step)
-    again = Wanted(job.head, key, Why.AGAIN, old, incident)
+    side = job.head if step.is_newest else new
+    again = Wanted(side, key, Why.AGAIN, old, incident)
     if old is None:
         return again
-    beside = Wanted(old, key, Why.BESIDE, job.head, incident)
+    beside = Wanted(old, key, Why.BESIDE, side, incident)
     if key in job.has_sessions:
-        if job.run.count(old) < job.run.count(new):
-            return Wanted(old, key, Why.BESIDE, new, incident)
-        return Wanted(new, key, Why.AGAIN, old, incident)
-    if history.by_seeds:  # a seed tells what it was measured with on both sides
-        of_old, of_new = step.unpaired
-        if job.head <= history.nodes[step.node].last:  # its bits are those of HEAD
-            new = job.head
-        if of_new:
-            return Wanted(old, key, Why.BESIDE, new, incident, of_new[0])
-        return Wanted(new, key, Why.AGAIN, old, incident, of_old[0] if of_old else None)
+        return beside if job.run.count(old) < job.run.count(side) else again
+    if history.by_seeds:
+        return _paired(history, job, key, step, incident)
     before, after = _trials(history, step)
     return beside if before < after else again
 

@@ -110,7 +110,7 @@ def paired_steps(
 
 
 def _with_unpaired(step: Step, means: Sequence[Mean]) -> Step:
-    if not step.is_newest or not step.node:
+    if not step.node:
         return step
     old, new = means[step.node - 1].keys(), means[step.node].keys()
     return step._replace(unpaired=(tuple(sorted(old - new)), tuple(sorted(new - old))))

@@ -114,7 +114,7 @@ def test_a_doubt_above_the_floor_is_suspected_and_improvements_are_changes() -> 
 def test_a_doubt_is_over_where_the_metric_fell_below_its_beginning(
     fall: float, told: list[int]
 ) -> None:
-    doubt = step(20, size=8, probability=0.04)
+    doubt = step(20, size=8, probability=0.6)
     derived = of((LOSS, history(doubt, step(30, size=fall, before=108))), floor=1)
     assert [s.first for _, s in derived.suspected] == told
 

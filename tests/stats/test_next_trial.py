@@ -107,6 +107,21 @@ def test_a_doubt_asks_for_the_side_with_fewer_trials() -> None:
     assert wanted(recent, PLAIN) == Wanted(58, LOSS, Why.BESIDE, HEAD)
 
 
+def test_an_older_rise_is_asked_about_or_leaves_the_list() -> None:
+    """A rise of 4.5 % that was not the newest step got no trial more, was listed for good, and
+    `check` was undecided by it."""
+    for probability, is_listed in ((0.045, False), (0.6, True)):
+        newest = step(HEAD, size=-8, before=108, probability=0.01)
+        lives = {LOSS: history(step(50, size=8, probability=probability), newest)}
+        derived = derive(lives, [], floors=NO_FLOOR)
+        assert [s.first for _, s in derived.suspected] == [50] * is_listed
+        asked = Wanted(50, LOSS, Why.AGAIN, 49) if is_listed else None
+        assert next_trial(lives, derived, PLAIN) == asked
+    assert [
+        s.first for _, s in derive({LOSS: history(doubt(0.045))}, [], floors=NO_FLOOR).suspected
+    ] == [HEAD]
+
+
 def test_a_step_within_its_floor_asks_for_nothing() -> None:
     """Twenty bytes a step more, of a floor of 1,024: no trial could make them count."""
     lives = {LOSS: history(doubt())}
@@ -156,6 +171,17 @@ def test_a_metric_with_sessions_runs_both_sides_in_turns() -> None:
     assert wanted(lives, job) == Wanted(58, TIME, Why.BESIDE, HEAD)
     job = replace(job, run=[HEAD, HEAD, 58, 58])
     assert wanted(lives, job) == Wanted(HEAD, TIME, Why.AGAIN, 58)
+
+
+def test_a_rise_of_before_is_asked_about_by_head_beside_the_commit_before_it() -> None:
+    """HEAD reverted it. Four jobs ran the bad commit again beside the one before it, six trials
+    each, and none asked whether it is over."""
+    lives = {TIME: history(step(55, size=8, probability=0.94), noise=QUIET)}
+    job = replace(PLAIN, has_sessions={TIME})
+    assert wanted(lives, job) == Wanted(54, TIME, Why.BESIDE, HEAD)
+    assert wanted(lives, replace(job, run=[HEAD, HEAD, 54, 54])) == Wanted(
+        HEAD, TIME, Why.AGAIN, 54
+    )
 
 
 def test_without_repeats_the_first_doubt_asks_for_head_again() -> None:
@@ -233,9 +259,18 @@ def test_equal_seeds_tell_that_head_is_as_high_as_a_doubted_rise() -> None:
     lives = {LOSS: replace(lives[LOSS], nodes=tuple(nodes))}
     job = replace(PLAIN, newest=[(LOSS, RISE)])
     assert wanted(lives, job) == Wanted(58, LOSS, Why.AGAIN, 57)
-    fall = step(59, size=-10, before=110, probability=0.2)
-    back = {LOSS: replace(history(RISE._replace(probability=0.8), fall), by_seeds=True)}
-    assert wanted(back, job) == Wanted(58, LOSS, Why.RISEN, HEAD)
+
+
+def test_equal_seeds_tell_a_fall_by_pairs_not_by_more_seeds_of_the_rise() -> None:
+    """Four trials of the commit that rose had seeds that neither HEAD nor the commit before had."""
+    job = replace(PLAIN, newest=[(LOSS, RISE)])
+    for unpaired, expected in (
+        (((3, 4), ()), Wanted(HEAD, LOSS, Why.AGAIN, 58, seed=3)),
+        (((), (7,)), Wanted(58, LOSS, Why.BESIDE, HEAD, seed=7)),
+    ):
+        fall = step(HEAD, size=-10, before=110, probability=0.2)._replace(unpaired=unpaired)
+        lives = {LOSS: replace(history(RISE._replace(probability=0.8), fall), by_seeds=True)}
+        assert wanted(lives, job) == expected
 
 
 def test_a_sure_fall_that_several_could_explain_asks_for_the_commit_before_the_likeliest() -> None:
