@@ -288,7 +288,8 @@ def explained(document: Mapping[str, Any]) -> Mapping[str, Any]:
 class LevelChange(NamedTuple):
     """A change of level that is no incident: an `improvement`, or the offset of a changed
     `environment` or `definition`, measured at one commit in both. `size` lies between `low` and
-    `high`; `among` are the commits that may have made an improvement, oldest first."""
+    `high`; `among` are the commits that may have made an improvement, oldest first. `is_current`:
+    the metric was not measured in another environment since."""
 
     kind: str
     suite: str
@@ -306,6 +307,7 @@ class LevelChange(NamedTuple):
     known: str = ""  # the newest measured commit before `among`
     environments: tuple[str, str] = ("", "")
     floor: float = 0.0
+    is_current: bool = True
 
     @property
     def is_clear(self) -> bool:
@@ -506,8 +508,9 @@ class State(NamedTuple):
 
     @property
     def upgrades(self) -> list[LevelChange]:
-        """Return what the last change of environment made clearly worse, a metric each."""
-        last = {(c.suite, c.task, c.metric): c for c in self.changes if c.kind == "environment"}
+        """Return what the change to the present environment made clearly worse, a metric each."""
+        own = (c for c in self.changes if c.kind == "environment" and c.is_current)
+        last = {(c.suite, c.task, c.metric): c for c in own}
         return [c for c in last.values() if not c.better and c.is_clear]
 
     def as_measured(self, suite: str, tasks: Collection[str]) -> "State":

@@ -564,6 +564,7 @@ def _offsets(
             (derivation.sha(place),), derivation.sha(place), better=size * sign < 0,
             environments=(chains[0].environment, chains[1].environment),
             floor=metric.floor_at(sign * one.level),
+            is_current=history.nodes[new[-1]].last == max(n.last for n in history.nodes),
         )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ import pytest
 import scripted
 from conftest import git, matrix_after
 
-from celedger.base.model import SIGNATURE, BisectRecord, FindingRecord
+from celedger.base.model import SIGNATURE, BisectRecord, Environment, FindingRecord
 from celedger.judge import told as tellings
 from celedger.judge.line import Line
 from celedger.ledger import Ledger
@@ -604,6 +604,37 @@ def test_who_goes_back_to_an_older_environment_finds_the_same_incidents(
     life.check()
     assert life.only("recovered")["first_bad"] == rises[:1]
     life.compare()
+
+
+def test_who_goes_back_to_an_older_environment_is_told_of_no_upgrade(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`status` and `check` went on to say that the upgrade made it worse."""
+    life = live(exact=True)
+    old, new = (
+        Environment(letter * 64, {"python": "CPython 3.11", "packages": {"kit": version}})
+        for letter, version in (("a", "1.0"), ("b", "1.1"))
+    )
+    plain, factor = life.project.executor.training, 1.0
+
+    def scaled(model: Mapping[str, Any], seed: int) -> Iterator[scripted.Report]:
+        for report in plain(model, seed):
+            yield {**report, "val_loss": report["val_loss"] * factor}
+
+    life.project.executor.training = scaled
+    monkeypatch.setattr(scripted, "ENVIRONMENT", old)
+    life.begin()
+    monkeypatch.setattr(scripted, "ENVIRONMENT", new)
+    factor = 1.1
+    life.commit(1)
+    life.check()
+    assert "the upgrade" in life.say("status").out
+    monkeypatch.setattr(scripted, "ENVIRONMENT", old)
+    factor = 1.0
+    life.commit(1)
+    assert "the upgrade" not in life.say("check").out
+    assert "the upgrade" not in life.say("status").out
+    assert "kit 1.0 → 1.1: val_loss +9.9 %" in life.say("drift").out
 
 
 @pytest.mark.matrix
