@@ -142,6 +142,21 @@ def test_an_unlikely_further_step_takes_no_reading_from_the_effect() -> None:
     assert (level, effect) == (200.5, pytest.approx(8870, rel=0.05))
 
 
+def test_the_effect_of_a_leak_is_known_to_its_noise() -> None:
+    """It was told as +128 KiB, 95 %: +81.6 KiB … +178 KiB, though trials differ by 40 bytes."""
+    good, bad = (140.0, 190.0, 210.0, 166.0), (131_387.0, 131_347.0, 131_319.0)
+    rows = [(GOOD, value) for value in good] + [(2, value) for value in bad]
+    evidence = firstbad.Evidence(tuple(firstbad.Reading(p, v) for p, v in (*rows, (1, 131_444.0))))
+    question = firstbad.Question(Lineage.line(3), noise=firstbad.NoisePrior(23.0, 6.0))
+    track: Any = SimpleNamespace(
+        question=question, evidence=evidence, posterior=firstbad.posterior(question, evidence),
+        symptom=SimpleNamespace(metric=object()),
+    )  # fmt: skip
+    _, effect, low, high = _effect(track, 1, [])
+    assert effect == pytest.approx(131_198, abs=1)
+    assert 131_000 < low < effect < high < 131_400
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("unit", [1e300, 1.7e308, 1e-310])
 def test_values_at_the_limits_of_floats_have_an_effect(unit: float) -> None:

@@ -17,6 +17,7 @@ from celedger.judge.bisection.one_metric import Sparse, Track
 from celedger.judge.bisection.other_steps import (
     Between,
     Rest,
+    clear_effect,
     effect_between,
     effect_by_seed,
     neighbours,
@@ -351,6 +352,8 @@ def _effect(track: Track, sign: int, steps: Sequence[Rest]) -> tuple[float, floa
         paired = effect_by_seed(*sides, confidence, is_exact=posterior.is_exact)
     if paired is not None:
         effect = paired
+    elif clear := clear_effect(*sides, posterior.confidence):
+        effect = clear
     elif steps or posterior.gradual:
         effect = effect_between(question, posterior, *sides)
     ancestors = question.lineage.ancestors

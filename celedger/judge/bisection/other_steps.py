@@ -17,6 +17,8 @@ import numpy as np
 from celedger.base.model import Commit
 from celedger.repo import History
 from celedger.stats import Bools, firstbad
+from celedger.stats.levels import difference
+from celedger.stats.likelihood import FINEST
 from celedger.stats.lineage import GOOD, Lineage
 from celedger.stats.tails import t_quantile
 
@@ -231,6 +233,23 @@ def effect_by_seed(
     error = statistics.stdev(differences) / math.sqrt(len(seeds))
     width = t_quantile((1 + confidence) / 2, len(seeds) - 1) * error
     return mean, mean - width, mean + width
+
+
+def clear_effect(
+    good: Readings, bad: Readings, confidence: float
+) -> tuple[float, float, float] | None:
+    """Return the difference of two groups of readings, bad - good, and its interval by Student's t,
+    where their noise is below what the model believes at least: a leak of so many bytes. None
+    where it is not."""
+    sides = [np.array([r.value for r in side if np.isfinite(r.value)]) for side in (good, bad)]
+    freedom, fewest = sum(map(len, sides)) - 2, min(map(len, sides))
+    if freedom < 1 or not fewest:
+        return None
+    effect, error = difference(*sides)
+    if abs(effect) <= FINEST * error / np.sqrt(sum(1 / len(side) for side in sides)):
+        return None
+    reach = t_quantile((1 + confidence) / 2, freedom) * error
+    return effect, effect - reach, effect + reach
 
 
 def effect_between(
