@@ -14,7 +14,7 @@ _SEQUENCES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b
 _UNSEEN = frozenset({"Cc", "Cf", "Cn", "Co", "Zl", "Zp"})
 MULTIPLE = 10.0
 """A change beyond ten times the level is a multiple: "× 28" can be read, "+2700 %" cannot."""
-_NOTHING = 0.01  # of the change: of a level that is smaller, a multiple is the noise of that level
+_NOTHING = 1e-3  # of the level after: one before that is smaller says nothing about the size
 _JOINERS = "\u200c\u200d"  # of letters in Persian, of parts in an emoji
 
 

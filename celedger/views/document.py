@@ -18,6 +18,7 @@ from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
+from celedger.base.text import MULTIPLE
 from celedger.base.text import not_finite as not_finite
 from celedger.base.text import percent as percent
 from celedger.base.text import plain as plain
@@ -261,15 +262,16 @@ def change(
 
 
 def amount(size: float, before: float, *, unit: str) -> str:
-    """Return a change over the level before, in the metric's own unit where that is near zero."""
+    """Return a change over the level before, or in the metric's own unit: see `amounts`."""
     return amounts([size], before, unit=unit)[0]
 
 
 def amounts(sizes: Sequence[float], before: float, *, unit: str) -> list[str]:
     """Return changes over the level before, all of them in the metric's unit where one has no
-    multiple."""
+    multiple, or is one of bytes: a leak's is the noise of what was next to nothing before."""
     texts = [relative(size, before) for size in sizes]
-    if all(texts):
+    is_leak = unit == "B" and any(abs(size) > MULTIPLE * abs(before) for size in sizes)
+    if all(texts) and not is_leak:
         return texts
     return [change(size, unit=unit, scale_of=before + size) for size in sizes]
 

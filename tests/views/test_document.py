@@ -96,6 +96,8 @@ def test_a_change_beyond_ten_times_the_level_is_a_multiple() -> None:
     assert [relative(x, -1.0) for x in (-10.9, 41.0)] == ["× 11.9", ""]  # no multiple of a loss
     assert amount(629_540.0, 4.0, unit="B") == "+615 KiB"  # a leak, not "× 157386"
     assert amount(131_395.0, 189.0, unit="B") == "+128 KiB"  # nor "× 696": its noise is a third
+    assert amount(16_690.0, 344.0, unit="B") == "+16.3 KiB"  # of one task, beside "× 49" of another
+    assert amount(16_690.0, 344.0, unit="s") == "× 49.5"
     ends = amounts((10_000.0, 20_000.0), 189.0, unit="B")
     assert ends == ["+9.77 KiB", "+19.5 KiB"]  # both alike, though one had a multiple
     assert percent(31.0) == "× 31"
