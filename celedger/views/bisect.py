@@ -206,10 +206,12 @@ class BisectAnswer(Document):
         if math.isfinite(report.still):
             more = f"about {count(math.ceil(report.still), 'trial')} more, with a larger --budget"
         trials = count(report.trials, "trial")
-        doubt = "whether" if report.probability >= report.confidence else "where"
+        doubt, unless = f"where {subject} changed", "nothing changed; if something did:"
+        if report.probability >= report.confidence:  # what draws bits anew may change no level
+            doubt, unless = f"whether {subject} got {_than(report)}", "it did not; if it did, by:"
         return [
-            f"undecided after {trials}: {doubt} {subject} changed is not sure yet; {more}",
-            f"  {percent(report.no_change)} that nothing changed; if something did:",
+            f"undecided after {trials}: {doubt} is not sure yet; {more}",
+            f"  {percent(report.no_change)} that {unless}",
             *_members(report),
             *effects,
         ]

@@ -73,7 +73,8 @@ def test_a_change_that_is_surely_within_the_floor_is_told_as_that(
     assert f"fit val_loss got no worse {more} between" in text(report)
     assert report.sentence() == "fit val_loss: nothing changed in the range by more than its floor"
     doubted = replace(report, status="undecided", probability=0.99, still=3.0)
-    assert "whether fit val_loss changed is not sure yet; about 3 trials more" in text(doubted)
+    assert "whether fit val_loss got worse is not sure yet; about 3 trials more" in text(doubted)
+    assert "that it did not; if it did, by:" in text(doubted)
 
 
 @pytest.mark.parametrize("number", [11, 12])
