@@ -1,6 +1,6 @@
 """The first suite of a repository: which of its scripts to train, the command that runs it small,
-or else an example that runs anywhere, to be edited; and which packages the scripts of a suite import.
-Reads sources as text; imports and runs nothing, and knows no git.
+or else an example that runs anywhere, to be edited; and which packages the scripts of a suite
+import. Reads sources as text; imports and runs nothing, and knows no git.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from celedger.suite.script_source import (
     STEPS,
     VALIDATION,
     ScriptSource,
+    functions_that_train,
     imported_modules,
     judged_metrics,
     read_script,
@@ -145,7 +146,8 @@ def propose(
         packages.setdefault(match[1] or ".", set()).add(match[2])
     nearest = sorted((n for n in names if _counts(n)), key=lambda n: (n.count("/"), n))[:_MOST]
     sources = [source for name in nearest if (source := read_script(root, name)) is not None]
-    scores = {source: source.score(source.roots(packages)) for source in sources}
+    trainers = functions_that_train(sources)
+    scores = {s: s.score(s.roots(packages), trainers) for s in sources}
     likely = sorted((s for s in sources if scores[s] > 0), key=lambda s: -scores[s])
     if not likely:
         return _of_benchmarks(root, names)
@@ -168,6 +170,8 @@ def propose(
     cwd, module, typed = _typed(root, names, best)
     if best.required:
         words = [*map(shlex.quote, typed), *words]
+    if best.is_relative:  # Python refuses it as a script
+        module = module or best.module(packages)[1]
     if module and not adapter:
         script = f"-m {module}"
     if adapter and not options:  # the adapter ends the training

@@ -8,7 +8,7 @@ import ast
 import re
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -88,21 +88,41 @@ def read_script(root: Path, name: str) -> ScriptSource | None:
     return None
 
 
+def functions_that_train(sources: Iterable[ScriptSource]) -> set[str]:
+    """Return the functions of the repository that have a loop of training, or call one of those."""
+    calls: dict[str, set[str]] = {}
+    for source in sources:
+        for function in ast.walk(source.tree):
+            if isinstance(function, ast.FunctionDef) and function.name not in LOOP:
+                called = {_called(node) for node in ast.walk(function)}
+                calls.setdefault(function.name, set()).update(called)
+    trainers: set[str] = set()
+    while more := {n for n, c in calls.items() if c >= LOOP or c & trainers} - trainers:
+        trainers |= more
+    return trainers
+
+
+def _called(node: ast.AST) -> str:
+    """Return the last name of what a call calls; "" for anything else."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
+        return node.func.id if isinstance(node.func, ast.Name) else node.func.attr
+    return ""
+
+
 class ScriptSource:
     """What the text of a Python file tells."""
 
     def __init__(self, name: str, tree: ast.Module) -> None:
-        self.name, self.tree = name, tree
+        self.name, self.tree, self.is_relative = name, tree, False
         modules: list[str] = []
         self.calls: list[tuple[str, ast.Call]] = []
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 modules += [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                modules.append(node.module)
-            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
-                function = node.func
-                called = function.id if isinstance(function, ast.Name) else function.attr
+            elif isinstance(node, ast.ImportFrom):
+                self.is_relative |= node.level > 0
+                modules += [node.module] if node.module and not node.level else []
+            elif isinstance(node, ast.Call) and (called := _called(node)):
                 self.calls.append((called, node))
         self.imports = {name.partition(".")[0] for name in modules}
         self.needs = {*imported_modules(tree)} - sys.stdlib_module_names
@@ -208,16 +228,26 @@ class ScriptSource:
         """Return the folders above it (and `src` in them) with packages that it imports."""
         above = [str(folder) for folder in PurePosixPath(self.name).parents]
         beside = [*above, *(str(PurePosixPath(folder, "src")) for folder in above)]
-        return [f for f in dict.fromkeys(beside) if self.imports & packages.get(f, set())]
+        own = [self.module(packages)[0]] * self.is_relative
+        return own or [f for f in dict.fromkeys(beside) if self.imports & packages.get(f, set())]
 
-    def score(self, roots: Sequence[str]) -> int:
+    def module(self, packages: Mapping[str, set[str]]) -> tuple[str, str]:
+        """Return the folder of its outermost package, and its name as a module there."""
+        parts = PurePosixPath(self.name).with_suffix("").parts
+        for folder in reversed(PurePosixPath(self.name).parents):
+            depth = len(folder.parts)
+            if parts[depth] in packages.get(str(folder), ()):
+                return str(folder), ".".join(parts[depth:])
+        return ".", ".".join(parts)
+
+    def score(self, roots: Sequence[str], trainers: Set[str] = frozenset()) -> int:
         """Return how likely it is a training to watch; 0 or less for none. `roots` has folders of
-        packages of the repository that it imports."""
+        packages of the repository that it imports, `trainers` functions that train."""
         stem, folders = PurePosixPath(self.name).stem.lower(), PurePosixPath(self.name).parts[:-1]
         loop = self.called >= LOOP or bool(self.library)
         uses_own = bool(roots)
         named = "train" in stem
-        trains = named or "train" in self.called
+        trains = named or "train" in self.called or bool(self.called & trainers)
         if not self.runs or not (loop or self.fits or (uses_own and trains)):
             return 0
         downloads = self.called & _DOWNLOADS or any(
@@ -269,7 +299,7 @@ class ScriptSource:
     def printed(self) -> dict[str, str]:
         """Return the numbers that it prints with a name, each with a pattern that finds it."""
         patterns: dict[str, str] = {}
-        rows: dict[tuple[str, ...], None] = {}  # what is printed, parted by `|`; 0 for a value
+        rows: dict[tuple[str, ...], bool] = {}  # what is printed; whether `|` parts it, not spaces
         for called, node in self.calls:
             if called not in ("print", "info", "write", "echo"):
                 continue
@@ -296,23 +326,29 @@ class ScriptSource:
                         rf"(?<![A-Za-z] )\b{spaced}{_QUOTE * bool(label[2])}\s*[:=]?\s*"
                         rf"(?P<{name}>{_NUMBER})",
                     )
-            cells = "".join("0" if part is None else part for part in parts).split("|")
-            rows[tuple(cell.strip() for cell in cells)] = None
+            line = "".join("0" if part is None else part for part in parts)
+            cells = line.split("|") if (piped := "|" in line) else line.split()
+            rows[tuple(cell.strip() for cell in cells)] = piped
         return patterns | _of_table(rows)
 
 
-def _of_table(rows: Iterable[Sequence[str]]) -> dict[str, str]:
+def _of_table(rows: Mapping[tuple[str, ...], bool]) -> dict[str, str]:
     """Return by the names of its columns the patterns of a table that is printed as `| 3 | 0.5 |`
-    below a line `| epoch | loss |`; {} without one."""
-    values = {len(row) for row in rows if len(row) > 2 and {*row} <= {"", "0"}}
+    below a line `| epoch | loss |`, or as `3 0.5` below `epoch loss`; {} without one. A value is
+    "0" in its row."""
+    values = {(len(r), piped) for r, piped in rows.items() if len(r) > 1 and {*r} <= {"", "0"}}
     patterns = {}
-    for row in rows:
-        if len(row) in values and all(map(_CELL.fullmatch, filter(None, row))):
+    for row, piped in rows.items():
+        if (len(row), piped) in values and all(map(_CELL.fullmatch, filter(None, row))):
             for i, cell in enumerate(row):
                 name = "_".join(cell.lower().split())
-                before = rf"(?:[^|]*\|){{{i}}}"
+                before = rf"^(?:[^|]*\|){{{i}}}\s*"
+                after = r"\s*(?:\||$)"
+                if not piped:
+                    before = rf"^\s*(?:{_NUMBER}\s+){{{i}}}"
+                    after = rf"(?:\s+{_NUMBER}){{{len(row) - i - 1}}}\s*$"
                 if name:
-                    patterns[name] = rf"^{before}\s*(?P<{name}>{_NUMBER})\s*(?:\||$)"
+                    patterns[name] = rf"{before}(?P<{name}>{_NUMBER}){after}"
     return patterns
 
 
@@ -323,11 +359,13 @@ def _constant(node: ast.expr) -> object:
 def _parts(node: ast.expr) -> Iterator[str | None]:
     """Yield what an argument of `print` writes: text, and None for a value."""
     match node:
-        case ast.Constant(value=str(text)):
+        case (
+            ast.Constant(value=str(text)) | ast.FormattedValue(value=ast.Constant(value=str(text)))
+        ):
             yield text
         case ast.JoinedStr(values=values):
             for value in values:
-                yield from _parts(value) if isinstance(value, ast.Constant) else (None,)
+                yield from _parts(value)
         case ast.Dict(keys=keys) | ast.Call(args=[ast.Dict(keys=keys), *_]):  # `json.dumps`, say
             for key in keys:
                 yield from (f"'{key and _constant(key)}': ", None, ", ")

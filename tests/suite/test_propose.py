@@ -463,6 +463,73 @@ for epoch in range(1, config["epochs"] + 1):
     assert record.ok and (record.epochs, record.summaries["valid"]) == (3, 0.25)
 
 
+LOOP_OF_A_PACKAGE = """\
+from .model import network
+
+def one_epoch(model, optimizer):
+    for batch in range(3):
+        loss = model(batch)
+        loss.backward()
+        optimizer.step()
+    return loss
+
+def fit_all(epochs):
+    for epoch in range(epochs):
+        print(f"epoch {epoch} val_loss {one_epoch(network(), None):.3f}")
+"""
+EXAMPLE = """\
+import argparse
+from waves import fit_all
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", type=int, default=90)
+if __name__ == "__main__":
+    fit_all(parser.parse_args().epochs)
+"""
+
+
+def test_an_example_trains_by_a_loop_of_the_package(tmp_path: Path) -> None:
+    """Such repositories got the example of arithmetic, which reads nothing of them."""
+    package = {
+        "waves/__init__.py": "from .loop import fit_all\n",
+        "waves/loop.py": LOOP_OF_A_PACKAGE,
+    }
+    script = {"waves/model.py": OURS, "examples/plots.py": "import waves\nwaves.model()\n"}
+    found = proposed(tmp_path, {**package, **script, "examples/quick.py": EXAMPLE})
+    assert found is not None
+    assert found.command == "{python} {tree}/examples/quick.py --epochs {epochs}"
+    assert [*found.metrics] == ["val_loss"]
+
+
+def test_a_script_with_relative_imports_is_run_as_a_module(tmp_path: Path) -> None:
+    """As `make train` does with `python -m waves.train`."""
+    script = EXAMPLE.replace("from waves", "from .loop")
+    files = {
+        "src/waves/__init__.py": "", "src/waves/loop.py": LOOP_OF_A_PACKAGE,
+        "src/waves/model.py": OURS, "src/waves/train.py": script,
+    }  # fmt: skip
+    found = proposed(tmp_path, files)
+    assert found is not None
+    assert found.command == "{python} -m waves.train --epochs {epochs}"
+    assert found.pythonpath == ("src",)
+
+
+@pytest.mark.parametrize(
+    ("head", "row", "line"),
+    [
+        ("print('epoch train valid')", "print('%3d %6.3f %6.3f' % (e, a, b))", " 3  0.500  0.250"),
+        ("print(f\"{'epoch':>5} {'train':>7} {'valid':>7}\")", "print(e, a, b)", "3 0.5 0.25"),
+        ("print('epoch|train|valid')", "print(f'{e}|{a}|{b}')", "3|0.5|0.250"),
+    ],
+)  # fmt: skip
+def test_a_table_is_read_by_its_columns(tmp_path: Path, head: str, row: str, line: str) -> None:
+    loop = f"import torch\n{head}\nfor e in range(9):\n  a.backward()\n  o.step()\n  {row}\n"
+    found = proposed(tmp_path, {"surface.py": loop})
+    assert found is not None and found.metrics == {"valid": "lower"}
+    values = {k: v for p in found.patterns for k, v in re.search(p, line).groupdict().items()}  # type: ignore[union-attr]
+    assert (values["epoch"], float(values["valid"])) == ("3", 0.25)
+    assert not any(re.search(p, "epoch 3 of 9") for p in found.patterns)
+
+
 def test_a_script_that_prints_times_is_a_benchmark(tmp_path: Path) -> None:
     text = """\
 import time
