@@ -48,6 +48,7 @@ _ADAPTERS = {  # modules of `child` that run a script which reports nothing itse
 }  # fmt: skip
 _TORCH = ("torch", "torch._dynamo")
 _BENCHMARKS = re.compile(r"(^|/)(test|bench)[^/]*\.py$")
+_TESTS = re.compile(r"(^|/)(test_[^/]*|[^/]*_test)\.py$")  # as pytest takes them
 _README = re.compile(r"(?:.*/)?README[^/]*", re.IGNORECASE)
 _TYPED = re.compile(r"(?m)^[ \t$>`]*python3? +(?:-m +([\w.]+)|(?:\./)?([\w./-]+\.py))([^\n`]*)")
 _MOST_BENCHMARKS = 20
@@ -68,8 +69,8 @@ class TaskProposal:
     preload: tuple[str, ...]
     stops: bool  # nothing makes it short, so it is stopped
     pythonpath: tuple[str, ...]  # folders of its packages; () for the root
-    benchmarks: tuple[str, ...] = ()  # functions of pytest-benchmark, where nothing trains
-    units: Mapping[str, str] = field(default_factory=dict)  # of what a script of benchmarks prints
+    report: str = ""  # the command that prints what pytest-benchmark measured
+    units: Mapping[str, str] = field(default_factory=dict)  # of times and sizes, where none trains
     cwd: str = ""  # folder in which its users type the command
 
     @property
@@ -80,8 +81,6 @@ class TaskProposal:
     @property
     def task(self) -> str:
         """Return its tables of suite.toml."""
-        if self.benchmarks:
-            return self._benchmarks
         lines = [*self._measured(self.units)]
         judged = {n: better for n, better in self.metrics.items() if n not in self.units}
         for name, direction in judged.items():
@@ -90,9 +89,12 @@ class TaskProposal:
         for name, direction in [*judged.items()][:epochs]:  # how fast it converges
             lines += [f'[metrics."{name[:59]}_area"]', f'summary = "area of {name}"']
             lines += [f'direction = "{direction}"', 'floor = "5%"', ""]
-        name = re.sub(r"[^A-Za-z0-9_.-]+", "-", PurePosixPath(self.script).stem)
+        stem = "benchmarks" if self.report else PurePosixPath(self.script).stem
+        name = re.sub(r"[^A-Za-z0-9_.-]+", "-", stem)
         lines += ["[[task]]", f'name = "{name}"']
-        lines += [f"command = {json.dumps(self.command)}"]
+        commands = {"commands.measure": self.command, "commands.report": self.report}
+        commands = commands if self.report else {"command": self.command}
+        lines += [f"{key} = {json.dumps(command)}" for key, command in commands.items()]
         lines += [f'cwd = "{self.cwd}"   # where the command is typed'] * bool(self.cwd)
         if self.params:
             params = ", ".join(f"{name} = {value}" for name, value in self.params.items())
@@ -103,25 +105,10 @@ class TaskProposal:
             lines += ["pattern = [   # of what it prints; each named group is a metric"]
             lines += [*(f"  '{pattern}'," for pattern in self.patterns), "]"]
         seeds = "[0]  # no option of the script sets one"
-        if "{seed}" in self.command or not judged:
+        if "{seed}" in self.command or not judged or self.report:
             seeds = "[0, 1, 2, 3, 4]"
         lines += [f"seeds = {seeds}"]
         return "\n".join(lines) + "\n"
-
-    @property
-    def _benchmarks(self) -> str:
-        patterns = [
-            rf"  '\b{function} (?P<{name}>\S+)',"
-            for name, function in zip(self.metrics, self.benchmarks, strict=True)
-        ]
-        lines = [
-            *self._measured(dict.fromkeys(self.metrics, "s")),
-            "[[task]]",
-            'name = "benchmarks"',
-            f"commands.measure = {json.dumps(self.command)}",
-        ]
-        lines += ['commands.report = "{python} {suite}/benchmarks.py {out}/benchmarks.json"']
-        return "\n".join([*lines, "pattern = [", *patterns, "]", "seeds = 3"]) + "\n"
 
     @staticmethod
     def _measured(units: Mapping[str, str]) -> Iterator[str]:
@@ -138,8 +125,8 @@ def propose(
     can_import: Callable[[str, set[str]], bool] = lambda script, modules: True,
 ) -> TaskProposal | None:
     """Return a task for the likeliest training among these files of a repository, paths relative to
-    its root, one that can import the modules it needs before others; of its benchmarks, where
-    nothing trains; None where there are none either."""
+    its root, one that can import the modules it needs before others. Where nothing trains: for its
+    benchmarks, a script that prints a metric, an example, or its tests; None without any."""
     names = [*names]
     packages: dict[str, set[str]] = {}  # folder -> the packages in it
     for match in filter(None, map(_PACKAGE.fullmatch, names)):
@@ -150,7 +137,14 @@ def propose(
     scores = {s: s.score(s.roots(packages), trainers) for s in sources}
     likely = sorted((s for s in sources if scores[s] > 0), key=lambda s: -scores[s])
     if not likely:
-        return _of_benchmarks(root, names)
+        if (benchmarks := _of_benchmarks(root, names, packages)) is not None:
+            return benchmarks
+        likely = sorted(
+            (s for s in sources if s.runs and not s.required and (s.measures or s.is_example)),
+            key=lambda s: not s.measures,
+        )
+    if not likely:
+        return _of_tests(names, packages)
     local = {part for name in names for part in PurePosixPath(name).with_suffix("").parts}
     able = (s for s in likely[:_MOST_TRIED] if can_import(s.name, s.needs - local))
     best = next(able, likely[0])
@@ -198,7 +192,8 @@ def propose(
         early = [n for n in (*logged, *printed) if best.lines.get(n, n) in lines]
         metrics = judged_metrics(early) or metrics
     return TaskProposal(
-        best.name, best.library or ("a fit" if best.fits else "a training loop"),
+        best.name,
+        best.library or ("a training loop" if scores[best] and not best.fits else "a script"),
         " ".join(words), options,
         tuple(text for name, text in printed.items() if name in (*metrics, "epoch")), metrics,
         tuple(preload), stops, tuple(roots), units=units, cwd=cwd,
@@ -222,23 +217,44 @@ def _typed(root: Path, names: Iterable[str], source: ScriptSource) -> tuple[str,
     return "", "", []
 
 
-def _of_benchmarks(root: Path, names: Iterable[str]) -> TaskProposal | None:
+def _of_benchmarks(
+    root: Path, names: Iterable[str], packages: Mapping[str, set[str]]
+) -> TaskProposal | None:
     """Return a task that runs the benchmarks of the repository: tests that take pytest-benchmark's
-    fixture, or else a script that prints times or sizes."""
+    fixture, with the metrics of their `extra_info`, or else a script that prints times or sizes."""
     named = sorted(n for n in names if _BENCHMARKS.search(n) and _can_be_named(n))[:_MOST]
     sources = [source for name in named if (source := read_script(root, name)) is not None]
-    functions = [name for source in sources for name in source.benchmarks]
-    files = [source.name for source in sources if source.benchmarks]
-    functions = [*dict.fromkeys(functions)][:_MOST_BENCHMARKS]
-    if not functions:
+    by_file = {source: benchmarks for source in sources if (benchmarks := source.benchmarks)}
+    if not by_file:
         return next(filter(None, map(_of_script, sources)), None)
+    times, others, patterns = {}, {}, []
+    functions = {name: keys for each in by_file.values() for name, keys in each.items()}
+    for function, keys in [*functions.items()][:_MOST_BENCHMARKS]:
+        short = function.removeprefix("test_")
+        times[f"{short}_time"] = "s"
+        patterns.append(rf"\b{function} (?P<{short}_time>\S+)")
+        for key, direction in judged_metrics(keys).items():
+            others[f"{short}_{key}"] = direction
+            patterns.append(rf"\b{function}\.{key} (?P<{short}_{key}>\S+)")
     words = ["{python} -m pytest -q --benchmark-only --benchmark-json {out}/benchmarks.json"]
-    words += map(shlex.quote, files)
-    metrics = {f"{name.removeprefix('test_')}_time": "lower" for name in functions}
+    words += [shlex.quote(source.name) for source in by_file]
+    times["peak_rss"] = "B"
     return TaskProposal(
-        files[0], "pytest-benchmark", " ".join(words), {}, (), metrics, (), False, (),
-        tuple(functions),
+        next(iter(by_file)).name, "pytest-benchmark", " ".join(words), {}, tuple(patterns),
+        dict.fromkeys(times, "lower") | others, (), False,
+        tuple(dict.fromkeys(root for source in by_file for root in source.roots(packages))),
+        "{python} {suite}/benchmarks.py {out}/benchmarks.json", times,
     )  # fmt: skip
+
+
+def _of_tests(names: Iterable[str], packages: Mapping[str, set[str]]) -> TaskProposal | None:
+    """Return a task that runs the tests: it fails where one does."""
+    tests = sorted(name for name in names if _TESTS.search(name))
+    roots = tuple(name for name in ("src",) if name in packages)
+    return TaskProposal(
+        tests[0], "the tests", "{python} -m pytest -q -x", {}, (),
+        dict.fromkeys(_MEASURED, "lower"), (), False, roots, units=_MEASURED,
+    ) if tests else None  # fmt: skip
 
 
 def _of_script(source: ScriptSource) -> TaskProposal | None:
@@ -289,7 +305,7 @@ def scaffold(
         keys["preload"] = list(proposal.preload)
         steps = texts["steps.toml"] if proposal.has_steps else ""
         files = {"suite.toml": suite + steps + proposal.task}
-        if proposal.benchmarks:
+        if proposal.report:
             files["benchmarks.py"] = texts["benchmarks.py.in"]
     for key, value in keys.items():
         if value:

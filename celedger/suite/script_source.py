@@ -155,14 +155,15 @@ class ScriptSource:
         self.options[name] = default if isinstance(default, int) else None
 
     @property
-    def benchmarks(self) -> list[str]:
-        """Return its test functions that measure something by pytest-benchmark."""
-        return [
-            node.name
+    def benchmarks(self) -> dict[str, list[str]]:
+        """Return its test functions that measure something by pytest-benchmark, with the keys of
+        `benchmark.extra_info` that each sets."""
+        return {
+            node.name: re.findall(r"\.extra_info\[['\"](\w+)['\"]\] = ", ast.unparse(node))
             for node in ast.walk(self.tree)
             if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
             if any(word.arg == "benchmark" for word in node.args.args)
-        ]
+        }
 
     @cached_property
     def overrides(self) -> str | None:
@@ -209,11 +210,16 @@ class ScriptSource:
     @property
     def fits(self) -> bool:
         """Return True if it fits a model, in a call, and prints how good that is."""
-        return (
-            not self.called >= LOOP
-            and "fit" in self.called
-            and bool(judged_metrics([*self.printed()]))
-        )
+        return "fit" in self.called and not self.called >= LOOP and self.measures
+
+    @cached_property
+    def measures(self) -> bool:
+        """Return True if it prints a metric."""
+        return bool(judged_metrics([*self.printed()]))
+
+    @property
+    def is_example(self) -> bool:
+        return any(f.startswith("example") for f in PurePosixPath(self.name).parts[:-1])
 
     @property
     def runs(self) -> bool:
@@ -243,7 +249,7 @@ class ScriptSource:
     def score(self, roots: Sequence[str], trainers: Set[str] = frozenset()) -> int:
         """Return how likely it is a training to watch; 0 or less for none. `roots` has folders of
         packages of the repository that it imports, `trainers` functions that train."""
-        stem, folders = PurePosixPath(self.name).stem.lower(), PurePosixPath(self.name).parts[:-1]
+        stem = PurePosixPath(self.name).stem.lower()
         loop = self.called >= LOOP or bool(self.library)
         uses_own = bool(roots)
         named = "train" in stem
@@ -256,7 +262,7 @@ class ScriptSource:
             for node in ast.walk(self.tree)
         )
         likely = 6 + 4 * loop + 2 * uses_own + 2 * named
-        likely += any(folder.startswith("example") for folder in folders) - len(folders)
+        likely += self.is_example - self.name.count("/")
         likely += bool(self.options.keys() & SMALL) + bool(self.seed())
         return likely - 4 * bool(downloads) - 3 * self.required
 

@@ -82,26 +82,39 @@ def test_recall_at_one_and_mean_average_precision_are_of_validation(tmp_path: Pa
 
 
 def test_where_nothing_trains_the_benchmarks_of_the_tests_are_run(tmp_path: Path) -> None:
-    text = "def test_sum(benchmark):\n    benchmark(sum, [1])\ndef test_no(tmp_path):\n    pass\n"
+    """Of a package below `src`, the installed one was measured."""
+    text = """\
+def test_sum(benchmark):
+    from fast import total
+    benchmark(total, [1])
+    benchmark.extra_info["mean_error"] = 3
+    benchmark.extra_info['rows'] = 1
+def test_no(tmp_path):
+    pass
+"""
     more = "import pytest\nclass TestMore:\n    def test_sort(self, benchmark, n):\n        pass\n"
     files = {"tests/test_speed.py": text, "tests/test_none.py": "def test_it():\n    pass\n"}
-    found = proposed(tmp_path, {**files, "benchmarks/bench more.py": more, "lib.py": "X = 1\n"})
+    found = proposed(tmp_path, {**files, "benchmarks/bench more.py": more, "lib.py": "X = 1\n",
+                                "src/fast/__init__.py": "total = sum\n"})  # fmt: skip
     assert found is not None and found.trains_by == "pytest-benchmark"
     folder = tmp_path / "suites" / "first"
     assert {p.name for p in scaffold(folder, "first", "", found)} == {"suite.toml", "benchmarks.py"}
     (task,) = load(folder).tasks
     assert {m.name: (m.unit, m.kind.value) for m in task.metrics} == {
-        "sort_time": ("s", "speed"), "sum_time": ("s", "speed"),
+        "sort_time": ("s", "speed"), "sum_time": ("s", "speed"), "peak_rss": ("B", "memory"),
+        "sum_mean_error": ("", "quality"),
     }  # fmt: skip
     data = [("test_sum", 1.5), ("test_sort[2]", 2.0), ("test_sort[3]", 3.0)]
     medians = [{"name": name, "stats": {"median": median}} for name, median in data]
+    medians[0]["extra_info"] = {"mean_error": 0.25, "host": "ada"}
     (tmp_path / "out.json").write_text(json.dumps({"benchmarks": medians}))
     words = [sys.executable, str(folder / "benchmarks.py"), str(tmp_path / "out.json")]
     printed = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    assert printed == "test_sum 1.5\ntest_sort 5.0\n"
+    assert printed == "test_sum 1.5\ntest_sum.mean_error 0.25\ntest_sort 5.0\n"
     values = {k: v for p in task.pattern for m in re.finditer(p, printed)
               for k, v in m.groupdict().items()}  # fmt: skip
-    assert values == {"sum_time": "1.5", "sort_time": "5.0"}
+    assert values == {"sum_time": "1.5", "sort_time": "5.0", "sum_mean_error": "0.25"}
+    assert (found.pythonpath, len(task.seeds)) == (("src",), 5)
     assert "'benchmarks/bench more.py' tests/test_speed.py" in found.command
 
 
@@ -528,6 +541,26 @@ def test_a_table_is_read_by_its_columns(tmp_path: Path, head: str, row: str, lin
     values = {k: v for p in found.patterns for k, v in re.search(p, line).groupdict().items()}  # type: ignore[union-attr]
     assert (values["epoch"], float(values["valid"])) == ("3", 0.25)
     assert not any(re.search(p, "epoch 3 of 9") for p in found.patterns)
+
+
+def test_a_script_that_prints_a_metric_is_run_before_an_example_and_the_tests(
+    tmp_path: Path,
+) -> None:
+    """Descent in NumPy has no `backward`: such a repository got the example of arithmetic."""
+    tests = {"tests/test_it.py": "def test_it():\n    pass\n", "src/ours/__init__.py": ""}
+    example = "import argparse, ours\nif __name__ == '__main__':\n    ours.show()\n"
+    descent = "for step in range(9):\n    print(f'round {step} test mse {step / 9:.3f}')\n"
+    asks = "import sys\nargparse.ArgumentParser().add_argument('file')\nprint('mse', 1 / 3)\n"
+    expected = [
+        ({"a.py": asks, **tests}, "{python} -m pytest -q -x", {}),
+        ({"examples/show.py": example}, "{python} {tree}/examples/show.py", {}),
+        ({"z.py": descent}, "{python} {tree}/z.py", {"test_mse": "lower"}),
+    ]
+    files: dict[str, str] = {}
+    for more, command, metrics in expected:
+        found = proposed(tmp_path, files := {**files, **more})
+        assert found is not None
+        assert (found.command, found.metrics) == (command, {**metrics, **MEASURED})
 
 
 def test_a_script_that_prints_times_is_a_benchmark(tmp_path: Path) -> None:
