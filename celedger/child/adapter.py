@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from celedger.child import log, wants_steps
+from celedger.child import log, notebook, wants_steps
 
 
 class Gathered:
@@ -64,7 +64,10 @@ def run_script(trainer: Any, adapt: Callable[[Any, float], object]) -> None:
     del sys.argv[0]
     sys.path[0] = str(Path(sys.argv[0]).absolute().parent)
     try:
-        runpy.run_path(sys.argv[0], run_name="__main__")
+        if sys.argv[0].endswith(".ipynb"):
+            notebook.run(sys.argv[0])
+        else:
+            runpy.run_path(sys.argv[0], run_name="__main__")
     except Exception as error:
         trace = error.__traceback__  # begins here and in `runpy`; show the script's part
         while trace and trace.tb_next and trace.tb_frame.f_code.co_filename != sys.argv[0]:

@@ -53,10 +53,11 @@ def init(
 ) -> int:
     """Set up this repository with a first suite to edit.
 
-    Looks for a training script, or else for pytest-benchmark tests, and writes a configuration and
-    a suite that runs it for a few steps, in the repository's virtual environment (.venv, venv) or
-    else the active one. Lists packages that are missing there. Overwrites nothing: type it again to
-    check a suite that you edited.
+    Looks for a training script or notebook, or else for pytest-benchmark tests, a script that
+    prints a metric, an example, or tests. Writes a configuration and a suite that runs it for a few
+    steps, in the repository's virtual environment (.venv, venv) or else the active one. Lists
+    packages that are missing there. Overwrites nothing: type it again to check a suite that you
+    edited.
     """
     from celedger.base import config, files
     from celedger.base.errors import UsageError, explained

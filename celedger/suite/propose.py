@@ -5,12 +5,10 @@ import. Reads sources as text; imports and runs nothing, and knows no git.
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import re
 import shlex
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -27,7 +25,6 @@ from celedger.suite.script_source import (
     VALIDATION,
     ScriptSource,
     functions_that_train,
-    imported_modules,
     judged_metrics,
     read_script,
     words_of,
@@ -166,7 +163,10 @@ def propose(
         words = [*map(shlex.quote, typed), *words]
     if best.is_relative:  # Python refuses it as a script
         module = module or best.module(packages)[1]
-    if module and not adapter:
+    if best.is_notebook:  # whose paths are relative to its folder
+        cwd = str(PurePosixPath(best.name).parent).removeprefix(".")
+        script = script if adapter else f"-m celedger.child.notebook {script}"
+    elif module and not adapter:
         script = f"-m {module}"
     if adapter and not options:  # the adapter ends the training
         options, script = {"epochs": EPOCHS}, f"--epochs {{epochs}} {script}"
@@ -275,7 +275,7 @@ def _of_script(source: ScriptSource) -> TaskProposal | None:
 
 def _counts(name: str) -> bool:
     """Return True for Python that is part of the product, and can be named in a command."""
-    return name.endswith(".py") and not _ELSEWHERE.search(name) and _can_be_named(name)
+    return name.endswith((".py", ".ipynb")) and not _ELSEWHERE.search(name) and _can_be_named(name)
 
 
 def _can_be_named(name: str) -> bool:
@@ -337,15 +337,15 @@ def installed_imports(
     scripts = [*(path for _, path in loading.files(folder) if path.suffix == ".py"), *others]
     names: set[str] = set()
     for script in scripts:
-        with suppress(OSError, ValueError, SyntaxError):  # the training will say so
-            names.update(imported_modules(ast.parse(script.read_bytes())))
+        if (source := read_script(script.parent, script.name)) is not None:
+            names |= source.needs
     local_modules = (
         {path.stem for path in scripts} | {path.parent.name for path in scripts} | {"celedger"}
     )
     return tuple(
         sorted(
             name
-            for name in names - local_modules - sys.stdlib_module_names
+            for name in names - local_modules
             if not any((root / name).is_dir() or (root / f"{name}.py").exists() for root in roots)
         )
     )

@@ -5,6 +5,7 @@ trains something. Imports and runs nothing.
 from __future__ import annotations
 
 import ast
+import json
 import re
 import sys
 import warnings
@@ -16,6 +17,8 @@ from pathlib import Path, PurePosixPath
 from celedger.suite.loading import METRIC
 
 _LARGEST = 1 << 18  # bytes of a source that is read
+_LARGEST_NOTEBOOK = 1 << 23  # most of it pictures
+_MAGIC = re.compile(r"(?m)^([ \t]*)(?:%+[A-Za-z]|!|[\w.]+\?+$).*")  # line of a notebook for IPython
 _LOWER = frozenset({
     "loss", "error", "err", "mse", "rmse", "mae", "nll", "ppl", "perplexity", "bpc", "wer", "cer",
 })  # fmt: skip
@@ -76,15 +79,22 @@ def words_of(name: str) -> set[str]:
 
 
 def read_script(root: Path, name: str) -> ScriptSource | None:
-    """Return a file's source; None where it cannot be read or is too large. What Python would warn
-    of in it is not said."""
+    """Return a file's source, of a notebook the cells in Python; None where it cannot be read or is
+    too large. What Python would warn of in it is not said."""
+    is_notebook = name.endswith(".ipynb")
     with (
         warnings.catch_warnings(action="ignore"),
-        suppress(OSError, ValueError, SyntaxError, RecursionError),
+        suppress(OSError, ValueError, SyntaxError, RecursionError, LookupError, TypeError),
     ):
         path = root / name
-        if path.stat().st_size <= _LARGEST:
-            return ScriptSource(name, ast.parse(path.read_bytes()))
+        if path.stat().st_size > (_LARGEST_NOTEBOOK if is_notebook else _LARGEST):
+            return None
+        tree = ast.Module([], []) if is_notebook else ast.parse(path.read_bytes())
+        for cell in json.loads(path.read_bytes())["cells"] if is_notebook else ():
+            if cell["cell_type"] == "code":
+                with suppress(SyntaxError):  # of another language
+                    tree.body += ast.parse(_MAGIC.sub(r"\1pass", "".join(cell["source"]))).body
+        return ScriptSource(name, tree)
     return None
 
 
@@ -114,6 +124,7 @@ class ScriptSource:
 
     def __init__(self, name: str, tree: ast.Module) -> None:
         self.name, self.tree, self.is_relative = name, tree, False
+        self.is_notebook = name.endswith(".ipynb")
         modules: list[str] = []
         self.calls: list[tuple[str, ast.Call]] = []
         for node in ast.walk(tree):
@@ -264,6 +275,7 @@ class ScriptSource:
         likely = 6 + 4 * loop + 2 * uses_own + 2 * named
         likely += self.is_example - self.name.count("/")
         likely += bool(self.options.keys() & SMALL) + bool(self.seed())
+        likely -= 4 * self.is_notebook  # takes no options
         return likely - 4 * bool(downloads) - 3 * self.required
 
     def seed(self) -> list[str]:

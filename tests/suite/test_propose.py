@@ -563,6 +563,52 @@ def test_a_script_that_prints_a_metric_is_run_before_an_example_and_the_tests(
         assert (found.command, found.metrics) == (command, {**metrics, **MEASURED})
 
 
+CELLS = """\
+%matplotlib inline
+!pip list
+import random
+random.seed(0)
+---
+%%bash
+if [ 1 ]; then ls; fi
+---
+%%time
+rows = [float(row) for row in open("rows.txt")]
+class Model:
+    loss, backward, step = 1.0, print, print
+model = Model()
+model.backward(), model.step()
+---
+for epoch in range(3):
+    !date
+    print("epoch %d: val loss %.3f"
+          % (epoch, rows[epoch]))
+model?
+---
+import pickle
+display(pickle.loads(pickle.dumps(model)).loss)
+"""
+
+
+def test_a_notebook_is_run_where_it_lies(tmp_path: Path) -> None:
+    """A repository of notebooks got the example of arithmetic."""
+    cells: list[dict[str, object]] = [{"cell_type": "markdown", "source": ["# Fit"]}]
+    texts = [text.splitlines(keepends=True) for text in CELLS.split("---\n")]
+    cells += [{"cell_type": "code", "source": lines} for lines in texts]
+    project = make_project(tmp_path / "project")
+    files = {"notes/fit it.ipynb": json.dumps({"cells": cells}), "notes/rows.txt": "3\n2\n1.5\n"}
+    project.commit("a notebook", files)
+    found = proposed(project.root, {**files, "notes/bad.ipynb": "{}", "worse.ipynb": "["})
+    assert found is not None and found.metrics == {"val_loss": "lower", **MEASURED}
+    assert found.command == "{python} -m celedger.child.notebook '{tree}/notes/fit it.ipynb'"
+    scaffold(project.root / "suites" / "mine", "mine", sys.executable, found)
+    done = project.run("run", "HEAD", "--suite", "mine")
+    assert done.status == 0, done.err
+    with Ledger.open(project.root / "ledger.db", readonly=True) as ledger:
+        (record,) = ledger.trials()
+    assert record.ok and (record.epochs, record.summaries["val_loss"]) == (3, 1.5)
+
+
 def test_a_script_that_prints_times_is_a_benchmark(tmp_path: Path) -> None:
     text = """\
 import time
