@@ -109,11 +109,17 @@ def line_with_trials(
 @contextmanager
 def replacing(path: Path) -> Iterator[TextIO]:
     """Write a text file that a person asked for, whole or not at all: no reader sees half of it.
-    Raises OSError."""
+    A device or a pipe is written to. Raises OSError."""
     from celedger.base import files
 
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if files.PRIVATE not in path.parts:  # what celedger keeps leads nowhere else
+        path = path.resolve()
+    if path.exists() and not path.is_file():
+        with path.open("w", encoding="utf-8") as stream:
+            yield stream
+        return
     draft = path.with_name(f".{path.name}.new")
     try:
         draft.unlink(missing_ok=True)  # of a killed command, or a link to follow

@@ -7,6 +7,7 @@ import csv
 import io
 import json
 import math
+import os
 import tracemalloc
 from pathlib import Path
 from xml.etree import ElementTree
@@ -86,6 +87,20 @@ def test_regressed_is_what_the_state_says(tmp_path: Path) -> None:
     assert "beside" not in regressed(), "it has no direction"
     project.run("check", shas[4])
     assert regressed()["val_loss"] == 0
+
+
+def test_a_pipe_and_a_link_are_written_to(project: ScriptedProject, tmp_path: Path) -> None:
+    """`-o /dev/full` made a file of the device, and `-o /dev/stdout` of the link there."""
+    pipe, link, target = (tmp_path / name for name in ("pipe", "link", "target"))
+    os.mkfifo(pipe)
+    target.write_text("old")
+    link.symlink_to(target)
+    with os.fdopen(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)) as reader:
+        done = project.run("export", "--format", "openmetrics", "-o", str(pipe))
+        assert (done.status, "# EOF" in reader.read()) == (0, True), done.err
+    assert pipe.is_fifo()
+    project.run("export", "--format", "openmetrics", "-o", str(link))
+    assert link.is_symlink() and target.read_text().endswith("# EOF\n")
 
 
 def test_a_badge_says_how_much_is_worse(tmp_path: Path) -> None:
