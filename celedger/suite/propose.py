@@ -102,8 +102,10 @@ class TaskProposal:
             lines += ["pattern = [   # of what it prints; each named group is a metric"]
             lines += [*(f"  '{pattern}'," for pattern in self.patterns), "]"]
         seeds = "[0]  # no option of the script sets one"
-        if "{seed}" in self.command or not judged or self.report:
+        if "{seed}" in self.command or not judged:
             seeds = "[0, 1, 2, 3, 4]"
+        if self.report:  # each value is a median already
+            seeds = "3"
         lines += [f"seeds = {seeds}"]
         return "\n".join(lines) + "\n"
 
@@ -232,10 +234,10 @@ def _of_benchmarks(
     for function, keys in [*functions.items()][:_MOST_BENCHMARKS]:
         short = function.removeprefix("test_")
         times[f"{short}_time"] = "s"
-        patterns.append(rf"\b{function} (?P<{short}_time>\S+)")
+        patterns.append(rf"^{function} (?P<{short}_time>\S+)$")
         for key, direction in judged_metrics(keys).items():
             others[f"{short}_{key}"] = direction
-            patterns.append(rf"\b{function}\.{key} (?P<{short}_{key}>\S+)")
+            patterns.append(rf"^{function}\.{key} (?P<{short}_{key}>\S+)$")
     words = ["{python} -m pytest -q --benchmark-only --benchmark-json {out}/benchmarks.json"]
     words += [shlex.quote(source.name) for source in by_file]
     times["peak_rss"] = "B"

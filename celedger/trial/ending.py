@@ -31,7 +31,7 @@ _TRACEBACK = "Traceback (most recent call last):"
 _FRAME = re.compile(r'^  File "(.+)", line (\d+)(?:, in (.+))?$', re.MULTILINE)
 _STEP = re.compile(r"^in (step \d+ of epoch \d+)$", re.MULTILINE)  # a note of `child.torch`
 _HEAD = re.compile(r"^==> [A-Za-z0-9_.-]+ <==$\n?", re.MULTILINE)  # of `begin_log`
-_ERROR = re.compile(r"^\S+(?: -m \S+)?: error: .+", re.MULTILINE)
+_ERROR = re.compile(r"^(?:E {3,}|(?=\S+(?: -m \S+)?: error: ))(\S.*)", re.MULTILINE)
 _NUMBER = re.compile(r"\d\.\d|\d{2}")
 _SHOWN = 6  # metrics that a message names
 _TAIL = 8192  # bytes at the end of a log that are searched for the reason of a failure
@@ -96,7 +96,7 @@ def _reason(text: str) -> str:
         reason = next((line for line in lines if line and not line[0].isspace()), "")
         if plain(reason):
             return plain(reason)
-    # As argparse, compilers and pytest end; more lines may follow.
+    # As argparse and compilers end, and as pytest shows an exception; more lines may follow.
     errors = _ERROR.findall(text)
     return plain(errors[0]) if errors else last_line(text)
 

@@ -111,10 +111,12 @@ def test_no(tmp_path):
     words = [sys.executable, str(folder / "benchmarks.py"), str(tmp_path / "out.json")]
     printed = subprocess.run(words, capture_output=True, text=True, check=True).stdout
     assert printed == "test_sum 1.5\ntest_sum.mean_error 0.25\ntest_sort 5.0\n"
-    values = {k: v for p in task.pattern for m in re.finditer(p, printed)
-              for k, v in m.groupdict().items()}  # fmt: skip
+    values = {k: v for p in task.pattern for line in printed.splitlines()
+              for m in re.finditer(p, line) for k, v in m.groupdict().items()}  # fmt: skip
     assert values == {"sum_time": "1.5", "sort_time": "5.0", "sum_mean_error": "0.25"}
-    assert (found.pythonpath, len(task.seeds)) == (("src",), 5)
+    assert (found.pythonpath, len(task.seeds)) == (("src",), 3)
+    for line in ("___ test_sum ___", "test_sum 64.4 16.3", "    def test_sum (benchmark):"):
+        assert not any(re.search(p, line) for p in task.pattern)  # where a test failed
     assert "'benchmarks/bench more.py' tests/test_speed.py" in found.command
 
 

@@ -149,3 +149,10 @@ def test_the_reason_of_a_failure_is_its_exception_whatever_libraries_say_after(
         error = f"{program}: error: unrecognized arguments: --benchmark-only"
         log.write_text(f"usage: [options]\n{error}\n  inifile: None\n  rootdir: /tmp/a\n")
         assert explain(end, log) == f"exit status 1: {error}"
+    log.write_text(
+        ">       size = width\n               ^^^^^\n"
+        "E       NameError: name 'width' is not defined\n"
+        "E       and so on\n\nsrc/net.py:14: NameError\n"
+        "FAILED tests/test_net.py::test_net - NameError: name 'wi...\n1 failed in 2.44s\n"
+    )  # as pytest says; how long it took made each seed fail otherwise
+    assert explain(end, log) == "exit status 1: NameError: name 'width' is not defined"
