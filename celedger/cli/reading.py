@@ -108,6 +108,7 @@ def diff(
             document = Diff.of(
                 own_session.ledger, a.sha, b.sha, state, line,
                 across_files=own_session is not session,
+                check=command("check", words[1]) if own_session is not session else "",
             )  # fmt: skip
             options.answer(document, json)
     return Status.GOOD

@@ -208,7 +208,7 @@ def _of_metric(
     if not finite.any():
         return None, broken
     _, place, chain, session, rank, seed, own, bits, value, same = joined[:, finite]
-    has_sessions = metric.kind in CLOCKED and metric.name not in _WITHIN_TRIAL
+    has_sessions = varies_by_session(metric)
     counts = metric.kind in (Kind.WORK, Kind.MEMORY) and not is_time(metric.unit)
     if counts and _is_exact(joined[:, finite & (joined[6] == 1)]):
         has_sessions = False
@@ -221,6 +221,11 @@ def _of_metric(
         own == 1, bits.astype(np.int64), has_sessions,
         has_sessions and metric.kind is not Kind.MEMORY,
     ), broken  # fmt: skip
+
+
+def varies_by_session(metric: Metric) -> bool:
+    """Return True if values of two sessions are of two states of the machine."""
+    return metric.kind in CLOCKED and metric.name not in _WITHIN_TRIAL
 
 
 def _is_exact(own: Floats) -> bool:

@@ -11,6 +11,7 @@ from statistics import stdev
 
 from celedger.base.model import CLOCKED, Metric, Task, TrialRecord
 from celedger.judge.incident import MetricNoise, MetricStanding, Standing, State
+from celedger.judge.measured import varies_by_session
 from celedger.judge.standings import HIDDEN, NO_REPEATS, PAIRED
 from celedger.ledger.read import Reader
 from celedger.repo.synthetic import is_synthetic
@@ -69,7 +70,7 @@ def standings(
                 continue
             noise = state.noise_of(new.suite, new.name, metric.name)
             others, is_apart = there, False
-            if metric.kind in CLOCKED:  # a session has an effect, and machines become loaded
+            if varies_by_session(metric):  # and machines become loaded
                 later = [r for r in beside if r.trial.started > here[0].trial.started]
                 is_apart = not values_by_seed(later, metric)
                 if noise is not None and not is_apart:

@@ -8,10 +8,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from celedger.base.errors import TYPED, command
 from celedger.base.model import Commit, Direction, Metric
 from celedger.judge.incident import State
 from celedger.judge.line import Line
+from celedger.judge.measured import varies_by_session
 from celedger.judge.two_commits import between, compare, knows_change, smallest_change
+from celedger.judge.variants import APART
 from celedger.ledger.read import Reader
 from celedger.views import samples
 from celedger.views.document import (
@@ -131,6 +134,7 @@ class Diff(Document):
     commits: tuple[Commit, Commit]
     tasks: tuple[TaskDiff, ...]
     environments: Mapping[tuple[str, str], Sequence[Difference]]  # by the pair that differs
+    beside: str = ""  # the command that measures both in one session, where they were not
 
     @classmethod
     def of(
@@ -142,26 +146,31 @@ class Diff(Document):
         line: Line,
         *,
         across_files: bool = False,
+        check: str = "",
     ) -> Diff:
         """Compare two commits, by their full hashes; `line` is the state's. With `across_files` a
-        change of the suite's files is one of the code. Raises CeledgerError if one end has no
-        trials."""
+        change of the suite's files is one of the code. `check` is the command that measures both
+        side by side, if a bisect cannot. Raises CeledgerError if one end has no trials."""
         (old, of_a), (new, of_b) = samples.measured(ledger, a), samples.measured(ledger, b)
         recipes = {task.recipe: task.recipe for task in ledger.tasks()}
         if across_files:
             recipes = {task.recipe: task.without_files for task in ledger.tasks()}
 
-        def judged(change: MetricChange, suite: str, task: str) -> MetricChange:
+        def judged(change: MetricChange, suite: str, task: str, is_beside: bool) -> MetricChange:
             metric, old, new = change.metric, change.a, change.b
             if metric.direction is Direction.INFO or not old.n or not new.n:
                 return change
             noise = state.noise_of(suite, task, metric.name)
+            if noise is not None and is_beside:  # in one session, or sessions do not matter
+                noise = noise._replace(session=0.0)
             ends = (state, line, (suite, task, metric.name), a, b)
             came = between(*ends)
             judgement = compare(
                 metric, noise, came, (old.mean, old.n), (new.mean, new.n),
                 is_known=knows_change(*ends),
             )  # fmt: skip
+            if judgement.startswith("seems") and not is_beside:
+                judgement = APART
             return replace(
                 change, judgement=judgement, smallest=smallest_change(noise, old.n, new.n),
                 incidents=tuple(incident.id for incident in came),
@@ -176,7 +185,16 @@ class Diff(Document):
         )  # fmt: skip
         pairs = sorted({t.environments for t in tasks if t.environments if not t.same_environment})
         changes = {p: samples.environment_changes(*map(ledger.environment, p)) for p in pairs}
-        return cls((old, new), tasks, changes)
+        apart = next(
+            ((task, c.metric.name) for task in tasks for c in task.changes if c.judgement == APART),
+            None,
+        )
+        if apart and not check and 0 <= line.place(a) < line.place(b):
+            ends = f"{a[:TYPED]}..{b[:TYPED]}"
+            check = command(
+                "bisect", ends, suite=apart[0].suite, task=apart[0].task, metric=apart[1]
+            )
+        return cls((old, new), tasks, changes, check if apart else "")
 
     def text(self, width: int = 100) -> str:
         lines = [
@@ -190,6 +208,8 @@ class Diff(Document):
             rows = [(key, plain(a or NONE), plain(b or NONE)) for key, a, b in changes]
             columns = (Column("environment"), Column("A", shrink=True), Column("B", shrink=True))
             lines += table(columns, rows, width=width, indent=2).splitlines()
+        if self.beside:
+            lines += ["", f"{self.beside} measures both in one session"]
         return "\n".join(lines)
 
     def json(self) -> dict[str, object]:
@@ -212,7 +232,7 @@ class Diff(Document):
 def _task_diff(
     ledger: Reader,
     recipes: Mapping[str, str],
-    judged: Callable[[MetricChange, str, str], MetricChange],
+    judged: Callable[[MetricChange, str, str, bool], MetricChange],
     key: tuple[str, str],
     of_a: Sequence[Batch],
     of_b: Sequence[Batch],
@@ -231,8 +251,17 @@ def _task_diff(
     same_recipe, _ = agree((a, b))
     diff = TaskDiff(*key, a, b, (), same_recipe)
     names = {m.name for side in (a, b) for m in side.metrics(ledger.metrics)}
+    sessions = ledger.sessions(suite=key[0], task=key[1])
+    shared = set.intersection(*({sessions[r.trial.ulid] for r in x.records} for x in (a, b)))
+    beside = [
+        batch._replace(records=tuple(r for r in batch.records if sessions[r.trial.ulid] in shared))
+        for batch in (a, b)
+    ]
     changes = []
     for metric in samples.in_order(m for m in ledger.metrics(b.recipe) if m.name in names):
-        change = MetricChange(metric, *samples.pair(metric, a, b))
-        changes.append(judged(change, *key) if diff.comparable else change)
+        sides = samples.pair(metric, a, b)
+        both = samples.pair(metric, *beside) if varies_by_session(metric) else sides
+        is_beside = all(side.n for side in both)
+        change = MetricChange(metric, *(both if is_beside else sides))
+        changes.append(judged(change, *key, is_beside) if diff.comparable else change)
     return replace(diff, changes=tuple(changes))

@@ -232,6 +232,12 @@ def test_an_edit_is_judged_beside_head_by_equal_seeds(known: ScriptedProject) ->
     assert "first measurement" in known.run("check", "HEAD").out
 
 
+TIMED = SUITE.replace("[0, 1]", "[0, 1, 2]").replace(
+    "[[task]]",
+    '[metrics.step_time]\ndirection = "lower"\nkind = "speed"\nfloor = "10%"\n[[task]]',
+)
+
+
 def test_an_edit_is_not_slower_because_the_machine_became_loaded(tmp_path: Path) -> None:
     """`check .` said +112 % of an edit of the learning rate, and exited with 1."""
     load, draws = [1.0], Random(3)
@@ -240,9 +246,7 @@ def test_an_edit_is_not_slower_because_the_machine_became_loaded(tmp_path: Path)
         time = load[0] * model["COST"] * (1 + 0.01 * draws.gauss(0, 1))
         yield {"epoch": 0, "val_loss": 1.0, "step_time": time}
 
-    metric = '[metrics.step_time]\ndirection = "lower"\nkind = "speed"\nfloor = "10%"\n[[task]]'
-    suite = SUITE.replace("[0, 1]", "[0, 1, 2]").replace("[[task]]", metric)
-    project = scripted(tmp_path / "loaded", suite, training)
+    project = scripted(tmp_path / "loaded", TIMED, training)
     project.commit("first", {"model.py": "COST = 1.0\n"})
     project.run("noise", "--seeds", "8", "--repeats", "2")
     project.run("check", "HEAD")
@@ -253,6 +257,35 @@ def test_an_edit_is_not_slower_because_the_machine_became_loaded(tmp_path: Path)
     assert "worse" not in done.out and done.status != 1
     edit(project, "COST = 3.0\n")
     assert project.run("check", ".").status == 1
+
+
+def test_commits_are_not_slower_because_the_machine_became_loaded(tmp_path: Path) -> None:
+    """`diff GOOD HEAD` said of such times that they seem worse."""
+    load, draws = [1.0], Random(3)
+
+    def training(model: Mapping[str, float], seed: int) -> Iterator[dict[str, object]]:
+        time = load[0] * model["COST"] * (1 + 0.01 * draws.gauss(0, 1))
+        yield {"epoch": 0, "val_loss": model["COST"], "step_time": time}
+
+    project = scripted(tmp_path / "loaded", TIMED, training)
+    good = project.commit("first", {"model.py": "COST = 1.0\n"})
+    project.run("noise", "--seeds", "8", "--repeats", "2")
+    load[0] = 2.0
+    bad = project.commit("second", {"model.py": "COST = 1.0 + 0\n"})
+    project.run("run", "HEAD")
+    done = project.run("diff", f"{good}..HEAD")
+    assert "step_time" in done.out and "seems worse" not in done.out
+    assert "was measured in another session" in " ".join(done.out.split())
+    assert f"celedger bisect {good[:12]}..{bad[:12]} --suite tiny --task fit" in done.out
+    edit(project, "COST = 1.0 + 0.0\n")
+    load[0] = 4.0
+    project.run("run", ".")
+    assert "`celedger check .` measures both in one session" in project.run("diff", "HEAD", ".").out
+    load[0] = 5.0
+    edit(project, "COST = 3.0\n")
+    project.run("check", ".")  # trains HEAD again beside the edit
+    done = project.run("diff", "HEAD", ".")
+    assert "seems worse" in done.out.split("step_time")[1].split("\n")[0], done.out
 
 
 def test_seeds_that_repeat_bit_by_bit_tell_an_edit_that_is_worse_at_each(tmp_path: Path) -> None:
