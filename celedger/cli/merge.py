@@ -45,7 +45,7 @@ def merge(
     """
     from celedger.ledger import Ledger
 
-    if not other.exists():
+    if not other.is_file():
         raise UsageError(f"there is no file {other}", "name another ledger")
     with Ledger.from_elsewhere(other) as source, writing(context.obj) as session:
         if other.samefile(session.ledger.path):

@@ -73,7 +73,7 @@ def status(
             print("no trial is running")
             return Status.GOOD
         queue = queue_document(repository, settings, None)
-        hint = _queue_hint(queue) or _first_command(settings)
+        hint = _queue_hint(queue) or _first_command(repository, settings)
         document = StatusDocument(time.time(), (), queue, State(""), {}, {}, hint, servers)
         options.answer(document, json, typed.retyped)
         return Status.GOOD
@@ -97,7 +97,7 @@ def status(
             return Status.GOOD
         queue = queue_document(repository, settings, ledger)
         hint = _queue_hint(queue) or (
-            _next(session, state, tasks) if ledger.tasks() else _first_command(settings)
+            _next(session, state, tasks) if ledger.tasks() else _first_command(repository, settings)
         )
         document = StatusDocument(
             time.time(), ledger.trials(open_only=True), queue, state, _seen(repository), commits,
@@ -189,11 +189,13 @@ def _queue_hint(queue: QueueDocument) -> str:
     return ""
 
 
-def _first_command(settings: Config) -> str:
+def _first_command(repository: Repository, settings: Config) -> str:
     from celedger import suite as suites
 
     if suites.suites_in(settings.suites) or settings.suite:
         return "`celedger run HEAD` trains the suite for the first time"
+    if repository.is_bare:
+        return "`celedger init`, typed in a clone, sets it up"
     return "`celedger init` sets this repository up"
 
 

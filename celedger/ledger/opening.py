@@ -121,7 +121,7 @@ _RULES = 1  # of `validation`: grows where a ledger that was sound may not be
 # At the end of a journal that names the journal of a transaction over several files; celedger makes
 # none (https://sqlite.org/fileformat2.html#the_rollback_journal).
 _JOURNAL_MAGIC = bytes.fromhex("d9d505f920a163d7")
-ELSEWHERE = "name another: --ledger FILE, or `ledger` in celedger.toml"
+ELSEWHERE = "name another; --ledger FILE, or `ledger` in celedger.toml, says which is yours"
 
 _NETWORK = {
     "nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "lustre", "gpfs", "glusterfs",

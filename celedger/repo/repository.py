@@ -300,10 +300,14 @@ class Repository:
         words = ("ls-tree", "-r", "-z", "--name-only", "--full-tree", tree)
         return sorted(self.tell(*words).out.split(b"\0")[:-1])
 
+    @property
+    def is_bare(self) -> bool:
+        return self.worktree == self.common_dir
+
     def worktree_files(self) -> list[str]:
         """Return the paths of the files of the work tree that git does not ignore. Raises
         RepositoryError in a bare repository, which has none."""
-        if self.worktree == self.common_dir:
+        if self.is_bare:
             cause = f"{self.worktree} is a bare repository: it has no files"
             raise RepositoryError(cause, "type it in a clone")
         words = ("ls-files", "-z", "--cached", "--others", "--exclude-standard", "--full-name")

@@ -252,7 +252,7 @@ def _swept(repository: Repository) -> ObjectStore:
 
 def _working_tree(store: ObjectStore) -> Synthetic:
     repository = store.repository
-    if repository.worktree == repository.common_dir:
+    if repository.is_bare:
         raise RepositoryError(f"{repository.root} is a bare repository: it has no working tree")
     asked = ThreadPoolExecutor(1).submit(repository.resolve, "HEAD")  # while git reads the files
     reason = ""

@@ -513,6 +513,17 @@ def test_a_detached_head_a_linked_worktree_and_a_bare_repository(
     assert_one_line(tell(bare, "run"), 129, "suite")
     assert_one_line(tell(bare, "init", "--suite", "new"), 128, "is a bare repository", "clone")
     assert not (bare / "celedger.toml").exists()
+    empty = tmp_path / "empty.git"
+    git(tmp_path, "clone", "--quiet", "--bare", str(trained.root), str(empty))
+    assert "`celedger init`, typed in a clone, sets it up" in tell(empty, "status").out
+
+
+def test_what_is_merged_is_named_as_what_it_is(tell: Tell, trained: Project) -> None:
+    """A folder was told how to name one's own ledger."""
+    assert_one_line(tell(trained.root, "merge", "suites"), 129, "no file suites (name another")
+    assert_one_line(
+        tell(trained.root, "merge", "model.py"), 128, "not an SQLite file (name another;"
+    )
 
 
 def test_a_repository_that_is_damaged_or_gone(tell: Tell, tmp_path: Path) -> None:
