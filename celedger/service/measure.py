@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from celedger.base import shipped
 from celedger.base.errors import TYPED, CeledgerError
 
 if TYPE_CHECKING:
@@ -58,6 +59,9 @@ def open_bench(
     from celedger.trial import workplace
 
     suite = suite or load_suite(session)
+    own = session.config.suites
+    if suite.folder.parent == shipped("suites") != own and session.config.suite == suite.name:
+        session.tell(f"suite {suite.name} is the one that ships: {own} has none of that name")
     tasks = workplace.choose_tasks(suite, names or (), only or ())
     with workplace.chosen_bench(
         session.repository, session.ledger, session.config, suite, tasks, gate=session.gate,

@@ -240,6 +240,14 @@ def test_a_suite_without_scripts_names_none(tell: Tell, project: Project) -> Non
     assert_one_line(tell(project.root, "run"), 129, "which is not there", "tiny has no script")
 
 
+def test_a_suite_that_is_gone_is_not_replaced_without_a_word(tell: Tell, project: Project) -> None:
+    """A suite `core` that was deleted made `check` train the shipped one for five minutes."""
+    project.history([1.0])
+    (project.root / "celedger.toml").write_text('suite = "core"\n')
+    done = tell(project.root, "run", "--dry-run")
+    assert f"suite core is the one that ships: {project.root / 'suites'} has none" in done.err
+
+
 def test_files_of_windows_are_read(tell: Tell, project: Project) -> None:
     """A byte-order mark, and lines that end in carriage return and newline."""
     project.history([1.0])
