@@ -91,9 +91,10 @@ class NamedPaths:
                 if path != top and not path.startswith(top + b"/"):
                     getattr(outside, name).add(path)
                 elif path.startswith(top + b"/.git/"):
-                    inside.unknown = inside.unknown or (
-                        "it reads .git, which differs from commit to commit"
-                    )
+                    tells = path[len(top) + 6 :].partition(b"/")[0] in _TELLING
+                    if name == "opened" or tells:  # pytest looks for an environment in each folder
+                        why = "it reads .git, which differs from commit to commit"
+                        inside.unknown = inside.unknown or why
                 elif path != top + b"/.git":
                     getattr(inside, name).add(path[len(top) + 1 :])
         return inside, outside

@@ -197,6 +197,9 @@ def test_what_reads_the_history_has_an_unknown_footprint(tree: Path) -> None:
     described = observe(tree, "import os; os.system('git describe --always')")
     assert ".git" in described.split(tree)[0].unknown
     assert not observe(tree, "import os; os.path.isdir('.git')").split(tree)[0].unknown
+    # As each run of pytest does: no result of one was re-used.
+    assert not observe(tree, "import os; os.path.isfile('.git/pyvenv.cfg')").split(tree)[0].unknown
+    assert observe(tree, "import os; os.path.getsize('.git/index')").split(tree)[0].unknown
 
 
 def test_a_record_that_was_lost_makes_the_footprint_unknown(tmp_path: Path) -> None:
