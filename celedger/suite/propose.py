@@ -49,6 +49,7 @@ _TESTS = re.compile(r"(^|/)(test_[^/]*|[^/]*_test)\.py$")  # as pytest takes the
 _README = re.compile(r"(?:.*/)?README[^/]*", re.IGNORECASE)
 _TYPED = re.compile(r"(?m)^[ \t$>`]*python3? +(?:-m +([\w.]+)|(?:\./)?([\w./-]+\.py))([^\n`]*)")
 _MOST_BENCHMARKS = 20
+_RUN_BENCHMARKS = "{python} {suite}/benchmarks.py"
 _MEASURED = {"cpu_time": "s", "peak_rss": "B"}
 """Measured of every trial; declared where no step of an optimiser is, with their units."""
 
@@ -66,7 +67,6 @@ class TaskProposal:
     preload: tuple[str, ...]
     stops: bool  # nothing makes it short, so it is stopped
     pythonpath: tuple[str, ...]  # folders of its packages; () for the root
-    report: str = ""  # the command that prints what pytest-benchmark measured
     units: Mapping[str, str] = field(default_factory=dict)  # of times and sizes, where none trains
     cwd: str = ""  # folder in which its users type the command
 
@@ -74,6 +74,11 @@ class TaskProposal:
     def has_steps(self) -> bool:
         """Return True if it has steps of an optimiser, which are measured from outside."""
         return bool(self.preload) and not self.units
+
+    @property
+    def is_benchmark(self) -> bool:
+        """Return True for benchmarks of pytest-benchmark."""
+        return _RUN_BENCHMARKS in self.command
 
     @property
     def task(self) -> str:
@@ -86,12 +91,10 @@ class TaskProposal:
         for name, direction in [*judged.items()][:epochs]:  # how fast it converges
             lines += [f'[metrics."{name[:59]}_area"]', f'summary = "area of {name}"']
             lines += [f'direction = "{direction}"', 'floor = "5%"', ""]
-        stem = "benchmarks" if self.report else PurePosixPath(self.script).stem
+        stem = "benchmarks" if self.is_benchmark else PurePosixPath(self.script).stem
         name = re.sub(r"[^A-Za-z0-9_.-]+", "-", stem)
         lines += ["[[task]]", f'name = "{name}"']
-        commands = {"commands.measure": self.command, "commands.report": self.report}
-        commands = commands if self.report else {"command": self.command}
-        lines += [f"{key} = {json.dumps(command)}" for key, command in commands.items()]
+        lines += [f"command = {json.dumps(self.command)}"]
         lines += [f'cwd = "{self.cwd}"   # where the command is typed'] * bool(self.cwd)
         if self.params:
             params = ", ".join(f"{name} = {value}" for name, value in self.params.items())
@@ -104,7 +107,7 @@ class TaskProposal:
         seeds = "[0]  # no option of the script sets one"
         if "{seed}" in self.command or not judged:
             seeds = "[0, 1, 2, 3, 4]"
-        if self.report:  # each value is a median already
+        if self.is_benchmark:  # each value is a median already
             seeds = "3"
         lines += [f"seeds = {seeds}"]
         return "\n".join(lines) + "\n"
@@ -238,14 +241,13 @@ def _of_benchmarks(
         for key, direction in judged_metrics(keys).items():
             others[f"{short}_{key}"] = direction
             patterns.append(rf"^{function}\.{key} (?P<{short}_{key}>\S+)$")
-    words = ["{python} -m pytest -q --benchmark-only --benchmark-json {out}/benchmarks.json"]
-    words += [shlex.quote(source.name) for source in by_file]
+    words = [_RUN_BENCHMARKS, *(shlex.quote(source.name) for source in by_file)]
     times["peak_rss"] = "B"
     return TaskProposal(
         next(iter(by_file)).name, "pytest-benchmark", " ".join(words), {}, tuple(patterns),
         dict.fromkeys(times, "lower") | others, (), False,
         tuple(dict.fromkeys(root for source in by_file for root in source.roots(packages))),
-        "{python} {suite}/benchmarks.py {out}/benchmarks.json", times,
+        units=times,
     )  # fmt: skip
 
 
@@ -307,7 +309,7 @@ def scaffold(
         keys["preload"] = list(proposal.preload)
         steps = texts["steps.toml"] if proposal.has_steps else ""
         files = {"suite.toml": suite + steps + proposal.task}
-        if proposal.report:
+        if proposal.is_benchmark:
             files["benchmarks.py"] = texts["benchmarks.py.in"]
     for key, value in keys.items():
         if value:
