@@ -230,6 +230,18 @@ def test_odd_values_draw_without_an_error(browser: Browser, tmp_path: Path) -> N
         browser.wait(f"document.querySelectorAll('td a')[{number}].matches('.current')")
 
 
+def test_one_epoch_has_no_curve_and_no_change_has_no_sign(browser: Browser, tmp_path: Path) -> None:
+    """Eight empty pictures stood beside values, and `-0.0 %`."""
+    suite = '[suite]\nname = "bare"\n[metrics.loss]\ndirection = "lower"\n[[task]]\nname = "net"\n'
+    with _writer(tmp_path / "one", _commits(2), suite + 'command = "false"\n') as writer:
+        for i, loss in enumerate((1.0, 0.9999)):
+            writer.trial(f"c{i}", "net", {"loss": loss}, curves={"loss": [loss]})
+    browser.open(f"file://{typed(['report'], tmp_path / 'one').out.strip()}", until=DRAWN)
+    assert browser.run("document.querySelectorAll('.epochs svg').length") == 0
+    text = browser.run("document.querySelector('.epochs').textContent")
+    assert "loss 0.9999" in text and " 0.0 %" in text, text
+
+
 def test_a_task_that_never_reported_shows_its_crash(browser: Browser, tmp_path: Path) -> None:
     suite = '[suite]\nname = "bare"\n[[task]]\nname = "net"\ncommand = "false"\n'
     with _writer(tmp_path / "bare", _commits(3), suite) as writer:

@@ -107,17 +107,18 @@ function figure(task, name, at, before) {
   const high = Math.max(...values);
   const first = Math.min(...curves.filter(Boolean).map((c) => c[0]));
   const last = Math.max(...curves.filter(Boolean).map((c) => c[0] + c.length - 2));
-  const x = (epoch) => (last > first ? ((epoch - first) / (last - first)) * 196 + 2 : 100);
+  const x = (epoch) => ((epoch - first) / (last - first)) * 196 + 2;
   const y = (value) => (high > low ? 76 - ((value - low) / (high - low)) * 72 : 40);
   const ends = curves.map((c) => (c ? c.at(-1) : null));
   let change = "";
   let way = "";
   if (ends[0] && ends[1] !== null) {
     const relative = (ends[1] - ends[0]) / Math.abs(ends[0]);
+    const share = Number((100 * relative).toFixed(1)); // a 0 has no sign
     change =
       Math.abs(relative) > 10
         ? `× ${(ends[1] / ends[0]).toPrecision(3)}`
-        : `${relative > 0 ? "+" : ""}${(100 * relative).toFixed(1)} %`;
+        : `${share > 0 ? "+" : ""}${share.toFixed(1)} %`;
     const isWorse = { lower: relative > 0, higher: relative < 0 }[metric.direction];
     const isOpen = metric.marks.some((mark) => mark.open && before < mark.at && mark.at <= at);
     if (isWorse && isOpen) {
@@ -125,6 +126,9 @@ function figure(task, name, at, before) {
       way = " bad";
     }
   }
+  const value = ` ${number(ends[1], metric)} ${change}`;
+  const caption = element("figcaption", {}, element("b", {}, name), value);
+  if (last === first) return element("figure", {}, caption); // one epoch has no curve
   const picture = svg("svg", {
     viewBox: "0 0 200 80",
     preserveAspectRatio: "none",
@@ -147,8 +151,6 @@ function figure(task, name, at, before) {
     if (line) picture.append(svg("path", { class: `curve${style}`, d: line }));
     if (dots) picture.append(svg("path", { class: `curve${style} alone`, d: dots }));
   });
-  const value = ` ${number(ends[1], metric)} ${change}`;
-  const caption = element("figcaption", {}, element("b", {}, name), value);
-  const label = last > first ? `epoch ${first} to ${last}` : `epoch ${first}`;
-  return element("figure", {}, caption, picture, element("small", {}, label));
+  const label = element("small", {}, `epoch ${first} to ${last}`);
+  return element("figure", {}, caption, picture, label);
 }
