@@ -155,6 +155,7 @@ def place(
     monkeypatch.setattr(time, "time", lambda: NOW)
     monkeypatch.setattr(environment, "describe", lambda *_, **__: HERE)
     monkeypatch.setattr(process, "run", _refuse)
+    monkeypatch.setattr(process, "spawn", lambda *_, **__: None)  # a worker would race the next one
     monkeypatch.setattr(workplace, "Setup", partial(Setup, now=lambda: NOW))
     draw_nothing(monkeypatch)
     if request.node.callspec.params["path"].parent == FOLDER:
