@@ -327,8 +327,8 @@ def _worse(state: State, commits: Mapping[str, Commit]) -> str:
         return "nothing is worse"
 
     age = {sha: -place for place, sha in enumerate(state.trials_at)}
-    # An old one was told before.
-    first, *others = sorted(declared, key=lambda incident: age.get(incident.seen_at, 1))
+    # An old one was told before. A tip that fails has no trial in that table.
+    first, *others = sorted(declared, key=lambda i: (i.seen_at != state.tip, age.get(i.seen_at, 1)))
     message = f": {plain(first.message)}" if first.message else ""
     more = f"; {len(others)} more open" if others else ""
     return f"{sentence(first, commits)}{message}{more}"

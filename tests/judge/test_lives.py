@@ -258,6 +258,10 @@ def test_the_answer_of_a_job_names_what_came_last_not_what_is_worst(live: Live) 
     line = life.work()
     assert "the last" in line and "the worst" not in line
     assert "; 1 more open" in line
+    life.commit("raise ValueError('broken')", "the crash")
+    line = life.work()
+    assert "since" in line and "the crash" in line
+    assert "; 2 more open" in line
 
 
 @pytest.mark.matrix
