@@ -246,7 +246,8 @@ def clear_effect(
     if freedom < 1 or not fewest:
         return None
     effect, error = difference(*sides)
-    if abs(effect) <= FINEST * error / np.sqrt(sum(1 / len(side) for side in sides)):
+    noise = error / np.sqrt(sum(1 / len(side) for side in sides))
+    if not 0 < FINEST * noise < abs(effect):  # coarse values show none
         return None
     reach = t_quantile((1 + confidence) / 2, freedom) * error
     return effect, effect - reach, effect + reach
