@@ -444,8 +444,9 @@ def _mended(derivation: Derivation, part: _Part) -> tuple[str, str, tuple[str, .
     for key in {m.key for m in part.metrics} & derivation.histories.keys():
         nodes = derivation.histories[key].nodes
         for chain in _chains(nodes):
-            at = bisect_left(nodes, part.closed, chain.start, chain.stop, key=lambda n: n.first)
-            seen += [node.first for node in nodes[at : chain.stop][:1]]
+            # A revert has a node's bits from before the incident.
+            at = bisect_left(nodes, part.closed, chain.start, chain.stop, key=lambda n: n.last)
+            seen += [max(node.first, part.closed) for node in nodes[at : chain.stop][:1]]
     last = min(seen, default=part.closed)
     earliest = min(part.closed, last)
     tasks = {m.key[:2] for m in part.metrics} & derivation.tasks.keys()

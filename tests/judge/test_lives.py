@@ -249,6 +249,22 @@ def test_a_look_at_a_branch_sends_no_alert_before_it_is_merged(live: Live) -> No
     assert life.alerts[name] == ["opened", "recovered"]
 
 
+def test_a_failure_is_mended_where_it_was_not_at_the_next_commit_of_other_bits(live: Live) -> None:
+    """Its revert has the bits of before: the next job's line and `log` said that its commit mended
+    it, too."""
+    life = live(exact=True)
+    life.begin()
+    bad = life.commit("float('nan')")
+    assert life.check() == 1
+    revert = life.revert(bad)
+    life.check()
+    other = life.commit(0.999)
+    assert "recovered" not in life.work()
+    log = life.say("log").out
+    assert f"mends {life.only('recovered')['id']}" in log[log.index(revert[:8]) :]
+    assert "mends" not in log[log.index(other[:8]) : log.index(revert[:8])]
+
+
 def test_the_answer_of_a_job_names_what_came_last_not_what_is_worst(live: Live) -> None:
     life = live(0.003)
     life.begin()
