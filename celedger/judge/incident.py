@@ -285,6 +285,11 @@ def explained(document: Mapping[str, Any]) -> Mapping[str, Any]:
     return first if isinstance(first, Mapping) else document
 
 
+SURELY = 1.5
+"""Half-widths of a 95 % interval beyond which a change is no noise: an upgrade is read of all
+metrics at once, of which one in twenty lies beyond one, and one in 300 beyond this."""
+
+
 class LevelChange(NamedTuple):
     """A change of level that is no incident: an `improvement`, or the offset of a changed
     `environment` or `definition`, measured at one commit in both. `size` lies between `low` and
@@ -312,7 +317,7 @@ class LevelChange(NamedTuple):
     @property
     def is_clear(self) -> bool:
         """Return True if it is surely no noise, and as large as the metric's floor."""
-        return self.low * self.high > 0 and abs(self.size) >= self.floor
+        return abs(self.size) > max(SURELY * (self.high - self.low) / 2, self.floor)
 
     @property
     def size(self) -> float:

@@ -15,7 +15,7 @@ from conftest import git
 
 from celedger.base.model import Commit, Footprint, Mark, OutcomeKind, Purpose, Trial
 from celedger.judge.derivation import derive
-from celedger.judge.incident import State
+from celedger.judge.incident import LevelChange, State
 from celedger.judge.line import Line
 from celedger.judge.state import state_of
 from celedger.repo import Repository
@@ -341,3 +341,15 @@ def test_a_range_has_what_may_have_happened_in_it(history: Any, make_commits: Co
     assert only_set(within(known, hashes(made[8:]))) == (made[10].sha,)
     assert narrowed(known, metric="val_accuracy").incidents == ()
     assert len(narrowed(known, task="mlp_digits").incidents) == 2
+
+
+def test_an_offset_just_beyond_its_noise_is_not_clear() -> None:
+    """Of ten metrics on a busy machine one or two lie beyond two standard errors: an upgrade was
+    said to make the duration 29 % longer."""
+    offset = LevelChange(
+        "environment", "core", "fit", "duration", 10.0, 13.0, 0.2, 5.8, "s", 1.0, ("a",), "a",
+        better=False,
+    )  # fmt: skip
+    assert offset.low > 0 and not offset.is_clear
+    assert offset._replace(low=2.0, high=4.0).is_clear
+    assert not offset._replace(low=2.0, high=4.0, floor=3.5).is_clear
