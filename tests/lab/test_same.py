@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +25,7 @@ from celedger.lab.diagnose.signature import (
     Scheme,
     Signature,
     first_difference,
+    growth,
 )
 from celedger.system.warm import LAUNCHERS, end_kept, kept
 
@@ -489,3 +490,16 @@ def test_a_range_is_logged_a_line_for_each_commit(tmp_path: Path, answered: Answ
     (task,) = answered("same", again.out)["tasks"]
     assert [row["bits"] for row in task["commits"]] == ["equal", "equal", "equal", "new"]
     assert own.run("show", "HEAD~1").out.count("signature of fit") == 1
+
+
+def test_work_that_grows_by_chance_at_first_does_not_grow() -> None:
+    """The lines that batches of words take: 0 -> 6 a step was an incident of a dropout."""
+
+    def of(counts: Sequence[int]) -> dict[str, float]:
+        steps = tuple({"work": {"lines": count}} for count in (55, *counts))
+        return growth(Signature("short:2x24", (steps,)))
+
+    lines = (607, 624, 615, 624, 619, 633, 624, 622, 621, 629, 626, 631, 625, 623, 621, 619, 614)
+    assert of(lines) == {}
+    assert of(range(600, 617)) == {"lines": 2.0}
+    assert of(lines[:8]) == {"lines": pytest.approx(17 / 3)}  # nothing later tells

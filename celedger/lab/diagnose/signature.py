@@ -287,17 +287,23 @@ def work(signature: Signature) -> dict[str, float]:
 
 
 def growth(signature: Signature) -> dict[str, float]:
-    """Return by how much counts grow from one step to the next, where they do at each: steps of
-    equal place in their epochs, after the first."""
+    """Return by how much counts grow from one step to the next, where they do at each of some, and
+    go on: steps of equal place in their epochs, after the first. Batches that differ let one count
+    in 24 grow by chance at first."""
     scheme = next((s for s in SCHEMES if str(s) == signature.scheme), STEPS)
     for steps in signature.steps:
-        counts = [step["work"] for step in steps[1 :: max(scheme.batches, 1)]][:_GROWING]
-        if len(counts) == _GROWING:
-            return {
-                name: (counts[-1][name] - counts[0][name]) / (len(counts) - 1)
-                for name in counts[0]
-                if all(name in b and b[name] > a[name] for a, b in pairwise(counts))
+        counts = [step["work"] for step in steps[1 :: max(scheme.batches, 1)]]
+        first, later = counts[:_GROWING], len(counts) - 1
+        if len(first) == _GROWING:
+            rates = {
+                name: (first[-1][name] - first[0][name]) / (_GROWING - 1)
+                for name in first[0]
+                if all(name in b and b[name] > a[name] for a, b in pairwise(first))
             }
+            return {
+                name: rate for name, rate in rates.items()
+                if counts[-1].get(name, 0) >= first[0][name] + rate * later / 2
+            }  # fmt: skip
     return {}
 
 
