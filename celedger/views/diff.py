@@ -31,6 +31,7 @@ from celedger.views.document import (
     table,
 )
 from celedger.views.document import change as difference
+from celedger.views.incidents import at_commit
 from celedger.views.samples import Batch, Difference, Sample
 
 _COLUMNS = (
@@ -91,6 +92,7 @@ class TaskDiff:
     b: Batch | None
     changes: tuple[MetricChange, ...]
     same_recipe: bool = False
+    failure: tuple[str, ...] = ()  # of B, that began or ended there
 
     @property
     def environments(self) -> tuple[str, str] | None:
@@ -111,7 +113,7 @@ class TaskDiff:
             f"{end} no trials"
             for end, batch in (("A", self.a), ("B", self.b))
         )  # fmt: skip
-        lines = [f"{self.suite}/{self.task}  {ends}"]
+        lines = ["; ".join([f"{self.suite}/{self.task}  {ends}", *self.failure])]
         if self.environments and not self.comparable:
             why = "the suite" if not self.same_recipe else "the environment"
             lines.append(f"  not comparable: {why} changed between them")
@@ -177,10 +179,10 @@ class Diff(Document):
             )  # fmt: skip
 
         tasks = tuple(
-            _task_diff(
+            replace(_task_diff(
                 ledger, recipes, judged, key, [x for x in of_a if (x.suite, x.task) == key],
                 [x for x in of_b if (x.suite, x.task) == key],
-            )
+            ), failure=tuple(at_commit(state, b, *key, "")))
             for key in sorted({(x.suite, x.task) for x in (*of_a, *of_b)})
         )  # fmt: skip
         pairs = sorted({t.environments for t in tasks if t.environments if not t.same_environment})

@@ -274,10 +274,15 @@ def test_the_answer_of_a_job_names_what_came_last_not_what_is_worst(live: Live) 
     line = life.work()
     assert "the last" in line and "the worst" not in line
     assert "; 1 more open" in line
-    life.commit("raise ValueError('broken')", "the crash")
+    crash = life.commit("raise ValueError('broken')", "the crash")
     line = life.work()
     assert "since" in line and "the crash" in line
     assert "; 2 more open" in line
+    (name,) = (row["id"] for row in life.listed() if row["kind"] == "crash")
+    assert f"failed; fails ({name})" in life.say("diff", f"{crash}^..{crash}").out
+    mend = life.revert(crash)
+    life.work()
+    assert f"ok; mends {name}" in life.say("diff", f"{crash}..{mend}").out
 
 
 @pytest.mark.matrix
