@@ -182,7 +182,9 @@ def _risen(
     for key, step in job.newest:
         place, way = step.likeliest, math.copysign(1.0, step.size)
         history = histories.get(key)
-        if history is None or place >= job.head or step.chain != job.chain:
+        if history is None or history.by_seeds:  # more seeds of one side tell nothing
+            continue
+        if place >= job.head or step.chain != job.chain:
             continue
         at_step, at_head = job.run.count(place), job.run.count(job.head)
         similar = (
@@ -192,11 +194,6 @@ def _risen(
         )
         likeliest = max(similar, default=0.0)
         if likeliest >= OPEN or (likeliest < DOUBT and at_step >= FEWEST):
-            continue
-        if history.by_seeds:
-            back = _undone(history, job, step)
-            if back is not None and len(job.run) - job.own < MOST:
-                return _paired(history, job, key, back)
             continue
         if not _is_back(history, job, step):
             continue
@@ -215,32 +212,6 @@ def _is_back(history: MetricHistory, job: Job, step: Step) -> bool:
     way = math.copysign(1.0, step.size)
     head = _node_of(history, job.chain, job.head)
     return head is not None and way * (head.level - step.before - step.size / 2) <= 0
-
-
-def _undone(history: MetricHistory, job: Job, step: Step) -> Step | None:
-    """Return the later step that takes back half of a step. Equal seeds tell it: a node's level is
-    that of its trials, whatever their seeds."""
-    way = math.copysign(1.0, step.size)
-    later = (
-        s for s in history.steps
-        if s.chain == job.chain and s.likeliest > step.likeliest
-        and way * s.size < -way * step.size / 2 and s.probability >= DOUBT
-    )  # fmt: skip
-    return next(later, None)
-
-
-def _paired(
-    history: MetricHistory, job: Job, key: MetricKey, step: Step, incident: str = ""
-) -> Wanted:
-    """Return a trial of a seed that only one side of a step has: a seed tells what it was measured
-    with on both sides."""
-    old, new = _sides(history.nodes, step)
-    of_old, of_new = step.unpaired
-    if job.head <= history.nodes[step.node].last:  # its bits are those of HEAD
-        new = job.head
-    if of_new and old is not None:
-        return Wanted(old, key, Why.BESIDE, new, incident, of_new[0])
-    return Wanted(new, key, Why.AGAIN, old, incident, of_old[0] if of_old else None)
 
 
 def _doubt(
@@ -287,8 +258,13 @@ def _doubt(
     beside = Wanted(old, key, Why.BESIDE, side, incident)
     if key in job.has_sessions:
         return beside if job.run.count(old) < job.run.count(side) else again
-    if history.by_seeds:
-        return _paired(history, job, key, step, incident)
+    if history.by_seeds:  # a seed tells what it was measured with on both sides
+        of_old, of_new = step.unpaired
+        if job.head <= history.nodes[step.node].last:  # its bits are those of HEAD
+            new = job.head
+        if of_new:
+            return Wanted(old, key, Why.BESIDE, new, incident, of_new[0])
+        return Wanted(new, key, Why.AGAIN, old, incident, of_old[0] if of_old else None)
     before, after = _trials(history, step)
     return beside if before < after else again
 
