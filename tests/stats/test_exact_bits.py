@@ -10,7 +10,7 @@ import pytest
 from conftest import matrix_after
 
 from celedger.stats import equal_bits
-from celedger.stats.choice import choose
+from celedger.stats.choice import choose, expected_trials
 from celedger.stats.firstbad import Evidence, Phase, Posterior, Question, Reading, posterior
 from celedger.stats.lineage import GOOD, Lineage
 
@@ -54,6 +54,22 @@ def test_a_change_that_spares_most_seeds_is_found_by_one_that_it_touches(number:
     answer, path = search(value, Lineage.line(64), 5)
     assert (answer.state, answer.candidates) == (Phase.FOUND, (first_bad,))
     assert len(path) <= 7
+
+
+def test_what_draws_bits_anew_may_spare_seeds_and_leave_the_level() -> None:
+    """pyswarms: bounds are handled anew where a particle meets one. Three seeds in sixteen were
+    spared, and the commit was named at 98 %, though the cost fell by 6 %."""
+    random = np.random.default_rng(0)
+    level = random.standard_normal(16)
+    other = np.append(np.roll(level[:13], 1), level[13:])  # with the same mean
+    readings = [Reading(GOOD, float(x), s) for s, x in enumerate(level)]
+    readings += [Reading(9, float(x), s) for s, x in enumerate(other)]
+    readings += [Reading(4, float(level[0]), 0), Reading(5, float(other[0]), 0)]
+    question, evidence = Question(Lineage.line(10)), Evidence(tuple(readings))
+    answer = posterior(question, evidence)
+    assert (answer.state, answer.candidates) == (Phase.SEARCHING, (5,))
+    assert answer.no_change > 0.2
+    assert expected_trials(question, evidence, answer) > 5, "the place is sure, and not the level"
 
 
 def test_counts_of_iterations_are_read_by_seed() -> None:
