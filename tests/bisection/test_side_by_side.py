@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 from conftest import matrix_after
 
+from celedger.base.model import OutcomeKind
 from celedger.judge.bisection import Answer, Limits, bisect_many
+from celedger.judge.bisection.bisect import lacking_ends
 from celedger.ledger import Ledger
 from celedger.trial.engine import Need
 from celedger.views.bisect import BisectAnswer
@@ -246,3 +248,25 @@ def test_a_commit_that_reads_what_the_good_end_does_is_known_without_a_trial(
                 break
     else:
         pytest.fail("no case has its step after the revert")
+
+
+def test_the_crash_of_one_task_makes_the_trials_of_others_needless(
+    battery: ModuleType, folder: Path
+) -> None:
+    with bench_of(battery, folder, "n4") as bench:
+        history = bench.case.range.history
+        other = battery.TASK._replace(name="other")
+        tasks = [other, battery.TASK]
+        bench.station.bases["other"] = bench.station.bases[battery.TASK.name]
+        ends = history.good, history.bad
+
+        def lack(**words: bool) -> list[tuple[str, str]]:
+            lacking = lacking_ends(bench, history, tasks, None, **words)
+            return [(("good", "bad")[ends.index(end)], task.name) for end, task in lacking]
+
+        first = [("good", "other"), ("bad", "other"), ("good", "fit"), ("bad", "fit")]
+        assert lack() == first * 2, "pairs of each task in turn"
+        bench.store(history.good, OutcomeKind.OK, bench.case.reports(-1, 0))
+        bench.store(history.bad, OutcomeKind.FAILED, ())
+        assert lack() == [("good", "fit")]
+        assert lack(improved=True) == [*first[:2], *first[:3]]

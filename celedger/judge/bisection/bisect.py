@@ -85,9 +85,11 @@ def lacking_ends(
         lack = [(end, t) for i, t, (end, most) in each if len(trials[end, t.name]) <= i < most]
         return [(end, t) for end, t in lack if (end, t.name) not in broken]
 
-    crashed = [t for t in tasks if {(end, t.name) for end in ends} & broken == {(ends[1], t.name)}]
-    if metric is not None or (crashed and not improved):
-        tasks = crashed or tasks  # a crash is searched whatever other tasks measure
+    # A crash is searched, whatever other tasks measure; not where an improvement is.
+    at_bad = [t for t in tasks if {(end, t.name) for end in ends} & broken == {(ends[1], t.name)}]
+    crashed = [] if improved else at_bad
+    if crashed or metric is not None:
+        tasks = crashed or tasks
         return lacking(_NAMED)
     few, more = map(lacking, _CHOOSING)
     with suppress(CannotJudge):
