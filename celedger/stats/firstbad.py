@@ -26,7 +26,7 @@ from math import isfinite
 import numpy as np
 
 from celedger.stats import Bools, Floats, Ints, levels
-from celedger.stats.levels import SURE, SURE_EXACT, Fit, fit, fit_rates
+from celedger.stats.levels import SURE, Fit, fit, fit_rates
 from celedger.stats.likelihood import FAR
 from celedger.stats.likelihood import NoisePrior as NoisePrior
 from celedger.stats.lineage import GOOD, Lineage, Split, unpack
@@ -402,9 +402,8 @@ def posterior(question: Question, evidence: Evidence, like: Posterior | None = N
     for a question that differs in its prior alone: most of the work is then done.
 
     Where nothing proves that a bad commit always crashes, an answer must also hold at
-    FLAKY_CONFIDENCE if it does not; until it does, the posterior is that of such commits. Where
-    more crashes of the leader would prove it, it is that of commits that do: what the proof will
-    tell needs no other trial.
+    FLAKY_CONFIDENCE if it does not; until it does, the posterior is that of such commits, unless
+    more crashes of the leader would prove it.
 
     Cost: see benchmarks/bisect_simulator.py.
     """
@@ -412,13 +411,11 @@ def posterior(question: Question, evidence: Evidence, like: Posterior | None = N
     named = answer.state in (Phase.FOUND, Phase.SET)
     belief = answer.belief
     rates = belief is not None and belief.fit.rates
-    if rates and (question.unproven or (named and question.sure == SURE)):
+    if named and rates and (question.sure == SURE or question.unproven):
         flaky = _posterior(question, evidence, None, 0.0)
         certain = flaky.probability[list(answer.candidates)].sum() * (1 - flaky.no_change)
-        if not named or certain < FLAKY_CONFIDENCE:
-            if question.unproven:
-                flaky = _posterior(question, evidence, None, SURE_EXACT)
-            return replace(flaky, state=Phase.SEARCHING)
+        if certain < FLAKY_CONFIDENCE:
+            return replace(answer if question.unproven else flaky, state=Phase.SEARCHING)
     rise = _slope(question, evidence, answer) if answer.state is not Phase.NOTHING_CHANGED else None
     if rise is not None and rise.probability >= GRADUAL:
         candidates = tuple(range(rise.after + 1, rise.by + 1))
