@@ -232,6 +232,24 @@ def test_a_metric_that_is_computed_outside_of_modules_is_a_difference(tmp_path: 
     assert "repeats itself" not in again.err, "a signature tells it"
 
 
+def test_a_value_that_is_no_metric_of_the_suite_is_a_difference_unless_it_is_a_clock(
+    tmp_path: Path,
+) -> None:
+    """`explain` said 'no difference' of an error in a sampler whose distance the script logs."""
+    suite = SUITE.replace("{suite}/fit.py", "fit.py")
+    project = make_project(tmp_path / "project", suite, {"plain.py": PLAIN})
+    more = "y).item(), spread=net(x).std().item(), at=time.perf_counter())"
+    timed = edited(FIT, ("y).item())", more), ("import torch\n", "import time\nimport torch\n"))
+    wrong = edited(timed, ("net(x).std()", "net(x).var()"))
+    for name, text in (("one", timed), ("two", f"{timed}# the end\n"), ("three", wrong)):
+        project.commit(name, {"net.py": NET, "fit.py": text})
+    done = project.run("explain", "HEAD~2..HEAD~1", "fit")
+    assert done.status == 0, done.out + done.err
+    done = project.run("explain", "HEAD~1..HEAD", "fit")
+    assert done.status == 1, done.out + done.err
+    assert "The training agrees and the reported spread" in done.out
+
+
 def test_a_training_that_ends_earlier_is_told_so(tmp_path: Path) -> None:
     suite = SUITE.replace("{suite}/fit.py", "fit.py")
     project = make_project(tmp_path / "project", suite, {"plain.py": PLAIN})

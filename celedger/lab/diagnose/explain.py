@@ -310,7 +310,9 @@ def _bit_by_bit(
 
     front = c.front()
     if front is None and c.equal:
-        return replace(whole, vanished=sum(1 for pair in c.pairs if c.differs(pair)))
+        if (beyond := _beyond_the_suite(runner, whole.a, runs, c, change)) is None:
+            return replace(whole, vanished=sum(1 for pair in c.pairs if c.differs(pair)))
+        c, front = beyond, beyond.front()
     finding = judge(c, front) if front is not None else None
     first = finding.step if finding else 0
     whole = replace(whole, growth=c.growth(), layers=depth(c, first), stored=stored(c, first))
@@ -365,6 +367,23 @@ def _again(
     runner.say(f"{runner.task.name}: {a.name} again, to see whether it repeats itself")
     again = runner.run(a, runs.full, **recorded_values(change, "a"))[1]
     return _first_process(runner, runs.left, again)
+
+
+def _beyond_the_suite(
+    runner: SideRunner, a: Side, runs: TracedRuns, c: TraceComparison, change: CodeChange
+) -> TraceComparison | None:
+    """Compare the values that are reported and are no metrics of the suite, as far as side a
+    repeats them: a clock does not. None if they agree."""
+    names = _reported(c) - {metric.name for metric in runner.task.metrics}
+    repeat = _again(runner, a, runs, change) if names else None
+    names -= _reported(repeat) if repeat is not None else set()
+    return TraceComparison(c.a, c.b, names) if names else None
+
+
+def _reported(c: TraceComparison) -> set[str]:
+    """Return the names of all reported values that differ."""
+    every = TraceComparison(c.a, c.b)
+    return {name for pair in every.pairs_of("report") for name, _, _ in every.reported(*pair)}
 
 
 def _other_length(c: TraceComparison) -> ExplainFinding | None:
