@@ -226,6 +226,32 @@ def test_hidden_units_of_one_constant_are_told_though_their_biases_part_them(
     assert (found.watchpoint.name, found.first.module) == ("weight-symmetric", "2.0")
 
 
+def test_what_a_second_optimiser_trains_from_the_first_step_on_has_first_weights(
+    server: TrainingServer,
+) -> None:
+    made = "first = torch.optim"
+    large = edited(TWO_OPTIMISERS, (made, f"nn.init.normal_(net.last.weight, std=3.0)\n{made}"))
+    found, *_ = watched(server, large)
+    assert (found.watchpoint.name, found.first.module) == ("weight-init-large", "last")
+
+
+def test_zeros_that_no_gradient_reaches_are_unchanged_and_not_alike(server: TrainingServer) -> None:
+    cut = edited(
+        TWO_OPTIMISERS,
+        ("net = Net()\n", "net = Net()\nnn.init.zeros_(net.last.weight)\n"),
+        ("self.last(self.first(x).relu())", "self.first(x).mean() + self.last(x[:, :2]).detach()"),
+        ("nn.Linear(16, 4)", "nn.Linear(2, 4)"),
+        ("[net.scale, *net.first.parameters()]", "net.parameters()"),
+        ("second = torch.optim.Adam(net.last.parameters(), lr=0.01)\n", ""),
+        ("    second.zero_grad()\n", ""),
+        ("    second.step()\n", ""),
+    )
+    (found,) = [one for one in watched(server, cut) if one.first.module == "last"]
+    assert (found.watchpoint.name, found.first.note) == (
+        "weight-unchanged", "no gradient reaches it",
+    )  # fmt: skip
+
+
 def test_a_number_among_the_parameters_has_no_units(server: TrainingServer) -> None:
     """A temperature, as CLIP's, ended the verb with an IndexError."""
     (training,) = read(server.train(TWO_OPTIMISERS, "watch"))

@@ -277,9 +277,10 @@ def alike(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
             yield TensorPlace(0, *training.place_of(about.name), 0.0, note)
     steps = [step for step in training.steps if not step.skipped and step.number >= IN_A_ROW]
     for step in steps[:1]:
+        reached = {row.name for row in step.gradients() if row.kind == "parameter"}
         for name, gap in step.alike.items():
             about = training.parameters[name]
-            if beyond(gap) and about.fan_in:
+            if beyond(gap) and about.fan_in and name in reached:
                 note = f"it began as {about.low:.3g} everywhere, and {about.shape[0]} units are one"
                 yield TensorPlace(step.number, *training.place_of(name), gap, note)
 

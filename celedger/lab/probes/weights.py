@@ -56,7 +56,8 @@ class WatchedWeights:
             values = parameter.detach()
             low, high = (float(end) for end in torch.aminmax(values))
             std = float(values.float().std(correction=0))
-            about.update(trained=True, low=low, high=high, std=std, met=step)
+            met = step if step >= self.optimisers else 0  # else each took its first step
+            about.update(trained=True, low=low, high=high, std=std, met=met)
             if low == high and parameter.dim() >= 2 and parameter.shape[0] > 1:
                 self._constant.add(name)
 
