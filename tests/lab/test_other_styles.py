@@ -248,6 +248,20 @@ def test_targets_that_a_network_computes_are_no_labels(server: TrainingServer) -
     for edit in (("    follow(slow, net)\n", ""), ("1 + 0.9 * slow", "1 + 0.8 * slow")):
         sentence, _ = first_hunk(server, WORLD, edit, FREEZE)
         assert "label" not in sentence
+    loop = "for step in range(5):\n"  # of more passes before than are looked at
+    acts = f"{loop}    with torch.no_grad():\n        [net(torch.zeros(1, 4)) for _ in range(5)]\n"
+    acting = edited(WORLD, (loop, acts))
+    sentence, _ = first_hunk(server, acting, ("1 + 0.9 * slow", "1 + 0.8 * slow"), FREEZE)
+    assert "label" not in sentence
+
+
+def test_a_name_of_an_attribute_is_no_value_of_its_object(server: TrainingServer) -> None:
+    """The hunk that makes a buffer was blamed, after a commit that renamed its attribute."""
+    filled = ("replay.add(obs)", "replay.add(obs * 1.5)")
+    renamed = WORLD.replace("self.size", "self.count").replace("class Replay", "class Memory")
+    renamed = renamed.replace("Replay()", "Memory()")
+    _, blamed, _ = server.explain(WORLD, edited(renamed, filled))
+    assert "obs * 1.5" in "".join(blamed[0].hunk.lines)
 
 
 def test_a_mode_that_stays_is_given_to_the_hunks_that_call_the_module(

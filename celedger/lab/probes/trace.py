@@ -370,10 +370,11 @@ class TraceProbe(observe.Probe):
             self._evaluating, self._calls = True, 0
             self._evaluations += 1
         self._calls += 1
-        if self._looking and self._calls > _CALLS_OF_EVALUATION:
-            self.write("unseen")  # from here on
         few = self._evaluations <= int(self.options.get("evaluations", 3))
-        self._looking = few and self._calls <= _CALLS_OF_EVALUATION
+        looking = few and self._calls <= _CALLS_OF_EVALUATION
+        if not looking and (self._looking or self._calls == 1):
+            self.write("unseen")  # from here on
+        self._looking = looking
 
     def _loads(self, *_: Any, **__: Any) -> None:
         """End an evaluation: what follows is one of other weights."""
