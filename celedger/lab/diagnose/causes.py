@@ -181,6 +181,7 @@ CAUSES = (
     Cause("attached", "backward", SURE, lambda s: step.gradient_cut(s, on="a", explained=True)),
     Cause("detached", "backward", LIKELY, lambda s: step.gradient_cut(s, on="b", explained=False)),
     Cause("attached", "backward", LIKELY, lambda s: step.gradient_cut(s, on="a", explained=False)),
+    Cause("called", "backward", SURE, step.other_calls),
     Cause("gradient", "backward", LIKELY, lambda s: step.flagged_output(s) and step.gradient(s)),
     Cause("calls", "backward", SURE, lambda s: (s.gone or s.fresh) and step.gradient(s)),
     Cause("gradient", "backward", LIKELY, step.gradient),

@@ -15,7 +15,7 @@ from celedger.lab.diagnose.difference import Front, TraceComparison
 from celedger.lab.diagnose.trace import FORKED, Event, Trace
 from celedger.repo.hunks import Hunk
 
-_OPAQUE, _GRADIENT = 1, 2  # flags of values
+_OPAQUE, _GRADIENT, _TEXT = 1, 2, 4  # flags of values
 _MOST_RANGES = 1000  # they travel in one variable of the environment
 _HOLDERS = {"tensor", "array", "items"}  # kinds of values, of which one may hold another's
 _VAGUE = {"", "none", "fields"}  # that say little about what they stand for
@@ -90,11 +90,15 @@ def hunk_values(
         one_sided |= 0 < min(runs := [*map(_runs, before)]) < max(runs) and change.is_plain(hunk)
         given = min(_partings(before, inputs=True), default=None)
         partings = _partings(leaving if all(leaving) else before, inputs=False)
+        if change.renames(hunk):  # the texts of a value may be such names
+            before = leaving = [*map(_without_texts, before)]
+            partings = _partings(before, inputs=False)
         draws = [values[_DRAWN] for values in before if _DRAWN in values]
         if len(draws) == 1 and all(before):
             firsts = draws if _DRAWN in before[1] else before[1].values()
             partings.append((min(events[0].order for events in firsts), False))
-        running = all(
+        # First weights are read when the first module is called; what runs then made none of them.
+        running = front.kind != "init" and all(
             _is_running(trace, at, values.get(number, {}), after.get(number))
             for (trace, at), (values, after) in zip(ends, sides, strict=True)
         )
@@ -127,6 +131,10 @@ def hunk_values(
     if first := makers or (sharers if after_training else []):
         verdicts[change.hunks[min(first)[-1]]] = Verdict.FIRST
     return verdicts
+
+
+def _without_texts(values: _Values) -> _Values:
+    return {what: e for what, e in values.items() if not any(one.raw["u"] & _TEXT for one in e)}
 
 
 def _without(trace: Trace, other: Trace, event: Event) -> Event | None:

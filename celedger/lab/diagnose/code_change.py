@@ -184,10 +184,10 @@ class CodeChange:
         # The nearest lines of code: those of other blocks are not beside it.
         above = max((line for line in source.code_lines if line <= at), default=0)
         below = min((line for line in source.code_lines if line > at), default=0)
-        beside = [
-            node for node in source.nodes
-            if isinstance(node, ast.stmt) and node.col_offset == column
-        ]  # fmt: skip
+        statements = [node for node in source.nodes if isinstance(node, ast.stmt)]
+        if any({above, below} <= {*header(node)} for node in statements):  # a part of one
+            return [(above, above, 0)]
+        beside = [node for node in statements if node.col_offset == column]
         if any(node.end_lineno == above for node in beside):
             return [(above, above, 1)]
         return [(below, below, -1)] if any(node.lineno == below for node in beside) else []
@@ -236,8 +236,8 @@ class CodeChange:
         return not self.changed_lines(hunk, "a") and not self.changed_lines(hunk, "b")
 
     def renames(self, hunk: Hunk) -> bool:
-        """Return True if a hunk only replaces names by others, each as often as the whole change
-        does."""
+        """Return True if a hunk only replaces names, or words of texts, by others, each as often as
+        the whole change does, and more than once: a word that stands alone may be a setting."""
         sides = [[line[1:] for line in hunk.lines if line[0] == sign] for sign in "-+"]
         old, new = (_WORDS.findall(" ".join(lines)) for lines in sides)
         before, after = self._names
@@ -245,7 +245,7 @@ class CodeChange:
             old != new
             and len(old) == len(new)
             and all(
-                x == y or before[x] == after[y] > after[x] == before[y] == 0
+                x == y or before[x] == after[y] > 1 + after[x] == 1 + before[y] == 1
                 for x, y in zip(old, new, strict=True)
             )
         )

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -87,16 +87,25 @@ def constructed(s: DifferenceContext, sentence: str) -> dict[str, Any]:
 
 def other_calls(s: DifferenceContext) -> dict[str, Any] | None:
     """Describe a module that both sides have and one calls in place of another, or more often."""
-    c, at = s.comparison, (s.step, s.event_a.evaluation)
-    pairs = [p for p in c.pairs if p.one.kind == "enter" and (p.step, p.one.evaluation) == at]
-    less = (p.a for p in pairs if p.a and not p.b and p.a.path in c.paths_in_b)
-    more = (p.b for p in pairs if p.b and not p.a and p.b.path in c.alignment.modules)
-    gone = next((e for e in less if e.order < s.event_a.order), None)
-    new = next((e for e in more if e.order < s.event_b.order), None)
+    if s.missing:
+        return None
+    c = s.comparison
+    sides = [[e for e in t.of("enter") if e.step == s.step] for t in (c.a, c.b)]
+    paths = [[e.path for e in sides[0]], [c.path(e) for e in sides[1]]]
+    pairs = [[*zip(*side, strict=True)] for side in zip(sides, paths, strict=True)]
+    less, more = _surplus(pairs[0], paths[1]), _surplus(pairs[1], paths[0])
+    known = c.paths_in_b
+    gone = next((e for e, path in less if path in known and e.order < s.event_a.order), None)
+    new = next((e for e, path in more if path in known and e.order < s.event_b.order), None)
+    replaces = gone and new and c.path_in_b(gone.raw["u"]) == new.raw["u"]
+    if not replaces:  # an evaluation within the same step explains nothing of its training
+        gone, new = (
+            e if e is not None and e.evaluation == s.event_a.evaluation else None
+            for e in (gone, new)
+        )
     if (one := new or gone) is None:
         return None
     caller, path = (one.raw["u"], one.path) if new else map(c.path_in_b, (one.raw["u"], one.path))
-    replaces = new is not None and gone is not None and c.path_in_b(gone.raw["u"]) == caller
     instead = f"where it called {named(c.path_in_b(gone.path))}" if gone and replaces else ""
     sentence = f"calls {named(path)} {instead or ('more often' if new else 'less often')}"
     caller_name = named(caller) if caller is not None else "the training loop"
@@ -104,6 +113,17 @@ def other_calls(s: DifferenceContext) -> dict[str, Any] | None:
         "sentence": f"{caller_name} {sentence}", "module": caller, "operator": "",
         "places": s.both_places(gone, new, "caller"),
     }  # fmt: skip
+
+
+def _surplus(
+    calls: Sequence[tuple[Event, str | None]], others: Sequence[str | None]
+) -> Iterator[tuple[Event, str | None]]:
+    """Yield the calls of a path beyond as many as the others have."""
+    left = Counter(others)
+    for event, path in calls:
+        left[path] -= 1
+        if left[path] < 0:
+            yield event, path
 
 
 def other_argument(s: DifferenceContext, *, number: bool | None = None) -> str | None:

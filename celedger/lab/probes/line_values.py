@@ -44,7 +44,7 @@ _MOST_ITEMS = 20_000
 _DEEPEST = 6
 _MOST_SHARING = 256  # items of a container that are asked for their memory
 _UNWRITABLE = (bool, int, float, complex, str, bytes, tuple)
-_OPAQUE, _GRADIENT = 1, 2
+_OPAQUE, _GRADIENT, _TEXT = 1, 2, 4
 _PLAIN = ("torch.utils.data", "torch.optim")  # of torch, whose objects are their settings
 _LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 _BINDING = (ast.For, ast.AsyncFor, ast.With, ast.AsyncWith)
@@ -201,6 +201,7 @@ class _Place:
         self.digest, self.last = hashlib.sha1(), hashlib.sha1()
         self.kind = ""
         self._items = 0
+        self._modules: dict[int, int] = {}
 
     def add(self, value: Any, describe: Callable[[Any], Any]) -> None:
         self.count += 1
@@ -232,6 +233,7 @@ class _Place:
         if value is None or isinstance(value, (bool, int, float, complex)):
             return self._number(value)
         if isinstance(value, str):
+            self.flags |= _TEXT
             return self._feed("text", _portable(value).encode(errors="replace"))
         if isinstance(value, (bytes, bytearray)):
             return self._feed("bytes", bytes(value))
@@ -283,7 +285,8 @@ class _Place:
         if isinstance(value, dict):
             self._feed("fields", b"%d" % len(value))
             for key, item in value.items():
-                self._read(key, depth)
+                if not hasattr(item, "untyped_storage"):  # whose key is a name, and may be another
+                    self._read(key, depth)
                 self._read(item, depth)
             return "fields"
         if isinstance(value, range):
@@ -304,10 +307,15 @@ class _Place:
         if kind.__reduce__ is not object.__reduce__:  # it has more than its attributes: `partial`
             return self._read(value.__reduce__(), depth)
         if not isinstance(fields, dict) or (foreign and not plain) or is_module:
-            modes = {one.training for one in value.modules()} if is_module else ()
-            return self._opaque() if not modes else self._opaque(f"{sorted(modes)}")
-        named = {"class": kind.__qualname__} if plain else {}
-        return self._read({**named, **{name: fields[name] for name in sorted(fields)}}, depth)
+            if not is_module:
+                return self._opaque()
+            # Which of those that came by, whatever its name is.
+            number = self._modules.setdefault(id(value), len(self._modules))
+            return self._opaque(f"{sorted({one.training for one in value.modules()})} {number}")
+        if plain:
+            named = {name: fields[name] for name in sorted(fields)}
+            return self._read({"class": kind.__qualname__, **named}, depth)
+        return self._read([*fields.values()], depth)  # as they were set: names may be others
 
     def _opaque(self, seen: str = "") -> str:
         self.flags |= _OPAQUE
