@@ -248,9 +248,9 @@ def test_targets_that_a_network_computes_are_no_labels(server: TrainingServer) -
     for edit in (("    follow(slow, net)\n", ""), ("1 + 0.9 * slow", "1 + 0.8 * slow")):
         sentence, _ = first_hunk(server, WORLD, edit, FREEZE)
         assert "label" not in sentence
-    loop = "for step in range(5):\n"  # of more passes before than are looked at
-    acts = f"{loop}    with torch.no_grad():\n        [net(torch.zeros(1, 4)) for _ in range(5)]\n"
-    acting = edited(WORLD, (loop, acts))
+    # More passes come before than are looked at.
+    acts = "        [net(torch.zeros(1, 4)) for _ in range(5)]\n        wanted = 1"
+    acting = edited(WORLD, ("        wanted = 1", acts))
     sentence, _ = first_hunk(server, acting, ("1 + 0.9 * slow", "1 + 0.8 * slow"), FREEZE)
     assert "label" not in sentence
 

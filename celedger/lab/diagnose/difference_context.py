@@ -81,8 +81,6 @@ class DifferenceContext:
                 [e for e in some if e.name in DETACHING or not _is_view(e)]
                 for some in (self.gone, self.fresh)
             ]
-        if not any(live) and self.part == "late":  # a copy has the values of its source
-            live = [[e for e in some if e.name[-1] == "_"] for some in (self.gone, self.fresh)]
         self.gone, self.fresh = live
         # On each side, the first call with a result that the other side never has.
         self.first_calls = self._first_calls()
