@@ -29,8 +29,7 @@ _UNTOLD = {  # of the profiler itself, and of autograd's bookkeeping
 OPTIMISER = "(optimiser)"  # in place of a module, for an optimiser's step
 PYTHON = "(Python)"  # time of a phase outside all operators
 MOST_MEMORY = 100e6
-"""Bytes that the profiler may take while it records: some 60,000 operators. To read them takes ten
-times as much (torch 2.13: 2.7 GB and a minute for 240,000)."""
+"""Bytes that the profiler may take while it records: some 60,000 operators."""
 _PROBES = ("celedger ", "cudaStreamIsCapturing")  # the second is asked before each look
 
 
