@@ -5,6 +5,7 @@ environment; if two commits share none, it shows both and judges nothing.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -253,12 +254,7 @@ def _task_diff(
     same_recipe, _ = agree((a, b))
     diff = TaskDiff(*key, a, b, (), same_recipe)
     names = {m.name for side in (a, b) for m in side.metrics(ledger.metrics)}
-    sessions = ledger.sessions(suite=key[0], task=key[1])
-    shared = set.intersection(*({sessions[r.trial.ulid] for r in x.records} for x in (a, b)))
-    beside = [
-        batch._replace(records=tuple(r for r in batch.records if sessions[r.trial.ulid] in shared))
-        for batch in (a, b)
-    ]
+    beside = in_turns(ledger.sessions(suite=key[0], task=key[1]), a, b)
     changes = []
     for metric in samples.in_order(m for m in ledger.metrics(b.recipe) if m.name in names):
         sides = samples.pair(metric, a, b)
@@ -267,3 +263,18 @@ def _task_diff(
         change = MetricChange(metric, *(both if is_beside else sides))
         changes.append(judged(change, *key, is_beside) if diff.comparable else change)
     return replace(diff, changes=tuple(changes))
+
+
+def in_turns(sessions: Mapping[str, str], *sides: Batch) -> list[Batch]:
+    """Return what two batches have of sessions that ran them in turns, since a machine that became
+    loaded between them makes the later one slow. `sessions` has each trial's, by ulid."""
+    times = [defaultdict[str, list[float]](list) for _ in sides]
+    for side, of_session in zip(sides, times, strict=True):
+        for record in side.records:
+            of_session[sessions[record.trial.ulid]].append(record.trial.started)
+    a, b = times
+    shared = {s for s in a.keys() & b if max(a[s]) > min(b[s]) and max(b[s]) > min(a[s])}
+    return [
+        side._replace(records=tuple(r for r in side.records if sessions[r.trial.ulid] in shared))
+        for side in sides
+    ]

@@ -7,11 +7,15 @@ import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 from conftest import SUITE, git, make_project, rows, with_verbs
 from scripted import ScriptedProject, scripted
+
+from celedger.views.diff import in_turns
+from celedger.views.samples import Batch
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -286,6 +290,22 @@ def test_commits_are_not_slower_because_the_machine_became_loaded(tmp_path: Path
     project.run("check", ".")  # trains HEAD again beside the edit
     done = project.run("diff", "HEAD", ".")
     assert "seems worse" in done.out.split("step_time")[1].split("\n")[0], done.out
+
+
+def test_a_session_counts_only_where_it_ran_both_in_turns() -> None:
+    """`diff HEAD .` said that a step takes 48 % longer, since the machine became loaded after HEAD
+    was repeated."""
+
+    def side(*trials: tuple[str, float]) -> Batch:
+        records = (SimpleNamespace(trial=SimpleNamespace(ulid=u, started=t)) for u, t in trials)
+        return Batch("tiny", "fit", "", "", tuple(records))  # type: ignore[arg-type]
+
+    sessions = {"a": "one", "b": "one", "c": "one", "d": "two", "e": "two"}
+    first, then = side(("a", 1), ("b", 2), ("d", 9)), side(("c", 3), ("e", 8))
+    assert [batch.records for batch in in_turns(sessions, first, then)] == [(), ()]
+    first = side(("a", 1), ("b", 4), ("d", 9))
+    a, b = in_turns(sessions, first, then)
+    assert [r.trial.ulid for r in (*a.records, *b.records)] == ["a", "b", "c"]
 
 
 def test_seeds_that_repeat_bit_by_bit_tell_an_edit_that_is_worse_at_each(tmp_path: Path) -> None:
