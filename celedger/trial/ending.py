@@ -70,14 +70,14 @@ def explain(end: process.Exit, log: Path) -> str:
 
 def _crash_site(text: str) -> str:
     """Return the innermost frame and the step of the last exception, if the training notes its
-    step; else empty."""
+    step, and the line of a syntax error; else empty."""
     _, traceback, after = text.rpartition(_TRACEBACK)
-    frames = [(file, function) for file, _, function in _FRAME.findall(after) if function]
-    steps = _STEP.findall(after)
-    if not (traceback and frames and steps):
-        return ""
-    file, function = frames[-1]
-    return f" (in {function} of {Path(file).name}, {steps[-1]})"
+    frames, steps = _FRAME.findall(after), _STEP.findall(after)
+    file, line, function = frames[-1] if frames else ("", "", "")
+    if file and not function:
+        return f" ({Path(file).name}, line {line})"
+    named = traceback and file and steps
+    return f" (in {function} of {Path(file).name}, {steps[-1]})" if named else ""
 
 
 def traceback_frames(log: Path) -> list[tuple[str, int, str]]:

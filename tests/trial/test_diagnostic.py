@@ -143,6 +143,14 @@ def test_the_reason_of_a_failure_is_its_exception_whatever_libraries_say_after(
     )
     said = "exit status 1: ValueError: shapes (in forward of model.py, step 4 of epoch 1)"
     assert explain(end, log) == said
+    for head in (
+        "",
+        'Traceback (most recent call last):\n  File "/a/fit.py", line 3, in <module>\n',
+    ):
+        log.write_text(
+            f'{head}  File "/a/net.py", line 6\n    def f(:\n     ^\nSyntaxError: invalid\n'
+        )
+        assert explain(end, log) == "exit status 1: SyntaxError: invalid (net.py, line 6)"
     log.write_text("sorry\n\n")
     assert explain(end, log) == "exit status 1: sorry"
     for program in ("__main__.py", "python -m pytest"):  # as pytest 8 and pytest 9 say
