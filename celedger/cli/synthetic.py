@@ -149,7 +149,7 @@ def is_unchanged(synthetic: Synthetic) -> bool:
     """Return True, and say so, where a synthetic revision has the tree of what it is made from."""
     if not synthetic.is_changed:
         print(
-            f"the {synthetic.title} has the files of {synthetic.base.sha[:10]}: nothing to measure"
+            f"{synthetic.title} has the files of {synthetic.base.sha[:10]}: nothing to measure"
         )
     return not synthetic.is_changed
 

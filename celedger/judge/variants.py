@@ -112,7 +112,8 @@ def _standing(
         names = (task.suite, task.name, metric.name)
         return MetricStanding(*names, kind, True, unit=metric.unit, note=note)
 
-    if here and all(record.derived for record in here):
+    ran = {record.derived or record.trial.ulid for record in there}
+    if here and ran.issuperset(record.derived for record in here):
         return plain(Standing.SAME, "nothing that it reads has changed")
     a, b = values_by_seed(there, metric), values_by_seed(here, metric)
     if metric.kind in CLOCKED and a:  # no noise is the seed's

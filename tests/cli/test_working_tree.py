@@ -342,6 +342,26 @@ def test_the_tries_are_counted_since_head_moved(known: ScriptedProject) -> None:
     assert check(known, "LEVEL = 1.0  # d\n")[1]["try"] == 1
 
 
+def test_an_edit_that_undoes_head_is_no_edit_that_changes_nothing(tmp_path: Path) -> None:
+    """Its results are re-used from HEAD~1, and "nothing that it reads has changed" was said."""
+    project = make_project(tmp_path / "undone")
+    project.history([1.0])
+    (project.root / "model.py").write_text("LEVEL = 3.0\n")
+    project.run("check", ".")
+    project.commit("worse", {"model.py": "LEVEL = 3.0\n"})
+    project.run("run", "HEAD")
+    git(project.root, "checkout", "--quiet", "HEAD~1", "--", "model.py")
+    for revision in (".", "HEAD-HEAD"):
+        done = project.run("check", revision)
+        assert "re-used" in done.err, done.err
+        assert "nothing that it reads" not in done.out, done.out
+    git(project.root, "checkout", "--quiet", "HEAD", "--", "model.py")
+    project.commit("a word", {"README.md": "# A\n"})
+    project.run("run", "HEAD")
+    (project.root / "README.md").write_text("# B\n")
+    assert "nothing that it reads has changed" in project.run("check", ".").out
+
+
 def test_a_seed_of_head_that_went_wrong_makes_no_edit_better(tmp_path: Path) -> None:
     """Two of three seeds gain nothing. The noise, of another commit, has no such seed."""
 
