@@ -119,7 +119,8 @@ def check(
         commits = memory.commits_of(repository, state)
         upgrades = upgrade_texts(state, ledger.environments() if state.upgrades else {})
         searches = words.searches(state, ledger.bisects())
-        document = CheckDocument(commit, state, commits, number, upgrades, searches, edited)
+        oldest = "" if synthetic else _oldest(session, state, commit)
+        document = CheckDocument(commit, state, commits, number, upgrades, searches, oldest, edited)
         _answer(context, document, json=json, markdown=markdown)
         question = (repository, ledger, state.tip, commit.sha, tasks)
         if not (synthetic or budget == 0 or memory.is_settled(*question)):
@@ -129,6 +130,18 @@ def check(
         if repository.is_ancestor(state.tip, "HEAD"):  # else it may never be merged
             announce(session, state, app.drawer(context.obj))
     return status(standings, gate=True, lenient=lenient, complete=complete)
+
+
+def _oldest(session: Session, state: State, commit: Commit) -> str:
+    """Return the first commit of the line before this one that ran; "" for none."""
+    from celedger.judge import memory
+
+    ledger = session.ledger
+    line = memory.line_of(session.repository, ledger, state.tip)
+    measured = {*ledger.commits_with_trials()}
+    before = (each.sha for each in line.commits[: max(line.place(commit.sha), 0)])
+    ran = (x for x in before if x in measured and any(r.ok for r in ledger.trials(commit=x)))
+    return next(ran, "")
 
 
 def _measure(

@@ -148,9 +148,7 @@ def suite_at(session: Session, suite: Suite, commit: Commit, text: str) -> Itera
 def is_unchanged(synthetic: Synthetic) -> bool:
     """Return True, and say so, where a synthetic revision has the tree of what it is made from."""
     if not synthetic.is_changed:
-        print(
-            f"{synthetic.title} has the files of {synthetic.base.sha[:10]}: nothing to measure"
-        )
+        print(f"{synthetic.title} has the files of {synthetic.base.sha[:10]}: nothing to measure")
     return not synthetic.is_changed
 
 

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from celedger.base.errors import TYPED, command
 from celedger.base.model import BY_ID, ENVIRONMENTS, BaselineRecord, Commit
 from celedger.judge.incident import Incident, MetricStanding, Standing, State
 from celedger.views import incidents as words
@@ -56,6 +57,7 @@ class CheckDocument(Document):
     number: int = 0
     upgrades: Sequence[tuple[str, str]] = ()  # a line, and the command that searches it
     searches: Sequence[str] = ()  # a line each: what settles a doubt, and the command
+    oldest: str = ""  # the first measured commit of the line, if it is another one
     edited: str = ""  # the file of the suite, where the commit edits it
 
     def text(self, width: int = 100) -> str:
@@ -81,7 +83,12 @@ class CheckDocument(Document):
         if noisy and not is_searchable:  # else something is to be done before
             what = f"too noisy: {words.metric_names(noisy)}"
             how = "more `seeds` in suite.toml detect smaller changes, a larger `floor` needs less"
+            how += ", and a search runs what tells it:" * bool(self.oldest)
             lines += ["", *wrap(f"{what}; {how}", width, 4)]
+            if self.oldest:
+                ends = f"{self.oldest[:TYPED]}..{self.commit.sha[:TYPED]}"
+                names = {"suite": noisy[0].suite, "task": noisy[0].task, "metric": noisy[0].metric}
+                lines.append(f"  {command('bisect', ends, **names).strip('`')}")
         blocks = {True: list[str](), False: list[str]()}
         for incident in self.incidents():
             block = ["", f"{incident.id} {words.sentence(incident, self.commits)}"]

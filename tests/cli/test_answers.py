@@ -101,17 +101,21 @@ def test_check_does_not_pass_what_it_could_not_see_and_says_what_would(tmp_path:
     assert (first.status, "nothing to compare with" in first.out) == (125, True)
     narrow = project.run("check", shas[1], env={"COLUMNS": "80"})
     assert narrow.status == 125, narrow.out + narrow.err
-    assert max(map(len, narrow.out.splitlines())) <= 80
+    lines = [line for line in narrow.out.splitlines() if "celedger bisect" not in line]
+    assert max(map(len, lines)) <= 80
     assert "…" not in narrow.out
     said = " ".join(narrow.out.split())
     assert re.search(r"cannot detect less than [\d.]+ %", said), narrow.out
     assert "too noisy: fit val_loss; more `seeds` in suite.toml detect smaller changes" in said
+    search = f"bisect {shas[0][:12]}..{shas[1][:12]} --suite tiny --task fit --metric val_loss"
+    assert f"celedger {search}" in said
     standings = json.loads(project.run("check", "--json", "--budget", "0").out)["standings"]
     (standing,) = [s for s in standings if s["metric"] == "val_loss"]
     assert standing["standing"] == "too-noisy"
     assert standing["declared"]
     assert standing["smallest"] > standing["floor"] == pytest.approx(0.0104, abs=0.001)
     assert project.run("check", "--lenient", "--budget", "0").status == 0
+    assert project.run(*search.split()).status in (0, 125)
     wide = noisy(tmp_path / "wide", SUITE.replace("2%", "30%"))
     for sha in wide.history([1.3, 1.3]):
         wide.run("run", sha, "--repeat", "4")
