@@ -141,10 +141,9 @@ def propose(
     if not likely:
         if (benchmarks := _of_benchmarks(root, names, packages)) is not None:
             return benchmarks
-        likely = sorted(
-            (s for s in sources if s.runs and not s.required and (s.measures or s.is_example)),
-            key=lambda s: not s.measures,
-        )
+        shows = [s for s in sources if s.measures or s.units or s.is_example]
+        usable = (s for s in shows if s.runs and not s.required)
+        likely = sorted(usable, key=lambda s: (s.downloads, not s.measures, not s.units))
     if not likely:
         return _of_tests(names, packages)
     local = {part for name in names for part in PurePosixPath(name).with_suffix("").parts}
@@ -188,9 +187,13 @@ def propose(
     metrics = judged_metrics([*logged, *printed])
     torch = bool(adapter) or any("torch" in source.imports for source in sources)
     preload = [*(_TORCH if torch else ()), *([best.library] if adapter else []), *best.slow]
-    units = {} if torch else dict(_MEASURED)  # there is no optimiser of torch to time
+    trains = scores[best] > 0
+    units: dict[str, str] = {}
+    if not (torch and trains):  # there is no optimiser of torch to time
+        units = {n: unit for n, unit in best.units.items() if n in printed and not trains}
+        units |= _MEASURED
     metrics |= dict.fromkeys(units, "lower")
-    stops = torch and not adapter and not options
+    stops = torch and trains and not adapter and not options
     if stops:  # what its end alone reports would be missing
         early = [n for n in (*logged, *printed) if not LATE.intersection(words_of(n))]
         lines = {best.lines.get(n, n) for n in judged_metrics(early)}  # what a line has is as early
@@ -198,7 +201,7 @@ def propose(
         metrics = judged_metrics(early) or metrics
     return TaskProposal(
         best.name,
-        best.library or ("a training loop" if scores[best] and not best.fits else "a script"),
+        best.library or ("a training loop" if trains and not best.fits else "a script"),
         " ".join(words), options,
         tuple(text for name, text in printed.items() if name in (*metrics, "epoch")), metrics,
         tuple(preload), stops, tuple(roots), units=units, cwd=cwd,
@@ -226,12 +229,12 @@ def _of_benchmarks(
     root: Path, names: Iterable[str], packages: Mapping[str, set[str]]
 ) -> TaskProposal | None:
     """Return a task that runs the benchmarks of the repository: tests that take pytest-benchmark's
-    fixture, with the metrics of their `extra_info`, or else a script that prints times or sizes."""
+    fixture, with the metrics of their `extra_info`; None without any."""
     named = sorted(n for n in names if _BENCHMARKS.search(n) and _can_be_named(n))[:_MOST]
     sources = [source for name in named if (source := read_script(root, name)) is not None]
     by_file = {source: benchmarks for source in sources if (benchmarks := source.benchmarks)}
     if not by_file:
-        return next(filter(None, map(_of_script, sources)), None)
+        return None
     times, others, patterns = {}, {}, []
     functions = {name: keys for each in by_file.values() for name, keys in each.items()}
     for function, keys in [*functions.items()][:_MOST_BENCHMARKS]:
@@ -259,22 +262,6 @@ def _of_tests(names: Iterable[str], packages: Mapping[str, set[str]]) -> TaskPro
         tests[0], "the tests", "{python} -m pytest -q -x", {}, (),
         dict.fromkeys(_MEASURED, "lower"), (), False, roots, units=_MEASURED,
     ) if tests else None  # fmt: skip
-
-
-def _of_script(source: ScriptSource) -> TaskProposal | None:
-    """Return a task that runs a script of benchmarks; None for one that prints no time or size, or
-    that cannot be run without a word."""
-    printed = source.printed()
-    units = {name: source.units[name] for name in printed if name in source.units}
-    if not units or not source.runs or source.required:
-        return None
-    units |= _MEASURED
-    return TaskProposal(
-        source.name, "a benchmark", f"{{python}} {{tree}}/{source.name}", {},
-        tuple(text for name, text in printed.items() if name in units),
-        dict.fromkeys(units, "lower"), ("torch",) if "torch" in source.imports else (), False, (),
-        units=units,
-    )  # fmt: skip
 
 
 def _counts(name: str) -> bool:

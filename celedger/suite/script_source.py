@@ -267,16 +267,19 @@ class ScriptSource:
         trains = named or "train" in self.called or bool(self.called & trainers)
         if not self.runs or not (loop or self.fits or (uses_own and trains)):
             return 0
-        downloads = self.called & _DOWNLOADS or any(
-            (isinstance(node, ast.keyword) and node.arg == "download")
-            or (isinstance(node, ast.Constant) and _ADDRESS.fullmatch(str(node.value)))
-            for node in ast.walk(self.tree)
-        )
         likely = 6 + 4 * loop + 2 * uses_own + 2 * named
         likely += self.is_example - self.name.count("/")
         likely += bool(self.options.keys() & SMALL) + bool(self.seed())
         likely -= 4 * self.is_notebook  # takes no options
-        return likely - 4 * bool(downloads) - 3 * self.required
+        return likely - 4 * self.downloads - 3 * self.required
+
+    @property
+    def downloads(self) -> bool:
+        return bool(self.called & _DOWNLOADS) or any(
+            (isinstance(node, ast.keyword) and node.arg == "download")
+            or (isinstance(node, ast.Constant) and _ADDRESS.fullmatch(str(node.value)))
+            for node in ast.walk(self.tree)
+        )
 
     def seed(self) -> list[str]:
         """Return the words that hand the seed on."""

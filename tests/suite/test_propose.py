@@ -581,6 +581,7 @@ def test_a_script_that_prints_a_metric_is_run_before_an_example_and_the_tests(
 ) -> None:
     """Descent in NumPy has no `backward`: such a repository got the example of arithmetic."""
     tests = {"tests/test_it.py": "def test_it():\n    pass\n", "src/ours/__init__.py": ""}
+    tests["src/ours/net.py"] = "import torch\n"  # none of these has steps to time
     example = "import argparse, ours\nif __name__ == '__main__':\n    ours.show()\n"
     descent = "for step in range(9):\n    print(f'round {step} test mse {step / 9:.3f}')\n"
     asks = "import sys\nargparse.ArgumentParser().add_argument('file')\nprint('mse', 1 / 3)\n"
