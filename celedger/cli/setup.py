@@ -119,7 +119,7 @@ def init(
     if proposal is not None:
         watched = [*proposal.metrics, *(_OF_STEPS * proposal.has_steps)]
         print(
-            f"trains   {proposal.script}: {proposal.trains_by}; "
+            f"runs     {proposal.script}: {proposal.trains_by}; "
             f"watched: {', '.join(watched) or 'duration and memory'}"
         )
         for other, lacking in unable.items():

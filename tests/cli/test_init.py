@@ -69,7 +69,7 @@ def test_a_folder_of_a_monorepo_has_its_own_training_packages_and_environment(
     project.commit("two projects", MONOREPO)
     done = project.run("-C", "services/fit", "init", env={"VIRTUAL_ENV": sys.prefix})
     assert f"python   {python}" in done.out, done.err
-    assert "trains   services/fit/tools/train.py: a training loop; watched: val_loss" in done.out
+    assert "runs     services/fit/tools/train.py: a training loop; watched: val_loss" in done.out
     assert written(project) == 'python = "services/fit/.venv/bin/python"'
     ran = project.run("run", "HEAD")
     assert ran.status == 0, ran.err
