@@ -28,7 +28,7 @@ from celedger.system import process
 from celedger.system.environment import owners, package_folders
 from celedger.system.telemetry import Sampler
 from celedger.trial import journal, protocol, report_sources
-from celedger.trial.ending import begin_log, classify, explain, refusal, without
+from celedger.trial.ending import begin_log, classify, refusal, without
 from celedger.trial.engine import EpochReported, Need, Remark, Started
 from celedger.trial.reuse import NamedPaths, Reuse
 from celedger.trial.station import Station
@@ -173,13 +173,9 @@ class Attempt:
     def _failure(self, kind: OutcomeKind, end: process.Exit, name: str) -> Outcome:
         """Return the outcome of a command that failed; named, if the task has several."""
         station, task = self.station, self.task
-        reason = explain(end, self.log)
+        reason = station.why(task, end, self.log)
         if lack := station.lacks(self.commit, task, reason):
             kind, reason = OutcomeKind.UNTESTABLE, lack
-        if (station.tree / ".gitmodules").exists() and not task.build:
-            reason += "; submodules are empty in a trial's checkout: fill them by a `build`"
-        if station.is_untracked(reason):
-            reason += "; a trial sees only files that git tracks (docs/how-to.md, Set it up)"
         if name:
             late = end.end is process.End.TIMEOUT
             limit = f"the commands together ran longer than {task.timeout:g} s"

@@ -19,7 +19,7 @@ from celedger.base import plugins
 from celedger.base.errors import CannotJudge, MachineError
 from celedger.base.model import Commit, OutcomeKind, Task
 from celedger.system.process import TRIAL_VARIABLE
-from celedger.trial.ending import classify, explain
+from celedger.trial.ending import classify
 from celedger.trial.runner import Bench
 from celedger.trial.training_variables import child_copy, variables
 
@@ -98,7 +98,7 @@ def diagnose(
                 )
             kind = classify(end, log)
             if kind is not OutcomeKind.OK:
-                return Diagnostic(out, log, kind, explain(end, log))
+                return Diagnostic(out, log, kind, station.why(task, end, log))
     return Diagnostic(out, log, OutcomeKind.OK)
 
 

@@ -430,6 +430,15 @@ class Station:
         python = self.bases[task.name].python
         return f"this interpreter has no {name}: set `python =` in suite.toml (now {python})"
 
+    def why(self, task: Task, end: process.Exit, log: Path) -> str:
+        """Return why a command failed, and what a checkout lacks that the user's work tree has."""
+        reason = explain(end, log)
+        if self.is_untracked(reason):
+            reason += "; a trial sees only files that git tracks (docs/how-to.md, Set it up)"
+        if (self.tree / ".gitmodules").exists() and not task.build:
+            reason += "; submodules are empty in a trial's checkout: fill them by a `build`"
+        return reason
+
     def is_untracked(self, reason: str) -> bool:
         """Return True if a command ended for the lack of a file that lies in the user's work tree
         and that git does not track."""

@@ -263,6 +263,10 @@ def test_a_training_without_torch_and_one_that_fails_cannot_be_told(project: Pro
     done = asked(project, {"net = Net()": "net = Net(1)"})
     assert done.status == 125
     assert "fit: ended after 0 steps: exit status 1: TypeError" in done.out
+    (project.root / ".git" / "info" / "exclude").open("a").write("rows.txt\n")
+    (project.root / "rows.txt").touch()
+    done = asked(project, {"net = Net()": "net = Net(); open('rows.txt')"})
+    assert "'rows.txt'; a trial sees only files that git tracks" in done.out
 
 
 def test_nothing_runs_where_the_files_are_the_same_or_not_read(
