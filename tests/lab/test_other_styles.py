@@ -251,8 +251,13 @@ def test_targets_that_a_network_computes_are_no_labels(server: TrainingServer) -
     # More passes come before than are looked at.
     acts = "        [net(torch.zeros(1, 4)) for _ in range(5)]\n        wanted = 1"
     acting = edited(WORLD, ("        wanted = 1", acts))
-    sentence, _ = first_hunk(server, acting, ("1 + 0.9 * slow", "1 + 0.8 * slow"), FREEZE)
-    assert "label" not in sentence
+    # Here the first of them come before anything that a trace begins with.
+    alone = edited(
+        acting, ("    state = start(torch.zeros(8, 4))\n", ""), (" + F.mse_loss(state, obs)", "")
+    )
+    for text in (acting, alone):
+        sentence, _ = first_hunk(server, text, ("1 + 0.9 * slow", "1 + 0.8 * slow"), FREEZE)
+        assert "label" not in sentence
 
 
 def test_a_name_of_an_attribute_is_no_value_of_its_object(server: TrainingServer) -> None:

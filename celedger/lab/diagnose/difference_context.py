@@ -355,12 +355,13 @@ class DifferenceContext:
         """Return True if the targets of this step that only b has come from modules, or may come
         from a pass that was not looked at, as of a target network."""
         names = {name for name, _ in losses}
+        step = max(self.step, 1)  # what came before the trace began is like what comes before this
         calls = [
-            [e for e in trace.of("call") if e.step == self.step and e.name in names]
+            [e for e in trace.of("call") if e.step == step and e.name in names]
             for trace in (self.comparison.a, self.comparison.b)
         ]
         old, new = ({mark for e in side for mark in e.raw["i"][1:2]} for side in calls)
-        if any(e.step == self.step for e in self.comparison.b.of("unseen")):
+        if any(e.step == step for e in self.comparison.b.of("unseen")):
             return True
         return bool(new - old) and new - old <= from_modules(self.comparison.b, calls[1][-1])
 
