@@ -132,8 +132,7 @@ def init(
             f"no script here looks like a training: {folder / 'first.py'} is an example, which "
             "reads nothing of this repository (docs/suites.md says how to write a task)"
         )
-    plugins = ["pytest_benchmark"] if proposal is not None and proposal.is_benchmark else []
-    plugins += ["pytest"] if proposal is not None and "-m pytest" in proposal.command else []
+    plugins = ["pytest"] if proposal is not None and "-m pytest" in proposal.command else []
     _check_interpreters(repository, folder, python, [script] if script else [], plugins)
     run = options.retyped("`celedger run HEAD`")
     print(f"\nNext: edit {folder / 'suite.toml'}, then type {run}.")

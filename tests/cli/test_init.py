@@ -117,7 +117,7 @@ def test_a_suite_in_the_wrong_interpreter_is_told_the_right_one(project: Project
     assert 'set `python = "venv/bin/python"` in' in done.err
 
 
-def test_benchmarks_need_their_plugin_which_no_file_imports(project: Project) -> None:
+def test_benchmarks_need_their_plugin(project: Project) -> None:
     python = interpreter(project.root / ".venv")
     test = "def test_sum(benchmark):\n    benchmark(sum, [1])\n"
     project.commit("first", {"test_sums.py": test, ".gitignore": ".venv\n"})
