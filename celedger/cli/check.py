@@ -77,7 +77,7 @@ def check(
     """
 
     from celedger.judge import memory
-    from celedger.judge.incident import status
+    from celedger.judge.incident import Standing, status
     from celedger.judge.variants import APART
     from celedger.repo.repository import UNSHALLOW
     from celedger.service.notify import announce
@@ -119,7 +119,8 @@ def check(
         commits = memory.commits_of(repository, state)
         upgrades = upgrade_texts(state, ledger.environments() if state.upgrades else {})
         searches = words.searches(state, ledger.bisects())
-        oldest = "" if synthetic else _oldest(session, state, commit)
+        is_noisy = any(s.declared and s.standing is Standing.TOO_NOISY for s in standings)
+        oldest = _oldest(session, state, commit) if is_noisy and not synthetic else ""
         document = CheckDocument(commit, state, commits, number, upgrades, searches, oldest, edited)
         _answer(context, document, json=json, markdown=markdown)
         question = (repository, ledger, state.tip, commit.sha, tasks)
