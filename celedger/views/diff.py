@@ -30,6 +30,7 @@ from celedger.views.document import (
     relative,
     short,
     table,
+    wrap,
 )
 from celedger.views.document import change as difference
 from celedger.views.incidents import at_commit
@@ -114,7 +115,8 @@ class TaskDiff:
             f"{end} no trials"
             for end, batch in (("A", self.a), ("B", self.b))
         )  # fmt: skip
-        lines = ["; ".join([f"{self.suite}/{self.task}  {ends}", *self.failure])]
+        head = f"{self.suite}/{self.task}  {ends}"
+        lines = wrap("; ".join([head, *self.failure]), width, 4)
         if self.environments and not self.comparable:
             why = "the suite" if not self.same_recipe else "the environment"
             lines.append(f"  not comparable: {why} changed between them")

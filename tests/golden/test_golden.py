@@ -155,7 +155,7 @@ def place(
     monkeypatch.setattr(time, "time", lambda: NOW)
     monkeypatch.setattr(environment, "describe", lambda *_, **__: HERE)
     monkeypatch.setattr(process, "run", _refuse)
-    monkeypatch.setattr(process, "spawn", lambda *_, **__: None)  # a worker would race the next one
+    monkeypatch.setattr(process, "spawn", partial(_spawn, process.spawn))
     monkeypatch.setattr(workplace, "Setup", partial(Setup, now=lambda: NOW))
     draw_nothing(monkeypatch)
     if request.node.callspec.params["path"].parent == FOLDER:
@@ -168,6 +168,11 @@ def place(
 def _name(path: Path) -> str:
     wing = "" if path.parent == FOLDER else f"{path.parent.parent.name}-"
     return wing + path.stem
+
+
+def _spawn(spawn: Callable[..., object], argv: Sequence[str], **options: object) -> object:
+    """Start no worker: it would race the transcript's next command."""
+    return None if "worker" in argv else spawn(argv, **options)
 
 
 def _refuse(argv: Sequence[str], **_: object) -> None:
