@@ -33,7 +33,6 @@ from celedger.views.document import (
     wrap,
 )
 from celedger.views.document import change as difference
-from celedger.views.incidents import at_commit
 from celedger.views.samples import Batch, Difference, Sample
 
 _COLUMNS = (
@@ -94,7 +93,7 @@ class TaskDiff:
     b: Batch | None
     changes: tuple[MetricChange, ...]
     same_recipe: bool = False
-    failure: tuple[str, ...] = ()  # of B, that began or ended there
+    failures: tuple[str, ...] = ()  # ids of those that came between A and B
 
     @property
     def environments(self) -> tuple[str, str] | None:
@@ -116,7 +115,8 @@ class TaskDiff:
             for end, batch in (("A", self.a), ("B", self.b))
         )  # fmt: skip
         head = f"{self.suite}/{self.task}  {ends}"
-        lines = wrap("; ".join([head, *self.failure]), width, 4)
+        fails = [f"fails ({name})" for name in self.failures]
+        lines = wrap("; ".join([head, *fails]), width, 4)
         if self.environments and not self.comparable:
             why = "the suite" if not self.same_recipe else "the environment"
             lines.append(f"  not comparable: {why} changed between them")
@@ -185,7 +185,7 @@ class Diff(Document):
             replace(_task_diff(
                 ledger, recipes, judged, key, [x for x in of_a if (x.suite, x.task) == key],
                 [x for x in of_b if (x.suite, x.task) == key],
-            ), failure=tuple(at_commit(state, b, *key, "")))
+            ), failures=tuple(i.id for i in between(state, line, (*key, ""), a, b)))
             for key in sorted({(x.suite, x.task) for x in (*of_a, *of_b)})
         )  # fmt: skip
         pairs = sorted({t.environments for t in tasks if t.environments if not t.same_environment})
