@@ -94,8 +94,9 @@ class Derivation:
             # One off the line has no place, or that of an equal tree: before what it mended.
             is_off = mend and each.is_here and self.line.place(mend) <= each.steps.last
             place = self.line.remade(mend) if is_off else None
-            own = [self.tasks[key[:2]] for key in each.keys if key[:2] in self.tasks]
-            if place is not None and all(max(task.tried, default=-1) < place for task in own):
+            own = {key[:2] for key in (*each.steps.states, *each.failing)} & self.tasks.keys()
+            tried = (max(self.tasks[name].tried, default=-1) for name in own)
+            if place is not None and all(newest < place for newest in tried):
                 places[each.id] = place
         return places
 

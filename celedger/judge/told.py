@@ -47,10 +47,6 @@ class Told:
         """Return True if its commits have places on the line."""
         return self.steps.first >= 0
 
-    @property
-    def keys(self) -> set[MetricKey]:
-        return {*self.steps.states, *self.failing}
-
 
 def identity(suite: str, task: str, metric: str, kind: str, oldest: str) -> str:
     """Return the name of a new incident: 8 hex digits. `oldest` is the hash of
