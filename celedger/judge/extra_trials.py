@@ -199,6 +199,11 @@ class ExtraTrials:
             if each.get("role") == Why.CONTROL.value and "asked" in each
         )
 
+    def last(self) -> str:
+        """Return the newest extra trial of the task (a ulid), "" where it had none."""
+        facts = self.bench.ledger.trial_facts(suite=self.task.suite, task=self.task.name)
+        return max((trial for trial, each in facts.items() if "asked" in each), default="")
+
     def _run(self, now: Derivation, wanted: Wanted) -> TrialRecord:
         task = self.task
         commit = now.line.commits[wanted.place]
@@ -268,5 +273,5 @@ def settle(extra: Sequence[ExtraTrials], ran: Sequence[TrialRecord], *, most: in
         each.ran += [r for r in ran if r.task == each.task.name and not r.derived]
         each.clock()
         spent += each.repeat_failed(most - spent)
-    for each in extra:
+    for each in sorted(extra, key=lambda each: each.last()):  # who waits longest comes first
         spent += each.run(most - spent)
