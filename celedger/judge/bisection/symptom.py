@@ -35,6 +35,7 @@ from celedger.ledger import Ledger
 from celedger.repo import History
 from celedger.stats import choice
 from celedger.stats import likelihood as noises
+from celedger.stats.firstbad import NONE_PRIOR
 from celedger.stats.two_sides import EndsQuestion, is_better, not_worse
 from celedger.trial.protocol import TELEMETRY
 from celedger.trial.runner import Bench, trials_of
@@ -180,7 +181,7 @@ def find_symptom(
 ) -> Symptom:
     """Return what is worst at BAD against GOOD, among the given tasks and (if named) the one
     metric. If it must be `clear`, further trials of the ends would hardly choose another: it is
-    surely worse, or all that is computed.
+    surely worse, or all that is computed and rather worse than not.
 
     Raises CannotJudge where an end is not what it is said to be, with the sentence that says so;
     UsageError for an unknown metric.
@@ -222,7 +223,8 @@ def find_symptom(
     ]
     if questions and (least := min(weights)) < math.inf:
         worst = symptoms[weights.index(least)]
-        if not clear or least <= WORSE or (worst.bits_decide and computed == 1):
+        most = 2.0 + NONE_PRIOR if worst.bits_decide and computed == 1 else WORSE
+        if not clear or least <= most:
             return worst
     refused = refused or (_unended(good, bad) if silent else None)
     if metric is not None and not questions:
