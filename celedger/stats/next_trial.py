@@ -257,7 +257,9 @@ def _doubt(
         return again
     beside = Wanted(old, key, Why.BESIDE, side, incident)
     if key in job.has_sessions:
-        return beside if job.run.count(old) < job.run.count(side) else again
+        if job.run.count(old) < job.run.count(new):
+            return Wanted(old, key, Why.BESIDE, new, incident)
+        return Wanted(new, key, Why.AGAIN, old, incident)
     if history.by_seeds:  # a seed tells what it was measured with on both sides
         of_old, of_new = step.unpaired
         if job.head <= history.nodes[step.node].last:  # its bits are those of HEAD

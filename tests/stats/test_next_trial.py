@@ -173,17 +173,6 @@ def test_a_metric_with_sessions_runs_both_sides_in_turns() -> None:
     assert wanted(lives, job) == Wanted(HEAD, TIME, Why.AGAIN, 58)
 
 
-def test_a_rise_of_before_is_asked_about_by_head_beside_the_commit_before_it() -> None:
-    """HEAD reverted it. Four jobs ran the bad commit again beside the one before it, six trials
-    each, and none asked whether it is over."""
-    lives = {TIME: history(step(55, size=8, probability=0.94), noise=QUIET)}
-    job = replace(PLAIN, has_sessions={TIME})
-    assert wanted(lives, job) == Wanted(54, TIME, Why.BESIDE, HEAD)
-    assert wanted(lives, replace(job, run=[HEAD, HEAD, 54, 54])) == Wanted(
-        HEAD, TIME, Why.AGAIN, 54
-    )
-
-
 def test_without_repeats_the_first_doubt_asks_for_head_again() -> None:
     few = replace(NOISE, freedom=0)
     for probability in (0.4, 0.99):
