@@ -298,8 +298,6 @@ def _needed(
                 return Choice(position, seed=seed_choice.telling_seed(posterior.belief))
         if running.count(posterior.leader) < question.unproven:
             return Choice(posterior.leader)
-        if posterior.telling is not None and posterior.telling not in running:
-            return Choice(posterior.telling)
     if lacking:  # what other sessions measured compares through the ends
         return Choice(lacking[0])
     untouched = not {*places, *hidden, *cost.built} - {GOOD, bad}

@@ -68,8 +68,6 @@ class Slope:
     """That it is gradual."""
     after: int
     by: int
-    telling: int
-    """The tested position at which a slope and one step differ most, for what is known there."""
 
 
 def slope(
@@ -123,17 +121,13 @@ def slope(
     share, tail = mass["slope"] / sloping, (1 - confidence) / 2
     after = _quantile(begin - outer[0], share, tail)
     by = -_quantile(-end - outer[1], share, tail)
-    apart = sums.fitted(step[np.argmax(logs["one"])]) - sums.fitted(rise[np.argmax(share)])
-    telling = tested[np.argmax(apart**2 / (1 + sums.counts))]
-    return Slope(sloping / total, max(after, -1), min(by, n - 1), int(telling))
+    return Slope(sloping / total, max(after, -1), min(by, n - 1))
 
 
 @dataclass(frozen=True)
 class _Sums:
     """Sums over readings, each less the mean of its group."""
 
-    counts: Floats
-    """(T,) readings at each tested position"""
     within: Floats
     """(T, T) of products of the positions' indicators"""
     along: Floats
@@ -152,15 +146,10 @@ class _Sums:
         x = values - (np.bincount(groups, values) / sizes)[groups]
         least = len(values) * (FINEST * np.ptp(values)) ** 2
         return cls(
-            counts, np.diag(counts) - (table / sizes) @ table.T,
+            np.diag(counts) - (table / sizes) @ table.T,
             np.bincount(site, x).astype(np.float64), float(x @ x),
             len(values) - len(sizes) - 1, least,
         )  # fmt: skip
-
-    def fitted(self, shape: Floats) -> Floats:
-        """(T,) values of one shape (T,), by least squares, less their mean over the readings."""
-        size = float(shape @ self.along) / max(float(shape @ self.within @ shape), 1e-12)
-        return np.asarray(size * (shape - self.counts @ shape / self.counts.sum()))
 
     def evidence(self, shape: Floats, weight: Floats, steps: float = np.inf) -> Floats:
         """(K,) log of the prior `weight` of each shape (K, T) and of its evidence, up to a constant
@@ -217,11 +206,6 @@ that comes three times in ten is then laid on another commit in 5 % (7 % at 0), 
 10.4 trials (8.9 at 0)."""
 GRADUAL = 0.9
 """Probability of a slope from which it is told in place of a search for one commit."""
-DOUBTED = 0.2
-"""Probability of a slope beyond which no commit is named. At .05 a search where equal seeds share
-four bits in five took 35 trials for 30, at .35 one of 16 ramps of ten steps was laid on one."""
-TAILED = 0.06
-"""Share of outliers from which least squares, which know none, hold no name back."""
 MOST_RANGES = FAR
 """The ledger's noise and the floor count as at most so many ranges of the readings, and the noise
 as at least one in so many."""
@@ -361,8 +345,6 @@ class Posterior:
     belief: Belief | None = field(default=None, repr=False, compare=False)
     gradual: float = 0.0
     """Probability that the candidates moved the level together, where that is the answer."""
-    telling: int | None = None
-    """Where a trial tells most whether they did, if nothing else is in doubt."""
     within: float = 0.0
     """Of `no_change`, the probability of a change within the floor."""
 
@@ -420,9 +402,6 @@ def posterior(question: Question, evidence: Evidence, like: Posterior | None = N
     if rise is not None and rise.probability >= GRADUAL:
         candidates = tuple(range(rise.after + 1, rise.by + 1))
         return replace(answer, state=Phase.GRADUAL, candidates=candidates, gradual=rise.probability)
-    doubted = rise is not None and named and rise.probability > DOUBTED
-    if rise and belief and doubted and belief.fit.outlying(belief.group) < TAILED:
-        return replace(answer, state=Phase.SEARCHING, telling=rise.telling)
     return answer
 
 

@@ -299,11 +299,6 @@ class Fit:
         marks = (np.arange(QUANTILES) + 0.5) / QUANTILES
         return np.array([np.interp(marks * row[-1], row, mean[order]) for row in cumulated])
 
-    def outlying(self, weight: Floats) -> float:
-        """Return the expected share of outliers, groups mixed by `weight`, sides by halves."""
-        sides = np.einsum("g,gkaw->w", weight, self.good + self.bad)
-        return float(sides @ OUTLYING / max(float(sides.sum()), SMALLEST))
-
     def spread(self, weight: Floats) -> float:
         """Expected noise: the sd of one trial, groups mixed by `weight`, sides by halves."""
         logs = [
