@@ -219,11 +219,8 @@ def read_events(events: Sequence[Any]) -> tuple[list[Range], list[DeviceRange]]:
             caller.kernels += 1
     names = {one.name for one in ranges}  # the profiler repeats ranges on the device
     work = [DeviceRange(e.name(), e.start_ns(), e.end_ns()) for e in device]
-    return sorted(ranges, key=_began), [one for one in work if one.name not in names]
-
-
-def _began(one: Range) -> tuple[int, int]:
-    return one.start, -one.end
+    ranges.sort(key=lambda one: (one.start, -one.end))
+    return ranges, [one for one in work if one.name not in names]
 
 
 def _linked(event: Any) -> int:
