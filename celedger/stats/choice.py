@@ -345,11 +345,13 @@ def expected_trials(question: Question, evidence: Evidence, posterior: Posterior
     odds = np.log(question.confidence / (1 - question.confidence))
     belief = posterior.belief
     exact = belief is not None and belief.world[EXACT] > UNSETTLED  # bits tell the place
-    sure = (1.0 if exact else mass.max()) * (1 - posterior.no_change)
+    sure = mass.max() * (1 - posterior.no_change)
     missing = odds - np.log(max(sure, 1e-300) / max(1 - sure, 1e-300))
     if belief is None or not np.isfinite(posterior.noise):
         shift = SURE_SHIFT if belief is not None or question.binary else ASSUMED_SHIFT
-    else:
+    elif exact and mass.max() < question.confidence:
+        shift = SURE_SHIFT
+    else:  # of exact values whether the level changed, if nothing else is in doubt
         shift = posterior.effect / max(posterior.noise, 1e-300)
     if not shift > NO_SHIFT:
         return float(np.inf)
