@@ -286,15 +286,15 @@ def explained(document: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 SURELY = 1.5
-"""Half-widths of a 95 % interval beyond which a change is no noise: an upgrade is read of all
-metrics at once, of which one in twenty lies beyond one, and one in 300 beyond this."""
+"""Half-widths of a 95 % interval beyond which an offset of telemetry is no noise: a task has ten
+such metrics, of which one in twenty lies beyond one by chance, and one in 300 beyond this."""
 
 
 class LevelChange(NamedTuple):
     """A change of level that is no incident: an `improvement`, or the offset of a changed
     `environment` or `definition`, measured at one commit in both. `size` lies between `low` and
     `high`; `among` are the commits that may have made an improvement, oldest first. `is_current`:
-    the metric was not measured in another environment since."""
+    the metric was not measured in another environment since; `declared`: the suite asks for it."""
 
     kind: str
     suite: str
@@ -313,11 +313,13 @@ class LevelChange(NamedTuple):
     environments: tuple[str, str] = ("", "")
     floor: float = 0.0
     is_current: bool = True
+    declared: bool = True
 
     @property
     def is_clear(self) -> bool:
         """Return True if it is surely no noise, and as large as the metric's floor."""
-        return abs(self.size) > max(SURELY * (self.high - self.low) / 2, self.floor)
+        reach = (1.0 if self.declared else SURELY) * (self.high - self.low) / 2
+        return abs(self.size) > reach and abs(self.size) >= self.floor
 
     @property
     def size(self) -> float:

@@ -566,6 +566,7 @@ def _offsets(
             environments=(chains[0].environment, chains[1].environment),
             floor=metric.floor_at(sign * one.level),
             is_current=history.nodes[new[-1]].last == max(n.last for n in history.nodes),
+            declared=metric not in TELEMETRY,
         )  # fmt: skip
 
 

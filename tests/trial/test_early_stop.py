@@ -90,7 +90,7 @@ def workplace(tmp_path: Path, levels: list[float]) -> Iterator[tuple[Repository,
         yield repository, bench
 
 
-@pytest.mark.parametrize("first_bad", matrix_after(1, [4, 8]))
+@pytest.mark.parametrize("first_bad", matrix_after(1, [6, 8]))
 def test_a_bisect_stops_what_repeats_an_end_and_runs_both_neighbours_whole(
     tmp_path: Path, first_bad: int
 ) -> None:

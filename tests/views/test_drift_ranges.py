@@ -348,8 +348,9 @@ def test_an_offset_just_beyond_its_noise_is_not_clear() -> None:
     said to make the duration 29 % longer."""
     offset = LevelChange(
         "environment", "core", "fit", "duration", 10.0, 13.0, 0.2, 5.8, "s", 1.0, ("a",), "a",
-        better=False,
+        better=False, declared=False,
     )  # fmt: skip
     assert offset.low > 0 and not offset.is_clear
+    assert offset._replace(declared=True).is_clear
     assert offset._replace(low=2.0, high=4.0).is_clear
     assert not offset._replace(low=2.0, high=4.0, floor=3.5).is_clear
