@@ -363,6 +363,9 @@ class TrialRecord(NamedTuple):
         return self.is_whole(metric) and not self.is_hindered(metric)
 
 
+_PACKAGE = b"//"  # before the name of a distribution among paths: no tree has such a path
+
+
 class Footprint(NamedTuple):
     """The paths of its commit's tree that a trial named: paths relative to it as git has them (""
     is itself), there or not. `inputs` are the patterns of what its build depends on."""
@@ -373,13 +376,14 @@ class Footprint(NamedTuple):
 
     @staticmethod
     def package(name: str) -> bytes:
-        """Return what stands for a distribution among the opened paths: no tree has such a path."""
-        return b"//" + os.fsencode(name)
+        """Return what stands for a distribution among the opened paths."""
+        return _PACKAGE + os.fsencode(name)
 
     @property
     def packages(self) -> frozenset[str]:
         """Return the distributions that the trial imported; none where that is not known."""
-        return frozenset(os.fsdecode(p[2:]) for p in self.opened if p.startswith(b"//"))
+        own = (path for path in self.opened if path.startswith(_PACKAGE))
+        return frozenset(os.fsdecode(path.removeprefix(_PACKAGE)) for path in own)
 
 
 class ReusableTrial(NamedTuple):

@@ -22,7 +22,7 @@ from celedger.service.measure import Session, load_suite, open_bench, record_sta
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from celedger.base.model import Commit, Environment, Task
+    from celedger.base.model import Commit, Environment, Metric, Task
     from celedger.cli.progress import Progress
     from celedger.judge.bisection import Answer, Limits, Symptom
     from celedger.judge.incident import Incident
@@ -204,11 +204,11 @@ def bisect(
         more: dict[str, object] = {}
         metrics = {m.name: m for m in session.ledger.metrics()}
         if explain and json:
-            texts = map(loads, _explained(session, answer, [*again, "--json"], command))
+            texts = map(loads, _explained(session, metrics, answer, [*again, "--json"], command))
             more = {"explanations": [e for t in texts for e in t.get("explanations", [t])]}
         options.answer(BisectAnswer(answer, metrics, celedger, git, words, more, guilty), json)
         if explain and not json:
-            for text in _explained(session, answer, again, command):
+            for text in _explained(session, metrics, answer, again, command):
                 print(f"\n{text}", end="", flush=True)
         if draw is not None:
             try:
@@ -221,7 +221,11 @@ def bisect(
 
 
 def _explained(
-    session: Session, answer: Answer, words: Sequence[str], command: Options
+    session: Session,
+    metrics: Mapping[str, Metric],
+    answer: Answer,
+    words: Sequence[str],
+    command: Options,
 ) -> Iterator[str]:
     """Yield what a diagnosis answers of each named commit against its first parent, once a task and
     kind of metric. What cannot be explained is said on stderr: the bisect's answer stands without
@@ -229,7 +233,6 @@ def _explained(
     from celedger.base.model import Kind
     from celedger.judge.incident import uses_torch, verb_of
 
-    metrics = {m.name: m for m in session.ledger.metrics()}
     asked: dict[tuple[str, ...], None] = {}
     for report in answer.reports:
         for culprit in report.culprits[:1] if report.status == "found" else ():

@@ -91,12 +91,14 @@ class Derivation:
         places: dict[str, int] = {}
         for each in (*self.told, *self.told_work):
             mend = str(each.record.details.get("closed") or "")
+            own = {key[:2] for key in (*each.steps.states, *each.failing)} & self.tasks.keys()
+            newest = max((place for name in own for place in self.tasks[name].tried), default=-1)
             # One off the line has no place, or that of an equal tree: before what it mended.
             is_off = mend and each.is_here and self.line.place(mend) <= each.steps.last
-            place = self.line.remade(mend) if is_off else None
-            own = {key[:2] for key in (*each.steps.states, *each.failing)} & self.tasks.keys()
-            tried = (max(self.tasks[name].tried, default=-1) for name in own)
-            if place is not None and all(newest < place for newest in tried):
+            if not is_off or newest == len(self.line.commits) - 1:  # git compares many patches
+                continue
+            place = self.line.remade(mend)
+            if place is not None and newest < place:
                 places[each.id] = place
         return places
 

@@ -259,10 +259,10 @@ def verb_of(kind: str) -> tuple[str, ...]:
 def uses_torch(ledger: "Ledger", suite: str, task: str) -> bool:
     """Return True if the trials of a task import torch, which diagnoses follow; where no import is
     known, if they may."""
-    names = ledger.imported(suite=suite, task=task)
-    details = [each.details for each in ledger.environments().values()]
-    installed: list[Any] = [names] if names else [own.get("packages") for own in details]
-    return any(not own or "torch" in own for own in installed)
+    if names := ledger.imported(suite=suite, task=task):
+        return "torch" in names
+    packages: list[Any] = [each.details.get("packages") for each in ledger.environments().values()]
+    return any(not own or "torch" in own for own in packages)
 
 
 def explanation(incident: Incident, findings: Sequence[FindingRecord]) -> FindingRecord | None:

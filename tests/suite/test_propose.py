@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from conftest import git, make_project
+from conftest import Project, git, make_project
 
+from celedger.base.model import TrialRecord
 from celedger.ledger import Ledger
 from celedger.suite import load
 from celedger.suite.propose import TaskProposal, propose, scaffold
@@ -45,6 +46,16 @@ def proposed(root: Path, files: Mapping[str, str]) -> TaskProposal | None:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
     return propose(root, list(files))
+
+
+def trained(project: Project, proposal: TaskProposal) -> TrialRecord:
+    """Return the one trial of a proposed suite, which must end well."""
+    scaffold(project.root / "suites" / "mine", "mine", sys.executable, proposal)
+    done = project.run("run", "HEAD", "--suite", "mine")
+    assert done.status == 0, done.err
+    with Ledger.open(project.root / "ledger.db", readonly=True) as ledger:
+        (record,) = ledger.trials()
+    return record
 
 
 def test_a_loop_is_run_small_and_what_it_prints_is_read(tmp_path: Path) -> None:
@@ -501,11 +512,7 @@ for epoch in range(1, config["epochs"] + 1):
     assert found is not None and found.cwd == "research/tagger"
     assert found.command == "{python} -m tagger.train --config small.json"
     assert found.metrics == {"valid": "lower", **MEASURED}
-    scaffold(project.root / "suites" / "mine", "mine", sys.executable, found)
-    done = project.run("run", "HEAD", "--suite", "mine")
-    assert done.status == 0, done.err
-    with Ledger.open(project.root / "ledger.db", readonly=True) as ledger:
-        (record,) = ledger.trials()
+    record = trained(project, found)
     assert record.ok and (record.epochs, record.summaries["valid"]) == (3, 0.25)
 
 
@@ -635,11 +642,7 @@ def test_a_notebook_is_run_where_it_lies(tmp_path: Path) -> None:
     found = proposed(project.root, {**files, "notes/bad.ipynb": "{}", "worse.ipynb": "["})
     assert found is not None and found.metrics == {"val_loss": "lower", **MEASURED}
     assert found.command == "{python} -m celedger.child.notebook '{tree}/notes/fit it.ipynb'"
-    scaffold(project.root / "suites" / "mine", "mine", sys.executable, found)
-    done = project.run("run", "HEAD", "--suite", "mine")
-    assert done.status == 0, done.err
-    with Ledger.open(project.root / "ledger.db", readonly=True) as ledger:
-        (record,) = ledger.trials()
+    record = trained(project, found)
     assert record.ok and (record.epochs, record.summaries["val_loss"]) == (3, 1.5)
 
 

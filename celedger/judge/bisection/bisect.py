@@ -86,7 +86,8 @@ def lacking_ends(
         return [(end, t) for end, t in lack if (end, t.name) not in broken]
 
     # A crash is searched, whatever other tasks measure; not where an improvement is.
-    at_bad = [t for t in tasks if {(end, t.name) for end in ends} & broken == {(ends[1], t.name)}]
+    good, bad = ends
+    at_bad = [t for t in tasks if (bad, t.name) in broken and (good, t.name) not in broken]
     crashed = [] if improved else at_bad
     if crashed or metric is not None:
         tasks = crashed or tasks

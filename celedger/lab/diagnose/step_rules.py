@@ -94,9 +94,9 @@ def other_calls(s: DifferenceContext) -> dict[str, Any] | None:
     paths = [[e.path for e in sides[0]], [c.path(e) for e in sides[1]]]
     pairs = [[*zip(*side, strict=True)] for side in zip(sides, paths, strict=True)]
     less, more = _surplus(pairs[0], paths[1]), _surplus(pairs[1], paths[0])
-    known = c.paths_in_b
-    gone = next((e for e, path in less if path in known and e.order < s.event_a.order), None)
-    new = next((e for e, path in more if path in known and e.order < s.event_b.order), None)
+    shared = c.paths_in_b
+    gone = next((e for e, path in less if path in shared and e.order < s.event_a.order), None)
+    new = next((e for e, path in more if path in shared and e.order < s.event_b.order), None)
     replaces = gone and new and c.path_in_b(gone.raw["u"]) == new.raw["u"]
     if not replaces:  # an evaluation within the same step explains nothing of its training
         gone, new = (
