@@ -207,6 +207,7 @@ WORLDS = {
     "bits-spared": World(redraw=0.0, touched=0.4),
     "bits-anew": World(redraw=0.0),
     "counts": World(steps=(4.0,), redraw=0.0, touched=0.5, unit=1.0),
+    "counts-two": World(steps=(4.0, 2.0), redraw=0.0, touched=0.5, unit=1.0),
     "bits-two": World(steps=(1.0, 0.5), noise=nothing, redraw=0.0, stored=3),
     "bits-two-merges": World(steps=(1.0, 0.5), noise=nothing, redraw=0.0, stored=3, shape="merges"),
     "bits-merges": World(redraw=0.0, touched=0.4, shape="merges"),

@@ -248,8 +248,7 @@ def _of_doubt(
     belief = posterior.belief
     assert belief is not None
     world = belief.world
-    best = seed_choice.telling_seed(belief)
-    places = np.where([best is not None and seed == best for seed in seeds], located, 0.0)
+    places = np.where([seed in belief.table.telling_seeds[:1] for seed in seeds], located, 0.0)
     suspected = seed_choice.SUSPECTED < world[EXACT] <= UNSETTLED
     if suspected and places.max() > seed_choice.WORTH_HALVING:
         return places
@@ -293,9 +292,11 @@ def _needed(
     if mass.max() * (1 - posterior.no_change) >= question.confidence:
         members = np.flatnonzero(classes == int(np.argmax(mass)))
         # The culprit and its parents are always measured.
-        for position in question.lacking(evidence, members):
+        seeds = posterior.belief.table.telling_seeds
+        missing, seed = question.lacking(evidence, members, posterior.belief.confirming_seeds)
+        for position in missing:
             if question.at(position) not in running:
-                return Choice(position, seed=seed_choice.telling_seed(posterior.belief))
+                return Choice(position, seed=seed if seed is not None else next(iter(seeds), None))
         if running.count(posterior.leader) < question.unproven:
             return Choice(posterior.leader)
     if lacking:  # what other sessions measured compares through the ends
@@ -305,8 +306,8 @@ def _needed(
         mark = (len(running) + 1) / (beside.workers + 1)
         first = quantiles(lineage, posterior, [mark], tested | set(running))
         by_seed = posterior.belief.world[FREE] < UNSETTLED
-        seed = seed_choice.telling_seed(posterior.belief) if by_seed else None
-        return Choice(first[0], SMALLEST_GAIN, seed) if first else None
+        seeds = posterior.belief.table.telling_seeds if by_seed else []
+        return Choice(first[0], SMALLEST_GAIN, *seeds[:1]) if first else None
     return None
 
 

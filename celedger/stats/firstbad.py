@@ -266,11 +266,25 @@ class Question:
         fewest = ((GOOD, FEWEST_GOOD), (self.lineage.bad, FEWEST_BAD))
         return [end for end, number in fewest if places.count(end) < number]
 
-    def lacking(self, evidence: Evidence, members: Ints) -> list[int]:
+    def lacking(
+        self, evidence: Evidence, members: Ints, seeds: Sequence[int] = ()
+    ) -> tuple[list[int], int | None]:
         """Return what must still be measured, by the next trials, before `members` may be named:
-        themselves and their parents, in one session."""
-        tested = self.tested(Evidence(tuple(self.comparable(evidence.readings))))
-        return unconfirmed(self.lineage, members, self.hidden(evidence), tested)
+        themselves and their parents, in one session; and with one of the `seeds`, if there are any,
+        whose bits are not equal at all of them: that of which least is lacking."""
+        wanted = self.lineage.around(members) - self.hidden(evidence)
+        missing: list[tuple[list[int], int | None]] = []
+        for seed in seeds or (None,):
+            bits = {
+                r.position: r.value if r.draw is None else r.draw
+                for r in self.comparable(evidence.readings)
+                if seed in (None, r.seed)
+            }
+            read = {p: bits.get(p, bits.get(self.at(p))) for p in wanted}
+            lacks = sorted(p for p in wanted if read[p] is None)
+            if lacks or seed is None or len({*read.values()}) > 1:
+                missing.append((lacks, seed))
+        return min(missing, key=lambda each: len(each[0]), default=([], None))
 
     def tested(self, evidence: Evidence) -> set[int]:
         """Return the positions with a reading, their own or of one that cannot differ."""
@@ -326,6 +340,12 @@ class Belief:
     @property
     def fit(self) -> Fit:
         return self.worlds.fit
+
+    @property
+    def confirming_seeds(self) -> list[int]:
+        """Return the seeds one of which a named commit and its parents must share: if values are
+        exact, one seed may have changed at another commit than the next."""
+        return self.table.telling_seeds if self.world[EXACT] > 0.5 else []
 
 
 @dataclass(frozen=True)
@@ -544,7 +564,7 @@ def _answer(
     bad, by_session = question.lineage.bad, _of_each_session(question, evidence)
     enough = not question.lacking_ends(evidence.readings)
     compared = any(not each.lacking_ends(each.comparable(evidence.readings)) for each in by_session)
-    state = Phase.SEARCHING
+    state, seeds = Phase.SEARCHING, belief.confirming_seeds if belief else []
     noise = question.noise
     alone = noise is not None and noise.sd == 0 and noise.dof >= MOST_SPARED
     pairs = 0 if question.session is not None else equal_pairs(evidence, bad)
@@ -557,7 +577,7 @@ def _answer(
     elif (
         enough
         and mass[order[0]] * (1 - no_change) >= question.confidence
-        and not all(each.lacking(evidence, first) for each in by_session)
+        and not all(each.lacking(evidence, first, seeds)[0] for each in by_session)
     ):
         # Of commits that no trial can part the prior may leave only one.
         alone = probability[leader] * (1 - no_change) >= question.confidence
@@ -647,15 +667,3 @@ def presumed(
             if enough and len({*tries}) == 1 and not (inside & runs).any():
                 closed |= inside
     return frozenset(np.flatnonzero(closed).tolist()) - endings.keys()
-
-
-def unconfirmed(
-    lineage: Lineage, members: Ints, untestable: frozenset[int], tested: set[int]
-) -> list[int]:
-    """Return what must still be measured before `members` may be named: themselves and their
-    parents."""
-    inside = {int(i) for i in members}
-    wanted = {
-        parent for member in inside for parent in (lineage.parents[member] or (GOOD,))
-    } | inside
-    return sorted(p for p in wanted if p not in tested and p not in untestable)

@@ -82,6 +82,11 @@ class Lineage:
         members[list(visited)] = True
         return members
 
+    def around(self, members: Ints) -> set[int]:
+        """Return the members and their parents."""
+        some = set(members.tolist())
+        return some.union(*(self.parents[member] or (GOOD,) for member in some))
+
     def descends(self, position: int, ancestor: int) -> bool:
         """Return True if `ancestor` is `position` itself or above it; looks at what lies
         between."""

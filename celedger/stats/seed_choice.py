@@ -44,8 +44,8 @@ def weigh_seeds(
     readings = np.bincount(bits.seed)
     codes = [code for code, seed in enumerate(table.known) if seed >= 0]
     codes.sort(key=lambda code: (-readings[code], table.known[code]))
-    needed = [telling_seed(belief), (lacking_partner(belief) or (GOOD, None))[1]]
-    first = [*codes[:MOST_SEEDS], *(table.known.index(s) for s in needed if s is not None)]
+    needed = [*table.telling_seeds[:1], *(lacking_partner(belief) or ())[1:]]
+    first = [*codes[:MOST_SEEDS], *map(table.known.index, needed)]
     columns = list(dict.fromkeys(first))
     have = _have(belief, positions, columns)
     gain = world[FREE] * np.repeat(free[:, None], len(columns) + 1, axis=1)
@@ -153,20 +153,6 @@ def differing(bits: Bits, one: np.ndarray, other: np.ndarray) -> Floats:
     known = ((before @ bits.of_seed) > 0) & ((after @ bits.of_seed) > 0)
     equal = (before & after) @ bits.of_seed > 0
     return np.append(np.where(known, np.where(equal, 0.0, 1.0), UNKNOWN), UNKNOWN)
-
-
-def telling_seed(belief: Belief | None) -> int | None:
-    """Return the seed whose values differ most between the ends, the smallest of several; None
-    where none does."""
-    if belief is None or belief.table.bits is None or belief.table.alone:
-        return None
-    (good, bad), known = belief.table.bits.ends, belief.table.known
-    apart = {
-        known[code]: abs(bad[code] - good[code])
-        for code in good.keys() & bad.keys()
-        if known[code] >= 0 and bad[code] != good[code]
-    }
-    return min(apart, key=lambda seed: (-apart[seed], seed)) if apart else None
 
 
 def lacking_partner(belief: Belief) -> tuple[int, int] | None:

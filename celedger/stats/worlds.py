@@ -87,6 +87,19 @@ class Table:
         sites = self.sites
         return middle(sites.at(sites.bad)) - middle(sites.at(sites.good))
 
+    @cached_property
+    def telling_seeds(self) -> list[int]:
+        """Return the seeds whose values differ between the ends, the farthest apart first."""
+        if self.bits is None or self.alone:
+            return []
+        good, bad = self.bits.ends
+        apart = {
+            self.known[code]: abs(bad[code] - good[code])
+            for code in good.keys() & bad.keys()
+            if self.known[code] >= 0 and bad[code] != good[code]
+        }
+        return sorted(apart, key=lambda seed: (-apart[seed], seed))
+
     def paired(self, values: Floats, groups: Ints, floor: float = 0.0) -> equal_seeds.Readings:
         """Return values of these sites, of which those of a group share noise."""
         finest = max(abs(self.gap), 1e-3) / FINEST
