@@ -1,11 +1,14 @@
 """The adapters with the libraries they are for: one training, reported by `celedger.child.log`
-and by each adapter, gives the same rows of the ledger."""
+and by each adapter, gives the same rows of the ledger. The scripts are forks of one process that
+imported the libraries: that takes ten seconds, a training less than one."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from random import Random
@@ -16,6 +19,8 @@ from celedger.base.model import Commit, Environment, Purpose, Task, Trial
 from celedger.ledger import Ledger, ulid
 from celedger.trial.journal import Journal
 from celedger.trial.report_sources import EventFiles, Source
+
+pytestmark = pytest.mark.xdist_group("adapters")  # one process imports the libraries
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -42,17 +47,76 @@ def rows(ledger: Ledger, journal: Path, *sources: Source) -> Rows:
     return ledger.series(name)
 
 
-def trained(script: str, tmp_path: Path, *, steps: bool = False) -> tuple[Path, Path]:
+_SERVER = """
+import json, os, runpy, sys
+import lightning.pytorch, torch._dynamo, transformers
+for line in sys.stdin:
+    job = json.loads(line)
+    if pid := os.fork():
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+        continue
+    status = 1
+    try:
+        os.chdir(job["cwd"])
+        err = os.open("err.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(err, 1)
+        os.dup2(err, 2)
+        if "journal" in job:
+            fd = os.open(job["journal"], os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+            os.environ["CELEDGER_FD"] = str(fd)
+        os.environ.update(job["env"])
+        sys.path[0] = job["cwd"]
+        sys.argv = job["argv"]
+        if os.path.exists(sys.argv[0]):
+            runpy.run_path(sys.argv[0], run_name="__main__")
+        else:
+            runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        status = 0
+    except SystemExit as end:
+        status = end.code or 0
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+"""
+# Run a script or module with its arguments in a folder; return its status and what it printed.
+Run = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture(scope="module")
+def run() -> Iterator[Run]:
+    for name in ("lightning", "accelerate", "transformers"):
+        pytest.importorskip(name)
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1",
+           "PYTHONWARNINGS": "ignore"}  # fmt: skip
+    with subprocess.Popen(
+        [sys.executable, "-c", _SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env=env, stderr=subprocess.DEVNULL,
+    ) as server:  # fmt: skip
+        stdin, stdout = server.stdin, server.stdout
+        assert stdin is not None and stdout is not None
+
+        def run(
+            cwd: Path, *argv: str, env: dict[str, str] | None = None, **job: str
+        ) -> tuple[int, str]:
+            order = {"cwd": str(cwd), "argv": argv, "env": env or {}, **job}
+            stdin.write(json.dumps(order) + "\n")
+            stdin.flush()
+            return int(stdout.readline()), (cwd / "err.txt").read_text()
+
+        yield run
+        stdin.close()
+
+
+def trained(run: Run, script: str, tmp_path: Path, *, steps: bool = False) -> tuple[Path, Path]:
     """The journals of a script's two trainings."""
     journals = (tmp_path / "by_log.jsonl", tmp_path / "by_adapter.jsonl")
     more = {"CELEDGER_STEPS": "1"} if steps else {}
-    done = subprocess.run(
-        [sys.executable, str(HERE / script), *map(str, journals), str(tmp_path / "out")],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1",
-             "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "ignore", **more},
-        cwd=tmp_path, capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    argv = (str(HERE / script), *map(str, journals), str(tmp_path / "out"))
+    status, err = run(tmp_path, *argv, env=more)
+    assert status == 0, err
     return journals
 
 
@@ -62,9 +126,8 @@ def ledger(tmp_path: Path) -> Ledger:
 
 
 @pytest.mark.matrix
-@pytest.mark.skipif(find_spec("lightning") is None, reason="needs lightning")
-def test_lightnings_logger_reports_what_log_does(ledger: Ledger, tmp_path: Path) -> None:
-    by_log, by_logger = trained("adapter_lightning.py", tmp_path, steps=True)
+def test_lightnings_logger_reports_what_log_does(ledger: Ledger, tmp_path: Path, run: Run) -> None:
+    by_log, by_logger = trained(run, "adapter_lightning.py", tmp_path, steps=True)
     found = rows(ledger, by_log)
     assert set(found) == {"loss", "mean_loss", "val_loss"}
     assert [epoch for epoch, _ in found["val_loss"]] == [0, 1, 2]
@@ -78,9 +141,10 @@ def test_lightnings_logger_reports_what_log_does(ledger: Ledger, tmp_path: Path)
 
 
 @pytest.mark.matrix
-@pytest.mark.skipif(find_spec("accelerate") is None, reason="needs transformers and accelerate")
-def test_the_trainers_callback_reports_what_log_does(ledger: Ledger, tmp_path: Path) -> None:
-    by_log, by_callback = trained("adapter_huggingface.py", tmp_path)
+def test_the_trainers_callback_reports_what_log_does(
+    ledger: Ledger, tmp_path: Path, run: Run
+) -> None:
+    by_log, by_callback = trained(run, "adapter_huggingface.py", tmp_path)
     found = rows(ledger, by_log)
     assert set(found) == {"loss", "grad_norm", "learning_rate", "eval_loss"}
     assert [epoch for epoch, _ in found["eval_loss"]] == [0, 1, 2]
@@ -131,13 +195,12 @@ Trainer(Line(), arguments, train_dataset=data).train()
 
 @pytest.mark.matrix
 def test_an_evaluation_after_the_training_is_of_its_last_epoch(
-    ledger: Ledger, tmp_path: Path
+    ledger: Ledger, tmp_path: Path, run: Run
 ) -> None:
     """`trainer.evaluate()` was reported to nobody; a second one repeats what the first said."""
-    pytest.importorskip("accelerate")
     made, script = "Trainer(Line(), arguments, train_dataset=data", PLAIN_TRANSFORMERS
     script = script.replace(f"{made}).train()", f"t = {made}, eval_dataset=data)\nt.train()\n")
-    evaluated = rows(ledger, run_by("huggingface", script + "t.evaluate()\n" * 2, tmp_path))
+    evaluated = rows(ledger, run_by(run, "huggingface", script + "t.evaluate()\n" * 2, tmp_path))
     assert [epoch for epoch, _ in evaluated["eval_loss"]] == [2]
     assert [epoch for epoch, _ in evaluated["loss"]] == [0, 1, 2]
 
@@ -149,11 +212,9 @@ def test_an_evaluation_after_the_training_is_of_its_last_epoch(
     ids=["lightning", "transformers"],
 )
 def test_a_script_that_reports_nothing_is_run_as_it_is(
-    ledger: Ledger, tmp_path: Path, library: str, script: str
+    ledger: Ledger, tmp_path: Path, run: Run, library: str, script: str
 ) -> None:
-    pytest.importorskip("lightning")
-    pytest.importorskip("accelerate")
-    journal = run_by(library, script, tmp_path)
+    journal = run_by(run, library, script, tmp_path)
     assert [epoch for epoch, _ in rows(ledger, journal)["loss"]] == [0, 1, 2]
 
 
@@ -164,42 +225,29 @@ def test_a_script_that_reports_nothing_is_run_as_it_is(
     ids=["lightning", "transformers"],
 )
 def test_a_script_without_options_is_made_short(
-    ledger: Ledger, tmp_path: Path, library: str, script: str
+    ledger: Ledger, tmp_path: Path, run: Run, library: str, script: str
 ) -> None:
     """`init` proposed the whole training."""
-    pytest.importorskip("lightning")
-    pytest.importorskip("accelerate")
-    journal = run_by(library, script, tmp_path, "--epochs", "2")
+    journal = run_by(run, library, script, tmp_path, "--epochs", "2")
     assert [epoch for epoch, _ in rows(ledger, journal)["loss"]] == [0, 1]
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("library", ["lightning", "huggingface"])
-def test_a_traceback_begins_in_the_script(tmp_path: Path, library: str) -> None:
-    pytest.importorskip("lightning")
-    pytest.importorskip("accelerate")
+def test_a_traceback_begins_in_the_script(tmp_path: Path, run: Run, library: str) -> None:
     (tmp_path / "train.py").write_text("import torch\ntorch.no_such()\n")
-    done = subprocess.run(
-        [sys.executable, "-m", f"celedger.child.{library}", "train.py"],
-        env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=tmp_path, capture_output=True, text=True,
-    )  # fmt: skip
-    frames = [line for line in done.stderr.splitlines() if line.startswith("  File")]
-    assert done.returncode == 1 and "train.py" in frames[0] and "line 2" in frames[0]
+    status, err = run(tmp_path, f"celedger.child.{library}", "train.py")
+    frames = [line for line in err.splitlines() if line.startswith("  File")]
+    assert status == 1 and "train.py" in frames[0] and "line 2" in frames[0]
 
 
-def run_by(library: str, script: str, tmp_path: Path, *options: str) -> Path:
+def run_by(run: Run, library: str, script: str, tmp_path: Path, *options: str) -> Path:
     """Return the journal of a script that trains three epochs, run by an adapter."""
     (tmp_path / "train.py").write_text(script)
     journal = tmp_path / "journal.jsonl"
-    fd = os.open(journal, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
-    done = subprocess.run(
-        [sys.executable, "-m", f"celedger.child.{library}", *options, "train.py", "3"],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1",
-             "CELEDGER_FD": str(fd)},
-        cwd=tmp_path, pass_fds=[fd], capture_output=True, text=True,
-    )  # fmt: skip
-    os.close(fd)
-    assert done.returncode == 0, done.stderr
+    argv = (f"celedger.child.{library}", *options, "train.py", "3")
+    status, err = run(tmp_path, *argv, journal=str(journal))
+    assert status == 0, err
     return journal
 
 
