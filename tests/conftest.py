@@ -13,7 +13,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,14 +63,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep the files of the quick tests in memory, where that can be.
+    """Keep the files of the tests in memory, where that can be.
 
-    They write 50,000 files and wait for each SQLite commit: in memory both take a third less
+    They write 100,000 files and wait for each SQLite commit: in memory both take a third less
     processor time. Not where files cannot be run, as hooks must be, and only with 4 GB free.
     """
     memory = Path("/dev/shm")
-    quick = "not matrix" in str(config.getoption("markexpr"))
-    if not quick or sys.platform != "linux" or not os.access(memory, os.W_OK):
+    if sys.platform != "linux" or not os.access(memory, os.W_OK):
         return
     room = os.statvfs(memory)
     if not room.f_flag & os.ST_NOEXEC and room.f_bavail * room.f_frsize > 4 << 30:
@@ -78,11 +77,22 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Give the memory back where nothing failed. Not after each test: its path would be taken
-    again, and some caches of a process have paths for keys."""
+    """Give the memory back where nothing failed."""
     folder: Path = session.config._tmp_path_factory.getbasetemp()
     if exitstatus == 0 and not hasattr(session.config, "workerinput"):
         shutil.rmtree(folder, ignore_errors=True)
+
+
+_passed = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    item.stash[_passed] = report.passed and item.stash.get(_passed, True)
+    return report
 
 
 @pytest.hookimpl(wrapper=True)
@@ -154,9 +164,14 @@ _folders = itertools.count()
 
 
 @pytest.fixture
-def tmp_path(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+def tmp_path(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Path]:
     name = re.sub(r"\W", "_", request.node.name)[:26]  # a socket's path has 107 bytes
-    return tmp_path_factory.mktemp(f"{name}{next(_folders)}", numbered=False)
+    folder = tmp_path_factory.mktemp(f"{name}{next(_folders)}", numbered=False)
+    yield folder
+    if request.node.stash.get(_passed, False):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)
