@@ -2,6 +2,7 @@
 was imported once: python checked.py OUT NAME..."""
 
 import contextlib
+import gc
 import os
 import sys
 import threading
@@ -323,6 +324,8 @@ def rate_zero():
 
 def main():
     out = Path(sys.argv[1])
+    gc.collect()
+    gc.freeze()  # else a look at all objects takes most of the time of a training
     for name in sys.argv[2:]:
         if child := os.fork():
             _, status = os.waitpid(child, 0)

@@ -4,6 +4,7 @@ and what `explain` says of two of them."""
 from __future__ import annotations
 
 import difflib
+import gc
 import json
 import os
 import subprocess
@@ -124,6 +125,10 @@ def serve() -> None:
     from celedger.lab.probes import line_values, observe
 
     torch.set_num_threads(1)
+    # Else a search for garbage in a fork copies every page of torch, and a look at all objects
+    # takes most of the time of a training.
+    gc.collect()
+    gc.freeze()
     for line in sys.stdin:
         job = json.loads(line)
         pid = os.fork()
