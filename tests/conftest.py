@@ -244,8 +244,11 @@ seeds = [0, 1]
 
 # Making any optimiser, or profile, imports torch's compiler, which takes as long as torch itself:
 # two seconds of each training in a process of its own. Those that compile nothing do without it.
+# Of what is left, a third went into searches for garbage among torch's objects.
 UNCOMPILED = """\
-import sys
+import atexit, gc, sys
+gc.set_threshold(100_000)
+atexit.register(gc.freeze)
 from types import SimpleNamespace
 sys.modules["torch._dynamo"] = SimpleNamespace(
     disable=lambda function, *_, **__: function, graph_break=lambda: None

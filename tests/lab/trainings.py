@@ -1,6 +1,7 @@
 """Trainings with one fault each, and healthy ones that look odd; every one under watchpoints in a
 process of its own, forked after torch was imported once: python trainings.py OUT NAME..."""
 
+import gc
 import json
 import os
 import sys
@@ -246,6 +247,8 @@ def bert():
 
 def main():
     out = Path(sys.argv[1])
+    gc.collect()
+    gc.freeze()  # else a search for garbage in a fork copies every page of torch
     for name in sys.argv[2:]:
         if child := os.fork():
             _, status = os.waitpid(child, 0)
