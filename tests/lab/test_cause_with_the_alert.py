@@ -18,6 +18,7 @@ from lab.edited import edited
 SUITE = """\
 [suite]
 name = "tiny"
+preload = ["torch"]
 seeds = [0, 1, 2]
 [metrics.val_loss]
 direction = "lower"
