@@ -42,13 +42,12 @@ def text(report: Report) -> str:
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("number", [13, 12, 14])
 @pytest.mark.parametrize("world", ["floor-same", "floor-same-bits", "floor-same-pairs"])
 def test_a_change_as_large_as_the_floor_ends_the_search(
-    battery: ModuleType, monkeypatch: pytest.MonkeyPatch, folder: Path, world: str, number: int
+    battery: ModuleType, monkeypatch: pytest.MonkeyPatch, folder: Path, world: str
 ) -> None:
     """It ran to any budget: no trial settles on which side of the floor the change is."""
-    report, steps = searched(battery, monkeypatch, folder, battery.WORLDS[world], number)
+    report, steps = searched(battery, monkeypatch, folder, battery.WORLDS[world], 13)
     assert report.trials <= 40
     floor = battery.WORLDS[world].floor
     if report.named:
@@ -77,13 +76,12 @@ def test_a_change_that_is_surely_within_the_floor_is_told_as_that(
     assert "that it did not; if it did, by:" in text(doubted)
 
 
-@pytest.mark.parametrize("number", [11, 12])
 @pytest.mark.parametrize("world", ["stretch-20", "stretch-20-merges"])
 def test_a_stretch_that_ends_alike_is_not_tried_commit_by_commit(
-    battery: ModuleType, monkeypatch: pytest.MonkeyPatch, folder: Path, world: str, number: int
+    battery: ModuleType, monkeypatch: pytest.MonkeyPatch, folder: Path, world: str
 ) -> None:
     """It trained all twenty; in a merged history it had no answer then."""
-    report, steps = searched(battery, monkeypatch, folder, battery.WORLDS[world], number)
+    report, steps = searched(battery, monkeypatch, folder, battery.WORLDS[world], 11)
     assert report.status == "set"
     assert steps <= {commit.sha for commit in report.culprits}
     assert len(report.untestable) + report.untried == 20

@@ -72,7 +72,14 @@ def test_a_slower_session_is_no_change(worlds: ModuleType, opened: Opened, now: 
     assert 0 < report.trials <= 25
 
 
-@pytest.mark.parametrize("effects", [(1.0, 1.15, 1.0), (1.15, 1.0, 1.0), (1.0, 0.8, 1.1)])
+@pytest.mark.parametrize(
+    "effects",
+    [
+        (1.0, 1.15, 1.0),
+        pytest.param((1.15, 1.0, 1.0), marks=pytest.mark.matrix),
+        pytest.param((1.0, 0.8, 1.1), marks=pytest.mark.matrix),
+    ],
+)
 def test_a_change_between_sessions_is_named_by_trials_of_one(
     worlds: ModuleType, opened: Opened, effects: tuple[float, ...]
 ) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import matrix_after
 from scripted import SUITE, Report, ScriptedProject, descend, scripted
 
 FIVE = SUITE.replace("[0, 1]", "[0, 1, 2, 3, 4]")
@@ -34,7 +35,7 @@ def project(tmp_path: Path, fault: str, times: int) -> ScriptedProject:
     return made
 
 
-@pytest.mark.parametrize("fault", ["crash", "nan"])
+@pytest.mark.parametrize("fault", matrix_after(1, ["crash", "nan"]))
 def test_what_a_second_trial_of_the_seed_does_not_repeat_is_no_incident(
     tmp_path: Path, fault: str
 ) -> None:
@@ -46,7 +47,7 @@ def test_what_a_second_trial_of_the_seed_does_not_repeat_is_no_incident(
     assert "does it fail again?" not in made.run("check", "HEAD", "--lenient").err
 
 
-@pytest.mark.parametrize("fault", ["crash", "nan"])
+@pytest.mark.parametrize("fault", matrix_after(1, ["nan", "crash"]))
 def test_what_the_seed_repeats_is_one(tmp_path: Path, fault: str) -> None:
     made = project(tmp_path, fault, 9)
     done = made.run("check", "HEAD")

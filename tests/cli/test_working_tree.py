@@ -342,6 +342,7 @@ def test_the_tries_are_counted_since_head_moved(known: ScriptedProject) -> None:
     assert check(known, "LEVEL = 1.0  # d\n")[1]["try"] == 1
 
 
+@pytest.mark.matrix
 def test_an_edit_that_undoes_head_is_no_edit_that_changes_nothing(tmp_path: Path) -> None:
     """Its results are re-used from HEAD~1, and "nothing that it reads has changed" was said."""
     project = make_project(tmp_path / "undone")

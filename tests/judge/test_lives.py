@@ -125,6 +125,7 @@ def test_an_exact_revert_and_a_second_regression(live: Live) -> None:
     assert not [c for c in life.json("drift")["changes"] if c["better"]]
 
 
+@pytest.mark.matrix
 def test_a_task_that_failed_from_the_first_is_laid_to_no_older_incident(live: Live) -> None:
     """It was added after another task had recovered, and joined that incident."""
     life, fails = live(suite=TWO[: TWO.rindex("[[task]]")]), "OTHERS = {'fails': 1}\n"
@@ -142,6 +143,7 @@ def test_a_task_that_failed_from_the_first_is_laid_to_no_older_incident(live: Li
     assert life.alerts[crash["id"]] == ["opened"]
 
 
+@pytest.mark.matrix
 def test_telemetry_that_stays_worse_opens_no_failure_again(live: Live) -> None:
     life = live(0.003)
     life.begin()
@@ -183,6 +185,7 @@ def test_what_improved_with_one_of_two_commits_is_better_in_every_view(live: Liv
     assert "not sure" not in life.say("check").out
 
 
+@pytest.mark.matrix
 def test_what_parts_again_takes_no_name_that_stands_for_another_incident(live: Live) -> None:
     """It was told as open and as withdrawn, in turns, under the name that it had once."""
     other = '[metrics.other]\ndirection = "lower"\nfloor = "1%"\n[[task]]'
@@ -207,6 +210,7 @@ def test_what_parts_again_takes_no_name_that_stands_for_another_incident(live: L
     assert last[life.only()["id"]] == "open" and last[name] == "withdrawn"
 
 
+@pytest.mark.matrix
 def test_a_search_goes_on_where_a_trial_was_too_short_to_have_a_value(live: Live) -> None:
     """The step meter reads the memory now and then: by chance too seldom for a growth."""
     metric = '[metrics.memory_growth]\ndirection = "lower"\nkind = "memory"\nfloor = 1024\n'
@@ -249,6 +253,7 @@ def test_a_look_at_a_branch_sends_no_alert_before_it_is_merged(live: Live) -> No
     assert life.alerts[name] == ["opened", "recovered"]
 
 
+@pytest.mark.matrix
 def test_a_failure_is_mended_where_it_was_not_at_the_next_commit_of_other_bits(live: Live) -> None:
     """Its revert has the bits of before: the next job's line and `log` said that its commit mended
     it, too."""
@@ -265,6 +270,7 @@ def test_a_failure_is_mended_where_it_was_not_at_the_next_commit_of_other_bits(l
     assert "mends" not in log[log.index(other[:8]) : log.index(revert[:8])]
 
 
+@pytest.mark.matrix
 def test_the_answer_of_a_job_names_what_came_last_not_what_is_worst(live: Live) -> None:
     life = live(0.003)
     life.begin()
@@ -1009,7 +1015,7 @@ def test_a_rebase_onto_other_work_keeps_the_incident_open(live: Live) -> None:
     assert life.only()["first_bad"][-1] == life.head()  # the commit before was not measured
 
 
-@pytest.mark.parametrize("bad", ["1.4", "raise ValueError('broken')"])
+@pytest.mark.parametrize("bad", matrix_after(1, ["1.4", "raise ValueError('broken')"]))
 def test_a_rebase_of_the_mend_leaves_the_incident_recovered(live: Live, bad: str) -> None:
     """`pull --rebase` gave the revert another hash and another tree, and the incident was open
     until that was measured."""
@@ -1269,7 +1275,7 @@ def sign(life: Life, sha: str, operators: float, numerics: str = "a") -> None:
         )
 
 
-@pytest.mark.parametrize("at", [0, 1, 2, None])
+@pytest.mark.parametrize("at", matrix_after(1, [1, 0, 2, None]))
 def test_of_the_commits_that_may_have_mended_the_one_that_changed_the_bits_is_named(
     live: Live, at: int | None
 ) -> None:

@@ -66,6 +66,7 @@ def test_a_diverged_loss_has_a_p_value() -> None:
     assert t_tail(1e200, 5.0) == t_tail(float("inf"), 5.0) == 0
 
 
+@pytest.mark.matrix
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("floor", [0.0, 6.0])
 def test_many_readings_of_a_staircase_break_no_search(floor: float) -> None:
