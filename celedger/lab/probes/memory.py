@@ -255,10 +255,8 @@ class MemoryProbe(observe.Probe):
         is collected: what waits for the collector takes memory, too."""
         groups = self._groups()
         self._find_keepers(groups)
-        garbage: list[list[Any]] = []
-        types = _types()
-        if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            garbage, types = self._collected()
+        on_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        garbage, types = ([], _types()) if on_gpu else self._collected()
         self._find_type_keepers(dict(types))
         live = [
             (*maker, len(group), sum(one.size for one in group), [one.step for one in group])
