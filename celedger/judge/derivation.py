@@ -203,7 +203,7 @@ def _incidents(
         [each.steps for each in told if each.is_here and not is_as_recorded(each, histories)],
         floors={key: floor_of(metrics[key], history) for key, history in histories.items()},
         acts=acts,
-        evidence=_evidence(line, tasks, histories),
+        evidence=_evidence(line, tasks, histories, acts),
         contrasts=beside,
         undeclared={key for key, metric in metrics.items() if metric in TELEMETRY},
     )
@@ -339,21 +339,23 @@ def _evidence(
     line: Line,
     tasks: Mapping[tuple[str, str], TaskMeasurements],
     histories: Mapping[MetricKey, MetricHistory],
+    acts: Acts,
 ) -> CommitEvidence | None:
     """Return what commits say of each other; None where nothing fell that they could have mended,
-    since git is asked for it."""
-    falls = any(
-        step.size < 0 and step.probability >= KEPT
-        for history in histories.values()
-        for step in history.steps
-    )
-    if not falls:
+    and none says that it reverts what rose, since git is asked for it."""
+    steps = [s for h in histories.values() for s in h.steps if s.probability >= KEPT]
+    bisected = {place for own in acts.named.values() for place in own}
+    if not steps and not bisected:
         return None
     names = {
         place: named
         for place in range(len(line.commits))
         if (named := line.names(place)) is not None
     }
+    reverted = {*names.values()}
+    is_named = reverted & bisected or any(s.first <= p <= s.last for s in steps for p in reverted)
+    if not is_named and all(s.size > 0 for s in steps):
+        return None
     same_code = {name: own.same_code for name, own in tasks.items() if own.same_code}
     return CommitEvidence(names, line.touches, line.foreign(), same_code=same_code)
 

@@ -41,6 +41,8 @@ class Derived:
         newest: The newest rises of P >= .5, falls that mended an incident, and rises that were sure
             once and are doubted now: if HEAD takes one back, a control of its commit decides.
         last_fall: The newest fall of the line, None without one.
+        claims: Where the newest commits say that they revert what is open: the metric, the place of
+            that commit, and P(it fell there).
     """
 
     incidents: tuple[StepIncident, ...]
@@ -48,6 +50,7 @@ class Derived:
     changes: tuple[tuple[MetricKey, Step], ...]
     newest: tuple[tuple[MetricKey, Step], ...]
     last_fall: Fall | None
+    claims: tuple[tuple[MetricKey, int, float], ...] = ()
 
 
 @dataclass(slots=True)
@@ -124,6 +127,13 @@ def derive(
         ),
         tuple(put.newest(incidents)),
         falls[-1] if falls else None,
+        tuple(
+            (key, *claim)
+            for incident in incidents
+            if incident.state in (IncidentState.OPEN, IncidentState.PARTLY)
+            for key in incident.shares
+            if (claim := line.claim(key, incident)) is not None
+        ),
     )
 
 

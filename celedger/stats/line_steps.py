@@ -15,7 +15,7 @@ import numpy as np
 
 from celedger.base.model import IncidentState
 from celedger.stats import Floats
-from celedger.stats.commit_evidence import CommitEvidence
+from celedger.stats.commit_evidence import CommitEvidence, MendRatios
 from celedger.stats.course import (
     Acts,
     MetricHistory,
@@ -280,6 +280,7 @@ class LineSteps:
         self.contrasts = [c for c in contrasts if c.key in histories]
         self._named = {key: self._bisected(key, h.steps) for key, h in histories.items()}
         self._same_code = evidence.same_code if evidence is not None else {}
+        self._ratios = MendRatios(evidence)
         # Before chains are joined: what one saw mended is none of what another sees later.
         steps = _in_company({key: self._with_returns(key) for key in sorted(histories)})
         self.steps = {
@@ -401,6 +402,17 @@ class LineSteps:
             node=nodes.index(node) if node is not None else 0,
         )
 
+    def claim(self, key: MetricKey, culprits: Places) -> tuple[int, float] | None:
+        """Return the commit, among those since the measured one before the newest, that says it
+        reverts one of the culprits, and P(the metric fell there); None where none does."""
+        places = sorted({0, *(node.last for node in self.histories[key].nodes)})[-2:]
+        menders = places[0] + 1, places[-1]
+        place = self._ratios.naming((culprits.first, culprits.last), menders)
+        if place is None:
+            return None
+        falls = [s for s in self.steps[key] if s.size < 0 and s.first <= place <= s.last]
+        return place, max((s.probability for s in falls), default=0.0)
+
     def newest_steps(self, key: MetricKey) -> list[Step]:
         """Return the steps that the next commits may leave in doubt."""
         return [
@@ -461,15 +473,24 @@ class LineSteps:
 
     def _with_returns(self, key: MetricKey) -> list[Step]:
         """Return a history's steps, a fall to the very bits or code of before a rise as probable as
-        that rise: it is a fall exactly if there was anything to fall from."""
+        that rise: it is a fall exactly if there was anything to fall from. Where a commit of a fall
+        says it reverts a rise, there is one more often than at other commits."""
         steps, code = self.histories[key].steps, self._same_code.get(key[:2], {})
+        rises = [s for s in steps if s.size > 0 and self.probability(key, s) >= KEPT]
+        sets = [(r.last, (c.first, c.last)) for r in rises for c in [self.commit_set(key, r)]]
 
         def weighed(fall: Step) -> Step:
             fall = fall._replace(returns=max(fall.returns, code.get(fall.likeliest, -1)))
-            if fall.size >= 0 or fall.returns < 0:
+            if fall.size >= 0:
                 return fall
-            rises = [self.probability(key, rise) for rise in steps if fall.undoes(rise)]
-            return fall._replace(probability=max([fall.probability, *rises]))
+            undone = [self.probability(key, rise) for rise in steps if fall.undoes(rise)]
+            probability, menders = max([fall.probability, *undone]), (fall.first, fall.last)
+            named = [
+                self._ratios.of(culprits, menders)[0] for last, culprits in sets
+                if last < fall.first and self._ratios.naming(culprits, menders) is not None
+            ]  # fmt: skip
+            odds = probability * max([1.0, *named])
+            return fall._replace(probability=odds / (1 - probability + odds))
 
         return [weighed(step) for step in steps]
 

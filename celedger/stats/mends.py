@@ -25,6 +25,9 @@ SAME_LEVEL = 2.0
 """Standard errors within which the level after a step and that before the next one are one."""
 SIDE_BY_SIDE = 0.9
 """Share of the two levels' variance below which a size was measured side by side, in a session."""
+ROUNDING = 1e-9
+"""Share of a size by which it differs from that of its levels where it was measured so, too: a busy
+machine's sessions move the level afterwards."""
 
 
 class MetricLevels:
@@ -54,8 +57,10 @@ class MetricLevels:
         self.mean: Floats = np.array(mean)
         self.covariance: Floats = np.diag(np.array(variance)) if variance else np.zeros((0, 0))
         for step in steps:
-            if step.error**2 < SIDE_BY_SIDE * (step.before_error**2 + step.after_error**2):
-                self._narrow(step)
+            apart = abs(step.size - (step.after - step.before)) > ROUNDING * abs(step.size)
+            of_levels = step.before_error**2 + step.after_error**2
+            if apart or step.error**2 < SIDE_BY_SIDE * of_levels:
+                self._measured_as(step)
         for contrast in contrasts:
             self._include(contrast, steps)
 
@@ -78,19 +83,16 @@ class MetricLevels:
             covariance[at[:, None], at] = rows[:, after] - rows[:, before]
         return mean, covariance
 
-    def _narrow(self, step: Step) -> None:
-        """Make the difference of two levels what was measured side by side."""
+    def _measured_as(self, step: Step) -> None:
+        """Make the difference of two levels what was measured side by side (Jeffrey's rule)."""
         before, after = self._ends[step]
-        v = self.covariance
-        prior = float(v[after, after] + v[before, before] - 2 * v[after, before])
+        gain = self.covariance[:, after] - self.covariance[:, before]
+        prior = float(gain[after] - gain[before])
         if prior <= 0:
             return
-        wanted = max(step.error**2, 1e-12 * prior)
-        if wanted < 0.95 * prior:
-            error = 1 / (1 / wanted - 1 / prior)
-            assumed = float(self.mean[after] - self.mean[before])
-            seen = assumed + (step.size - assumed) * (prior + error) / prior
-            self._observe(after, before, seen, error)
+        gain, wanted = gain / prior, max(step.error**2, 1e-12 * prior)
+        self.mean = self.mean + gain * (step.size - self.mean[after] + self.mean[before])
+        self.covariance = self.covariance + np.outer(gain, gain) * (wanted - prior)
 
     def _include(self, contrast: Contrast, steps: Sequence[Step]) -> None:
         """Add what a control in one session tells of two stretches that are no neighbours."""
@@ -451,9 +453,6 @@ def _read(
         names = undone if names is None else names
         if undone is not None or _undoes(fall, rise):  # it fell as surely as it rose
             sure_fall = max(fell, *(s.probability for s in rise.steps.values()))
-        elif names is not None:  # one that says so is one more often
-            odds = fell * max(1.0, ratios.of(*sets)[0])
-            sure_fall = odds / (1 - fell + odds)
         is_over = sure_fall >= (KEPT if was else CLOSED) and mend.gone >= (KEPT if was else GONE)
         if is_over and not was:
             falls = {k: [*mend.falls.get(k, ()), step] for k, step in fall.steps.items()}

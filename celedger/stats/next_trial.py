@@ -143,6 +143,7 @@ def next_trial(
         lambda: _at_start(histories, job),
         lambda: _risen(histories, derived, job),
         lambda: _doubt(histories, derived, job, floors or {}),
+        lambda: _claimed(histories, derived, job),
         lambda: _whose_mend(histories, derived, job),
     )
     return next((wanted for ask in asking if (wanted := ask()) is not None), None)
@@ -304,6 +305,29 @@ def _trials(history: MetricHistory, step: Step) -> tuple[int, int]:
         sum(count for i, count in own if start <= i < step.node),
         sum(count for i, count in own if i >= step.node),
     )
+
+
+def _claimed(
+    histories: Mapping[MetricKey, MetricHistory], derived: Derived, job: Job
+) -> Wanted | None:
+    """Return HEAD, or the commit measured before it, in turns, where it says that it reverts what
+    made a metric worse, and the metric did not fall for sure: a session of its own may hide it."""
+    previous = job.previous
+    if previous is None:
+        return None
+    for key, place, probability in derived.claims:
+        history = histories.get(key)  # None: of telemetry, which asks for nothing
+        if history is None or key not in job.has_sessions or probability >= CLOSED:
+            continue
+        is_new = previous < place <= job.head
+        if not is_new or _node_of(history, job.chain, previous) is None:
+            continue
+        at_head, at_previous = job.run.count(job.head), job.run.count(previous)
+        if min(at_head, at_previous) < (MOST if probability >= DOUBT else FEWEST):
+            if at_previous < at_head:
+                return Wanted(previous, key, Why.BESIDE, job.head)
+            return Wanted(job.head, key, Why.AGAIN, previous)
+    return None
 
 
 def _whose_mend(

@@ -143,6 +143,33 @@ def test_a_task_that_failed_from_the_first_is_laid_to_no_older_incident(live: Li
     assert life.alerts[crash["id"]] == ["opened"]
 
 
+def test_a_named_revert_is_told_though_the_machine_is_busy(live: Live) -> None:
+    """Its step time fell by 23 % while sessions differed by 10 to 30 %, and stayed open."""
+    life, draw, load = live(suite=SUITE.replace("[[task]]", STEP_MS + "[[task]]")), Random(2), [1.0]
+
+    def train(model: Mapping[str, Any], seed: int) -> Iterator[dict[str, object]]:
+        time = model["LEVEL"] * load[-1] * (1 + draw.gauss(0, 0.03))
+        yield {"epoch": 0, "val_loss": 1 + Random(seed).gauss(0, 0.01), "step_ms": time}
+
+    life.project.executor.training = train
+    for _ in range(8):
+        load.append(1 + draw.gauss(0, 0.01))
+        life.commit(10)
+        life.say("check")
+    bad = life.commit(13)
+    life.check()
+    load.append(1.02)
+    life.project.commit("another file", {"other.py": "1\n"})
+    life.say("check")
+    assert life.only()["first_bad"] == [bad]
+    mend = life.revert(bad)
+    load.append(1.3)
+    trials = life.trials()
+    life.check()
+    row = life.only("recovered")
+    assert (row["closed_at"], life.trials() - trials) == (mend, 6)
+
+
 @pytest.mark.matrix
 def test_telemetry_that_stays_worse_opens_no_failure_again(live: Live) -> None:
     life = live(0.003)

@@ -604,6 +604,28 @@ def test_a_commit_that_names_what_it_reverts_makes_a_doubted_fall_sure() -> None
     assert states(of((LOSS, lives)))[0][2] is not RECOVERED
     names = CommitEvidence({30: 10}, lambda c, d: True)
     assert states(of((LOSS, lives), evidence=names)) == [(10, 10, RECOVERED)]
+    unlikely = history(step(10, size=8), step(30, size=-8, before=108, probability=0.2))
+    assert states(of((LOSS, unlikely), evidence=names)) == [(10, 10, RECOVERED)]
+    noise = history(step(10, size=8), step(30, size=-8, before=108, probability=0.02))
+    assert states(of((LOSS, noise), evidence=names))[0][2] is not RECOVERED
+
+
+def test_a_claim_to_revert_what_is_open_is_told_to_the_planner() -> None:
+    lives = history(step(10, size=8), commits=31)
+    names = CommitEvidence({30: 10}, lambda c, d: True)
+    assert of((LOSS, lives), evidence=names).claims == ((LOSS, 30, 0.0),)
+    assert of((LOSS, lives), evidence=CommitEvidence({30: 9}, lambda c, d: True)).claims == ()
+    older = CommitEvidence({29: 10}, lambda c, d: True)
+    assert of((LOSS, lives), evidence=older).claims == ()
+
+
+def test_what_a_session_measured_is_not_undone_by_the_level_of_a_busy_machine() -> None:
+    """The revert was recovered, and partly mended once a few jobs had raised the level after it:
+    its size in one session no longer counted, being known no better than the levels."""
+    rise = step(10, size=3.1, error=0.2, before=10.4)
+    fall = step(30, size=-3.1, error=0.3, before=13.5)._replace(after=11.7, after_error=0.2)
+    said = [open_at("aaaaaaaa", 10, state=RECOVERED)]
+    assert states(of((LOSS, history(rise, fall)), said=said)) == [(10, 10, RECOVERED)]
 
 
 def test_git_is_asked_only_of_incidents_that_a_fall_may_have_mended() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from celedger.stats.commit_evidence import CommitEvidence
 from celedger.stats.course import MetricHistory, MetricKey, Step, ToldIncident
 from celedger.stats.incidents import derive
 from celedger.stats.next_trial import Job, Wanted, Why, anchor, next_trial
@@ -92,6 +93,23 @@ def test_the_first_sessions_run_the_commit_before_once_more() -> None:
 def test_where_sessions_differ_much_head_always_runs_beside_the_commit_before() -> None:
     job = replace(PLAIN, has_sessions={TIME})
     assert wanted({TIME: history(noise=LOUD)}, job) == Wanted(58, TIME, Why.BESIDE, HEAD)
+
+
+def test_a_commit_that_says_it_reverts_what_is_open_runs_beside_the_one_before() -> None:
+    """A busy machine hid the fall of a step time: no trial was asked for, and it stayed open."""
+    names = CommitEvidence({HEAD: 30}, lambda c, d: True)
+    job = replace(PLAIN, has_sessions={TIME})
+    for fell, most in ((), 2), ((step(HEAD, size=-8, before=108, probability=0.02),), 4):
+        lives = {TIME: history(step(30, size=8), *fell, noise=QUIET)}
+        derived, run = derive(lives, [], floors=NO_FLOOR, evidence=names), [HEAD, HEAD]
+        for _ in range(2 * most - 2):
+            asked = next_trial(lives, derived, replace(job, run=run))
+            assert asked is not None
+            run.append(asked.place)
+        assert next_trial(lives, derived, replace(job, run=run)) is None
+        assert (run.count(58), run.count(HEAD)) == (most, most)
+    named_before = replace(PLAIN, has_sessions={TIME}, previous=HEAD)
+    assert next_trial(lives, derived, named_before) is None
 
 
 # Doubts
