@@ -17,7 +17,7 @@ from celedger.cli.synthetic import bench_apart, find, is_unchanged, suite_at
 from celedger.service.measure import Session, load_suite, measure, open_bench, record_state, train
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from celedger.base.model import Commit, Task
     from celedger.judge.incident import MetricStanding, State
@@ -78,7 +78,7 @@ def check(
 
     from celedger.judge import memory
     from celedger.judge.incident import Standing, status
-    from celedger.judge.variants import APART
+    from celedger.judge.variants import OF_SESSIONS
     from celedger.repo.repository import UNSHALLOW
     from celedger.service.notify import announce
     from celedger.views import incidents as words
@@ -107,10 +107,11 @@ def check(
                 state, tasks, own, complete = _measure(session, commit, task, budget, at_base)
                 sides = (session, synthetic, revision, state, tasks, own.judged, task)
                 standings, number, is_whole = _beside(*sides)
-                doubts = [s for s in standings if s.note == APART] if budget != 0 else []
+                doubts = [s for s in standings if s.note in OF_SESSIONS] if budget != 0 else []
                 if doubts:
-                    _run_again(session, commit, at_base, doubts)
-                    standings, number, is_whole = _beside(*sides)
+                    metrics = {each.task: each.metric for each in reversed(doubts)}
+                    _run_again(session, commit, at_base, metrics)
+                    standings, number, is_whole = _beside(*sides, again=metrics)
             commit, complete = synthetic.commit, complete and is_whole
         if _is_cut_off(repository, ledger, standings):
             warn(f"this clone is shallow and lacks what was measured before ({UNSHALLOW})")
@@ -152,8 +153,8 @@ def _measure(
     budget: int | None,
     suite: Suite | None = None,
 ) -> tuple[State, Sequence[Task], Suite, bool]:
-    """Measure a commit. Return the state, the tasks, their suite, and whether every trial was
-    measured."""
+    """Measure a commit, with a `suite` as what an edit is compared with. Return the state, the
+    tasks, their suite, and whether every trial was measured."""
     from celedger.base.model import Purpose
     from celedger.cli.progress import Progress
     from celedger.trial.workplace import lacking
@@ -165,7 +166,7 @@ def _measure(
         needs = lacking(bench, [commit], tasks)
         state, _ = measure(
             session, bench, commit, tasks, needs, job="check", say=note, most=most,
-            watch=Progress, speed_too=False,
+            only_noise=suite is not None, watch=Progress, speed_too=False,
         )  # fmt: skip
         complete = not lacking(bench, [commit], tasks)
         state = state.as_measured(bench.suite.name, [task.name for task in bench.suite.tasks])
@@ -208,19 +209,28 @@ def _beside(
     tasks_at_base: Sequence[Task],
     judged: frozenset[tuple[str, str]],
     names: Sequence[str] | None,
+    again: Mapping[str, str] | None = None,
 ) -> tuple[tuple[MetricStanding, ...], int, bool]:
     """Run a synthetic revision, and compare it with the commit that it is made from. Return how its
-    metrics stand, the number of the try, and whether every trial of it was measured."""
+    metrics stand, the number of the try, and whether every trial of it was measured. `again`: tasks
+    of which a trial runs once more for a metric, so that the session ran both in turns."""
     from celedger.base.model import Purpose
     from celedger.cli.progress import Progress
     from celedger.judge import variants
+    from celedger.trial.engine import Need
     from celedger.trial.workplace import lacking
 
     commit, base = synthetic.commit, synthetic.base
     with bench_apart(
         session, synthetic, revision, "check", names, why=Purpose.CHECK
     ) as (own, bench, tasks):  # fmt: skip
-        train(bench, lacking(bench, [commit], tasks), Progress, speed_too=False)
+        needs = lacking(bench, [commit], tasks)
+        needs += [
+            Need(commit, each, each.seeds[0], None, reuse=False, role="control",
+                 asked=again[each.name])
+            for each in tasks if again and each.name in again
+        ]  # fmt: skip
+        train(bench, needs, Progress, speed_too=False)
         number = variants.try_number(own.ledger, base.sha, commit.sha)
         standings = tuple(
             variants.standings(
@@ -232,16 +242,13 @@ def _beside(
         return standings, number, not lacking(bench, [commit], tasks)
 
 
-def _run_again(
-    session: Session, commit: Commit, suite: Suite, doubts: Sequence[MetricStanding]
-) -> None:
-    """Train a commit again, with the seeds of the tasks in doubt: what a clock shows is compared
-    within one session."""
+def _run_again(session: Session, commit: Commit, suite: Suite, metrics: Mapping[str, str]) -> None:
+    """Train a commit again, with the seeds of the tasks of which a metric is in doubt: what a clock
+    shows is compared within one session."""
     from celedger.base.model import Purpose
     from celedger.cli.progress import Progress
     from celedger.trial.engine import Need
 
-    metrics = {each.task: each.metric for each in reversed(doubts)}
     with open_bench(
         session, "check", [*metrics], why=Purpose.CHECK, together=True, suite=suite
     ) as (bench, tasks):  # fmt: skip

@@ -37,14 +37,16 @@ _WORDS = {
 @dataclass
 class ExtraTrials:
     """The extra trials of one task. Make it before the commit's own trials run, because it notes
-    what is in doubt then. `tell` gets a line a trial with the reason. `ran` are the trials of this
-    job; `is_settled` is True once no more are wanted."""
+    what is in doubt then. `tell` gets a line a trial with the reason. `only_noise`: run no more
+    than makes the noise known, and what failed and may pass. `ran` are the trials of this job;
+    `is_settled` is True once no more are wanted."""
 
     bench: Bench
     line: Line
     commit: Commit
     task: Task
     tell: Callable[[str], None]
+    only_noise: bool = False
     ran: list[TrialRecord] = field(default_factory=list)
     is_settled: bool = False
     _now: tuple[int, Derivation] | None = None
@@ -143,7 +145,7 @@ class ExtraTrials:
         own_task = now.tasks[self.task.suite, self.task.name]
         floors = {key: metric.floor_at for key, metric in own_task.metrics.items()}
         wanted = next_trial(histories, now.derived, plan, floors)
-        if wanted is not None:
+        if wanted is not None and (wanted.why is Why.REPEAT or not self.only_noise):
             return wanted
         for key, history in histories.items():
             if history.nodes and not history.knows_noise:

@@ -18,6 +18,9 @@ from celedger.repo.synthetic import is_synthetic
 from celedger.stats.two_sides import evidence, needed
 
 APART = "seems otherwise, but was measured in another session"
+BY_SESSION = "noise of sessions hides changes as small as the floor"
+OF_SESSIONS = (APART, BY_SESSION)
+"""What trials of both sides in one session may settle."""
 FEWEST = 3
 """Two values, or pairs, tell nearly nothing of how they vary."""
 
@@ -78,6 +81,8 @@ def standings(
             stands = _standing(noise, new, metric, others, here, number, len(judged))
             if is_apart and stands.standing in (Standing.WORSE, Standing.BETTER):
                 stands = stands._replace(standing=Standing.UNDECIDED, note=APART)
+            elif is_apart and stands.note == HIDDEN:
+                stands = stands._replace(note=BY_SESSION)
             yield stands
 
 

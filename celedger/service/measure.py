@@ -118,6 +118,7 @@ def measure(
     tip: str = "",
     say: Callable[[str], None] | None = None,
     most: int = 0,
+    only_noise: bool = False,
     watch: Watch | None = None,
     diagnose: Callable[[Sequence[str]], str] | None = None,
     **options: Any,
@@ -131,6 +132,7 @@ def measure(
         tip: The commit (a hash) on whose line the commit is judged [default: HEAD, where its line
             has the commit].
         say: Gets a line for each extra trial, which says why [default: as `session.tell`].
+        only_noise: Whether no doubt about the line is settled, since another question waits.
         diagnose: Runs a verb and returns its answer. Without it, no task is checked before its
             first trial.
         watch, options: As `train` takes them.
@@ -147,10 +149,10 @@ def measure(
         from celedger.judge.extra_trials import ExtraTrials, settle  # and numpy
 
         line, say = memory.line_of(repository, ledger, tip), say or session.tell
-        extra = [ExtraTrials(bench, line, commit, task, say) for task in tasks]
+        extra = [ExtraTrials(bench, line, commit, task, say, only_noise) for task in tasks]
         then = partial(settle, extra, most=most)
         ran = train(bench, needs, watch, then=then, **options)
-        is_settled = all(each.is_settled for each in extra)
+        is_settled = not only_noise and all(each.is_settled for each in extra)
     else:
         ran = train(bench, needs, watch, **options)
     state = record_state(session, job, tip)

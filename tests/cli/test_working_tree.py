@@ -236,6 +236,26 @@ def test_an_edit_is_judged_beside_head_by_equal_seeds(known: ScriptedProject) ->
     assert "first measurement" in known.run("check", "HEAD").out
 
 
+def test_an_edit_pays_for_no_doubt_about_older_commits(tmp_path: Path) -> None:
+    """`check .` repeated HEAD, of which it was not clear whether it was worse than its parent."""
+    draws = Random(3)
+
+    def training(model: Mapping[str, float], seed: int) -> Iterator[dict[str, object]]:
+        yield {"epoch": 0, "val_loss": model["LEVEL"] + draws.gauss(0, 0.01)}
+
+    project = scripted(tmp_path / "doubted", SUITE, training)
+    for level in (1.0, 1.0, 1.0, 1.0, 1.026):
+        model = f"LEVEL = {level}\nNUMBER = {draws.random()}\n"
+        project.commit(f"level {level}", {"model.py": model})
+        project.run("check", "HEAD", *(["--budget", "0"] if level > 1 else []))
+    assert json.loads(project.run("status", "--json").out)["suspected"]
+    ran, head = len(project.executor.ran), git(project.root, "rev-parse", "HEAD")
+    check(project, "LEVEL = 1.026\nEDIT = 1\n")
+    assert head not in [sha for sha, _ in project.executor.ran[ran:]]
+    project.run("check", "HEAD")
+    assert head in [sha for sha, _ in project.executor.ran[ran:]]
+
+
 TIMED = SUITE.replace("[0, 1]", "[0, 1, 2]").replace(
     "[[task]]",
     '[metrics.step_time]\ndirection = "lower"\nkind = "speed"\nfloor = "10%"\n[[task]]',
@@ -261,6 +281,26 @@ def test_an_edit_is_not_slower_because_the_machine_became_loaded(tmp_path: Path)
     assert "worse" not in done.out and done.status != 1
     edit(project, "COST = 3.0\n")
     assert project.run("check", ".").status == 1
+
+
+def test_an_edit_is_compared_within_a_session_where_sessions_differ_much(tmp_path: Path) -> None:
+    load, draws = [1.0], Random(4)
+
+    def training(model: Mapping[str, float], seed: int) -> Iterator[dict[str, object]]:
+        time = load[0] * model["COST"] * (1 + 0.01 * draws.gauss(0, 1))
+        yield {"epoch": 0, "val_loss": 1.0, "step_time": time}
+
+    project = scripted(tmp_path / "sessions", TIMED, training)
+    for number in range(6):
+        project.commit(f"number {number}", {"model.py": f"COST = 1.0\nNUMBER = {number}\n"})
+        load[0] = 1 + 0.3 * draws.random()
+        project.run("check", "HEAD")
+    edit(project, "COST = 1.0\nEDIT = 1\n")
+    done = project.run("check", ".", "--budget", "0")
+    assert "noise of sessions hides changes" in " ".join(done.out.split()) and done.status == 125
+    done = project.run("check", ".")
+    assert "beside the edit: did step_time change?" in done.err
+    assert done.status == 0, done.out
 
 
 def test_commits_are_not_slower_because_the_machine_became_loaded(tmp_path: Path) -> None:
