@@ -38,11 +38,13 @@ class Derived:
         incidents: All told ones and the new ones, oldest first.
         suspected: Steps up that are not sure enough to open; larger than the floor.
         changes: Steps down that mend nothing: improvements.
-        newest: The newest rises of P >= .5, falls that mended an incident, and rises that were sure
-            once and are doubted now: if HEAD takes one back, a control of its commit decides.
+        newest: The newest rises of P >= .5 that no person decided, falls that mended an incident, and
+            rises that were sure once and are doubted now: if HEAD takes one back, a control of its
+            commit decides.
         last_fall: The newest fall of the line, None without one.
         claims: Where the newest commits say that they revert what is open: the metric, the place of
             that commit, and P(it fell there).
+        decided: The newest rises that a person accepted or dismissed: no trial is worth them.
     """
 
     incidents: tuple[StepIncident, ...]
@@ -51,6 +53,7 @@ class Derived:
     newest: tuple[tuple[MetricKey, Step], ...]
     last_fall: Fall | None
     claims: tuple[tuple[MetricKey, int, float], ...] = ()
+    decided: tuple[tuple[MetricKey, Step], ...] = ()
 
 
 @dataclass(slots=True)
@@ -133,6 +136,12 @@ def derive(
             if incident.state in (IncidentState.OPEN, IncidentState.PARTLY)
             for key in incident.shares
             if (claim := line.claim(key, incident)) is not None
+        ),
+        tuple(
+            (k, s)
+            for k, own in line.steps.items()
+            for s in own
+            if s.is_newest and line.is_decided(k, s)
         ),
     )
 
@@ -319,7 +328,8 @@ class _Assembly:
         for key in self.line.steps:
             mended = [i.closed for i in incidents if i.closed is not None and key in i.shares]
             for step in self.line.newest_steps(key):
-                if step.size > 0 or any(step.first <= at <= step.last for at in mended):
+                is_rise = step.size > 0 and not self.line.is_decided(key, step)
+                if is_rise or any(step.first <= at <= step.last for at in mended):
                     yield key, step
         for incident in incidents:
             if incident.in_doubt:

@@ -276,6 +276,8 @@ class LineSteps:
         evidence: CommitEvidence | None = None,
     ) -> None:
         self.histories, self.acts = histories, acts
+        names = acts.accepted_ids | acts.dismissed_ids
+        self._decided = [t for t in told if not t.names.isdisjoint(names)]
         self._floors = floors
         self.contrasts = [c for c in contrasts if c.key in histories]
         self._named = {key: self._bisected(key, h.steps) for key, h in histories.items()}
@@ -314,7 +316,13 @@ class LineSteps:
         enough = DOUBT if step.is_newest else KEPT
         doubted = step.probability >= enough and large and not self.opens(key, step)
         is_over = self._is_back(key, step) or self.acts.is_cleared(key, step.first, step.last)
-        return doubted and not is_over
+        return doubted and not is_over and not self.is_decided(key, step)
+
+    def is_decided(self, key: MetricKey, step: Step) -> bool:
+        """Return True if a person accepted or dismissed what rose at a commit of the step."""
+        by_name = (t for t in self._decided if key in t.states)
+        by_place = self.is_accepted(key, step.first, step.last, was=False)
+        return step.size > 0 and (by_place or any(overlap(t, step) for t in by_name))
 
     def _is_back(self, key: MetricKey, step: Step) -> bool:
         """Return True if a later fall ends no floor above the level before a rise."""

@@ -241,6 +241,7 @@ def _doubt(
             *(step for other, step in older if other == key),
         )
         if not _is_told(histories, derived, key, step)
+        if step.size < 0 or not any(k == key and overlap(s, step) for k, s in derived.decided)
         if not (history.knows_noise and key in floors)
         or abs(step.size) + ONE_SIDED * step.error > floors[key](step.before)
     ]

@@ -22,6 +22,7 @@ from celedger.stats.course import (
 )
 from celedger.stats.incidents import Derived, derive
 from celedger.stats.line_steps import CommitSet
+from celedger.stats.next_trial import Job, next_trial
 from celedger.stats.sessions import Contrast
 from tests.stats.made_steps import (
     LOSS,
@@ -943,3 +944,23 @@ def test_a_fall_weighs_the_newest_of_many_open_rises_alone(monkeypatch: pytest.M
     fall = step(50, size=-10.0, before=150.0)
     of((LOSS, history(*rises, fall)))
     assert widths and max(widths) <= mends.MOST_OPEN
+
+
+@pytest.mark.parametrize("state", [WITHDRAWN, ACCEPTED])
+def test_what_a_person_decided_does_not_come_back_as_a_suspicion(state: IncidentState) -> None:
+    """It did once later trials left it in doubt, and each job spent trials on it."""
+    said = [open_at("aaaaaaaa", 58, 59, state=state)]
+    ids = frozenset({"aaaaaaaa"})
+    acts = Acts(dismissed_ids=ids) if state is WITHDRAWN else Acts(accepted_ids=ids)
+    doubted = history(step(59, size=8, probability=0.3))
+    derived = of((LOSS, doubted), said=said, acts=acts)
+    assert [(i.id, i.state) for i in derived.incidents] == [("aaaaaaaa", state)]
+    assert not derived.suspected
+    job = Job(head=59, chain=0, run=[59, 59], own=2, previous=58, earlier=30, left=6)
+    assert next_trial({LOSS: doubted}, derived, job) is None
+    probable = history(step(59, size=8, probability=0.9))
+    assert not of((LOSS, probable), said=said, acts=acts).newest  # a control would open it again
+    assert of((LOSS, probable)).newest
+    by_place = Acts(accepted={("core", "", ""): frozenset({59})})
+    assert not of((LOSS, doubted), acts=by_place).suspected
+    assert of((LOSS, doubted)).suspected
