@@ -38,9 +38,9 @@ class Derived:
         incidents: All told ones and the new ones, oldest first.
         suspected: Steps up that are not sure enough to open; larger than the floor.
         changes: Steps down that mend nothing: improvements.
-        newest: The newest rises of P >= .5 that no person decided, falls that mended an incident, and
-            rises that were sure once and are doubted now: if HEAD takes one back, a control of its
-            commit decides.
+        newest: The newest rises of P >= .5 that no person decided, falls that mended an incident,
+            and rises that were sure once and are doubted now: if HEAD takes one back, a control of
+            its commit decides.
         last_fall: The newest fall of the line, None without one.
         claims: Where the newest commits say that they revert what is open: the metric, the place of
             that commit, and P(it fell there).
