@@ -85,9 +85,12 @@ def test_a_setting_is_blamed_where_a_file_of_settings_has_it(tmp_path: Path) -> 
         FindingPhase.UPDATE, 0, "", "AdamW", "weight_decay", "settings", "settings differ",
         places=(place,), sureness=Sureness.SURE,
     )  # fmt: skip
-    _, blamed = blame(finding, change, tmp_path / "tree", [])
-    assert [(one.hunk.new, one.closeness) for one in blamed] == [("default.yaml", 1)]
-    assert blame(replace(finding, tensor="lr"), change, tmp_path / "tree", [])[1] == ()
+    opened = [str(tmp_path / "tree/default.yaml")]
+    for tensor, closeness in (("weight_decay", 1), ("lr", 2)):
+        about = replace(finding, tensor=tensor)
+        _, blamed = blame(about, change, tmp_path / "tree", opened)
+        assert [(one.hunk.new, one.closeness) for one in blamed] == [("default.yaml", closeness)]
+        assert blame(about, change, tmp_path / "tree", [])[1] == ()
 
 
 def test_the_line_that_ran_is_blamed_first_and_comments_last(tmp_path: Path) -> None:
@@ -228,3 +231,26 @@ def test_a_function_that_the_line_calls_comes_before_the_callers_of_the_line(
     )  # fmt: skip
     _, blamed = blame(finding, change, tree, [file])
     assert ["x * 3" in one.hunk.lines[-1] for one in blamed] == [True, False]
+
+
+def test_a_file_of_settings_that_was_read_comes_before_what_is_given_other_values(
+    tmp_path: Path,
+) -> None:
+    tree, code = tmp_path / "tree", "def f(x):\n    y = x\n    return y\n"
+    files = {"fit.py": code, "fit.json": '{"rows": 32,\n "missing": 0.3}\n', "notes.md": "32\n"}
+    project = make_project(tmp_path / "project")
+    old = project.commit("1", files)
+    other = {"fit.py": code.replace("y = x", "y = +x"), "notes.md": "64\n"}
+    place = CodePlace("b", "call", (Frame(str(tree / "fit.py"), 2, "f"),))
+    opened = [str(tree / name) for name in ("fit.py", "fit.json")]
+    for planted, sentence in (("32", "the batch has 64 rows instead of 32"), ("0.3", "`sub` is …")):
+        text = files["fit.json"].replace(planted, "64" if planted == "32" else "0.6")
+        new = project.commit(planted, {**other, "fit.json": text})
+        change = code_change(Repository.open(project.root), old, new)
+        finding = ExplainFinding(
+            FindingPhase.DATA, 0, "", "Net", "input", "batch-size", sentence, places=(place,)
+        )
+        of_code = next(hunk for hunk in change.hunks if hunk.new == "fit.py")
+        verdict = Verdict.UNKNOWN if planted == "32" else Verdict.LATER
+        _, blamed = blame(finding, change, tree, opened, {of_code: verdict})
+        assert [one.hunk.new for one in blamed] == ["fit.json", "fit.py"]

@@ -23,6 +23,7 @@ _CALLER = 2.0  # for each frame
 _LATER = 0.5  # for each kind
 _COST = {"line": 0.0, "near": 1.0, "called": 1.25, "function": 1.5, "file": 100.0}
 _LOADED = 200.0  # of a hunk in a file without frames
+_WORDS = re.compile(r"\d+(?:\.\d*)?(?:e[-+]?\d+)?|[^\W\d]\w*")
 _CLOSENESS = {"line": 0, "near": 1, "called": 1, "function": 1, "file": 2}
 
 
@@ -54,16 +55,20 @@ def blame(
             for side, path, frame, start in frames
             if (at := _reach(change, hunk, side, path, frame)) is not None
         ]
+        is_loaded = bool(files & {hunk.new, hunk.old})
+        is_read = is_loaded and not hunk.path("b").endswith(".py")  # without a frame of it
+        if is_read:
+            reached.append((_COST["function"], "file"))
         cost, at = min(reached, default=(_LOADED, ""))
         verdict = Verdict.EQUAL if change.same(hunk) else values.get(hunk, Verdict.UNKNOWN)
         if verdict is Verdict.UNKNOWN and change.renames(hunk):
             verdict = Verdict.RENAMED
-        if finding.cause == "called" and at == "line":  # what is inside of a module is another's
+        if finding.cause == "called" and at == "line" and verdict is not Verdict.EQUAL:
+            verdict = Verdict.FIRST  # what is inside of a module is another's
+        if verdict is not Verdict.EQUAL and is_read and _sets(hunk, finding):
             verdict = Verdict.FIRST
-        closeness = _CLOSENESS.get(at, 3)
-        if verdict is Verdict.FIRST or _sets(hunk, finding):
-            closeness = min(closeness, 1)
-        if closeness < 3 or files & {hunk.new, hunk.old}:
+        closeness = min(_CLOSENESS.get(at, 3), 1 if verdict is Verdict.FIRST else 3)
+        if closeness < 3 or is_loaded:
             blamed_hunk = Blamed(hunk, 4 if verdict is Verdict.EQUAL else closeness)
             ranked.append((verdict, cost, blamed_hunk))
     ranked.sort(key=lambda row: row[:2])
@@ -78,11 +83,19 @@ def blame(
 
 
 def _sets(hunk: Hunk, finding: ExplainFinding) -> bool:
-    """Return True if it changes a setting that differs, by its name, in a file that is no Python:
-    in YAML, say, which a training reads without a frame of it."""
-    if finding.cause != "settings" or hunk.path("b").endswith(".py"):
-        return False
-    return any(finding.tensor in re.findall(r"\w+", line) for line in hunk.lines)
+    """Return True if it changes a setting that differs, by its name, or words or numbers that the
+    sentence has of both sides."""
+    old, new = ({w for x in hunk.lines if x[0] == sign for w in _words(x[1:])} for sign in "-+")
+    if finding.cause == "settings" and finding.tensor in old | new:
+        return True
+    sentence = {*_words(finding.sentence)}
+    return bool(sentence & (old - new)) and bool(sentence & (new - old))
+
+
+def _words(text: str) -> Iterator[str]:
+    """Yield words and numbers, however these are written."""
+    for word in _WORDS.findall(text):
+        yield f"{float(word):.6g}" if word[0].isdigit() else word
 
 
 def blame_functions(places: Sequence[tuple[str, str]], change: CodeChange) -> list[Blamed]:

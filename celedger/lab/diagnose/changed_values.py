@@ -213,16 +213,15 @@ def _are_equal(a: Collection[Event], b: Collection[Event], unread: int) -> bool:
 
 
 def _parted(a: Iterable[Event], b: Iterable[Event]) -> tuple[int, bool] | None:
-    """Return the order on side b of the first values that differ, and whether all that differs is
-    what they share memory with."""
+    """Return the order on side b of the first values that differ, else of the first that share
+    memory on one side only, and whether it is the latter."""
     before = {event.raw["m"]: event.raw for event in a}
-    for event in b:
-        if (old := before.get(event.raw["m"])) is not None:
-            if _differ(old, event.raw):
-                return event.order, False
-            if ("shared" in old["s"]) != ("shared" in event.raw["s"]):
-                return event.order, True
-    return None
+    pairs = [(before[event.raw["m"]], event) for event in b if event.raw["m"] in before]
+    values = (event.order for old, event in pairs if _differ(old, event.raw))
+    if (order := next(values, None)) is not None:
+        return order, False
+    memory = (e.order for old, e in pairs if ("shared" in old["s"]) != ("shared" in e.raw["s"]))
+    return (order, True) if (order := next(memory, None)) is not None else None
 
 
 def _differ(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:

@@ -348,6 +348,8 @@ def _memories(values: Iterable[Any], depth: int = 1) -> set[int]:
             # Meta tensors, and those of torch.func, have no elements of their own.
             with contextlib.suppress(RuntimeError, NotImplementedError):
                 addresses.add(int(value.untyped_storage().data_ptr()))
+            gradient = value.grad if value.is_leaf else None  # which whoever has it may write to
+            addresses |= _memories([gradient] if gradient is not None else ())
             continue
         items: Iterable[Any] = value if isinstance(value, (list, tuple)) else ()
         if isinstance(value, dict):

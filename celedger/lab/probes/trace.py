@@ -37,7 +37,16 @@ from .names import IdentityMap
 from .observe import Args, Kwargs
 from .precision import EMPTY
 from .stack import CallSites
-from .tensors import TensorStore, address, data_hash, has_shape, perturb, tensors, unwrapped
+from .tensors import (
+    TensorStore,
+    address,
+    data_hash,
+    graph_node,
+    has_shape,
+    perturb,
+    tensors,
+    unwrapped,
+)
 
 _CALLS_OF_EVALUATION = 2  # of a root: the first batches suffice
 _EARLY_CALLS = 2000  # with a gradient, before a first module or backward pass: of functional code
@@ -85,6 +94,8 @@ class TraceProbe(observe.Probe):
             recorder.begin(self.write, self._values_wanted, self._read_tensor, self._generators)
         if options.get("replay"):
             self._replay = observe.mode(TorchDispatchMode, self._dispatched)
+        self._opened: set[str] = set()  # files, as of settings
+        sys.addaudithook(self._audits)
         self._cleared: list[int] = []  # where gradients were cleared since the last backward pass
         for kind in (Optimizer, nn.Module):
             observe.patch(kind, "zero_grad", before=self._clears)
@@ -291,6 +302,8 @@ class TraceProbe(observe.Probe):
         if not arguments and describe.is_made_of_data(name, args):
             literals[0], inputs = "_", [f"data {one.get('h')}" for one in outputs]
         drawn = self._drawn() if kind == "call" else {}
+        if isinstance(result, Tensor) and (node := graph_node(result)) is not None:
+            more["b"] = node.name().rstrip("0123456789")  # its backward pass
         self.write(
             kind, o=name, p=module, n=number, l=literals, i=inputs,
             x=outputs, w=self.sites.here(), **drawn, **more,
@@ -501,10 +514,15 @@ class TraceProbe(observe.Probe):
     def ends(self) -> None:
         self._end(cut=False)
 
+    def _audits(self, event: str, args: Args) -> None:
+        if event == "open" and isinstance(args[0], str):
+            self._opened.add(args[0])
+
     def _end(self, *, cut: bool) -> None:
-        modules = list(sys.modules.values())
-        names = {str(Path.cwd() / str(getattr(module, "__file__", "") or "")) for module in modules}
-        files = sorted(n for n in names if n.endswith(".py") and "site-packages" not in n)
+        modules = {str(getattr(module, "__file__", None)) for module in [*sys.modules.values()]}
+        names = {str(Path.cwd() / name) for name in modules | self._opened}
+        outside = ("site-packages", "__pycache__")
+        files = sorted(n for n in names if Path(n).is_file() and not any(o in n for o in outside))
         self.write("end", cut=cut, inside=[path for _, path, _ in self._stack], files=files)
         self.flush()
 
