@@ -306,6 +306,8 @@ def test_gradients_by_vmap_are_followed(server: TrainingServer) -> None:
     finding, blamed, _ = server.explain(
         PER_SAMPLE, edited(PER_SAMPLE, ("y[None])", "y[None], label_smoothing=0.1)"), harmless)
     )
+    assert finding is not None
+    assert "the training loop calls `cross_entropy" in finding.sentence
     assert "label_smoothing" in blamed[0].hunk.lines[-1]
 
 

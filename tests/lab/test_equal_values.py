@@ -100,6 +100,7 @@ def test_the_fault_comes_before_what_is_only_written_otherwise(
     finding, blamed, _ = server.explain(TWO_VIEWS, edited(TWO_VIEWS, fault, harmless))
     assert finding is not None
     assert sentence in finding.sentence
+    assert "_[" not in finding.sentence, "a row that is looked up"
     assert fault[1].split("\n")[0] in "\n".join(blamed[0].hunk.lines), finding.sentence
 
 
@@ -109,3 +110,56 @@ def test_a_gradient_that_no_longer_arrives_is_told(server: TrainingServer) -> No
     assert finding is not None
     assert "no longer arrives: detached by `detach(_)`" in finding.sentence
     assert ".detach()" in blamed[0].hunk.lines[-1]
+
+
+STORED_GRADIENTS = (
+    START
+    + """\
+import copy
+
+def clip_(grads, most):
+    norm = sum(g.square().sum() for g in grads).sqrt()
+    for g in grads:
+        g.mul_(most / norm)
+
+def error(out, y):
+    return (out - y) ** 2
+
+net, x, y = nn.Linear(4, 3), torch.randn(16, 4), torch.randn(16, 3)
+slow = copy.deepcopy(net)
+moments = {name: torch.zeros_like(p) for name, p in net.named_parameters()}
+optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range(4):
+    with torch.no_grad():
+        goal = slow(x).flip(0) + y
+    out = net(x)
+    loss = error(out, goal).mean()
+    optimiser.zero_grad()
+    loss.backward()
+    clip_([p.grad for p in net.parameters()], 1.0)
+    for name, p in net.named_parameters():
+        g = p.grad + 0.01 * p.detach()
+        moments[name].mul_(0.9).add_(g)
+        p.grad = moments[name].clone()
+    optimiser.step()
+"""
+)
+SQUARED = ("    return (out - y) ** 2", "    apart = out - y\n    return apart.square()")
+
+
+@pytest.mark.parametrize(
+    ("fault", "harmless"),
+    [
+        (("p.grad = moments[name].clone()", "p.grad = g"), SQUARED),
+        (("p.grad for p in net", "p.grad.clone() for p in net"), SQUARED),
+        (("copy.deepcopy(net)", "net"), ("    out = net(x)", "    out = net.forward(x)")),
+    ],
+    ids=["moment", "clone", "alias"],
+)
+def test_a_fault_of_shared_memory_comes_before_equal_values(
+    server: TrainingServer, fault: tuple[str, str], harmless: tuple[str, str]
+) -> None:
+    finding, blamed, _ = server.explain(STORED_GRADIENTS, edited(STORED_GRADIENTS, fault, harmless))
+    assert finding is not None
+    assert fault[1] in blamed[0].hunk.lines[-1], finding.sentence
+    assert "square" not in finding.sentence

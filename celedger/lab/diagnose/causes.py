@@ -199,6 +199,7 @@ CAUSES = (
             s, f"{step.all_gradients(s)} {figure(factor)} times what they were: clipped or scaled",
             by_loop=True)),
     Cause("settings", "gradients", SURE, lambda s: not s.every_gradient and step.owner_settings(s)),
+    Cause("loss", "gradients", LIKELY, step.gradient_within),
     Cause("gradient", "gradients", LIKELY, step.unexplained_gradient),
 
     Cause("settings", "settings", SURE, step.optimiser_settings),

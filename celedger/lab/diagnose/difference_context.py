@@ -4,9 +4,9 @@ causes (celedger.lab.diagnose.causes) can read."""
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from celedger.lab.diagnose.dataflow import UNWRITTEN, Origin, from_modules, origin, parting
 from celedger.lab.diagnose.difference import Front, TraceComparison, changed
@@ -20,6 +20,8 @@ from celedger.lab.diagnose.finding import (
 )
 from celedger.lab.diagnose.tensor_distance import first_distance
 from celedger.lab.diagnose.trace import Event, Module, Tensor, Trace
+
+_Item = TypeVar("_Item")
 
 # Calls that seldom are the cause if other calls are new, too.
 _VIEWS = {
@@ -73,8 +75,8 @@ class DifferenceContext:
             for side, extra in zip(_only_on_one_side(*self.calls), self.extra, strict=True)
         )
         live = [
-            [e for e in some if e.drew or e.order in {one.order for one in made}]
-            for some, made in zip((self.gone, self.fresh), self._novel, strict=True)
+            [e for e in some if e.drew or e.order in first]
+            for some, first in zip((self.gone, self.fresh), map(_sources, self._novel), strict=True)
         ]
         if not any(live) and self.part in ("backward", "gradients"):  # equal values may be detached
             live = [
@@ -459,30 +461,39 @@ def novel_calls(calls: Sequence[Event], other_calls: Sequence[Event]) -> list[Ev
     return [*reversed((live or near).values())]
 
 
+def _sources(novel: Sequence[Event]) -> set[int]:
+    """Return the orders of the novel calls that are given no result of another, views apart, nor
+    look up a row of the data."""
+    results = {t.hash for event in novel if event.name not in _VIEWS for t in event.tensors}
+    return {
+        event.order for event in novel
+        if results.isdisjoint(event.raw["i"])
+        and not (event.name == "__getitem__" and "".join(event.raw["l"][1:]).isdigit())
+    }  # fmt: skip
+
+
 def _result(tensor: Tensor) -> tuple[object, ...]:
     return tensor.hash, tensor.shape, tensor.dtype
 
 
 def _only_on_one_side(a: Sequence[Event], b: Sequence[Event]) -> tuple[list[Event], list[Event]]:
-    """Return the calls that only one side makes, by function and arguments: only a, only b. One of
-    the same operands with the same result is the same, however its arguments are written."""
+    """Return the calls that only one side makes: only a, only b. One of the same operands with the
+    same result is the same, however it is written; of the others one with the same arguments is."""
+    for key in (_computation, lambda event: event.call):
+        a, b = unmatched(a, b, key), unmatched(b, a, key)
+    return list(a), list(b)
 
-    def unmatched(calls: Sequence[Event], other_calls: Sequence[Event]) -> list[Event]:
-        spare = Counter(event.call for event in other_calls)
-        extra = []
-        for event in calls:
-            spare[event.call] -= 1
-            if spare[event.call] < 0:
-                extra.append(event)
-        return extra
 
-    gone, fresh = unmatched(a, b), unmatched(b, a)
-    computations = [Counter(map(_computation, side)) for side in (gone, fresh)]
-    left, right = (
-        [e for e in side if not (other[_computation(e)] and all(e.raw["i"]))]
-        for side, other in ((gone, computations[1]), (fresh, computations[0]))
-    )
-    return left, right
+def unmatched(
+    items: Iterable[_Item], others: Iterable[_Item], key: Callable[[_Item], object]
+) -> list[_Item]:
+    """Return the items beyond as many of a key as the others are."""
+    spare, extra = Counter(map(key, others)), []
+    for item in items:
+        spare[key(item)] -= 1
+        if spare[key(item)] < 0:
+            extra.append(item)
+    return extra
 
 
 def _is_view(event: Event) -> bool:
@@ -495,7 +506,10 @@ def _computation(event: Event) -> tuple[object, ...]:
     name, operands = event.name, event.raw["i"]
     if name in CASTS:  # however they name the type
         name, operands = "to", operands[:1]
-    return name, *operands, *map(_result, event.tensors)
+    if not all(event.raw["i"]):  # of operands that were not read
+        return (id(event),)
+    # Of equal operands and results, `x.square()` has the backward pass of `x ** 2`.
+    return event.raw.get("b", name), *operands, *map(_result, event.tensors)
 
 
 def telling(events: Sequence[Event]) -> Event | None:

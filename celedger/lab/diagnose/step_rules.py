@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from celedger.lab.diagnose.difference_context import (
     new_or_gone,
     novel,
     replaced,
+    unmatched,
 )
 from celedger.lab.diagnose.finding import (
     CodePlace,
@@ -93,7 +95,7 @@ def other_calls(s: DifferenceContext) -> dict[str, Any] | None:
     sides = [[e for e in t.of("enter") if e.step == s.step] for t in (c.a, c.b)]
     paths = [[e.path for e in sides[0]], [c.path(e) for e in sides[1]]]
     pairs = [[*zip(*side, strict=True)] for side in zip(sides, paths, strict=True)]
-    less, more = _surplus(pairs[0], paths[1]), _surplus(pairs[1], paths[0])
+    less, more = (unmatched(x, y, itemgetter(1)) for x, y in (pairs, pairs[::-1]))
     shared = c.paths_in_b
     gone = next((e for e, path in less if path in shared and e.order < s.event_a.order), None)
     new = next((e for e, path in more if path in shared and e.order < s.event_b.order), None)
@@ -113,17 +115,6 @@ def other_calls(s: DifferenceContext) -> dict[str, Any] | None:
         "sentence": f"{caller_name} {sentence}", "module": caller, "operator": "",
         "places": s.both_places(gone, new, "caller"),
     }  # fmt: skip
-
-
-def _surplus(
-    calls: Sequence[tuple[Event, str | None]], others: Sequence[str | None]
-) -> Iterator[tuple[Event, str | None]]:
-    """Yield the calls of a path beyond as many as the others have."""
-    left = Counter(others)
-    for event, path in calls:
-        left[path] -= 1
-        if left[path] < 0:
-            yield event, path
 
 
 def other_argument(s: DifferenceContext, *, number: bool | None = None) -> str | None:
@@ -228,8 +219,8 @@ def draws_otherwise(s: DifferenceContext) -> bool:
 
 
 def gradient_within(s: DifferenceContext) -> dict[str, Any] | None:
-    """Describe a gradient of which the loss itself is made, as a residual is of derivatives: it
-    comes before the loss, and the training loop computes something else before it."""
+    """Describe what the training loop computes otherwise before a gradient that no backward pass of
+    a loss has made: one of which the loss is made, as a residual is, or a functional one."""
     losses = (e for e in s.comparison.b.of("loss") if e.step == s.step)
     if s.missing or any(e.order < s.event_b.order for e in losses):
         return None
@@ -240,11 +231,15 @@ def gradient_within(s: DifferenceContext) -> dict[str, Any] | None:
     x, y = novel(*before)
     if x is None or y is None:
         return None
-    sentence = f"the loss computes something else: {replaced(x, y)}"
-    if x.name == y.name:
-        sentence = f"`{y.function}` in the loss is given other values"
+    within = s.part == "backward"
+    code = "the loss" if within else "the training loop"
+    sentence = f"{code} computes something else: {replaced(x, y)}"
+    if x.call == y.call:
+        sentence = f"`{y.function}` in {code} is given other values"
+    elif x.name == y.name:
+        sentence = f"{code} calls {_other_call(x, y)}"
     places = s.both_places(x, y, "call")
-    phase = FindingPhase.LOSS
+    phase = FindingPhase.LOSS if within else FindingPhase.UPDATE
     return {"sentence": sentence, "module": None, "phase": phase, "places": places}
 
 
