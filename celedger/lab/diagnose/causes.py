@@ -156,7 +156,7 @@ CAUSES = (
         and f"`{s.given_otherwise}` in {s.place} is given other operands"),
     Cause("result", "forward", UNSURE, lambda s: s.same_function
         and f"`{s.call}` in {s.place} gives another result for the same arguments"),
-    Cause("not-cleared", "forward", SURE, step.held_within_a_step),
+    Cause("not-cleared", "forward", SURE, step.not_cleared),
     Cause("given", "forward", LIKELY, lambda s: s.front.kind == "enter" and not any(s.first_calls)
         and {"sentence": f"{named(s.event_b.path)} is given another {s.input.removeprefix('the ')}",
              "places": s.both_places(s.event_a, s.event_b, "caller")}),

@@ -80,7 +80,7 @@ class DifferenceContext:
         ]
         if not any(live) and self.part in ("backward", "gradients"):  # equal values may be detached
             live = [
-                [e for e in some if e.name in DETACHING or not _is_view(e)]
+                [e for e in some if e.name in DETACHING or e.name not in _VIEWS]
                 for some in (self.gone, self.fresh)
             ]
         self.gone, self.fresh = live
@@ -115,12 +115,6 @@ class DifferenceContext:
         pairs = zip(self.event_a.tensors, self.event_b.tensors, strict=False)
         return [at for at, (x, y) in enumerate(pairs) if not x.same(y)]
 
-    @cached_property
-    def first_tensors(self) -> tuple[Tensor, Tensor]:
-        """Return the first tensors of the two events that differ."""
-        at = next(iter(self.differing), 0)
-        return self.event_a.tensors[at], self.event_b.tensors[at]
-
     @property
     def input(self) -> str:
         """Return the module's input that differs first, by its name where it has several."""
@@ -131,12 +125,13 @@ class DifferenceContext:
         return named_input + (" of an evaluation" if event.evaluation else "")
 
     @property
-    def tensor_a(self) -> Tensor:
-        return self.first_tensors[0]
+    def tensor_a(self) -> Any:
+        """Return the first tensor of the event that differs."""
+        return self.event_a.tensors[next(iter(self.differing), 0)]
 
     @property
-    def tensor_b(self) -> Tensor:
-        return self.first_tensors[1]
+    def tensor_b(self) -> Any:
+        return self.event_b.tensors[next(iter(self.differing), 0)]
 
     @cached_property
     def far(self) -> Any:
@@ -494,12 +489,6 @@ def unmatched(
         if spare[key(item)] < 0:
             extra.append(item)
     return extra
-
-
-def _is_view(event: Event) -> bool:
-    """Return True for a view or copy of an operand; `1 ** 2` only has its value."""
-    made = {tensor.hash for tensor in event.tensors}
-    return bool(made) and made <= {*event.raw["i"]} and event.name in _VIEWS
 
 
 def _computation(event: Event) -> tuple[object, ...]:

@@ -360,28 +360,32 @@ def passes(s: DifferenceContext) -> str:
 
 
 def not_cleared(s: DifferenceContext) -> dict[str, Any] | None:
-    """Describe that b's gradients are the sums of a's and those of the step before."""
-    uncleared = [
-        max((int(e.raw.get("held", 0)) for e in t.of("loss") if e.step == s.step), default=0)
-        for t in (s.comparison.a, s.comparison.b)
-    ]
+    """Describe that b's gradients are the sums of a's and those of the step before, or that more
+    passes of a step, as of a closure, do not begin with cleared ones."""
+    held = [
+        sum(e.raw.get("held", 0) > 0 for e in t.of("loss")
+            if e.step == s.step and e.order < at.order)
+        for t, at in ((s.comparison.a, s.event_a), (s.comparison.b, s.event_b))
+    ]  # fmt: skip
     last = {
         e.path: e.tensors[0]
         for e in s.comparison.b.of("pgrad")
         if e.step == s.step - 1 and e.tensors
     }
     sums = []
-    for pair in s.comparison.differing("pgrad", step=s.step):
+    for pair in s.comparison.differing("pgrad", step=s.step) if s.part == "gradients" else ():
         before = last.get(pair.b.path) if pair.b else None
         if before and pair.a and pair.b and pair.a.tensors and pair.b.tensors:
             was, now = pair.a.tensors[0].values, pair.b.tensors[0].values
             room = 1e-4 * float(np.abs(now).max(initial=0.0)) + 1e-12
             added = len(now) > 0 and np.allclose(now, was + before.values, rtol=1e-3, atol=room)
             sums.append(added)
-    if uncleared[1] <= uncleared[0] and not (sums and all(sums)):
+    if held[1] <= held[0] and not (sums and all(sums)):
         return None
-    sentence = "gradients are not cleared between steps: those of the step before are added"
-    given = optimiser_given(s, sentence, by_loop=True)
+    between = "steps: those of the step before are added"
+    if s.part == "forward":
+        between = "the passes of a step: they add up"
+    given = optimiser_given(s, f"gradients are not cleared between {between}", by_loop=True)
     return {**given, "places": [*_clearing(s), *given["places"]]}
 
 
@@ -393,21 +397,6 @@ def _clearing(s: DifferenceContext) -> list[CodePlace]:
         for site in event.raw["z"]
         for place in places_of_site(trace, site, "gradients cleared")
     ]  # fmt: skip
-
-
-def held_within_a_step(s: DifferenceContext) -> dict[str, Any] | None:
-    """Describe passes of one step, as of a closure, that do not begin with cleared gradients."""
-    held = [
-        [int(e.raw.get("held", 0)) > 0 for e in t.of("loss") if e.step == s.step and e.order < at]
-        for t, at in (
-            (s.comparison.a, s.event_a.order), (s.comparison.b, s.event_b.order),
-        )
-    ]  # fmt: skip
-    if held[0] == held[1] or sum(held[1]) <= sum(held[0]):
-        return None
-    sentence = "gradients are not cleared between the passes of a step: they add up"
-    places = [*_clearing(s), *s.stepping(s.comparison.b, by_loop=True)]
-    return {"sentence": sentence, "places": places, "module": "", "phase": FindingPhase.UPDATE}
 
 
 def gradient_factor(s: DifferenceContext) -> float | None:

@@ -214,6 +214,13 @@ def functional(name: str, arguments: Any, result: Any) -> bool:
     )
 
 
+def backward_name(result: Any) -> str | None:
+    """Return the kind of node of autograd's graph that made a tensor, however its call was written;
+    None where there is none."""
+    node = graph_node(result) if isinstance(result, Tensor) else None
+    return None if node is None else str(node.name()).rstrip("0123456789")
+
+
 def autocast() -> str | None:
     """Return the type in which autocast computes, if it is on for any device."""
     kinds = [kind for kind in ("cuda", "cpu") if torch.is_autocast_enabled(kind)]

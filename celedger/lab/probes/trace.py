@@ -37,16 +37,7 @@ from .names import IdentityMap
 from .observe import Args, Kwargs
 from .precision import EMPTY
 from .stack import CallSites
-from .tensors import (
-    TensorStore,
-    address,
-    data_hash,
-    graph_node,
-    has_shape,
-    perturb,
-    tensors,
-    unwrapped,
-)
+from .tensors import TensorStore, address, data_hash, has_shape, perturb, tensors, unwrapped
 
 _CALLS_OF_EVALUATION = 2  # of a root: the first batches suffice
 _EARLY_CALLS = 2000  # with a gradient, before a first module or backward pass: of functional code
@@ -302,8 +293,8 @@ class TraceProbe(observe.Probe):
         if not arguments and describe.is_made_of_data(name, args):
             literals[0], inputs = "_", [f"data {one.get('h')}" for one in outputs]
         drawn = self._drawn() if kind == "call" else {}
-        if isinstance(result, Tensor) and (node := graph_node(result)) is not None:
-            more["b"] = node.name().rstrip("0123456789")  # its backward pass
+        if (backward := describe.backward_name(result)) is not None:
+            more["b"] = backward
         self.write(
             kind, o=name, p=module, n=number, l=literals, i=inputs,
             x=outputs, w=self.sites.here(), **drawn, **more,
