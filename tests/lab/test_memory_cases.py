@@ -60,6 +60,15 @@ def test_what_keeps_tensors_is_named_beside_what_makes_them(
     assert leak_text(leak).endswith("kept in history")
 
 
+def test_what_a_second_stage_keeps_is_one_leak(server: TrainingServer) -> None:
+    """Of a student's logits, objects of eight types were said to pile up, the probe's among them:
+    there are none in the time of its teacher."""
+    stage = "if step > 60: history.append(out.detach() * 2)\n"
+    stage += "    if step % 5 == 4: torch.no_grad()(net)(x)"
+    (leak,) = leaks(server, stage)
+    assert (leak["kind"], leak["what"], leak["keeper"]) == ("tensors", "aten::mul", "history")
+
+
 def test_what_a_module_keeps_is_named_by_its_class_and_attribute(server: TrainingServer) -> None:
     """In x-transformers it was `a list of 66`, and the alert said that something piles up."""
     (leak,) = leaks(

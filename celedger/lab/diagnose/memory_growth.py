@@ -150,6 +150,7 @@ def _tensors(
         if phase in ("evaluation", "data"):  # between two steps, with the number of the second
             born = born - 1
         counts = [np.unique(born[(a <= born) & (born < b)]).size for a, b in spans]
+        counts = [*np.trim_zeros(counts, "f")]  # another part came before
         if all(counts) and sum(counts) >= FEWEST and max(len(counts), min(counts)) >= FEWEST:
             rates = number / edges[-1], size / edges[-1]
             maker = phase, module, operator, line
