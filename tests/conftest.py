@@ -245,10 +245,15 @@ seeds = [0, 1]
 # Making any optimiser, or profile, imports torch's compiler, which takes as long as torch itself:
 # two seconds of each training in a process of its own. Those that compile nothing do without it.
 # Of what is left, a third went into searches for garbage among torch's objects.
-UNCOMPILED = """\
-import atexit, gc, sys
+FEW_SEARCHES = """\
+import atexit, gc
 gc.set_threshold(100_000)
 atexit.register(gc.freeze)
+"""
+UNCOMPILED = (
+    FEW_SEARCHES
+    + """\
+import sys
 from types import SimpleNamespace
 sys.modules["torch._dynamo"] = SimpleNamespace(
     disable=lambda function, *_, **__: function, graph_break=lambda: None
@@ -258,6 +263,7 @@ sys.modules |= {
     "torch._inductor": SimpleNamespace(config=settings), "torch._inductor.config": settings
 }
 """
+)
 
 # The repository under test holds one module, `model.py`, whose `LEVEL` is the loss.
 SCRIPT = """\

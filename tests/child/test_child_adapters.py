@@ -48,7 +48,8 @@ def rows(ledger: Ledger, journal: Path, *sources: Source) -> Rows:
 
 
 _SERVER = """
-import json, os, runpy, sys
+import gc, json, os, runpy, sys
+gc.set_threshold(100_000)
 import lightning.pytorch, torch._dynamo, transformers
 for line in sys.stdin:
     job = json.loads(line)

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import UNCOMPILED
+from conftest import FEW_SEARCHES, UNCOMPILED
 
 from celedger.lab.diagnose.probe_records import records
 from celedger.lab.diagnose.watch_records import read as read_watched
@@ -79,8 +79,8 @@ SCRIPTS = {
     "closure": UNCOMPILED + START + CLOSURE,
     "accumulated": UNCOMPILED + START + ACCUMULATED,
     "strict": UNCOMPILED + START + 'warnings.simplefilter("error")\nmodel = net\n' + LOOP,
-    "compiled": START + 'model = torch.compile(net, backend="eager")\n' + LOOP,
-    "lightning": START + LIGHTNING,
+    "compiled": FEW_SEARCHES + START + 'model = torch.compile(net, backend="eager")\n' + LOOP,
+    "lightning": FEW_SEARCHES + START + LIGHTNING,
 }
 
 
@@ -107,7 +107,7 @@ def trained(folder: Path, name: str, kind: str = "") -> str:
     ("name", "kinds"),
     [
         ("strict", ["trace", "preflight"]), ("compiled", ["profile"]),
-        ("lightning", ["trace", "preflight"]), ("accumulated", ["profile", "preflight"]),
+        ("lightning", ["trace"]), ("accumulated", ["profile", "preflight"]),
         ("closure", ["watch"]),
     ],
 )  # fmt: skip
