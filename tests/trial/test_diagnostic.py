@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -48,6 +49,8 @@ def probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files["looking/probes/__init__.py"] = ""
     packages.install(tmp_path / "site", "looking", entry, files)
     monkeypatch.syspath_prepend(tmp_path / "site")
+    for name in ("looking", "looking.probes"):  # of another test, whose folder is gone
+        monkeypatch.delitem(sys.modules, name, raising=False)
 
 
 @pytest.fixture
