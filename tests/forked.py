@@ -57,6 +57,7 @@ for line in sys.stdin:
     sys.path[0] = order["cwd"]
     sys.argv = ["celedger", *order["words"]]
     random.seed()
+    tempfile.tempdir = None  # it may be that of a test which is over
     status = 1
     try:
         runpy.run_module("celedger", run_name="__main__", alter_sys=True)
@@ -98,6 +99,7 @@ class Server:
     def adopt(self, env: Mapping[str, str]) -> None:
         """Take the environment of all tests, before one of them changes it."""
         self._environment = _early(env)
+        tempfile.gettempdir()  # which stays, while a test has a TMPDIR of its own
 
     def _knows(self, env: Mapping[str, str]) -> bool:
         return _early(env) == self._environment

@@ -127,9 +127,9 @@ except OSError:
 @pytest.mark.parametrize("preload", matrix_after(1, ["[]", '["json"]']))
 @pytest.mark.parametrize("whose", ["suite", "user", "nobody"])
 def test_a_training_and_its_build_write_only_where_they_are_meant_to(
-    whose: str, preload: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whose: str, preload: str, tmp_path: Path, on_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    user = tmp_path / "user"
+    user = on_disk / "user"
     (tmp_path / "tmp").mkdir()
     user.mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
