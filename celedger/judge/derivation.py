@@ -347,7 +347,8 @@ def _evidence(
     bisected = {place for own in acts.named.values() for place in own}
     if not steps and not bisected:
         return None
-    names = {
+    risen = {p for s in steps if s.size > 0 for p in range(s.first, s.last + 1)}
+    names = line.inverses(risen | bisected) | {
         place: named
         for place in range(len(line.commits))
         if (named := line.names(place)) is not None

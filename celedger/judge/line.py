@@ -143,7 +143,24 @@ class Line:
 
     def touches(self, place: int, other: int) -> bool:
         """Return True if two commits change a file in common, each against its first parent."""
-        return not self._files(place).isdisjoint(self._files(other))
+        return not self._files(place).keys().isdisjoint(self._files(other).keys())
+
+    def inverses(self, culprits: Iterable[int]) -> dict[int, int]:
+        """Return the commits that take back, file by file, all that one of the culprits (places)
+        changed, each with the place of the newest such one. Of the newest commits alone."""
+        newest = range(max(1, len(self.commits) - _AT_ONCE), len(self.commits))
+        changed = {
+            frozenset(files.items()): place
+            for place in sorted(p for p in culprits if p in newest)
+            if (files := self._files(place))
+        }
+        taken_back = {
+            place: changed.get(
+                frozenset((path, (new, old)) for path, (old, new) in self._files(place).items())
+            )
+            for place in newest if changed
+        }  # fmt: skip
+        return {p: c for p, c in taken_back.items() if c is not None and c < p}
 
     def foreign(self) -> float:
         """Return the share of pairs of the newest commits that change a file in common: how often
@@ -153,15 +170,16 @@ class Line:
         overlaps = sum(self.touches(b, a) for a, b in pairs)
         return (overlaps + _PRIOR[0]) / (len(pairs) + _PRIOR[1])
 
-    def _files(self, place: int) -> frozenset[bytes]:
+    def _files(self, place: int) -> Mapping[bytes, tuple[bytes, bytes]]:
+        """Return the files that a commit changes, with their contents (hashes) before and after."""
         if place not in self._changed:
             begin = place // _AT_ONCE * _AT_ONCE
             around = range(max(1, begin), min(len(self.commits), begin + _AT_ONCE))
             pairs = {p: (self.commits[p - 1].tree, self.commits[p].tree) for p in around}
             found = self._differences.between(pairs.values(), ["**"])
             for p, pair in pairs.items():
-                self._changed[p] = frozenset(change.path for change in found[pair])
-        return self._changed.get(place, frozenset())
+                self._changed[p] = {c.path: (c.old.sha, c.new.sha) for c in found[pair]}
+        return self._changed.get(place, {})
 
     @cached_property
     def _differences(self) -> Differences:
@@ -179,7 +197,7 @@ class Line:
         return places
 
     @cached_property
-    def _changed(self) -> dict[int, frozenset[bytes]]:
+    def _changed(self) -> dict[int, Mapping[bytes, tuple[bytes, bytes]]]:
         return {}
 
     @cached_property

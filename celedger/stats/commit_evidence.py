@@ -33,8 +33,8 @@ class CommitEvidence:
     """What the commits of a line say of one another.
 
     Attributes:
-        names: Place of a commit -> place of the commit that it says it reverts; -1 for a revert
-            of something else.
+        names: Place of a commit -> place of the commit that it says it reverts, or the change of
+            which it takes back; -1 for a revert of something else.
         touches: Whether a commit (the first) touches files that another one touched.
         foreign: Share of unrelated pairs of commits that overlap so, counted in the repository.
         same_code: By task: place of a commit -> the older place whose results it re-uses, since it
