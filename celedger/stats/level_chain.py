@@ -111,6 +111,8 @@ class SessionMeans:
         node, session: Of each cell.
         trials: How many trials it has.
         mean, variance: [rows, cells]; `variance` is that of the trials alone.
+        discord: Times that the variance of a difference is larger, where most of a cell's trials
+            lie beyond CLIP from its middle, as on a busy machine: [rows, cells].
         effect: Variance of a session's effect: [rows].
         beside: Index of the cell of the node before in the same session, -1 if there is none.
     """
@@ -120,6 +122,7 @@ class SessionMeans:
     trials: Ints
     mean: Floats
     variance: Floats
+    discord: Floats
     effect: Floats
     beside: Ints
 
@@ -190,19 +193,22 @@ def session_means(values: Floats, nodes: CommitNodes, rows: NoiseRows) -> Sessio
     """Return the means of all cells, outliers clipped."""
     begins = np.flatnonzero(begins_run(nodes.cell))
     sizes = np.diff(np.append(begins, len(values)))
-    mean = np.empty((len(rows.sd), len(begins)))
+    mean, discord = np.empty((2, len(rows.sd), len(begins)))
     for size in np.unique(sizes).tolist():
         cells = np.flatnonzero(sizes == size)
         trials = values[begins[cells][:, None] + np.arange(size)]
         middle = (np.median(trials, 1) if size > 2 else trials.mean(1))[:, None]
         reach = CLIP * rows.sd[:, None, None]
         mean[:, cells] = np.clip(trials, middle - reach, middle + reach).mean(2)
+        far = np.median(abs(trials - middle), 1) / rows.sd[:, None]
+        discord[:, cells] = np.where(far > CLIP, far**2, 1.0)
     return SessionMeans(
         node=nodes.node[begins],
         session=nodes.session[begins],
         trials=sizes,
         mean=mean,
         variance=rows.sd[:, None] ** 2 / sizes,
+        discord=discord,
         effect=rows.session**2,
         beside=nodes.beside if SEES_SAME_SESSION else np.full_like(nodes.beside, -1),
     )
@@ -277,7 +283,8 @@ def contrasts(cells: SessionMeans, count: int, weight: Floats) -> tuple[Floats, 
     busy machine do, leave it by as much less precise (Birge, Phys. Rev. 40, 1932, 207)."""
     j = np.flatnonzero(cells.beside >= 0)
     i, k = cells.beside[j], cells.node[j]
-    each = 1 / (weight @ (cells.variance[:, j] + cells.variance[:, i]))
+    variance = cells.variance * cells.discord
+    each = 1 / (weight @ (variance[:, j] + variance[:, i]))
     apart = weight @ (cells.mean[:, j] - cells.mean[:, i])
     precision: Floats = np.bincount(k, each, count).astype(np.float64)
     difference: Floats = np.bincount(k, each * apart, count) / np.maximum(precision, 1e-300)
