@@ -234,6 +234,10 @@ def _of_steps(derivation: Derivation, incident: StepIncident) -> _Part:
         sizes.append([*key, step.size, step.error, step.before])
     record = next((t.record for t in derivation.told if t.id == incident.id), None)
     headline = (record.suite, record.task, record.metric) if record is not None else None
+    closed = incident.closed
+    if closed is None and incident.state is IncidentState.RECOVERED and record is not None:
+        place = derivation.place(str(record.details.get("closed") or ""))
+        closed = place if place > incident.last else None
     rows.sort(key=lambda row: (
         not row.declared, -row.floors * (STAYS if row.key == headline else 1),
     ))  # fmt: skip
@@ -242,7 +246,7 @@ def _of_steps(derivation: Derivation, incident: StepIncident) -> _Part:
         incident.first, incident.last, incident.likeliest, incident.probability, incident.state,
         "drift" if incident.kind is StepKind.DRIFT else "metric", tuple(rows), incident.id,
         _first_of((step.likeliest for step in steps), incident.first, incident.last),
-        min((step.known for step in steps), default=-1), incident.closed, (), incident.was_sure,
+        min((step.known for step in steps), default=-1), closed, (), incident.was_sure,
         f"a part of {incident.joined}" if incident.joined else "", sizes, incident.also,
     )  # fmt: skip
 

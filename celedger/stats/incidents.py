@@ -299,7 +299,7 @@ class _Assembly:
             pass  # no longer measured: as it was
         elif drift is not None:
             state, joined = IncidentState.WITHDRAWN, drift.told.id if drift.told else ""
-        elif not self._may_be_short(told, measured):
+        elif state is not IncidentState.RECOVERED and not self._may_be_short(told, measured):
             state = IncidentState.WITHDRAWN
         elif state in (IncidentState.OPEN, IncidentState.PARTLY):
             doubted = not self._ran_again(measured, told)

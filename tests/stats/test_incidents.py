@@ -964,3 +964,12 @@ def test_what_a_person_decided_does_not_come_back_as_a_suspicion(state: Incident
     by_place = Acts(accepted={("core", "", ""): frozenset({59})})
     assert not of((LOSS, doubted), acts=by_place).suspected
     assert of((LOSS, doubted)).suspected
+
+
+def test_what_was_mended_does_not_become_a_false_alarm() -> None:
+    """A step was slower at one commit by eleven deviations, until its exact revert. "Is good again"
+    was followed by "was a false alarm", once the commits around it outweighed one session."""
+    short = history(step(20, size=10, probability=0.1))
+    for state, then in ((RECOVERED, RECOVERED), (OPEN, WITHDRAWN)):
+        said = [open_at("aaaaaaaa", 20, state=state)]
+        assert states(of((LOSS, short), said=said)) == [(20, 20, then)]
