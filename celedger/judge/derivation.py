@@ -327,10 +327,11 @@ def _is_trained_since(
     tasks: Mapping[tuple[str, str], TaskMeasurements],
 ) -> bool:
     """Return True if a task of some metrics was trained after a moment at the places `first` to
-    `last`: what was dismissed or cleared then may open again."""
+    `last`: what was dismissed or cleared then may open again. Re-used results tell nothing new."""
     for task in filter(None, (tasks.get(key[:2]) for key in keys)):
         _, place, _, _, started = task.ended_well
-        if (started[(first <= place) & (place <= last)] > 1e6 * time).any():
+        newer = (first <= place) & (place <= last) & (started > 1e6 * time)
+        if not task.same_code.keys() >= {*place[newer].tolist()}:
             return True
     return False
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from views.conftest import commits, derivation, history
 
 from celedger.base.model import Direction, Floor, Kind, Metric
+from celedger.judge.derivation import _is_trained_since
 from celedger.judge.state import state_of
 from celedger.trial.protocol import TELEMETRY
 
@@ -137,3 +141,13 @@ def test_undeclared_memory_that_each_commit_draws_anew_is_told_where_it_moves_un
     incidents = state_of(derivation(history.ledger, made)).incidents
     assert (made[13].sha,) in [i.first_bad for i in incidents]
     assert (len(incidents) == 1) != declared
+
+
+def test_a_reused_result_is_no_newer_trial() -> None:
+    """A change of the documentation opened what was dismissed the day before."""
+    ended_well = np.array([[1, 2], [3, 4], [0, 0], [0, 0], [10_000_000, 20_000_000]])
+    for same_code, is_trained in (({}, True), ({4: 3}, False)):
+        task: Any = SimpleNamespace(ended_well=ended_well, same_code=same_code)
+        tasks = {("core", "mlp"): task}
+        key = ("core", "mlp", "val_loss")
+        assert _is_trained_since(15, 3, math.inf, [key], tasks) is is_trained
