@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -196,6 +196,9 @@ class LineWithoutRepository(Line):
 
     def touches(self, place: int, other: int) -> bool:
         return False
+
+    def inverses(self, culprits: Iterable[int]) -> dict[int, int]:
+        return {}
 
     def foreign(self) -> float:
         return 0.08
