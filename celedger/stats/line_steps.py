@@ -319,10 +319,15 @@ class LineSteps:
         return doubted and not is_over and not self.is_decided(key, step)
 
     def is_decided(self, key: MetricKey, step: Step) -> bool:
-        """Return True if a person accepted or dismissed what rose at a commit of the step."""
-        by_name = (t for t in self._decided if key in t.states)
-        by_place = self.is_accepted(key, step.first, step.last, was=False)
-        return step.size > 0 and (by_place or any(overlap(t, step) for t in by_name))
+        """Return True if a person accepted or dismissed what rose at a commit of the step, and that
+        is no other rise there."""
+        by_name = any(key in t.states and overlap(t, step) for t in self._decided)
+        if step.size < 0 or not (
+            by_name or self.is_accepted(key, step.first, step.last, was=False)
+        ):
+            return False
+        rises = (s for s in self.steps[key] if s.size > 0 and s is not step and overlap(s, step))
+        return all(self.probability(key, other) < KEPT for other in rises)
 
     def _is_back(self, key: MetricKey, step: Step) -> bool:
         """Return True if a later fall ends no floor above the level before a rise."""

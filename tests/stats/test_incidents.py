@@ -961,6 +961,8 @@ def test_what_a_person_decided_does_not_come_back_as_a_suspicion(state: Incident
     probable = history(step(59, size=8, probability=0.9))
     assert not of((LOSS, probable), said=said, acts=acts).newest  # a control would open it again
     assert of((LOSS, probable)).newest
+    beside = history(step(59, size=2), step(56, 59, size=8, probability=0.9))
+    assert [s.first for _, s in of((LOSS, beside), said=said, acts=acts).suspected] == [56]
     by_place = Acts(accepted={("core", "", ""): frozenset({59})})
     assert not of((LOSS, doubted), acts=by_place).suspected
     assert of((LOSS, doubted)).suspected
