@@ -9,7 +9,7 @@ from typing import Any
 from conftest import make_project
 from lab.made_traces import Writer
 
-from celedger.lab.diagnose.blame import blame, blame_functions
+from celedger.lab.diagnose.blame import blame, blame_lines
 from celedger.lab.diagnose.changed_values import Verdict
 from celedger.lab.diagnose.code_change import CodeChange
 from celedger.lab.diagnose.difference import TraceComparison
@@ -138,16 +138,32 @@ def test_a_hunk_beside_the_function_that_ran_is_not_near_and_new_names_come_last
     assert [change.renames(one.hunk) for one in blamed] == [False, True]
 
 
-def test_what_slowed_functions_have_to_do_with_comes_in_their_order(tmp_path: Path) -> None:
-    change = changed(tmp_path)
-    slowed = [("<genexpr>", "elsewhere.py"), ("mask", "net.py")]
-    blamed = blame_functions(slowed, change)
-    assert [(one.hunk.new_start, one.closeness) for one in blamed] == [(5, 1)]
-    called = blame_functions([("read", "loader.py")], change)  # of an unchanged file
-    assert {one.closeness for one in called} == {3}
-    (alone,) = [h for h in change.hunks if "tril(1)" in "".join(h.lines)]
-    found = blame_functions([("<genexpr>", "net.py")], CodeChange([alone]))
-    assert [one.closeness for one in found] == [1]  # nothing else changed
+def test_the_hunk_whose_lines_take_longer_with_what_they_call_is_first(tmp_path: Path) -> None:
+    before = """\
+def layer(x, times=1):
+    for _ in range(times):
+        x = x + 1
+    return x
+
+def fit(x):
+    y = layer(x)
+    z = layer(y)
+    return z
+"""
+    after = before.replace("times=1", "times=9").replace("y = layer(x)", "y = layer(+x)")
+    after = after.replace("return z", "return +z")
+    change = edited(tmp_path, "net.py", before, after)
+
+    def seconds(*rows: tuple[str, int, float]) -> dict[tuple[str, str, int], float]:
+        return {("net.py", function, line): spent for function, line, spent in rows}
+
+    usual = seconds(("layer", 3, 1.0), ("fit", 7, 0.5), ("fit", 8, 0.5), ("fit", 9, 0.1))
+    slow = seconds(("layer", 3, 9.0), ("fit", 7, 4.5), ("fit", 8, 4.5), ("fit", 9, 0.1))
+    blamed = blame_lines(usual, slow, change)
+    assert [(one.hunk.new_start, one.closeness) for one in blamed] == [(1, 1), (7, 1), (9, 3)]
+    caller = seconds(("layer", 3, 1.2), ("fit", 7, 0.5), ("fit", 8, 0.5), ("fit", 9, 4.0))
+    assert blame_lines(usual, caller, change)[0].hunk.new_start == 9
+    assert {one.closeness for one in blame_lines(usual, usual, change)} == {3}
 
 
 def test_between_devices_only_what_rounding_does_not_explain_is_named(tmp_path: Path) -> None:

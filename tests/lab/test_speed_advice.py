@@ -58,7 +58,7 @@ def event(
         "optimisers": {"SGD": False},
         "edges": columns, "untimed": [5, 18], "lines": [], "pauses": [], "waits": [],
         "window": {"first": 6, "steps": [0.01] * 10, "rows": rows, "problem": ""},
-        "samples": {"edge": [], "line": [], "seconds": []},
+        "samples": {"edge": [], "line": [], "callers": [], "seconds": []},
     }  # fmt: skip
 
 
@@ -145,7 +145,8 @@ def test_a_line_of_an_evaluation_is_not_waiting_for_data() -> None:
         values[at] += more if name == "phase" else 0
         values[at + 1] += more if name == "edge" else 0
     first = edges["edge"][at]
-    samples = {"edge": [first, first + 1, first + 2], "line": [0, 0, 1], "seconds": [9.0, 9.0, 1.0]}
+    samples = {"edge": [first, first + 1, first + 2], "line": [0, 0, 1]}
+    samples |= {"callers": [[], [], []], "seconds": [9.0, 9.0, 1.0]}
     profile = load({**seen, "samples": samples}, {})
     assert [(line["file"], line["phase"]) for line in profile["lines"]] == [
         ("net.py", "evaluation"), ("loop.py", "data"),

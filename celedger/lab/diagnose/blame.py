@@ -3,8 +3,10 @@ finding and the change in, hunks in their order out."""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -23,6 +25,8 @@ _CALLER = 2.0  # for each frame
 _LATER = 0.5  # for each kind
 _COST = {"line": 0.0, "near": 1.0, "called": 1.25, "function": 1.5, "file": 100.0}
 _LOADED = 200.0  # of a hunk in a file without frames
+_NEARLY = 0.8  # of the most that a hunk's lines take longer
+LineSeconds = Mapping[tuple[str, str, int], float]  # seconds a step, by file, function and line
 _WORDS = re.compile(r"\d+(?:\.\d*)?(?:e[-+]?\d+)?|[^\W\d]\w*")
 _CLOSENESS = {"line": 0, "near": 1, "called": 1, "function": 1, "file": 2}
 
@@ -98,23 +102,28 @@ def _words(text: str) -> Iterator[str]:
         yield f"{float(word):.6g}" if word[0].isdigit() else word
 
 
-def blame_functions(places: Sequence[tuple[str, str]], change: CodeChange) -> list[Blamed]:
-    """Return the hunks that change functions, given by name and path in the tree, the costliest
-    first; of a hunk that is alone in what it changes, closeness 1. Where none changes them, every
-    hunk may make them run more often."""
+def blame_lines(before: LineSeconds, after: LineSeconds, change: CodeChange) -> list[Blamed]:
+    """Return the hunks that change lines which take longer, with what they call, by at least half
+    of the most, closeness 1: of those with nearly all of it, what is called before its callers.
+    Where none takes longer, every hunk may make others run more often."""
     changed = [hunk for hunk in change.hunks if not change.same(hunk)]
-    ranked = []
-    for hunk in changed:
-        for rank, (name, path) in enumerate(places):
-            if path not in (hunk.old, hunk.new):
-                continue
-            lines = change.source("b", path).lines_of(name)
-            inside = bool(lines & change.changed_lines(hunk, "b"))
-            close = 1 if inside or len(changed) == 1 else 2
-            ranked.append((rank, close, Blamed(hunk, close)))
-            break
-    ranked.sort(key=lambda row: row[:2])
-    return [one for _, _, one in ranked] or [Blamed(hunk, 3) for hunk in changed]
+    spent = [[_spent(change, hunk, *side) for hunk in changed]
+             for side in (("a", before), ("b", after))]  # fmt: skip
+    ranked = [(new - old, new, hunk) for old, new, hunk in zip(*spent, changed, strict=True)]
+    most = max((longer for longer, *_ in ranked), default=0.0)
+    if most <= 0:
+        return [Blamed(hunk, 1 if len(changed) == 1 else 3) for hunk in changed]
+    ranked.sort(key=lambda row: (row[1],) if row[0] >= _NEARLY * most else (math.inf, -row[0]))
+    return [Blamed(hunk, 1 if longer >= most / 2 else 3) for longer, _, hunk in ranked]
+
+
+def _spent(change: CodeChange, hunk: Hunk, side: str, seconds: LineSeconds) -> float:
+    """Return the seconds at the statements that a hunk changes, in one function."""
+    path, lines = hunk.path(side), change.running_lines(hunk, side)
+    functions: dict[str, float] = defaultdict(float)
+    for (file, function, line), spent in seconds.items():
+        functions[function] += spent if file == path and line in lines else 0.0
+    return max(functions.values(), default=0.0)
 
 
 def _frames(finding: ExplainFinding, tree: Path) -> Iterator[tuple[str, str, Frame, float]]:

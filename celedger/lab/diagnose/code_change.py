@@ -198,6 +198,13 @@ class CodeChange:
         nodes = self.source(side, hunk.path(side)).nodes
         return [n for n in nodes if isinstance(n, ast.stmt) and not lines.isdisjoint(header(n))]
 
+    def running_lines(self, hunk: Hunk, side: str) -> set[int]:
+        """Return the lines of the statements that a hunk changes; of a function whose head it does,
+        as a default, all of them."""
+        heads = self._heads(hunk, side)
+        spans = [span(n) if isinstance(n, _Function) else header(n) for n in heads]
+        return {line for lines in spans for line in lines}
+
     def waits_for_a_call(self, hunk: Hunk, side: str) -> bool:
         """Return True if a hunk has statements on a side that run, and read variables, whenever
         their function gets to them."""

@@ -22,6 +22,7 @@ from celedger.trial.diagnostic import EAGER, diagnose
 from celedger.trial.runner import Bench
 
 FEWEST_STEPS = 10  # timed, or nothing is said of their times
+LEAST_SHARE = 0.003  # of the samples: of a line with what it calls
 LEAST_STEPS = 18 + FEWEST_STEPS  # of a training: with those that the probe does not time
 NO_STEP = ("no step of the training was seen",
            "it ends where an optimiser of torch's steps, or weights change")  # fmt: skip
@@ -73,6 +74,7 @@ def load(event: Mapping[str, Any], roots: Mapping[str, str], rank: str | None = 
             "rows": sorted(rows, key=lambda row: -row["seconds"]),
         },
         "lines": _hot_lines(samples, steps.number),
+        "inclusive": _inclusive(samples, steps.number),
         "gpu": _gpu(event, float(np.median(steps.own))),
         "waits": [
             {"method": method, "times": times, **line_fields(lines[line])}
@@ -161,7 +163,7 @@ def _operator(row: Mapping[str, Any], busy: np.ndarray) -> Document:
 
 
 def _samples(
-    columns: Mapping[str, Sequence[float]],
+    columns: Mapping[str, Sequence[Any]],
     edges: Mapping[str, Sequence[int]],
     lines: Sequence[CodeLine],
     gap: str,
@@ -173,7 +175,8 @@ def _samples(
     phase = np.asarray([gap, *STATES[1:]])[np.asarray(edges["phase"])[at]]
     step, seconds = np.asarray(edges["step"])[at], np.asarray(columns["seconds"], dtype=float)
     named = line >= 0
-    return StackSamples(step[named], phase[named], line[named], seconds[named], lines)
+    callers = [columns["callers"][at] for at in np.flatnonzero(named).tolist()]
+    return StackSamples(step[named], phase[named], line[named], seconds[named], lines, callers)
 
 
 def _hot_lines(samples: StackSamples, steps: np.ndarray) -> list[Document]:
@@ -187,6 +190,20 @@ def _hot_lines(samples: StackSamples, steps: np.ndarray) -> list[Document]:
         for at in np.argsort(-shares, kind="stable").tolist()
         if shares[at] > 0
     ]
+
+
+def _inclusive(samples: StackSamples, steps: np.ndarray) -> list[Document]:
+    """Return the user's lines with their shares of the samples, those of what they call included,
+    the largest first."""
+    chosen = np.isin(samples.step, steps)
+    shares = np.zeros(len(samples.lines))
+    for at in np.flatnonzero(chosen).tolist():
+        shares[[*{int(samples.line[at]), *samples.callers[at]}]] += samples.seconds[at]
+    shares /= samples.seconds[chosen].sum() or 1.0
+    return [
+        {"share": float(shares[at]), **line_fields(samples.lines[at])}
+        for at in np.argsort(-shares, kind="stable").tolist() if shares[at] > LEAST_SHARE
+    ]  # fmt: skip
 
 
 def profile(

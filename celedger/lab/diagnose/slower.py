@@ -88,24 +88,27 @@ def compare(before: Sequence[Document], after: Sequence[Document]) -> Document:
 
 
 def in_turns(run: Callable[[int, int], Document], turns: int) -> list[list[Document]]:
-    """Run both sides in turns until it is plain which is slower, and by which function: one turn
-    tells a difference of a third. `run` takes the side and how many runs are left at most."""
+    """Run both sides in turns until it is plain which is slower: one turn tells a difference
+    of a third. `run` takes the side and how many runs are left at most."""
     sides: list[list[Document]] = [[], []]
     left = len(TURNS) * turns
     while left:
         for side in map(TURNS.index, TURNS):
             sides[side].append(run(side, left))
             left -= 1
-        found = compare(*sides)
-        if found["verdict"] == "faster" or (found["verdict"] == "slower" and slowed(found)):
+        if compare(*sides)["verdict"] in ("faster", "slower"):
             break
     return sides
 
 
-def slowed(difference: Document) -> list[tuple[str, str]]:
-    """Return the functions that got slower beyond noise, by name and file, the costliest first."""
-    rows = [r for r in difference["functions"] if r["beyond_noise"] and r["difference"] > 0]
-    return [(row["name"], row["where"]) for row in rows]
+def inclusive(runs: Sequence[Document]) -> dict[tuple[str, str, int], float]:
+    """Return the seconds a step, with what they call, of lines by file and function."""
+    seconds: dict[tuple[str, str, int], float] = defaultdict(float)
+    for run in runs:
+        for row in run["inclusive"]:
+            share = row["share"] * _whole(run) / len(runs)
+            seconds[row["file"], row["function"], row["line"]] += share
+    return seconds
 
 
 def _ratio(wholes: Sequence[Sequence[float]]) -> tuple[float, float]:

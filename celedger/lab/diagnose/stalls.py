@@ -69,14 +69,15 @@ class TimedSteps:
 
 @dataclass(frozen=True, slots=True)
 class StackSamples:
-    """Stack samples: for each its step, phase and line (an index of `lines`), and the seconds for
-    which it counts."""
+    """Stack samples: for each its step, phase and line (an index of `lines`), its callers' lines,
+    and the seconds for which it counts."""
 
     step: np.ndarray
     phase: np.ndarray  # of str
     line: np.ndarray
     seconds: np.ndarray
     lines: Sequence[CodeLine]
+    callers: Sequence[Sequence[int]] = ()
 
     def spent(self, steps: Sequence[int] | np.ndarray, phase: str = "") -> np.ndarray:
         """Return the seconds at each line in these steps, in one phase or in all but the

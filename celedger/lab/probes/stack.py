@@ -23,6 +23,7 @@ _LIBRARIES = tuple(
 )
 _DEEPEST = 200  # frames; deeper recursion is named by its innermost frame
 _SITE_FRAMES = 5
+_CALLERS = 20  # frames of the user's in a sample
 
 
 @functools.cache
@@ -41,19 +42,28 @@ class Lines:
     def of(self, frame: FrameType | None) -> int:
         """Return the innermost frame of the user's; the innermost of all if there is none. -1 for
         no frame."""
+        return self.stack(frame)[0]
+
+    def stack(self, frame: FrameType | None, most: int = 1) -> list[int]:
+        """Return `most` frames of the user's, the innermost first: at least one, as `of` does."""
+        at: FrameType | None = frame
+        numbers: list[int] = []
+        for _ in range(_DEEPEST):
+            if at is None or len(numbers) == most:
+                break
+            if not is_library_file(at.f_code.co_filename):
+                numbers.append(self._number(at))
+            at = at.f_back
+        return numbers or [self._number(at or frame)]
+
+    def _number(self, frame: FrameType | None) -> int:
         if frame is None:
             return -1
-        at: FrameType | None = frame
-        for _ in range(_DEEPEST):
-            if at is None or not is_library_file(at.f_code.co_filename):
-                break
-            at = at.f_back
-        at = at or frame
-        key = at.f_code, at.f_lineno
+        key = frame.f_code, frame.f_lineno
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = len(self.table)
-            self.table.append((at.f_code.co_filename, at.f_code.co_name, at.f_lineno or 0))
+            self.table.append((frame.f_code.co_filename, frame.f_code.co_name, frame.f_lineno or 0))
         return number
 
 
@@ -101,13 +111,14 @@ class CallSites:
 
 
 class StackSampler(threading.Thread):
-    """Sample one thread, into `columns`: the last edge (`edge` returns it), a line's number, and
-    the seconds since the previous sample. Code that holds the interpreter lock delays the next
-    sample, which then finds it still there, or just left, and counts for all that time."""
+    """Sample one thread, into `columns`: the last edge (`edge` returns it), the numbers of a line
+    and of its callers', and the seconds since the previous sample. Code that holds the interpreter
+    lock delays the next sample, which then finds it still there, or just left, and counts for all
+    that time."""
 
     def __init__(self, ident: int, lines: Lines, edge: Callable[[], int]) -> None:
         super().__init__(name="celedger sampler", daemon=True)
-        self.columns: dict[str, list[Any]] = {"edge": [], "line": [], "seconds": []}
+        self.columns: dict[str, list[Any]] = {"edge": [], "line": [], "callers": [], "seconds": []}
         self._watched, self._lines, self._edge = ident, lines, edge
         self._done = threading.Event()
 
@@ -116,7 +127,8 @@ class StackSampler(threading.Thread):
         while not self._done.wait(PERIOD):
             frame = sys._current_frames().get(self._watched)
             edge, now = self._edge(), time.perf_counter()
-            row = (edge, self._lines.of(frame), round(now - last, 6))
+            line, *callers = self._lines.stack(frame, _CALLERS)
+            row = (edge, line, callers, round(now - last, 6))
             for column, value in zip(self.columns.values(), row):  # noqa: B905 (Python 3.8)
                 column.append(value)
             last = now

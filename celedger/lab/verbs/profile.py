@@ -193,7 +193,7 @@ def _answer(
     """Return the kind of the document, the document, its headline and text, and the exit status."""
     from celedger.lab.diagnose import memory_growth as memories
     from celedger.lab.diagnose import slower
-    from celedger.lab.diagnose.blame import blame_functions
+    from celedger.lab.diagnose.blame import blame_lines
     from celedger.lab.diagnose.explain import code_change
     from celedger.lab.views import memory as of_memory
     from celedger.lab.views import profile as of_time
@@ -215,7 +215,7 @@ def _answer(
     else:
         measured = slower.compare(*sides)
         change = code_change(repository, *(commit.sha for commit in target.commits))
-        blamed = blame_functions(slower.slowed(measured), change)
+        blamed = blame_lines(slower.inclusive(sides[0]), slower.inclusive(sides[1]), change)
         measured["hunks"] = [hunk_record(one) for one in blamed]
         kind, text = "profile-difference", of_time.slower_text
         headline = of_time.difference_headline
