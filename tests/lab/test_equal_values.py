@@ -163,3 +163,32 @@ def test_a_fault_of_shared_memory_comes_before_equal_values(
     assert finding is not None
     assert fault[1] in blamed[0].hunk.lines[-1], finding.sentence
     assert "square" not in finding.sentence
+
+
+BROADCAST = (
+    START
+    + """class Weighting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.s = nn.Parameter(torch.zeros(()))
+
+    def forward(self, losses):
+        return (-self.s).exp() * losses["size"]
+
+net, weighting = nn.Linear(4, 1), Weighting()
+x, y = torch.randn(32, 4), torch.randn(32)
+optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range(3):
+    error = (net(x).squeeze(-1) - y).abs()
+    loss = weighting({"size": error.mean()})
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()
+"""
+)
+
+
+def test_a_squeeze_that_is_gone_is_told(server: TrainingServer) -> None:
+    finding, _, _ = server.explain(BROADCAST, edited(BROADCAST, (".squeeze(-1)", "")))
+    assert finding is not None
+    assert finding.sentence.endswith("something else: `squeeze(_, dim=-1)` is gone")

@@ -459,7 +459,10 @@ def novel_calls(calls: Sequence[Event], other_calls: Sequence[Event]) -> list[Ev
 def _sources(novel: Sequence[Event]) -> set[int]:
     """Return the orders of the novel calls that are given no result of another, views apart, nor
     look up a row of the data."""
-    results = {t.hash for event in novel if event.name not in _VIEWS for t in event.tensors}
+    results = {
+        tensor.hash for event in novel if event.name not in _VIEWS
+        for tensor in event.tensors if tensor.hash not in event.raw["i"]  # as of a `squeeze`
+    }  # fmt: skip
     return {
         event.order for event in novel
         if results.isdisjoint(event.raw["i"])
