@@ -157,6 +157,8 @@ class Block:
     def __init__(self, memory: object) -> None:
         self.memory = memory
 
+    is_leaf = False  # so that it has no gradient
+
     def untyped_storage(self) -> Block:
         return self
 
