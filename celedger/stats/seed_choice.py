@@ -121,7 +121,8 @@ def place_bits(belief: Belief, positions: list[int], share: Floats, columns: lis
     for k, (before, after) in enumerate(sides):
         members = held == k
         if (mass := belief.located[members].sum()) > 0.01:
-            part = binary(share[:, members] @ belief.located[members] / mass) * mass
+            # Unless this is the step that is asked, nobody needs its place: mass once more.
+            part = binary(share[:, members] @ belief.located[members] / mass) * mass**2
             result += part[:, None] * differing(bits, before, after)[[*columns, -1]]
     return result
 
