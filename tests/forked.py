@@ -25,7 +25,27 @@ _EARLY = (
     "FORCE_COLOR", "PY_COLORS", "_TYPER",
 )  # fmt: skip
 
-_SERVER = """
+# In a fork: run a program, and end as a process of its own does.
+FINISH = """
+import os, sys
+def finish(run, *words, **options):
+    status = 1
+    try:
+        run(*words, **options)
+        status = 0
+    except SystemExit as end:
+        status = end.code or 0
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+"""
+
+_SERVER = (
+    FINISH
+    + """
 import gc, importlib, json, os, pathlib, pkgutil, random, runpy, sys, tempfile
 import celedger, matplotlib.figure
 for found in pkgutil.walk_packages(celedger.__path__, "celedger."):
@@ -58,18 +78,9 @@ for line in sys.stdin:
     sys.argv = ["celedger", *order["words"]]
     random.seed()
     tempfile.tempdir = None  # it may be that of a test which is over
-    status = 1
-    try:
-        runpy.run_module("celedger", run_name="__main__", alter_sys=True)
-    except SystemExit as end:
-        status = end.code or 0
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
+    finish(runpy.run_module, "celedger", run_name="__main__", alter_sys=True)
 """
+)
 
 
 class Server:

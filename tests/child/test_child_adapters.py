@@ -14,6 +14,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from forked import FINISH
 
 from celedger.base.model import Commit, Environment, Purpose, Task, Trial
 from celedger.ledger import Ledger, ulid
@@ -47,7 +48,9 @@ def rows(ledger: Ledger, journal: Path, *sources: Source) -> Rows:
     return ledger.series(name)
 
 
-_SERVER = """
+_SERVER = (
+    FINISH
+    + """
 import gc, json, os, runpy, sys
 gc.set_threshold(100_000)
 import lightning.pytorch, torch._dynamo, transformers
@@ -56,32 +59,21 @@ for line in sys.stdin:
     if pid := os.fork():
         print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
         continue
-    status = 1
-    try:
-        os.chdir(job["cwd"])
-        err = os.open("err.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        os.dup2(err, 1)
-        os.dup2(err, 2)
-        if "journal" in job:
-            fd = os.open(job["journal"], os.O_CREAT | os.O_APPEND | os.O_WRONLY)
-            os.environ["CELEDGER_FD"] = str(fd)
-        os.environ.update(job["env"])
-        sys.path[0] = job["cwd"]
-        sys.argv = job["argv"]
-        if os.path.exists(sys.argv[0]):
-            runpy.run_path(sys.argv[0], run_name="__main__")
-        else:
-            runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
-        status = 0
-    except SystemExit as end:
-        status = end.code or 0
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
+    os.chdir(job["cwd"])
+    err = os.open("err.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(err, 1)
+    os.dup2(err, 2)
+    if "journal" in job:
+        fd = os.open(job["journal"], os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+        os.environ["CELEDGER_FD"] = str(fd)
+    os.environ.update(job["env"])
+    sys.path[0] = job["cwd"]
+    sys.argv = job["argv"]
+    if os.path.exists(sys.argv[0]):
+        finish(runpy.run_path, sys.argv[0], run_name="__main__")
+    finish(runpy.run_module, sys.argv[0], run_name="__main__", alter_sys=True)
 """
+)
 # Run a script or module with its arguments in a folder; return its status and what it printed.
 Run = Callable[..., tuple[int, str]]
 

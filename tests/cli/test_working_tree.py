@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from conftest import SUITE, git, make_project, rows, with_verbs
-from scripted import ScriptedProject, scripted
+from scripted import ScriptedProject, Training, scripted
 
 from celedger.views.diff import in_turns
 from celedger.views.samples import Batch
@@ -262,15 +262,20 @@ TIMED = SUITE.replace("[0, 1]", "[0, 1, 2]").replace(
 )
 
 
-def test_an_edit_is_not_slower_because_the_machine_became_loaded(tmp_path: Path) -> None:
-    """`check .` said +112 % of an edit of the learning rate, and exited with 1."""
-    load, draws = [1.0], Random(3)
+def timed(load: list[float], draws: Random) -> Training:
+    """A training whose step takes COST on a machine of this load, which may change."""
 
     def training(model: Mapping[str, float], seed: int) -> Iterator[dict[str, object]]:
         time = load[0] * model["COST"] * (1 + 0.01 * draws.gauss(0, 1))
         yield {"epoch": 0, "val_loss": 1.0, "step_time": time}
 
-    project = scripted(tmp_path / "loaded", TIMED, training)
+    return training
+
+
+def test_an_edit_is_not_slower_because_the_machine_became_loaded(tmp_path: Path) -> None:
+    """`check .` said +112 % of an edit of the learning rate, and exited with 1."""
+    load = [1.0]
+    project = scripted(tmp_path / "loaded", TIMED, timed(load, Random(3)))
     project.commit("first", {"model.py": "COST = 1.0\n"})
     project.run("noise", "--seeds", "8", "--repeats", "2")
     project.run("check", "HEAD")
@@ -285,12 +290,7 @@ def test_an_edit_is_not_slower_because_the_machine_became_loaded(tmp_path: Path)
 
 def test_an_edit_is_compared_within_a_session_where_sessions_differ_much(tmp_path: Path) -> None:
     load, draws = [1.0], Random(4)
-
-    def training(model: Mapping[str, float], seed: int) -> Iterator[dict[str, object]]:
-        time = load[0] * model["COST"] * (1 + 0.01 * draws.gauss(0, 1))
-        yield {"epoch": 0, "val_loss": 1.0, "step_time": time}
-
-    project = scripted(tmp_path / "sessions", TIMED, training)
+    project = scripted(tmp_path / "sessions", TIMED, timed(load, draws))
     for number in range(6):
         project.commit(f"number {number}", {"model.py": f"COST = 1.0\nNUMBER = {number}\n"})
         load[0] = 1 + 0.3 * draws.random()
