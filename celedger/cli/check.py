@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from celedger.repo import Repository
     from celedger.repo.synthetic import Synthetic
     from celedger.suite import Suite
+    from celedger.trial.engine import Need
     from celedger.views.check import CheckDocument
 
 baseline = typer.Typer(
@@ -217,19 +218,13 @@ def _beside(
     from celedger.base.model import Purpose
     from celedger.cli.progress import Progress
     from celedger.judge import variants
-    from celedger.trial.engine import Need
     from celedger.trial.workplace import lacking
 
     commit, base = synthetic.commit, synthetic.base
     with bench_apart(
         session, synthetic, revision, "check", names, why=Purpose.CHECK
     ) as (own, bench, tasks):  # fmt: skip
-        needs = lacking(bench, [commit], tasks)
-        needs += [
-            Need(commit, each, each.seeds[0], None, reuse=False, role="control",
-                 asked=again[each.name])
-            for each in tasks if again and each.name in again
-        ]  # fmt: skip
+        needs = [*lacking(bench, [commit], tasks), *_controls(commit, tasks, again or {}, 1)]
         train(bench, needs, Progress, speed_too=False)
         number = variants.try_number(own.ledger, base.sha, commit.sha)
         standings = tuple(
@@ -247,18 +242,26 @@ def _run_again(session: Session, commit: Commit, suite: Suite, metrics: Mapping[
     shows is compared within one session."""
     from celedger.base.model import Purpose
     from celedger.cli.progress import Progress
-    from celedger.trial.engine import Need
 
     with open_bench(
         session, "check", [*metrics], why=Purpose.CHECK, together=True, suite=suite
     ) as (bench, tasks):  # fmt: skip
-        needs = [
-            Need(commit, task, seed, None, reuse=False, role="control", asked=metrics[task.name])
-            for task in tasks for seed in task.seeds
-        ]  # fmt: skip
         for name, metric in metrics.items():
             note(f"control {name} at {commit.sha[:7]}, beside the edit: did {metric} change?")
-        train(bench, needs, Progress, speed_too=False)
+        train(bench, _controls(commit, tasks, metrics), Progress, speed_too=False)
+
+
+def _controls(
+    commit: Commit, tasks: Sequence[Task], metrics: Mapping[str, str], seeds: int | None = None
+) -> list[Need]:
+    """Return trials of the tasks of which a metric is in doubt, with so many of their seeds
+    [default: all]."""
+    from celedger.trial.engine import Need
+
+    return [
+        Need(commit, task, seed, None, reuse=False, role="control", asked=metrics[task.name])
+        for task in tasks if task.name in metrics for seed in task.seeds[:seeds]
+    ]  # fmt: skip
 
 
 def _answer(context: typer.Context, document: CheckDocument, *, json: bool, markdown: bool) -> None:

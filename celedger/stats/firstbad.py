@@ -342,10 +342,15 @@ class Belief:
         return self.worlds.fit
 
     @property
+    def is_exact(self) -> bool:
+        """A value is more likely than not a function of code and seed."""
+        return bool(self.world[EXACT] > 0.5)
+
+    @property
     def confirming_seeds(self) -> list[int]:
         """Return the seeds one of which a named commit and its parents must share: if values are
         exact, one seed may have changed at another commit than the next."""
-        return self.table.telling_seeds if self.world[EXACT] > 0.5 else []
+        return self.table.telling_seeds if self.is_exact else []
 
 
 @dataclass(frozen=True)
@@ -382,7 +387,7 @@ class Posterior:
     @property
     def is_exact(self) -> bool:
         """A value is more likely than not a function of code and seed."""
-        return self.belief is not None and bool(self.belief.world[EXACT] > 0.5)
+        return self.belief is not None and self.belief.is_exact
 
     @cached_property
     def noise(self) -> float:
@@ -571,7 +576,7 @@ def _answer(
     doubted = _ends_differ(question, evidence) or (
         not (question.binary or alone) and 0 < pairs < MOST_SPARED
     )
-    all_alike = pairs >= MOST_SPARED and belief is not None and belief.world[EXACT] > 0.5
+    all_alike = pairs >= MOST_SPARED and belief is not None and belief.is_exact
     if compared and not doubted and (no_change >= question.confidence or all_alike):
         state = Phase.NOTHING_CHANGED
     elif (

@@ -175,7 +175,7 @@ def _samples(
     phase = np.asarray([gap, *STATES[1:]])[np.asarray(edges["phase"])[at]]
     step, seconds = np.asarray(edges["step"])[at], np.asarray(columns["seconds"], dtype=float)
     named = line >= 0
-    callers = [columns["callers"][at] for at in np.flatnonzero(named).tolist()]
+    callers = [columns["callers"][row] for row in np.flatnonzero(named).tolist()]
     return StackSamples(step[named], phase[named], line[named], seconds[named], lines, callers)
 
 

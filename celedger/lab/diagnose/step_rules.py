@@ -362,7 +362,7 @@ def passes(s: DifferenceContext) -> str:
 def not_cleared(s: DifferenceContext) -> dict[str, Any] | None:
     """Describe that b's gradients are the sums of a's and those of the step before, or that more
     passes of a step, as of a closure, do not begin with cleared ones."""
-    held = [
+    uncleared = [
         sum(e.raw.get("held", 0) > 0 for e in t.of("loss")
             if e.step == s.step and e.order < at.order)
         for t, at in ((s.comparison.a, s.event_a), (s.comparison.b, s.event_b))
@@ -380,7 +380,7 @@ def not_cleared(s: DifferenceContext) -> dict[str, Any] | None:
             room = 1e-4 * float(np.abs(now).max(initial=0.0)) + 1e-12
             added = len(now) > 0 and np.allclose(now, was + before.values, rtol=1e-3, atol=room)
             sums.append(added)
-    if held[1] <= held[0] and not (sums and all(sums)):
+    if uncleared[1] <= uncleared[0] and not (sums and all(sums)):
         return None
     between = "steps: those of the step before are added"
     if s.part == "forward":

@@ -513,7 +513,7 @@ class TraceProbe(observe.Probe):
         modules = {str(getattr(module, "__file__", None)) for module in [*sys.modules.values()]}
         names = {str(Path.cwd() / name) for name in modules | self._opened}
         outside = ("site-packages", "__pycache__")
-        files = sorted(n for n in names if Path(n).is_file() and not any(o in n for o in outside))
+        files = sorted(n for n in names if not any(o in n for o in outside) and Path(n).is_file())
         self.write("end", cut=cut, inside=[path for _, path, _ in self._stack], files=files)
         self.flush()
 
