@@ -137,7 +137,8 @@ MORE_GONE_THAN_LEFT = 3.0
 """Standard errors by which more than half of a rise must be gone before it is called recovered.
 Without it half-mended ones were called good about once in 60 simulated lives."""
 PARTLY = 0.95
-"""P(some of an incident is gone) from which it is partly mended."""
+"""P(some of an incident is gone) from which it is partly mended. Of the only one P(some is gone and
+some is left) from KEPT on will do: else the fall is an improvement, and the level is the same."""
 ONE_SIDED = 1.64
 """Standard errors by which a step must differ from nothing (one-sided 95 %)."""
 
@@ -148,6 +149,8 @@ SEVERAL, NEWEST = 0.2, 0.15
 """Prior that it mends several; and, /n, of the newest k of n together (a branch reverted)."""
 PART, PARTS = 0.05, 4
 """Prior of each part of one incident (in quarters), divided by the number of open ones."""
+WITHIN_PART = 1 / PARTS / math.sqrt(12)
+"""Standard deviation of a share that is uniform over a quarter: parts are rarely exact quarters."""
 WANTED = 0.15
 """Odds that it mends an incident that a person accepted, against one that nobody did."""
 NOBODYS = 0.1
@@ -463,7 +466,7 @@ def _read(
             mend.state = IncidentState.RECOVERED
             mend.closed = fall.likeliest() if names is None else names
             laid.append(i)
-        elif less >= PARTLY and sure_fall >= OPEN:
+        elif sure_fall >= OPEN and (less >= PARTLY or (is_only and less - gone >= KEPT)):
             mend.state = IncidentState.PARTLY
             laid.append(i)
     # A fall that is laid to some incidents is no part of what the others lost.
@@ -595,28 +598,35 @@ def _log_densities(
     shares = np.hstack([taken, np.ones((len(taken), 1))])
     size = mean[:, :-1] @ taken.T  # [metrics, hypotheses]
     variance = np.maximum(((shares @ covariance) * shares).sum(2), 0.0) + 1e-24
+    is_part = (taken > 0) & (taken < 1)
+    variance += (mean[:, :-1] ** 2) @ (WITHIN_PART**2 * is_part.T)
     square = (mean @ shares.T) ** 2
     logs = _log_alike(square, variance, size)
     scaled = logs.copy()
     for k, key in enumerate(keys):
         own = [i for i, rise in enumerate(rises) if key in rise.steps]
-        if len(own) < 2 or key not in fall.steps:
+        if not own or key not in fall.steps:
             continue
-        fallen = fall.steps[key]
+        fallen, is_alone = fall.steps[key], len(own) == 1
         risen = [rises[i].steps[key] for i in own]
-        reach = [max(SCALE, abs(fallen.before / s.after - 1)) if s.after else SCALE for s in risen]
-        error = taken[:, own] @ (mean[k, own] * reach)
-        scaled[k] = _log_normal(square[k], variance[k] + error**2)
-        factors = np.array([s.before / s.after if s.before * s.after > 0 else 1.0 for s in risen])
-        due = fallen.before * (np.exp(taken[:, own] @ np.log(factors)) - 1)
-        as_factors = _log_alike((mean[k, -1] - due) ** 2, variance[k], size[k])
-        scaled[k] = np.logaddexp(scaled[k] + LOG_OTHERWISE, as_factors + LOG_FACTORS)
+        if not is_alone:
+            reach = [
+                max(SCALE, abs(fallen.before / s.after - 1)) if s.after else SCALE for s in risen
+            ]
+            error = taken[:, own] @ (mean[k, own] * reach)
+            scaled[k] = _log_normal(square[k], variance[k] + error**2)
+            factors = np.array([s.before / s.after if s.before * s.after > 0 else 1 for s in risen])
+            due = fallen.before * (np.exp(taken[:, own] @ np.log(factors)) - 1)
+            as_factors = _log_alike((mean[k, -1] - due) ** 2, variance[k], size[k])
+            scaled[k] = np.logaddexp(scaled[k] + LOG_OTHERWISE, as_factors + LOG_FACTORS)
         for i, oldest in enumerate(risen):  # it and what came later are gone, the others are left
             if fallen.chain == oldest.chain:
                 (_, above), spread = levels[key].since(oldest, fallen)
                 is_back = rest[:, own[:i]].all(1) & ~rest[:, own[i:]].any(1) & (size[k] != 0)
+                is_rest = is_back & is_part[:, own[i:]].any(1)  # how much was left is not measured
                 back = _log_normal(above**2, spread[1, 1] + (ALIKE * size[k]) ** 2 + 1e-24)
-                scaled[k] = np.where(is_back, back, scaled[k])
+                logs[k] = np.where(is_rest, back, logs[k])
+                scaled[k] = np.where(is_rest if is_alone else is_back, back, scaled[k])
     beside = (size == 0) & np.array([key in fall.steps for key in keys])[:, None]
     parts = (~beside, logs), (~beside, scaled), (beside, logs), (beside, log_improved)
     alone, dependent, still, improved = (np.where(where, each, 0.0).sum(0) for where, each in parts)

@@ -148,7 +148,7 @@ class CheckDocument(Document):
                 moved = amount(doubt.change, doubt.before, unit=standing.unit)
         shares = [m for name in standing.incidents for m in incidents[name].metrics if m.key == key]
         if shares and standing.metric:
-            moved = words.moved(shares[0])
+            moved = words.size_and_rest(shares[0])
         why = [
             f"{name} since {words.since(incidents[name], self.commits)}"
             for name in standing.incidents

@@ -74,13 +74,17 @@ def also(incident: Incident) -> list[str]:
 
 def by_how_much(incident: Incident) -> str:
     """Return `+29.8 %`, `+0.02`, `+29.8 % (+4.1 % left)`, or what a failing task does."""
-    main = incident.main
-    text = _failure(incident, main) or _amount(main)
-    if main.left is None or not text:
+    return _failure(incident, incident.main) or size_and_rest(incident.main)
+
+
+def size_and_rest(metric: IncidentMetric) -> str:
+    """Return `+29.8 %`, or `+29.8 % (+4.1 % left)` of what is partly mended."""
+    text = _amount(metric)
+    if metric.left is None or not text:
         return text
-    if main.left * main.change <= 0:
+    if metric.left * metric.change <= 0:
         return f"{text} (none of it left)"
-    return f"{text} ({amount(main.left, main.before, unit=main.unit)} left)"
+    return f"{text} ({amount(metric.left, metric.before, unit=metric.unit)} left)"
 
 
 def _failure(incident: Incident, metric: IncidentMetric) -> str:

@@ -550,6 +550,23 @@ def test_a_bisect_of_what_is_not_finite_names_no_rise_before_it(live: Live) -> N
     assert rows["not-finite"]["first_bad"] == [f"{git(life.project.root, 'rev-parse', 'HEAD^')}"]
 
 
+@pytest.mark.parametrize("half", matrix_after(1, [1.14, 1.1, 1.2]))
+def test_what_is_mended_in_two_parts_is_over(live: Live, half: float) -> None:
+    life = live()
+    for level in (1, 1, 1, 1, 1, 1.3, 1.3, half):
+        life.commit(level)
+        life.check()
+    assert life.only()["state"] == "partly"
+    assert life.say("check").out.count(" % left)") == 2  # its row, and its sentence
+    for level in (half, 1):
+        life.commit(level)
+        life.check()
+    assert life.only("recovered")["closed_at"] == life.head()
+    assert life.check() == 0
+    (events,) = life.alerts.values()
+    assert events == ["opened", "recovered"]
+
+
 @pytest.mark.matrix
 def test_of_a_cause_that_is_mended_in_part_the_rest_is_told(live: Live) -> None:
     life = live(suite=SUITE.replace("[[task]]", MANY.split("[[task]]")[0] + "[[task]]", 1))
