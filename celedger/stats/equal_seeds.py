@@ -110,9 +110,9 @@ def compare(
     """Return how pairs explain those readings that are `used` (R,), for every row of `bad`
     (G, R). `log_prior` (M - 1,) is that of the models with pairs."""
     sides = (~bad & used).astype(float), (bad & used).astype(float)
-    log, above, level, shift, scale = _fits(readings, *sides, selected)
+    log, above, level, shift, scale = _fits(readings, *sides, selected, log_prior)
     every = used[None].astype(float)
-    none, _ = densities(readings, every, 0 * every, (0, 0))
+    none = _fits(readings, every, 0 * every, (0, 0), log_prior)[0]
     paired = log[:, 1:] + log_prior
     top = log_sum(paired.T)
     return Pairs(
@@ -145,9 +145,11 @@ def _means(readings: Readings, good: Floats, bad: Floats) -> tuple[Floats, Float
 
 
 def _fits(
-    readings: Readings, good: Floats, bad: Floats, selected: tuple[int, int]
-) -> tuple[Floats, Floats, Floats, Floats, Floats]:
-    """(G, M) log densities, those beyond the floor, and the likeliest level, shift and s."""
+    readings: Readings, good: Floats, bad: Floats, selected: tuple[int, int],
+    log_prior: Floats = LOG_PRIOR,
+) -> tuple[Floats, Floats, Floats, Floats, Floats]:  # fmt: skip
+    """(G, M) log densities, those beyond the floor, and the likeliest level, shift and s; of models
+    that the prior rules out none, nor are others unlikely beside them."""
     n0, n1, m0, m1 = _means(readings, good, bad)
     squares = (good + bad) @ readings.values**2
     within = np.maximum(squares - (n0 * m0**2 + n1 * m1**2).sum(axis=1), 0.0)
@@ -167,6 +169,7 @@ def _fits(
     below = np.where(shift < 0, curvature * shift**2, 0.0)
     scale = np.maximum(np.sqrt((square + below) / freedom), least)
     rough = constant - freedom * np.log(scale) - (square + below) / (2 * scale**2)
+    rough[:, 1:][:, np.isneginf(log_prior)] = -np.inf
     likely = rough > rough.max(axis=1, keepdims=True) - LEAST_LIKELY
     likely[:, 0] = True
     row, model = np.nonzero(likely)

@@ -181,3 +181,24 @@ def test_memory_that_repeats_in_each_session_is_searched_to_the_end(size: float)
         readings.append(read(best.position, 0))
     assert answer.state is (Phase.FOUND if size else Phase.NOTHING_CHANGED)
     assert answer.leader == 4 or not size
+
+
+def test_a_session_may_change_the_size_of_a_change() -> None:
+    """As a step time that grew to five times did, whose sessions differ by shares of the level. No
+    model of sessions alike at both levels was likely beside one that is not asked, and a commit
+    was named, at 99.99 %, that one session had measured to be good."""
+    old = {GOOD: [1.282, 1.308, 1.273], 2: [1.281], 4: [1.299, 1.287], 6: [1.3, 1.28]}
+    new = {6: [1.372], 7: [1.347, 1.347], 9: [1.351, 1.34], 12: [1.356, 1.359], 14: [1.333, 1.327],
+           15: [1.353, 1.369], 16: [1.32], 19: [6.796, 6.832], 22: [6.812],
+           23: [6.668, 6.722, 6.813]}  # fmt: skip
+    now = {GOOD: [1.032, 1.019], 23: [5.192]}
+    readings = [
+        Reading(position, value, session)
+        for session, measured in enumerate((now, old, new))
+        for position, values in measured.items()
+        for value in values
+    ]
+    question = Question(Lineage.line(24), session=0)
+    answer = posterior(question, Evidence(tuple(readings)))
+    assert answer.state is Phase.SEARCHING
+    assert answer.probability[17:20].sum() > 0.99
