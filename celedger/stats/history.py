@@ -57,6 +57,7 @@ class Series:
 
     Attributes:
         scale: That of the values, and of all that follows.
+        grows: Noise grows with the level on this scale.
         least: The least deviation that is believed.
         level: The typical size of a value; 1 of a logarithm, whose deviations are shares.
         unit: Of the tables of noise: a power of two near `level`.
@@ -67,6 +68,7 @@ class Series:
     nodes: CommitNodes
     values: Floats
     scale: ValueScale
+    grows: bool
     least: float
     level: float
     unit: float
@@ -152,7 +154,8 @@ def _series(key: MetricKey, measured: Measurements, nodes: CommitNodes, kept: Ke
             amplitude = 0.0
         kept.facts["warm_up"] = amplitude
         values = values - trial_noise.warmth(nodes) * amplitude
-    return Series(key, measured.has_sessions, nodes, values, scale, least, level, unit, kept)
+    grows = measured.grows and not scale.sign
+    return Series(key, measured.has_sessions, nodes, values, scale, grows, least, level, unit, kept)
 
 
 def _table(series: Series) -> Floats:
@@ -223,7 +226,8 @@ def _result(job: _Job, passed: Passed, budget: float) -> ChainResult:
         variance = np.concatenate([old.variance[: stretch.first], variance])
     contrasts = np.zeros(len(level)), np.zeros(len(level))
     if metric.cells is not None:
-        contrasts = level_chain.contrasts(metric.cells, len(level), metric.rows.weight)
+        zero = -metric.origin / metric.unit if job.series.grows else None
+        contrasts = level_chain.contrasts(metric.cells, len(level), metric.rows.weight, zero)
     result = ChainResult(moments, level, variance, metric.unit, metric.origin)
     steps = steps_of(result, contrasts, metric.nodes)
     for drift in stretch.drifts if stretch is not None else ():

@@ -277,15 +277,25 @@ def of_sessions(
     return NodeLikelihood(fresh, same, scale)
 
 
-def contrasts(cells: SessionMeans, count: int, weight: Floats) -> tuple[Floats, Floats]:
+def contrasts(
+    cells: SessionMeans, count: int, weight: Floats, zero: float | None = None
+) -> tuple[Floats, Floats]:
     """Return, of each node, its difference to the node before within sessions, and the precision of
     that; 0 where no session ran both. Sessions that differ by more than their noise, as those of a
-    busy machine do, leave it by as much less precise (Birge, Phys. Rev. 40, 1932, 207)."""
+    busy machine do, leave it by as much less precise (Birge, Phys. Rev. 40, 1932, 207).
+
+    Args:
+        zero: Where the value 0 is, if a session's effect is a share of the level, and so of a
+            difference.
+    """
     j = np.flatnonzero(cells.beside >= 0)
     i, k = cells.beside[j], cells.node[j]
     variance = cells.variance * cells.discord
-    each = 1 / (weight @ (variance[:, j] + variance[:, i]))
-    apart = weight @ (cells.mean[:, j] - cells.mean[:, i])
+    each, apart = variance[:, j] + variance[:, i], cells.mean[:, j] - cells.mean[:, i]
+    if zero is not None:
+        level = np.maximum(abs(cells.mean[:, j] - zero), abs(cells.mean[:, i] - zero))
+        each = each + cells.effect[:, None] * (apart / level) ** 2
+    each, apart = 1 / (weight @ each), weight @ apart
     precision: Floats = np.bincount(k, each, count).astype(np.float64)
     difference: Floats = np.bincount(k, each * apart, count) / np.maximum(precision, 1e-300)
     spread = np.bincount(k, each * (apart - difference[k]) ** 2, count)

@@ -62,6 +62,8 @@ def _contrast(
         return
     here, now = float(np.median(data.value[at_old])), float(np.median(data.value[at_new]))
     parts = (here, at_old), (now, at_new)
-    variance = sum(history.noise.at(level) ** 2 / int(rows.sum()) for level, rows in parts)
-    error = max(math.sqrt(MEDIAN_VARIANCE * variance), 1e-300)
-    yield Contrast(key, chain, old, new, now - here, error)
+    noise, level = history.noise, max(abs(here), abs(now))
+    variance = sum(noise.at(value) ** 2 / int(rows.sum()) for value, rows in parts)
+    share = noise.session * noise.at(level) / level if data.grows and level else 0.0
+    error = math.sqrt(MEDIAN_VARIANCE * variance + (share * (now - here)) ** 2)
+    yield Contrast(key, chain, old, new, now - here, max(error, 1e-300))
