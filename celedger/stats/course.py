@@ -337,6 +337,8 @@ class CommitNodes:
             memory those of one session. A re-used result is a group of its own.
         beside: Of each cell of speed or memory, the cell of the node before, of the same chain and
             session; -1 if there is none.
+        returns: Of each node, the newest one of its chain before that has the code, as results
+            that it re-uses prove; -1 if there is none within `RETURN_REACH` nodes.
         is_exact: True if a seed gave equal bits again, and never others at one commit.
     """
 
@@ -353,6 +355,7 @@ class CommitNodes:
     offset: Ints
     cell: Ints
     beside: Ints
+    returns: Ints
     is_exact: bool
 
     def __len__(self) -> int:
@@ -382,6 +385,7 @@ class CommitNodes:
                 offset=self.offset[begin : end + 1] - self.offset[begin],
                 cell=cell - cell[0],
                 beside=np.maximum(self.beside[cells] - cell[0], -1),
+                returns=np.maximum(self.returns[nodes] - begin, -1),
             )
             result.append(chain)
         return result
@@ -527,8 +531,32 @@ def commit_nodes(m: Measurements) -> CommitNodes:
         offset=np.append(0, np.cumsum(np.bincount(of_draw))),
         cell=cell,
         beside=_beside(cell, of_draw, session, chain) if m.has_sessions else np.full_like(cell, -1),
+        returns=_returns(m, rows, node),
         is_exact=_repeats_exactly(m),
     )
+
+
+RETURN_REACH = 100
+
+
+def _returns(m: Measurements, rows: Ints, node: Ints) -> Ints:
+    """Return for each node the newest one before that has its code, -1 if none is known: its
+    results that were re-used are of trials of that code."""
+    trial = _numbered(m.chain[rows], m.bits[rows])
+    is_own = m.own[rows]
+    ran = np.full(len(rows), -1)
+    ran[trial[is_own][::-1]] = node[is_own][::-1]
+    of = ran[trial]
+    again = np.flatnonzero(~is_own & (m.bits[rows] >= 0) & (of >= 0) & (of < node))
+    again = again[begins_run(node[again])]
+    code, returns = np.arange(len(rows)), np.full(len(rows), -1)
+    newest: dict[int, int] = {}
+    for here, ran_at in zip(node[again].tolist(), of[again].tolist(), strict=True):
+        code[here] = same = int(code[ran_at])
+        old, newest[same] = newest.get(same, same), here
+        if here - old <= RETURN_REACH:
+            returns[here] = old
+    return returns[: int(node.max(initial=-1)) + 1]
 
 
 WIDE = 3.0

@@ -267,7 +267,8 @@ def _content(nodes: CommitNodes, values: Floats, *parts: object) -> Callable[[in
 def _where(nodes: CommitNodes, end: int) -> str:
     """Return the digest of the nodes before a given one, which many metrics share."""
     draws = (column[: int(nodes.offset[end])] for column in (nodes.node, nodes.session, nodes.cell))
-    return settled.digest(nodes.first[:end], nodes.last[:end], *draws)
+    places = (column[:end] for column in (nodes.first, nodes.last, nodes.returns))
+    return settled.digest(*places, *draws)
 
 
 def _job(

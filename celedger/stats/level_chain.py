@@ -9,9 +9,10 @@ one assumption about its noise.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 
 import numpy as np
 
@@ -317,15 +318,20 @@ class Messages:
         backward: Likelihood of the later nodes given the level here, over that of all of them.
         evidence: Likelihood of each node given the earlier ones: [nodes, rows].
         step: P(the level steps just before the node): [nodes, rows].
+        left: Of nodes that return to code of before, the probability of each level of the node
+            before given a step: [rows, points]. For others that is its forward message.
     """
 
     forward: Floats
     backward: Floats
     evidence: Floats
     step: Floats
+    left: Mapping[int, Floats]
 
 
-def passes(anew: Floats, stays: Floats, earlier: Floats) -> Messages:
+def passes(
+    anew: Floats, stays: Floats, earlier: Floats, returns: Mapping[int, int] = MappingProxyType({})
+) -> Messages:
     """Run both passes.
 
     Args:
@@ -334,10 +340,22 @@ def passes(anew: Floats, stays: Floats, earlier: Floats) -> Messages:
         stays: Probability of no step before the node, times the likelihood of its values given that
             the level is that of the node before.
         earlier: The forward message of the node before the first one; 0 where there is none.
+        returns: Nodes with the node before whose code they have: exactly what stepped since then
+            steps back. Of them, `anew` and `stays` are likelihoods only, and are completed here.
     """
     forward, evidence = np.empty_like(anew), np.empty(anew.shape[:2])
-    before = earlier
-    for x, new, same, sums in zip(forward, anew, stays, evidence, strict=True):
+    before, left = earlier, {}
+    for k, (x, new, same, sums) in enumerate(zip(forward, anew, stays, evidence, strict=True)):
+        if k in returns:
+            old = forward[returns[k]]
+            kept = old.copy()  # and no step since
+            for i in range(returns[k] + 1, k):
+                kept *= stays[i] / evidence[i][:, None]
+            moved = np.maximum(before - kept, 0.0)
+            chance = moved.sum(1, keepdims=True)
+            same *= kept / np.maximum(before, _TINY)
+            new *= old * chance
+            left[k] = moved / np.maximum(chance, _TINY)
         np.multiply(before, same, out=x)
         x += new
         np.add.reduce(x, 1, out=sums)
@@ -351,10 +369,11 @@ def passes(anew: Floats, stays: Floats, earlier: Floats) -> Messages:
         np.add.reduce(anew[k] * scaled, 1, out=step[k])
         if k:
             np.multiply(stays[k], scaled, out=backward[k - 1])
-            backward[k - 1] += step[k][:, None]
+            onward = left[k] / np.maximum(forward[k - 1], _TINY) if k in left else 1.0
+            backward[k - 1] += step[k][:, None] * onward
     if not earlier.any():
         step[0] = 0.0
-    return Messages(forward, backward, evidence, step)
+    return Messages(forward, backward, evidence, step, left)
 
 
 def step_moments(before: Floats, after: Floats, points: Floats) -> Floats:

@@ -304,16 +304,23 @@ def run(block: Sequence[Prepared], first: int, earlier: Sequence[Floats] | None)
         if earlier is not None:
             before[place[1:]] = earlier[i]
     anew[first == 0 :] *= hazard[first == 0 :]  # a chain's first level is no step
-    messages = level_chain.passes(anew, stays, before)
+    returns = block[0].nodes.returns[first:] - first
+    again = np.flatnonzero(returns >= 0)  # what is settled is not returned to
+    for i, likelihood in enumerate(likelihoods):
+        place = again[:, None], np.arange(*rows[i].indices(ends[-1])), slice(widths[i])
+        anew[place] = likelihood.fresh[:, again].transpose(1, 0, 2)
+        stays[place] = likelihood.same[:, again].transpose(1, 0, 2)
+    returned = dict(zip(again.tolist(), returns[again].tolist(), strict=True))
+    messages = level_chain.passes(anew, stays, before, returned)
     result = []
     for i, metric in enumerate(block):
         place = slice(None), rows[i], slice(widths[i])
         of_levels = messages.forward[place], messages.backward[place]
         sums = messages.evidence[:, rows[i]], messages.step[:, rows[i]]
+        left = {k: message[place[1:]] for k, message in messages.left.items()}
+        own = Messages(*of_levels, *sums, left)
         own_before = None if earlier is None else earlier[i]
-        result.append(
-            _passed(metric, first, likelihoods[i], Messages(*of_levels, *sums), own_before)
-        )
+        result.append(_passed(metric, first, likelihoods[i], own, anew[place], own_before))
     return result
 
 
@@ -341,6 +348,7 @@ def _passed(
     first: int,
     likelihood: NodeLikelihood,
     messages: Messages,
+    anew: Floats,
     earlier: Floats | None,
 ) -> Passed:
     """Average one metric's rows."""
@@ -356,9 +364,10 @@ def _passed(
     if len(at) and at[0] == 0:
         assert earlier is not None  # a first node has no step before it
         before[0] = earlier
-    after = likelihood.fresh[:, at].transpose(1, 0, 2) * messages.backward[at]
-    after = after / messages.evidence[at][..., None] * metric.grid.prior
-    after = _near_mode(after * metric.hazard[first + at][:, None, None], metric)
+    for i, k in enumerate(at.tolist()):
+        before[i] = messages.left.get(k, before[i])
+    after = anew[at] * messages.backward[at] / messages.evidence[at][..., None]
+    after = _near_mode(after, metric)
     of_rows = level_chain.step_moments(_near_mode(before, metric), after, points)
     for k, own in zip(at.tolist(), of_rows, strict=True):
         moments[k] = np.tensordot(weight, own, 1)

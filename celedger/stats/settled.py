@@ -200,7 +200,7 @@ def summed_table(
 def first_unsettled(nodes: CommitNodes, steps: Sequence[Step], first: int) -> int:
     """Return the node from which on later jobs must pass, when this one passed from `first` on.
 
-    It stays where it would cut a drift.
+    It stays where it would cut a drift, or part a revert from the code to which it returns.
     """
     if len(nodes) - first < LAG + AT_ONCE:
         return first
@@ -209,6 +209,8 @@ def first_unsettled(nodes: CommitNodes, steps: Sequence[Step], first: int) -> in
         begin = int(np.searchsorted(nodes.first, step.first))
         if step.kind is StepKind.DRIFT and begin < after and step.last >= nodes.first[after]:
             after = begin
+    while (parted := (nodes.returns[after:] >= 0) & (nodes.returns[after:] < after - 1)).any():
+        after = int(nodes.returns[after:][parted].min())
     return max(first, after)
 
 
