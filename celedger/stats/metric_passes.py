@@ -307,9 +307,8 @@ def run(block: Sequence[Prepared], first: int, earlier: Sequence[Floats] | None)
     returns = block[0].nodes.returns[first:] - first
     again = np.flatnonzero(returns >= 0)  # what is settled is not returned to
     for i, likelihood in enumerate(likelihoods):
-        place = again[:, None], np.arange(*rows[i].indices(ends[-1])), slice(widths[i])
-        anew[place] = likelihood.fresh[:, again].transpose(1, 0, 2)
-        stays[place] = likelihood.same[:, again].transpose(1, 0, 2)
+        anew[again, rows[i], : widths[i]] = likelihood.fresh[:, again].transpose(1, 0, 2)
+        stays[again, rows[i], : widths[i]] = likelihood.same[:, again].transpose(1, 0, 2)
     returned = dict(zip(again.tolist(), returns[again].tolist(), strict=True))
     messages = level_chain.passes(anew, stays, before, returned)
     result = []
