@@ -105,7 +105,7 @@ def no_incident(name: str, gone: Sequence[str] = ()) -> UsageError:
             f"this history lacks the commits of incident {name}",
             f"check out a branch that has them; in a shallow clone: {UNSHALLOW}",
         )
-    return UsageError(f"there is no incident {name}", "see `celedger status`")
+    return UsageError(f"there is no incident {name} in this history", "see `celedger status`")
 
 
 def find(options: Options) -> tuple[Repository, Config]:
