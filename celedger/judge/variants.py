@@ -17,10 +17,10 @@ from celedger.ledger.read import Reader
 from celedger.repo.synthetic import is_synthetic
 from celedger.stats.two_sides import evidence, needed
 
-APART = "seems otherwise, but was measured in another session"
+APART = "seems otherwise, but was not measured in turns"
 BY_SESSION = "noise of sessions hides changes as small as the floor"
 OF_SESSIONS = (APART, BY_SESSION)
-"""What trials of both sides in one session may settle."""
+"""What trials of both sides in turns may settle."""
 FEWEST = 3
 """Two values, or pairs, tell nearly nothing of how they vary."""
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from celedger.base.errors import TYPED, command
-from celedger.base.model import Commit, Direction, Metric
+from celedger.base.model import Commit, Direction, Kind, Metric
 from celedger.judge.incident import State
 from celedger.judge.line import Line
 from celedger.judge.measured import varies_by_session
@@ -139,7 +139,7 @@ class Diff(Document):
     commits: tuple[Commit, Commit]
     tasks: tuple[TaskDiff, ...]
     environments: Mapping[tuple[str, str], Sequence[Difference]]  # by the pair that differs
-    beside: str = ""  # the command that measures both in one session, where they were not
+    beside: str = ""  # the command that measures both in turns, where they were not
 
     @classmethod
     def of(
@@ -214,7 +214,7 @@ class Diff(Document):
             columns = (Column("environment"), Column("A", shrink=True), Column("B", shrink=True))
             lines += table(columns, rows, width=width, indent=2).splitlines()
         if self.beside:
-            lines += ["", f"{self.beside} measures both in one session"]
+            lines += ["", f"{self.beside} measures both in turns"]
         return "\n".join(lines)
 
     def json(self) -> dict[str, object]:
@@ -256,26 +256,33 @@ def _task_diff(
     same_recipe, _ = agree((a, b))
     diff = TaskDiff(*key, a, b, (), same_recipe)
     names = {m.name for side in (a, b) for m in side.metrics(ledger.metrics)}
-    beside = in_turns(ledger.sessions(suite=key[0], task=key[1]), a, b)
+    sessions = ledger.sessions(suite=key[0], task=key[1])
+    beside = [in_turns(sessions, a, b, any_order=any_order) for any_order in (False, True)]
     changes = []
     for metric in samples.in_order(m for m in ledger.metrics(b.recipe) if m.name in names):
         sides = samples.pair(metric, a, b)
-        both = samples.pair(metric, *beside) if varies_by_session(metric) else sides
+        both = sides
+        if varies_by_session(metric):
+            both = samples.pair(metric, *beside[metric.kind is Kind.MEMORY])
         is_beside = all(side.n for side in both)
         change = MetricChange(metric, *(both if is_beside else sides))
         changes.append(judged(change, *key, is_beside) if diff.comparable else change)
     return replace(diff, changes=tuple(changes))
 
 
-def in_turns(sessions: Mapping[str, str], *sides: Batch) -> list[Batch]:
+def in_turns(sessions: Mapping[str, str], *sides: Batch, any_order: bool = False) -> list[Batch]:
     """Return what two batches have of sessions that ran them in turns, since a machine that became
-    loaded between them makes the later one slow. `sessions` has each trial's, by ulid."""
+    loaded between them makes the later one slow. Memory knows no load: for it, `any_order` takes
+    every session of both. `sessions` has each trial's, by ulid."""
     times = [defaultdict[str, list[float]](list) for _ in sides]
     for side, of_session in zip(sides, times, strict=True):
         for record in side.records:
             of_session[sessions[record.trial.ulid]].append(record.trial.started)
     a, b = times
-    shared = {s for s in a.keys() & b if max(a[s]) > min(b[s]) and max(b[s]) > min(a[s])}
+    shared = {
+        s for s in a.keys() & b
+        if any_order or (max(a[s]) > min(b[s]) and max(b[s]) > min(a[s]))
+    }  # fmt: skip
     return [
         side._replace(records=tuple(r for r in side.records if sessions[r.trial.ulid] in shared))
         for side in sides
