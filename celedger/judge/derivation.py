@@ -20,6 +20,7 @@ from celedger.base.model import (
     BaselineAct,
     BaselineRecord,
     BisectRecord,
+    IncidentState,
     Kind,
     Metric,
     TaskRecord,
@@ -90,7 +91,8 @@ class Derivation:
         was measured there or later."""
         places: dict[str, int] = {}
         for each in (*self.told, *self.told_work):
-            mend = str(each.record.details.get("closed") or "")
+            is_over = each.record.state == IncidentState.RECOVERED.value
+            mend = str(each.record.details.get("closed") or "") if is_over else ""
             own = {key[:2] for key in (*each.steps.states, *each.failing)} & self.tasks.keys()
             newest = max((place for name in own for place in self.tasks[name].tried), default=-1)
             # One off the line has no place, or that of an equal tree: before what it mended.

@@ -220,8 +220,9 @@ class Fall:
 
 @dataclass(slots=True)
 class Mend:
-    """The mend of a rise: `gone` is the probability that nothing is left of it; `falls` are the
-    steps that may have mended it; `over` are the metrics that were mended by themselves."""
+    """The mend of a rise: `gone` is the probability that nothing is left of it; `closed` is where
+    it, or the newest part, was mended; `falls` are the steps that may have mended it; `over` are
+    the metrics that were mended by themselves."""
 
     state: IncidentState = IncidentState.OPEN
     gone: float = 0.0
@@ -266,6 +267,7 @@ def follow(
             mends[i] = Mend(IncidentState.RECOVERED, gone, closed)
         elif parts:
             mends[i].state, mends[i].over = IncidentState.PARTLY, parts.keys()
+            mends[i].closed = max(m.closed for m in parts.values() if m.closed is not None)
     return mends, falls
 
 
@@ -471,6 +473,9 @@ def _read(
             laid.append(i)
     # A fall that is laid to some incidents is no part of what the others lost.
     fall.taken.update(key for i in laid if not rises[i].is_accepted for key in rises[i].steps)
+    for i in laid:
+        if mends[i].state is IncidentState.PARTLY:
+            mends[i].closed = fall.likeliest()
     for i in laid or asked:
         for key, step in fall.steps.items():
             mends[i].falls.setdefault(key, []).append(step)

@@ -1361,3 +1361,22 @@ def test_what_more_work_slowed_is_another_cause_than_a_crash_of_the_same_merge(
     assert rows["crash"]["first_bad"] == [broken]
     assert rows["metric"]["first_bad"] == [slow, broken]
     assert [metric["name"] for metric in rows["metric"]["work"]] == ["operators"]
+
+
+@pytest.mark.matrix
+def test_a_mend_of_a_part_is_named_by_every_view(live: Live) -> None:
+    """`log` and `drift` had nothing at its commit, and `diff` called a sure fall a seeming one."""
+    life = live(0.003)
+    life.begin()
+    life.commit(1.5)
+    life.check()
+    half = life.commit(1.2)
+    life.check()
+    row = life.only("partly")
+    assert row["closed_at"] == half
+    assert f"partly recovered by {half[:8]}" in life.say("status").out
+    assert f"partly mends {row['id']}" in life.say("log").out
+    assert "seems" not in life.say("diff", f"{half}^..{half}").out
+    full = life.commit(1)
+    life.check()
+    assert life.only("recovered")["closed_at"] == full
