@@ -162,10 +162,9 @@ def state(incident: Incident) -> str:
     """Return `open`, `recovered by 3f2a9c1d`, or why it is over."""
     if incident.state == "withdrawn" and not incident.why:
         return "withdrawn: was a false alarm"
-    if incident.state in ("recovered", "partly") and incident.closed_at:
-        verb = "recovered by" if incident.state == "recovered" else "partly recovered by"
-        return f"{verb} {mended_by(incident, short)}"
     text = {"partly": "partly recovered"}.get(incident.state, incident.state)
+    if incident.state in ("recovered", "partly") and incident.closed_at:
+        text += f" by {mended_by(incident, short)}"
     if not incident.is_measured and incident.in_force:
         text += ", no longer measured"
     if not incident.why:
