@@ -82,7 +82,8 @@ def installed(group: str) -> dict[str, Plugin]:
 @cache
 def _installed(path: tuple[str, ...]) -> dict[str, dict[str, Plugin]]:
     groups: dict[str, dict[str, Plugin]] = {}
-    for group, name, value, file in [*_own(), *_others(path)]:
+    others = [row for folder in dict.fromkeys(path) for row in _in_folder(Path(folder).absolute())]
+    for group, name, value, file in [*_own(), *others]:
         module, _, attribute = value.partition(":")
         groups.setdefault(group, {}).setdefault(name, Plugin(name, module, attribute, file))
     return groups
@@ -91,28 +92,29 @@ def _installed(path: tuple[str, ...]) -> dict[str, dict[str, Plugin]]:
 _Row = tuple[str, str, str, Path]  # group, name, value, and the file that has it
 
 
-def _own() -> Iterator[_Row]:
+@cache
+def _own() -> list[_Row]:
     if not _CHECKOUT.exists():
-        for file in PACKAGE.parent.glob(f"{_OWN}*.dist-info/entry_points.txt"):
-            yield from _rows(file)
-        return
+        files = PACKAGE.parent.glob(f"{_OWN}*.dist-info/entry_points.txt")
+        return [row for file in files for row in _rows(file)]
     import tomllib  # in a checkout alone
 
     with _CHECKOUT.open("rb") as stream:
         groups = tomllib.load(stream)["project"].get("entry-points", {})
-    for group, rows in groups.items():
-        for name, value in rows.items():
-            yield group, name, value, _CHECKOUT
+    return [(g, name, value, _CHECKOUT) for g in groups for name, value in groups[g].items()]
 
 
-def _others(path: tuple[str, ...]) -> Iterator[_Row]:
-    for folder in dict.fromkeys(path):
-        names: list[str] = []
-        with suppress(OSError):  # an entry that is a file, or not there
-            names = sorted(os.listdir(folder or "."))  # noqa: PTH208 -- names are wanted
-        for name in names:
-            if name.endswith((".dist-info", ".egg-info")) and not name.startswith(_OWN):
-                yield from _rows(Path(folder) / name / "entry_points.txt")
+@cache
+def _in_folder(folder: Path) -> list[_Row]:
+    names: list[str] = []
+    with suppress(OSError):  # an entry that is a file, or not there
+        names = sorted(os.listdir(folder))  # noqa: PTH208 -- names are wanted
+    return [
+        row
+        for name in names
+        if name.endswith((".dist-info", ".egg-info")) and not name.startswith(_OWN)
+        for row in _rows(folder / name / "entry_points.txt")
+    ]
 
 
 def _rows(file: Path) -> Iterator[_Row]:

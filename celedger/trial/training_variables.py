@@ -8,9 +8,10 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from fnmatch import fnmatchcase
+from fnmatch import translate
+from functools import cache
 from pathlib import Path
 
 from celedger.base import PACKAGE
@@ -49,15 +50,17 @@ _GIVEN = frozenset({
 def passed(base: Mapping[str, str], patterns: Iterable[str]) -> dict[str, str]:
     """Return the user's variables that match any of these names or patterns."""
     patterns = tuple(patterns)
+    matches = _any_of(patterns)
     return {
         name: value
         for name, value in base.items()
-        if name not in _GIVEN
-        and (
-            name in patterns
-            or (any(fnmatchcase(name, p) for p in patterns) and not _SECRET.search(name))
-        )
+        if name not in _GIVEN and (name in patterns or (matches(name) and not _SECRET.search(name)))
     }
+
+
+@cache
+def _any_of(patterns: tuple[str, ...]) -> Callable[[str], object]:
+    return re.compile("|".join(map(translate, patterns)) or "(?!)").match
 
 
 def comparable(variables: Mapping[str, str]) -> dict[str, str]:
