@@ -1,17 +1,31 @@
-"""Compiles a folder of sources once for all tests of a process.
+"""Does once, for all tests of a process, what each command of the program does anew.
 
 The program copies and compiles `celedger.child` for each repository. That takes longer than
-most scripted trainings, and its sources are the same in every test.
+most scripted trainings, and its sources are the same in every test. It evaluates the options of its
+verb, a fifth of what a short command takes, and asks the interpreter of trials what is installed.
 """
 
 from __future__ import annotations
 
 import compileall
+import io
+import sys
+from contextlib import redirect_stdout
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import typer.main
+
+from celedger.base import plugins
+from celedger.cli import app
+from celedger.system import environment
+from celedger.system.devices import CPU
+
 _REALLY = compileall.compile_dir
 _known: dict[object, dict[Path, bytes]] = {}  # sources and options -> compiled files
+_ask = environment.ask
+_answers: dict[tuple[str, str], Any] = {}  # a program for this interpreter, its argument
 
 
 def _compile_dir(folder: Path, **options: Any) -> Any:
@@ -33,6 +47,28 @@ def _compile_dir(folder: Path, **options: Any) -> Any:
     return True
 
 
+def _ask_once(python: str, code: str, argument: str) -> Any:
+    """Take the place of `environment.ask`. No package that the tests run with lies in a test's
+    repository, so its folder makes no difference."""
+    if python != sys.executable:
+        return _ask(python, code, argument)
+    key = code, "" if Path(argument).is_dir() else argument
+    if key not in _answers:
+        _answers[key] = _ask(python, code, argument)
+    return _answers[key]
+
+
 def compile_once() -> None:
-    """Compile the same sources once from now on, in this process and its forks."""
+    """Do each of these once from now on, in this process and its forks."""
     compileall.compile_dir = _compile_dir
+    environment.ask = _ask_once
+    typer.main.get_params_from_function = cache(typer.main.get_params_from_function)
+
+
+def prepare(folder: Path) -> None:
+    """Do what a command would do first, for the forks. The folder is anywhere."""
+    environment.describe(sys.executable, device=CPU, threads=1, repo_root=folder)
+    plugins.installed(plugins.VERBS)
+    with redirect_stdout(io.StringIO()):
+        for verb in app.CORE:
+            app.run([verb, "--help"])

@@ -52,12 +52,13 @@ for found in pkgutil.walk_packages(celedger.__path__, "celedger."):
     if not found.name.startswith(("celedger.child", "celedger.lab.probes", "celedger.__main__")):
         importlib.import_module(found.name)
 sys.path.insert(0, sys.argv[1])  # of the tests
-from compiled import compile_once
+from compiled import compile_once, prepare
 sys.path.pop(0)
 compile_once()
 from celedger.trial.training_variables import child_copy
 with tempfile.TemporaryDirectory() as folder:
     child_copy(pathlib.Path(folder))
+    prepare(pathlib.Path(folder))
 gc.collect()
 gc.freeze()  # else collecting in a fork copies every page of what is imported here
 for line in sys.stdin:
