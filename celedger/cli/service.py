@@ -485,7 +485,7 @@ def queue(
     settings, _ = context.with_resource(settled(repository, command))
     # The first merge's worker has yet to make the ledger.
     if settings.ledger.exists() or not any(queue_folder(repository).glob("*.moved")):
-        with reading(command) as session:
+        with reading(command, repository) as session:
             document = queue_document(repository, settings, session.ledger)
     else:
         document = queue_document(repository, settings, None)

@@ -159,14 +159,14 @@ def archive_of(repository: Repository, settings: Config) -> Archive:
 
 
 @contextmanager
-def reading(options: Options) -> Iterator[Session]:
-    """A session that only reads. The ledger must exist."""
+def reading(options: Options, repository: Repository | None = None) -> Iterator[Session]:
+    """A session that only reads [default: the repository of the options]. The ledger must exist."""
     from celedger.ledger import Ledger
     from celedger.repo import Repository
     from celedger.service import allow
     from celedger.trial.permissions import Gate
 
-    repository = Repository.open(options.repository)
+    repository = repository or Repository.open(options.repository)
     with settled(repository, options) as (settings, _):
         if not settings.ledger.exists() and (why := allow.held_back(repository, settings)):
             warn(options.retyped(f"the worker ignores settings that are not approved: {why}"))

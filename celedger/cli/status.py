@@ -77,8 +77,8 @@ def status(
         document = StatusDocument(time.time(), (), queue, State(""), {}, {}, hint, servers)
         options.answer(document, json, typed.retyped)
         return Status.GOOD
-    with reading(typed) as session:
-        repository, ledger = session.repository, session.ledger
+    with reading(typed, repository) as session:
+        ledger = session.ledger
         if follow:
             return _follow(session)
         state = memory.read(repository, ledger)

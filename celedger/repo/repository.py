@@ -111,10 +111,14 @@ class Repository:
             raise self._unknown(revision, shown.error)
         if not shown.out:
             raise UnknownRevision(f"{revision!r} names an object that is not a commit")
-        commit = parse(shown.out)[0]
-        if commit.parents:  # the oldest of a shallow clone may get some by a fetch
-            self._commits[commit.sha] = commit
-        return commit
+        return self._parsed(shown.out)[0]
+
+    def _parsed(self, out: bytes) -> list[Commit]:
+        """Return the commits that git listed, of which each is asked for once."""
+        commits = parse(out)
+        # The oldest of a shallow clone may get parents by a fetch.
+        self._commits.update((commit.sha, commit) for commit in commits if commit.parents)
+        return commits
 
     def _named(self, revision: str) -> str:
         """Return the hash that a name of a commit stands for. Raises as `resolve` does."""
@@ -155,13 +159,15 @@ class Repository:
         a merged branch beside one another, whatever their dates."""
         sha = self.resolve(revision).sha
         options = [*(["--first-parent"] * first_parent), *(["--topo-order"] * by_branch)]
-        return parse(self.tell(*LOG, *options, f"--max-count={limit}", sha, "--").out)
+        return self._parsed(self.tell(*LOG, *options, f"--max-count={limit}", sha, "--").out)
 
     def known(self, shas: Iterable[str]) -> list[Commit]:
         """Return those of these commits (full hashes) that the repository has."""
-        names = "".join(f"{sha}\n" for sha in shas).encode()
+        shas = list(shas)
+        known = [self._commits[sha] for sha in shas if sha in self._commits]
+        names = "".join(f"{sha}\n" for sha in shas if sha not in self._commits).encode()
         words = ("--no-walk=unsorted", "--ignore-missing", "--stdin")
-        return parse(self.tell(*LOG, *words, stdin=names).out) if names else []
+        return known + (self._parsed(self.tell(*LOG, *words, stdin=names).out) if names else [])
 
     def commits_before(self, moment: float) -> list[Commit]:
         """Return the newest commit of HEAD's line of first parents by that moment (seconds since
