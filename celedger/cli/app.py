@@ -39,10 +39,6 @@ CORE = {
 }  # fmt: skip
 
 
-def is_core(name: str) -> bool:
-    return name in CORE
-
-
 def names() -> list[str]:
     """Return all verbs."""
     return list(dict.fromkeys([*CORE, *plugins.installed(plugins.VERBS)]))
@@ -50,7 +46,7 @@ def names() -> list[str]:
 
 def _function(name: str) -> Any:
     """Return what a verb is made of: a function, or a group of verbs. Raises MachineError."""
-    if is_core(name):
+    if name in CORE:
         module = import_module(f"celedger.cli.{CORE[name]}")
         return getattr(module, f"{name}_" if iskeyword(name) else name)
     return plugins.installed(plugins.VERBS)[name].load()
@@ -188,7 +184,7 @@ def _program(verb: str, *, complete: bool = False) -> Verbs:
         name="celedger",
         cls=Verbs,
         no_args_is_help=True,
-        add_completion=complete or not is_core(verb),
+        add_completion=complete or verb not in CORE,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
@@ -196,7 +192,7 @@ def _program(verb: str, *, complete: bool = False) -> Verbs:
     )
     program = typer.main.get_command(app)
     assert isinstance(program, Verbs)
-    program.offered = [verb] if is_core(verb) else names()
+    program.offered = [verb] if verb in CORE else names()
     return program
 
 

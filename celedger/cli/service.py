@@ -160,7 +160,6 @@ def _late(number: int, frame: object) -> None:
 def _run_quick(command: Options, name: str, remote: str) -> int:
     """Compare what is pushed or committed, as `celedger same` does. Whatever hinders it is a line:
     a push or commit goes on."""
-    from celedger.base.errors import CeledgerError
     from celedger.repo import Repository
     from celedger.repo.synthetic import INDEX
 

@@ -230,7 +230,6 @@ def diagnosing(
     """Yield a session with a bench for `celedger.trial.diagnostic.diagnose`, and the tasks named
     (all of the suite when none is). The folder of its runs is kept where they cannot be judged.
     `around` yields what is compared, and the session that can measure it."""
-    import shutil
     import tempfile
 
     from celedger.base.errors import CannotJudge

@@ -60,7 +60,7 @@ def init(
     edited.
     """
     from celedger.base import config, files
-    from celedger.base.errors import UsageError, explained
+    from celedger.base.errors import UsageError
     from celedger.service import allow
     from celedger.suite import suites_in
     from celedger.suite.loading import NAME
@@ -156,7 +156,6 @@ def _check_interpreters(
     that a suite which names none could have; `scripts` are run as modules, perhaps; no script
     imports the `plugins` that it needs."""
     from celedger import suite as suites
-    from celedger.base.errors import CeledgerError
     from celedger.suite.propose import installed_imports
     from celedger.system import environment
     from celedger.trial.workplace import interpreters_of
@@ -262,8 +261,6 @@ def _surroundings(repository: Repository, settings: Config) -> Status:
 
 def _recorder() -> str:
     """Tell whether the recorder knows every system call of this kernel."""
-    import os
-
     from celedger.system import path_recorder
 
     if sys.platform != "linux" or os.uname().machine not in path_recorder.ARCHITECTURES:
