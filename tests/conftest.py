@@ -103,6 +103,7 @@ def pytest_collection() -> Generator[None, object, object]:
         return (yield)
     finally:
         gc.freeze()  # else a search in a fork copies every page of it
+        gc.set_threshold(10_000)  # searches took 4 % of the processor time
         gc.enable()
 
 

@@ -61,6 +61,7 @@ with tempfile.TemporaryDirectory() as folder:
     prepare(pathlib.Path(folder))
 gc.collect()
 gc.freeze()  # else collecting in a fork copies every page of what is imported here
+gc.set_threshold(10_000)
 for line in sys.stdin:
     order = json.loads(line)
     pid = os.fork()
