@@ -37,7 +37,7 @@ from celedger.trial.reuse import Reuse
 from celedger.trial.runner import Bench, share_out, start_workers
 from celedger.trial.station import Builds, Setup, Station
 from celedger.trial.training_variables import child_copy, settings
-from celedger.trial.venvs import Installation, Requirements, Venvs
+from celedger.trial.venvs import Installation, Venvs
 
 
 def suite_of(repository: Repository, settings: Config, name: str | None = None) -> suites.Suite:
@@ -121,7 +121,9 @@ def local_bench(
         Builds(repository, builds, caches, config.cache_limit),
         Venvs(
             repository, venvs, caches, config.cache_limit, base, described,
-            partial(_review, repository, gate),
+            lambda task, python, files: gate.review([
+                permission_requests.of_environment(repository, task, python, files.files)
+            ]),
         ),
         base, socket.gethostname(), why,
     )  # fmt: skip
@@ -225,12 +227,6 @@ def _described(
         variables=settings(base, task),
     )  # fmt: skip
     return settled(ledger, task, environment_now)
-
-
-def _review(
-    repository: Repository, gate: Gate, task: Task, python: str, files: Requirements
-) -> None:
-    gate.review([permission_requests.of_environment(repository, task, python, files.files)])
 
 
 def _device(name: str, label: str) -> tuple[devices.Device, devices.DeviceLock]:
