@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -198,8 +198,11 @@ def _edited(repository: Repository, commit: Commit, suite: Suite) -> str:
     if not commit.parents or not file.is_relative_to(repository.root.resolve()):
         return ""
     path = file.relative_to(repository.root.resolve()).as_posix()
-    before, after = (repository.matching(sha, [path]) for sha in (commit.parents[0], commit.sha))
-    return path if before and before != after else ""
+    places = {path, *map(str, PurePosixPath(path).parents)}  # a submodule may have it
+    words = ("-r", "-z", "--name-only", "--no-renames", "--ignore-submodules=none")
+    ends = ("--diff-filter=MDT", commit.parents[0], commit.sha, "--", path.partition("/")[0])
+    edited = repository.tell("--literal-pathspecs", "diff-tree", *words, *ends).out.split(b"\0")
+    return path if places & {*map(os.fsdecode, edited)} else ""
 
 
 def _beside(

@@ -70,10 +70,6 @@ def _is_name(value: Any) -> bool:
     return value.isprintable() or _UNSAFE.isdisjoint(map(unicodedata.category, value))
 
 
-def _is_summary(value: Any) -> bool:
-    return isinstance(value, str) and len(value) < 100 and is_summary(value)
-
-
 def _is_date(value: Any) -> bool:
     try:
         return datetime.strptime(value, "%Y-%m-%dT%H:%M:%SZ") is not None
@@ -217,7 +213,8 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         "unit": NAME, "direction": _word(Direction), "kind": _word(Kind),
         "floor": Rule("size from 0", lambda x: type(x) in (int, float) and 0 <= x < math.inf),
         "floor_is_relative": Rule("0 or 1", (0, 1).__contains__),
-        "summary": Rule("rule of a summary", _is_summary), "recorded": DATE,
+        "summary": Rule("rule of a summary", lambda x: isinstance(x, str) and len(x) < 100
+                        and is_summary(x)), "recorded": DATE,
     },
     "environments": {
         "fingerprint": NAME, "details": Rule("JSON as it is written", _json(_DETAILS)),

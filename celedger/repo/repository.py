@@ -177,8 +177,8 @@ class Repository:
 
     def last_touching(self, sha: str, paths: Sequence[str]) -> Commit | None:
         """Return the newest commit up to this one (a hash) that changed a file of these paths."""
-        found = parse(self.tell(*LOG, "--max-count=1", sha, "--", *paths).out)
-        return next(iter(found), None)
+        words = ("--max-count=1", sha, "--", *paths)
+        return next(iter(parse(self.tell(*LOG, *words).out)), None)
 
     def reverts(self, since: str, tip: str, most: int) -> list[tuple[str, str]]:
         """Return the newest commits (hashes) after one and up to another, those of merged branches
