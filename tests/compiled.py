@@ -25,7 +25,7 @@ from celedger.system.devices import CPU
 _REALLY = compileall.compile_dir
 _known: dict[object, dict[Path, bytes]] = {}  # sources and options -> compiled files
 _ask = environment.ask
-_answers: dict[tuple[str, str], Any] = {}  # a program for this interpreter, its argument
+_answers: dict[str, Any] = {}  # by program, of this interpreter
 
 
 def _compile_dir(folder: Path, **options: Any) -> Any:
@@ -48,14 +48,13 @@ def _compile_dir(folder: Path, **options: Any) -> Any:
 
 
 def _ask_once(python: str, code: str, argument: str) -> Any:
-    """Take the place of `environment.ask`. No package that the tests run with lies in a test's
-    repository, so its folder makes no difference."""
-    if python != sys.executable:
+    """Take the place of `environment.ask`, for what depends on a folder alone: it is that of a
+    test's repository, in which no package lies that the tests run with."""
+    if python != sys.executable or not Path(argument).is_dir():
         return _ask(python, code, argument)
-    key = code, "" if Path(argument).is_dir() else argument
-    if key not in _answers:
-        _answers[key] = _ask(python, code, argument)
-    return _answers[key]
+    if code not in _answers:
+        _answers[code] = _ask(python, code, argument)
+    return _answers[code]
 
 
 def compile_once() -> None:
