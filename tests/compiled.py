@@ -60,12 +60,12 @@ def _ask_once(python: str, code: str, argument: str) -> Any:
 def compile_once() -> None:
     """Do each of these once from now on, in this process and its forks."""
     compileall.compile_dir = _compile_dir
-    environment.ask = _ask_once
     typer.main.get_params_from_function = cache(typer.main.get_params_from_function)
 
 
 def prepare(folder: Path) -> None:
     """Do what a command would do first, for the forks. The folder is anywhere."""
+    environment.ask = _ask_once
     environment.describe(sys.executable, device=CPU, threads=1, repo_root=folder)
     plugins.installed(plugins.VERBS)
     with redirect_stdout(io.StringIO()):
