@@ -183,8 +183,8 @@ def cause(incident: Incident, findings: Sequence[FindingRecord]) -> list[str]:
 
 
 def reason(incident: Incident, cause: Sequence[str]) -> str:
-    """Return why the newest trial failed, "" where the cause says it already."""
-    message = plain(incident.message)
+    """Return why the newest trial failed, "" where none does still or the cause says it already."""
+    message = plain(incident.message) if incident.is_failing else ""
     return "" if any(message in line for line in cause) else message
 
 
@@ -332,7 +332,8 @@ def _worse(state: State, commits: Mapping[str, Commit]) -> str:
     age = {sha: -place for place, sha in enumerate(state.trials_at)}
     # An old one was told before. A tip that fails has no trial in that table.
     first, *others = sorted(declared, key=lambda i: (i.seen_at != state.tip, age.get(i.seen_at, 1)))
-    message = f": {plain(first.message)}" if first.message else ""
+    why = reason(first, ())
+    message = f": {why}" if why else ""
     more = f"; {len(others)} more open" if others else ""
     return f"{sentence(first, commits)}{message}{more}"
 

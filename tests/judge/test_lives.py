@@ -1364,3 +1364,17 @@ def test_what_more_work_slowed_is_another_cause_than_a_crash_of_the_same_merge(
     assert rows["crash"]["first_bad"] == [broken]
     assert rows["metric"]["first_bad"] == [slow, broken]
     assert [metric["name"] for metric in rows["metric"]["work"]] == ["operators"]
+
+
+@pytest.mark.matrix
+def test_a_crash_that_is_mended_is_no_reason_for_the_number_that_is_left(live: Live) -> None:
+    life, runs = live(suite=TWO), "OTHERS = {'fails': 0}\n"
+    life.project.executor.training = step
+    for _ in range(3):
+        life.commit(10, text=runs)
+        life.check()
+    life.commit(15, text="OTHERS = {'fails': 1}\n")
+    assert "other fails" in (line := life.work()) and "exit status 1" in line
+    life.commit(15, text=runs)
+    line = life.work()
+    assert life.only()["state"] == "partly" and "exit status" not in line
