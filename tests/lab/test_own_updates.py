@@ -73,6 +73,24 @@ for step in range(30):
     w = (w - lr * w.grad).detach().requires_grad_()
 """
 )
+FUNCTIONAL = (
+    START
+    + """\
+def loss_of(params, x):
+    hidden = torch.tanh(x @ params["in"])
+    return F.mse_loss(hidden @ params["out"], x.sum(1, keepdim=True))
+
+def update(params, gradients, rate):
+    return {name: value - rate * gradients[name] for name, value in params.items()}
+
+torch.manual_seed(0)
+params = {"in": torch.randn(8, 16) / 3, "out": torch.randn(16, 1) / 4}
+for step in range(30):
+    gradients = torch.func.grad(loss_of)(params, torch.randn(16, 8))
+    params = update(params, gradients, 0.1)
+"""
+)
+DOUBLED = "the weights' own update: the training loop calls `mul(_, 0.2)` instead of `mul(_, 0.1)`"
 
 
 def steps(out: Path) -> int:
@@ -82,8 +100,11 @@ def steps(out: Path) -> int:
 
 @pytest.mark.parametrize(
     ("text", "count"),
-    [(IN_PLACE, 60), (BY_DATA, 60), (GIVEN, 60), (ACCUMULATED, 30), (REPLACED, 29)],
-    ids=["in place", "by data", "gradients given", "accumulated", "replaced"],
+    [
+        (IN_PLACE, 60), (BY_DATA, 60), (GIVEN, 60), (ACCUMULATED, 30), (REPLACED, 29),
+        (FUNCTIONAL, 29),
+    ],
+    ids=["in place", "by data", "gradients given", "accumulated", "replaced", "functional"],
 )  # fmt: skip
 def test_a_step_ends_where_the_next_pass_begins(
     server: TrainingServer, text: str, count: int
@@ -101,6 +122,25 @@ def test_its_update_is_a_place_of_the_difference(server: TrainingServer) -> None
     assert finding is not None
     assert finding.sentence.startswith("the weights' own update computes something else: `clamp(")
     assert "clamp" in blamed[0].hunk.lines[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "new", "sentence"),
+    [
+        (FUNCTIONAL, "gradients, 0.1)", "gradients, 0.2)", DOUBLED),
+        (FUNCTIONAL, "torch.tanh(", "torch.relu(",
+         "the loss computes something else: `relu(_)` where `tanh(_)` was"),
+        (REPLACED, "lr = 0.1", "lr = 0.2", DOUBLED),
+    ],
+    ids=["update", "loss", "replaced"],
+)  # fmt: skip
+def test_weights_that_are_replaced_stay_the_same_parameters(
+    server: TrainingServer, text: str, old: str, new: str, sentence: str
+) -> None:
+    finding, blamed, _ = server.explain(text, edited(text, (old, new)))
+    assert finding is not None
+    assert finding.sentence == sentence
+    assert new.strip("(") in blamed[0].hunk.lines[1]
 
 
 def test_gradients_that_it_does_not_clear_are_told(server: TrainingServer) -> None:

@@ -203,9 +203,11 @@ def _forward_parameters(kind: type) -> tuple[str, ...]:
 
 def functional(name: str, arguments: Any, result: Any) -> bool:
     """Return True for a call that goes on from trained tensors: recorded in the graph, or cut off
-    from it."""
+    from it, or made for a functional gradient."""
     outputs = [tensor for _, tensor in tensors(result)]
-    if any(graph_node(tensor) is not None for tensor in outputs):
+    if torch._C._functorch.maybe_current_level() or any(
+        graph_node(tensor) is not None for tensor in outputs
+    ):
         return True
     return (
         bool(outputs)

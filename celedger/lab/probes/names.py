@@ -137,9 +137,15 @@ class ModuleNames:
 
     def _name_bare(self, bare: list[tuple[str, Tensor]], used_names: set[str]) -> None:
         """Name parameters without a module, once: by a variable of the script, else by their
-        position in the optimiser and the line that steps it."""
-        used_names |= {name for _, name in self._bare.items()}
+        position in the optimiser and the line that steps it. One that replaces another in its
+        variable, as after an update that is not in place, takes its name."""
         expression = expressions([parameter for _, parameter in bare])
+        replaced = {expression.get(id(parameter)): parameter.shape for _, parameter in bare}
+        trained = {id(parameter) for _, parameter in bare}
+        used_names |= {
+            name for parameter, name in self._bare.items()
+            if id(parameter) in trained or replaced.get(name) != parameter.shape
+        }  # fmt: skip
         for position, parameter in bare:
             if self._bare.get(parameter) is None:
                 first = expression.get(id(parameter)) or f"{position} ({calling_line()})"

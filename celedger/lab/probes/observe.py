@@ -19,13 +19,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as modules
 from torch.optim import Optimizer, optimizer
+from torch.utils._pytree import tree_leaves
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from celedger.child.attach import LISTENERS, note_failure
 from celedger.child.torch_steps import dense
 
 from .names import IdentityMap, ModuleNames, constructing
-from .tensors import follow_graph, graph_node, sample, tensors
+from .tensors import follow_graph, graph_node, sample, tensors, unwrapped
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
@@ -379,19 +380,33 @@ class Observer:
         if self._depth == 1:
             self._start()
             given = args[0] if args else kwargs.get("tensors", ())
-            losses = [tensor for _, tensor in tensors(given)]
+            losses = [one for one in tree_leaves(given) if isinstance(one, Tensor)]
             if self._own is not None:
                 self._own_step_ends(leaves=(leaves := _leaves(losses)))
                 self._own.leaves = leaves
             self.probe.backward_begins(losses)
 
     def _grad_begins(self, *args: Any, **kwargs: Any) -> None:
-        if _is_backward(*args, **kwargs):
+        if self._is_backward(*args, **kwargs):
             self._backward_begins(args[0] if args else kwargs["outputs"])
 
     def _grad_ends(self, _: Any, *args: Any, **kwargs: Any) -> None:
-        if _is_backward(*args, **kwargs):
+        if self._is_backward(*args, **kwargs):
             self._backward_ends()
+
+    def _is_backward(
+        self, outputs: Any, inputs: Any, grad_outputs: Any = None,
+        retain_graph: bool | None = None, create_graph: bool = False, *_: Any, **__: Any,
+    ) -> bool:  # fmt: skip
+        """Return True if a call of torch.autograd.grad is a training's backward pass: from one
+        value to leaves, and nothing is derived from it again, as from a penalty on gradients. The
+        outermost gradient of torch.func is one in a script that has no optimiser."""
+        values = [tensor for _, tensor in tensors(outputs)]
+        leaves = all(tensor.is_leaf for _, tensor in tensors(inputs))
+        level = torch._C._functorch.maybe_current_level()
+        functional = level == 1 and self._own is not None
+        ends = functional if level else not create_graph
+        return ends and leaves and [value.numel() for value in values] == [1]
 
     def _backward_ends(self, *_: Any, **__: Any) -> None:
         self._depth -= 1
@@ -427,6 +442,7 @@ class Observer:
         if not replaced and not own.changed():
             return False
         self._forget_own_step()
+        own.leaves = own.leaves if leaves is None else [*leaves]
         self._end_step(cast("Optimizer", own))
         return True
 
@@ -495,23 +511,12 @@ def resident() -> int:
         return 0
 
 
-def _is_backward(
-    outputs: Any, inputs: Any, grad_outputs: Any = None, retain_graph: bool | None = None,
-    create_graph: bool = False, *_: Any, **__: Any,
-) -> bool:  # fmt: skip
-    """Return True if a call of torch.autograd.grad is a training's backward pass: from one value to
-    leaves, and nothing is derived from it again, as from a penalty on gradients."""
-    values = [tensor for _, tensor in tensors(outputs)]
-    leaves = all(tensor.is_leaf for _, tensor in tensors(inputs))
-    return not create_graph and leaves and [value.numel() for value in values] == [1]
-
-
 def _leaves(losses: Sequence[Tensor]) -> list[Tensor]:
     """Return the tensors whose gradients a backward pass adds to."""
     nodes: set[Any] = set()
     follow_graph(map(graph_node, losses), nodes)
-    leaves = {id(node.variable): node.variable for node in nodes if hasattr(node, "variable")}
-    return list(leaves.values())
+    leaves = [unwrapped(node.variable) for node in nodes if hasattr(node, "variable")]
+    return list({id(leaf): leaf for leaf in leaves}.values())
 
 
 def _rank() -> tuple[int, int]:

@@ -66,7 +66,7 @@ class TraceProbe(observe.Probe):
         self._early: list[dict[str, Any]] = []  # before the folder is known
         self._stepping = False  # the optimiser's own calls show in its results
         self._roots = IdentityMap()
-        self._bare = IdentityMap()  # parameters without a module that are written
+        self._bare: set[str] = set()  # parameters without a module that are written
         self._random = describe.torch_generators()
         self._rows = 0
         self._optimisers: dict[int, int] = {}
@@ -204,8 +204,8 @@ class TraceProbe(observe.Probe):
     def _meet_bare(self, named: Sequence[tuple[str, Tensor]]) -> None:
         """Write parameters without a module before an optimiser changes them first."""
         for name, weight in named:
-            if self.names.in_no_module(weight) and not self._bare.get(weight):
-                self._bare[weight] = True
+            if self.names.in_no_module(weight) and name not in self._bare:
+                self._bare.add(name)
                 self._write_initial(name, "parameter", weight)
                 if "perturb" in self.options and self.step == 0:
                     perturb([weight], int(self.options["perturb"]))
