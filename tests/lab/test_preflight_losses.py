@@ -153,3 +153,62 @@ def test_frozen_weights_and_a_penalty_leave_the_sign_alone(server: TrainingServe
         ("F.cross_entropy(net(x), y)", "F.cross_entropy(net(x), y) + other(x).square().mean()"),
     )
     assert checked(server, text)["overfits one batch"][0] == "pass"
+
+
+CHOSEN = edited(
+    BY_HAND,
+    ("y = x[:, :3].sum(1) + 0.1 * torch.randn(400)",
+     "y = (x[:, :3] > 0).long() @ torch.tensor([2, 1, 1])"),
+    ("nn.Linear(16, 1)", "nn.Linear(16, 5)"),
+    ("(y[rows] - net(x[rows])[:, 0]).square().mean()",
+     "-net(x[rows]).log_softmax(1).gather(1, y[rows, None]).mean()"),
+)  # fmt: skip
+TWO_LOSSES = edited(
+    CHOSEN,
+    ("nn.Linear(16, 5)", "nn.Linear(16, 6)"),
+    ("-net(x[rows]).log_softmax(1).gather(1, y[rows, None]).mean()",
+     """F.cross_entropy((out := net(x[rows]))[:, :5], y[rows])
+        loss = loss + F.smooth_l1_loss(out[:, 5], size[rows])"""),
+    ("net = ", "size = x[:, 3:5].sum(1)\nnet = "),
+)  # fmt: skip
+FUNCTIONAL = edited(
+    CHOSEN,
+    ("net = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 5))", """\
+def loss_of(params, x, y):
+    hidden = torch.tanh(x @ params["in"])
+    return -(hidden @ params["out"]).log_softmax(1)[torch.arange(len(y)), y].mean()
+net = {"in": torch.randn(8, 16) / 3, "out": torch.randn(16, 5) / 4}"""),
+    ("optimiser = torch.optim.Adam(net.parameters(), lr=0.01)\n", ""),
+    ("        loss = -net(x[rows]).log_softmax(1).gather(1, y[rows, None]).mean()\n",
+     "        gradients = torch.func.grad(loss_of)(net, x[rows], y[rows])\n"),
+    ("        optimiser.zero_grad()\n        loss.backward()\n        optimiser.step()\n",
+     "        net.update((name, value - gradients[name]) for name, value in net.items())\n"),
+    ("        net(x[320:])\n", "        loss_of(net, x[320:], y[320:])\n"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", [CHOSEN, TWO_LOSSES, FUNCTIONAL], ids=["gather", "two", "func"])
+def test_labels_of_losses_by_hand_and_of_several_follow(text: str, server: TrainingServer) -> None:
+    sound = checked(server, text)
+    assert failed(sound) == {}
+    assert sound["labels follow inputs"][0] == "pass", sound
+    permuted = edited(text, ("net = ", "y = y[torch.randperm(400)]\nnet = "))
+    assert checked(server, permuted)["labels follow inputs"][0] == "warn"
+
+
+def test_a_softmax_of_probabilities_comes_twice_by_hand(server: TrainingServer) -> None:
+    twice = edited(CHOSEN, (".log_softmax(1)", ".softmax(1).log_softmax(1)"))
+    status, said = checked(server, twice)["output fits the loss"]
+    assert (status, said.endswith("softmax comes twice")) == ("warn", True)
+    assert checked(server, CHOSEN)["loss at the start"][0] == "pass"
+
+
+def test_the_target_of_one_kind_of_row_is_no_label(server: TrainingServer) -> None:
+    """What is real, and which rows are a pair, is the same in every step."""
+    pairs = edited(
+        TWO_LOSSES,
+        ("F.cross_entropy((out := net(x[rows]))[:, :5], y[rows])",
+         "F.cross_entropy((out := net(x[rows]))[:, :5] @ out[:, :5].T, which)"),
+        ("net = ", "which = torch.arange(32)\nnet = "),
+    )  # fmt: skip
+    assert checked(server, pairs)["labels follow inputs"][0] == "pass"

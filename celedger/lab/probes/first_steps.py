@@ -10,6 +10,7 @@ from __future__ import annotations
 import bisect
 import gc
 import hashlib
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -33,6 +34,7 @@ from .tensors import address, content, follow_graph, graph_node, tensors
 
 LOOKS = 50  # steps whose gradients, losses and inputs are read
 SPACING, MARKS = 5, 12  # steps between two counts of tensors at first, and how many are kept
+OPERANDS = 50  # of functions of a step that are remembered
 REPEATED = 3  # steps until the weights are compared with those of a second run
 STEPPED: frozenset[int] = frozenset({-1})  # an optimiser has, and no backward pass since
 
@@ -77,6 +79,8 @@ class FirstSteps(observe.Probe):
         self.batches: list[bytes] = []  # a hash of each step's first input
         self.row_count = 0  # of those inputs
         self.fed = FedRows()
+        self.labelled: dict[str, FedRows] = {}  # by each loss
+        self._targets: dict[str, bytes] = {}  # of each of several losses, in the last pass
         self._fed: tuple[list[bytes], list[Tensor]] = [], []  # in the last step
         self.known_rows: set[bytes] = set()  # evaluated after training on them
         self.evaluates_names = False  # a whole number a row, as a user's, which has to come again
@@ -106,6 +110,7 @@ class FirstSteps(observe.Probe):
         self._first_loss: tuple[LossCall | None, Sequence[Tensor]] = None, ()
         self._calls: list[LossCall] = []  # since the last backward pass, of two steps at most
         self._older = 0  # how many of them are of the step before
+        self._operands: list[Tensor] = []  # without gradients, of functions outside of modules
         self._codes = IdentityMap()
         self._constants = IdentityMap()  # by the step that made them
         self._dirty = IdentityMap()  # optimisers: gradients that are there at the next pass
@@ -129,6 +134,9 @@ class FirstSteps(observe.Probe):
             self._constants[result] = self.steps
         if self._first is not None and not self._stack and not self._backward:
             self._first.note(function, args, kwargs, result)
+        if not self._stack and isinstance(result, Tensor) and result.requires_grad:
+            given = (t for _, t in tensors([args, kwargs]) if t.dim() and not t.requires_grad)
+            self._operands += itertools.islice(given, max(OPERANDS - len(self._operands), 0))
         call = loss_call(function, args, kwargs, result)
         # In a model a difference is part of what it computes.
         outside = call is not None and not (call.is_difference and self._stack)
@@ -262,9 +270,17 @@ class FirstSteps(observe.Probe):
                 self.start = float(losses[0].detach().double().mean()), detached(call)
                 self._first_loss = call, losses
             self.passes += 1
+            if led and self._batch_step != self.steps:  # no module was given data
+                labels = led[0].arguments["target"]
+                data = (t for t in self._operands if len(t) == len(labels) and t is not labels)
+                self._note_inputs([*itertools.islice(data, 1)])
             if call is not None:
                 self._note_loss(call)
-        self._calls, self._older = [], 0
+            names: Counter[str] = Counter()
+            for one in led:
+                names[one.name] += 1
+                self._note_labels(one, f"{one.name} {names[one.name]}", several=len(led) > 1)
+        self._calls, self._older, self._operands = [], 0, []
 
     def backward_ends(self) -> None:
         self._backward = False
@@ -274,24 +290,19 @@ class FirstSteps(observe.Probe):
         labels, target = call.labels, call.target
         if not target.numel():  # all ignored
             return
-        given = call.arguments["target"]
-        if self._codes.get(given) or self._constants.get(given) == self.steps:
+        if self._computed(call):
             self.codes += 1
             return
-        keys, inputs = self._fed
-        # A model that computes its loss itself is given the labels too.
-        others = [t for t in inputs if address(t) != address(given)]
+        others = self._data_beside(call)
         self.copies += any(
             not labels.is_floating_point() and t.dtype == labels.dtype
             and torch.equal(t.flatten(), labels.flatten()) for t in others
         )  # fmt: skip
         if call.name in TWO_CLASSES and target.dim() == 2 and target.shape not in [
-            t.shape for t in inputs
+            t.shape for t in self._fed[1]
         ]:  # fmt: skip
             count, sums = self.columns or (0, 0.0)
             self.columns = count + len(target), sums + target.double().sum(0)
-        ignored = None if labels.is_floating_point() else call.arguments.get("ignore_index", -100)
-        self.fed.label(self.steps, keys, others, labels, ignored)
         if not target.is_floating_point():
             classes = max(call.classes, int(target.max()) + 1)
             counts = torch.bincount(target.flatten().cpu(), minlength=classes)
@@ -301,6 +312,30 @@ class FirstSteps(observe.Probe):
             self.targets.append((float(target.min()), float(target.max())))
             output = call.output.detach()
             self.outputs.append((float(output.min()), float(output.max())))
+
+    def _computed(self, call: LossCall) -> bool:
+        """Return True if the training computes the target itself."""
+        given = call.arguments["target"]
+        return bool(self._codes.get(given)) or self._constants.get(given) == self.steps
+
+    def _data_beside(self, call: LossCall) -> list[Tensor]:
+        """Return the step's inputs. A model that computes its loss itself is given labels, too."""
+        return [t for t in self._fed[1] if address(t) != address(call.arguments["target"])]
+
+    def _note_labels(self, call: LossCall, name: str, *, several: bool) -> None:
+        """Record the labels of a loss. Of several losses, one whose target is the same in each step
+        has none: it says what is real, or which rows are a pair."""
+        labels = call.labels
+        if self._computed(call) or not labels.dim():
+            return
+        if several:
+            now, before = content(labels), self._targets.get(name)
+            self._targets[name] = now
+            if before in (None, now):
+                return
+        ignored = None if labels.is_floating_point() else call.arguments.get("ignore_index", -100)
+        rows = self.labelled.setdefault(name, FedRows())
+        rows.label(self.steps, self._fed[0], self._data_beside(call), labels, ignored)
 
     def step_begins(self, step: int, optimiser: Optimizer) -> None:
         left = self._dirty.get(optimiser, frozenset())

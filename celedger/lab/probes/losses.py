@@ -1,6 +1,6 @@
 """Identify the losses of a training, as preflight judges them: the call of torch's loss functions
-that leads to `backward()`, or the difference in a loss written by hand; its input, and the loss of
-an uninformed guess.
+that leads to `backward()`, log-probabilities chosen by labels, or the difference in a loss written
+by hand; its input, and the loss of an uninformed guess.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .tensors import follow_graph
+from .tensors import follow_graph, unwrapped
 
 TWO_CLASSES = ("binary_cross_entropy", "binary_cross_entropy_with_logits")
 BROADCASTING = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "poisson_nll_loss",
                 "gaussian_nll_loss")  # fmt: skip
 LOGARITHMS = ("nll_loss", "kl_div")  # they take log-probabilities
+CHOICES = ("gather", "__getitem__")  # of log-probabilities by labels, as by hand
 DIFFERENCES = ("sub", "__sub__", "rsub", "__rsub__")  # of output and target, as by hand
 _VIEWS = ("Squeeze", "Unsqueeze", "View", "UnsafeView", "Reshape", "Select", "Slice")
 ONE = 1e-3  # how far the sum of probabilities may be from it; of coarse types two last places
@@ -82,7 +83,8 @@ class LossCall:
     @torch.no_grad()
     def guess(self) -> float:
         """Return the loss of an uninformed guess: of equal chances, or of zeros."""
-        level = {"binary_cross_entropy": 0.5, "nll_loss": -math.log(max(self.classes, 1))}
+        uniform = -math.log(max(self.classes, 1))
+        level = {"binary_cross_entropy": 0.5, "nll_loss": uniform, "nll_by_hand": uniform}
         uninformed = torch.full_like(self.output, level.get(self.name, 0.0))
         return float(self.mean(uninformed).double())
 
@@ -103,7 +105,7 @@ class LossCall:
     @property
     def axis(self) -> int:
         """Return the axis of the classes."""
-        return 1 if self.output.dim() > 1 else 0
+        return -1 if self.function is nll_by_hand else 1 if self.output.dim() > 1 else 0
 
     @torch.no_grad()
     def misfit(self) -> str:
@@ -116,11 +118,14 @@ class LossCall:
         if squared if self.is_difference else self.name in BROADCASTING and shapes[0] != shapes[1]:
             return f"broadcasts {shapes[0]} with {shapes[1]}"
         if self.name == "poisson_nll_loss" and self.arguments.get("log_input", True):
-            exponent = _operator(output.grad_fn).startswith("Exp")
+            exponent = operator_name(output.grad_fn).startswith("Exp")
             return "is given a rate: it takes the rate's logarithm" if exponent else ""
         if not output.numel() or self.is_difference or self.name in BROADCASTING:
             return ""
         low, high = float(output.min()), float(output.max())
+        node = node_behind_views(output.grad_fn)
+        if operator_name(node) == "LogSoftmax" == "Log" + operator_name(node.next_functions[0][0]):
+            return "is given the logarithm of a softmax of probabilities: softmax comes twice"
         if self.name in LOGARITHMS:
             return "is given values above 0: log_softmax is missing" if high > 0 else ""
         if self.name == "cross_entropy" and low >= 0 and output.shape[self.axis] > 1:
@@ -138,10 +143,13 @@ def loss_call(function: Any, args: Sequence[Any], kwargs: Any, result: Any) -> L
     name = getattr(function, "__name__", "")
     listed = name in (*_PERFECT, *BROADCASTING, *LOGARITHMS)
     of_torch = listed and function is getattr(nn.functional, name, None)
-    if not of_torch and name not in DIFFERENCES:
+    if not of_torch and name not in (*DIFFERENCES, *CHOICES):
         return None
     if not isinstance(result, Tensor) or result.grad_fn is None:
         return None
+    if name in CHOICES:
+        chosen = _chosen(args, kwargs)
+        return LossCall(nll_by_hand, chosen, result.grad_fn, precision()) if chosen else None
     if name in DIFFERENCES:
         args = sorted(args[:2], key=lambda one: not getattr(one, "requires_grad", False))
         sides = [one for one in args if isinstance(one, Tensor) and one.dim()]
@@ -151,11 +159,41 @@ def loss_call(function: Any, args: Sequence[Any], kwargs: Any, result: Any) -> L
     return LossCall(function, {**names, **kwargs}, result.grad_fn, precision())
 
 
-def _operator(node: Any) -> str:
-    """Return the name of the node behind views."""
+def nll_by_hand(input: Tensor, target: Tensor, reduction: str) -> Tensor:  # noqa: A002 (torch's)
+    """Return the negative log-probability of labels; the classes are on the last axis."""
+    return nn.functional.nll_loss(input.movedim(-1, 1), target, reduction=reduction)
+
+
+def _chosen(args: Sequence[Any], kwargs: Any) -> dict[str, Tensor]:
+    """Return the arguments of `nll_by_hand` of `x.gather(-1, labels[:, None])` or `x[rows, labels]`
+    where x holds log-probabilities; none if it does not."""
+    x, given = unwrapped(args[0]), [*args[1:], *kwargs.values()]
+    index = given[-1][-1] if isinstance(given[-1], tuple) else given[-1]
+    if not isinstance(index, Tensor) or index.is_floating_point() or x.dim() < 2:
+        return {}
+    target = unwrapped(index)
+    if isinstance(given[-1], tuple):
+        rows = [one for one in given[-1][:-1] if isinstance(one, Tensor) and one.dim() == 1]
+        fits = len(rows) == x.dim() - 1 == 1
+    else:
+        fits = given[0] in (-1, x.dim() - 1) and target.shape[-1:] == (1,)
+        target = target.squeeze(-1) if fits else target
+    if not fits or target.shape != x.shape[:-1] or not x.numel() or target.dtype == torch.bool:
+        return {}
+    sums = x.detach().double().exp().sum(-1)
+    return {"input": x, "target": target} if bool(((sums - 1).abs() < ONE).all()) else {}
+
+
+def node_behind_views(node: Any) -> Any:
     while node is not None and node.name().startswith(_VIEWS):
         node = node.next_functions[0][0]
-    return node.name() if node is not None else ""
+    return node
+
+
+def operator_name(node: Any) -> str:
+    """Return the name of the node behind views, as "LogSoftmax"."""
+    node = node_behind_views(node)
+    return node.name().partition("Backward")[0] if node is not None else ""
 
 
 def precision() -> Callable[[], AbstractContextManager[Any]]:
@@ -195,6 +233,9 @@ def _true_logits(output: Tensor, target: Tensor, smoothing: float) -> Tensor:
 _PERFECT: dict[str, Any] = {
     "cross_entropy": _true_logits,
     "nll_loss": _true_logits,
+    "nll_by_hand": lambda output, target, smoothing: _true_logits(
+        output.movedim(-1, 1), target, smoothing
+    ).movedim(1, -1),
     "mse_loss": lambda output, target, smoothing: target,
     "binary_cross_entropy": lambda output, target, smoothing: target,
     "binary_cross_entropy_with_logits": lambda output, target, smoothing: (

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from . import observe
-from .fed_rows import FEWEST, agreement
+from .fed_rows import FEWEST, FedRows, agreement
 from .first_steps import REPEATED, FirstSteps, OuterCall
 from .losses import graded
 from .tensors import tensors
@@ -237,7 +237,12 @@ def labels(probe: FirstSteps) -> Result:
         if kinds < 2 and probe.losses_seen < probe.passes:
             return NONE, share, f"{sentence}; others are not seen"
         missing = (counts == 0).nonzero().flatten().tolist()
-        if kinds > 1 and missing and probe.fed.places and total >= EACH * len(counts):
+        if (
+            kinds > 1
+            and missing
+            and any(f.places for f in probe.labelled.values())
+            and total >= EACH * len(counts)
+        ):
             return WARN, share, f"{sentence}; none is {', '.join(map(str, missing[:3]))}"
         return FAIL if kinds < 2 else _graded(share, MAJORITY), share, sentence
     if probe.losses_seen < probe.passes:
@@ -295,13 +300,15 @@ def follow(probe: FirstSteps) -> Result:
     """Compare how far neighbours have near labels with how far they would by chance."""
     if probe.copies and probe.copies == probe.losses_seen:
         return WARN, probe.copies, "every target equals the input in its place: shift one of them"
-    if why := _unlabelled(probe):
-        return NONE, None, why
-    if (at := probe.fed.telltale()) is not None:
+    return _of_labels(probe, _follow)
+
+
+def _follow(fed: FedRows) -> Result:
+    if (at := fed.telltale()) is not None:
         which, column = at
         where = f"column {column} of input {which}"
         return WARN, None, f"{where} alone tells every label: it is the target"
-    labels, near = probe.fed.neighbours(NEAREST)
+    labels, near = fed.neighbours(NEAREST)
     found, chance, deviation = agreement(labels, near)
     beyond = (found - chance) / max(deviation, 1e-12)
     if labels.is_floating_point():
@@ -316,9 +323,11 @@ def follow(probe: FirstSteps) -> Result:
 def contradicted(probe: FirstSteps) -> Result:
     """Find rows whose label nearly all of the nearest rows contradict, as a model that knows them
     by heart would."""
-    if why := _unlabelled(probe):
-        return NONE, None, why
-    labels, near = probe.fed.neighbours(JUDGES)
+    return _of_labels(probe, _contradicted)
+
+
+def _contradicted(fed: FedRows) -> Result:
+    labels, near = fed.neighbours(JUDGES)
     if labels.is_floating_point() or labels.dim() > 1:
         return NONE, None, "the labels are not classes"
     votes = near.mode(1).values
@@ -335,17 +344,23 @@ def contradicted(probe: FirstSteps) -> Result:
     # Where classes meet the near rows are divided; about a wrong label they agree.
     if share <= CONTRADICTED or len(rows) < AGREED * int(wrong.sum()):
         return PASS, share, sentence
-    named = (f"{probe.fed.places[row]} ({labels[row]}, near ones {votes[row]})" for row in rows[:3])
+    named = (f"{fed.places[row]} ({labels[row]}, near ones {votes[row]})" for row in rows[:3])
     return WARN, share, f"{sentence}: {', '.join(named)}"
 
 
-def _unlabelled(probe: FirstSteps) -> str:
-    """Return why labels cannot be compared with their inputs; empty if they can."""
-    if len(probe.fed.places) < FEWEST:
-        return f"fewer than {FEWEST} different rows with one label each were seen"
-    if probe.fed.constant:
-        return "all labels are equal"
-    return ""
+def _of_labels(probe: FirstSteps, check: Callable[[FedRows], Result]) -> Result:
+    """Return the worst result of a check on the labels of each loss; n/a if none can be compared
+    with its inputs."""
+    results: list[Result] = []
+    why = f"fewer than {FEWEST} different rows with one label each were seen"
+    for name, fed in probe.labelled.items():
+        if len(fed.places) >= FEWEST and not fed.constant:
+            status, figure, sentence = check(fed)
+            whose = f"{name}: " if len(probe.labelled) > 1 else ""
+            results.append((status, figure, whose + sentence))
+        elif fed.places:
+            why = "all labels are equal" if fed.constant else why
+    return min(results, key=lambda one: (WARN, PASS, NONE).index(one[0]), default=(NONE, None, why))
 
 
 def shuffled(probe: FirstSteps) -> Result:
