@@ -92,6 +92,15 @@ def test_a_tensor_that_keeps_its_graph_is_one_leak(server: TrainingServer) -> No
     assert (leak["kind"], leak["keeper"]) == ("tensors", "history")
 
 
+def test_a_graph_that_grows_is_seen_beside_many_larger_ones(server: TrainingServer) -> None:
+    deep = """deep, total = [sum([net[0].bias.sum()] * 1200) for _ in range(50)], 0
+for step in range(130):"""
+    text = edited(PLAIN, ("for step in range(130):", deep), ("# here", "total = total + loss"))
+    (event,) = records(server.train(text, "memory") / "0", "memory")
+    (leak,) = load(event, {})["leaks"]
+    assert (leak["kind"], leak["line"]) == ("graphs", 21)
+
+
 def test_cyclic_garbage_takes_memory_until_it_is_collected(server: TrainingServer) -> None:
     first, *_ = leaks(server, "Node(torch.ones(1000))")
     assert (first["kind"], first["bytes"]) == ("garbage", pytest.approx(4000, rel=0.1))

@@ -36,7 +36,6 @@ from .tensors import follow_graph, graph_node, tensors
 
 _MARK = 16  # steps between two marks, in a training that reports no epochs
 _MOST_MARKS = 24  # then every second is dropped
-_TOP = 40  # rows of a table
 _KEPT = 3  # steps whose tensors live: then what holds them is named
 
 
@@ -81,6 +80,7 @@ class MemoryProbe(observe.Probe):
         self._marks: list[str] = []
         self._keepers: dict[Maker, str] = {}
         self._types: dict[str, int] = {}  # objects of each type, at the last mark
+        self._typed = 0  # marks
         self._type_keepers: dict[str, str] = {}
         self._spacing, self._reported = _MARK, False
         self._due = self._evaluated = False  # a mark without a report; an evaluation was seen
@@ -295,9 +295,15 @@ class MemoryProbe(observe.Probe):
 
     def _find_type_keepers(self, types: dict[str, int]) -> None:
         """Name the container of the youngest object of each type that has more than at the last
-        mark."""
+        mark; again at every second mark, fourth, eighth and so on, since a search takes a second.
+        """
         last, self._types = self._types, types
-        grown = {name for name, number in types.items() if number > last.get(name, number)}
+        self._typed += 1
+        again = self._typed & (self._typed - 1) == 0
+        grown = {
+            name for name, number in types.items()
+            if number > last.get(name, number) and (again or name not in self._type_keepers)
+        }  # fmt: skip
         objects = gc.get_objects() if grown else []
         for obj in reversed(objects):
             name = type(obj).__qualname__
@@ -340,9 +346,9 @@ class MemoryProbe(observe.Probe):
         return garbage, types
 
     def _graphs(self) -> list[tuple[int, int]]:
-        """Count the nodes of autograd's graph that tensors keep, by the tensor's origin."""
+        """Count the nodes of autograd's graph that tensors keep, by the line of their origin."""
         visited: set[Any] = set()
-        graphs = []
+        nodes: Counter[int] = Counter()
         for obj in gc.get_objects():
             if type(obj) is not torch.Tensor or (made := graph_node(obj)) is None:
                 continue
@@ -350,8 +356,8 @@ class MemoryProbe(observe.Probe):
             follow_graph([made], visited)
             storage = storage_of(obj)
             live = None if storage is None else self._live.get(storage._cdata)
-            graphs.append((len(visited) - before, live.maker.line if live else -1))
-        return sorted(graphs, reverse=True)[:_TOP]
+            nodes[live.maker.line if live else -1] += len(visited) - before
+        return [(count, line) for line, count in nodes.items()]
 
 
 def _types() -> list[tuple[str, int]]:
@@ -371,11 +377,11 @@ def _keeper(kept: Any, objects: list[Any]) -> str:
     """Return the variable of the script whose container holds an object, itself or in a tuple or
     dictionary of its own, else the attribute `AutoregressiveWrapper.history` or the kind of
     container; empty where none does. `objects`: a list that does not count."""
-    kinds = (list, set, deque), (tuple,), (dict,)  # an object's own dictionary last
+    kinds = list, set, deque, tuple, dict  # an object's own dictionary last
     holders = [
-        one for kind in kinds for one in gc.get_referrers(kept)
-        if isinstance(one, kind) and one is not objects
-    ]  # fmt: skip
+        one for one in gc.get_referrers(kept) if isinstance(one, kinds) and one is not objects
+    ]
+    holders.sort(key=lambda one: isinstance(one, (tuple, dict)) + isinstance(one, dict))
     names = expressions(holders)
     if named := next((names[id(one)] for one in holders if id(one) in names), ""):
         return re.sub(r"(\[\d+\])+$", "", named)
