@@ -405,3 +405,49 @@ def test_a_place_is_no_label_and_who_comes_again_is_no_row(server: TrainingServe
         "n/a", "the training computes its targets itself, so they are not labels",
     )  # fmt: skip
     assert found["train and validation apart"][0] == "n/a"
+
+
+def test_steps_in_eval_mode_and_an_idle_channel_are_told(server: TrainingServer) -> None:
+    text = edited(
+        SHORT,
+        ("nn.Sequential(", "nn.Sequential(nn.Conv2d(2, 8, 8), nn.Flatten(), nn.BatchNorm1d(8), "),
+        ("loss = F.cross_entropy(net(x), y)", "loss = F.cross_entropy(net(images(x)), y)"),
+        ("kept = []", "images = lambda x: x.view(-1, 1, 1, 8).expand(-1, 2, 8, 8).clone()"),
+        ("    optimiser.step()\n", """\
+    optimiser.step()
+    if step % 8 == 7:
+        net.eval()
+        with torch.no_grad():
+            net(images(draw(32)[0]))
+        net.train()
+"""),
+    )  # fmt: skip
+    good = checked(server, text)
+    names = "train and eval mode", "inputs in range"
+    assert [good[name][0] for name in names] == ["pass", "pass"], good
+    bad = checked(server, edited(
+        text, ("        net.train()\n", ""),
+        ("net(images(x))", "net(images(x).mul_(torch.tensor([1, 0]).view(1, 2, 1, 1)))"),
+    ))  # fmt: skip
+    status, said = bad[names[0]]
+    assert (status, said[:46]) == ("warn", "16 of 24 steps run in eval mode, unlike those ")
+    status, said = bad[names[1]]
+    assert (status, said.endswith("channel 1 of the images is constant")) == ("warn", True), said
+
+
+def test_what_another_optimiser_trains_is_not_missed(server: TrainingServer) -> None:
+    """As in a search of architectures: the first step is that of a part of the weights."""
+    text = edited(
+        SHORT,
+        ("optimiser = torch.optim.SGD(net.parameters(), lr=0.1)",
+         """optimiser = torch.optim.SGD([net[2].bias], lr=0.1)
+other = torch.optim.SGD(net[:2].parameters(), lr=0.1)"""),
+        ("    optimiser.step()\n", """\
+    optimiser.step()
+    other.zero_grad()
+    F.cross_entropy(net(x), y).backward()
+    other.step()
+"""),
+    )  # fmt: skip
+    status, said = checked(server, text)["overfits one batch"]
+    assert (status, said.endswith("another optimiser trains a part of it")) == ("n/a", True), said

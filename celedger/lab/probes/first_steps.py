@@ -34,6 +34,7 @@ from .tensors import address, content, follow_graph, graph_node, tensors
 
 LOOKS = 50  # steps whose gradients, losses and inputs are read
 SPACING, MARKS = 5, 12  # steps between two counts of tensors at first, and how many are kept
+CHANNELS = 4  # of an image at most: more are features
 OPERANDS = 50  # of functions of a step that are remembered
 REPEATED = 3  # steps until the weights are compared with those of a second run
 STEPPED: frozenset[int] = frozenset({-1})  # an optimiser has, and no backward pass since
@@ -56,6 +57,7 @@ class InputRange(NamedTuple):
     mean: float
     deviation: float
     floats: bool
+    channels: list[tuple[float, float]]  # least and largest value of each, if it is an image
 
 
 class FirstSteps(observe.Probe):
@@ -91,6 +93,8 @@ class FirstSteps(observe.Probe):
         self.bad_modes: set[str] = set()
         self.norms: dict[str, tuple[Any, Tensor]] = {}  # and their first statistics
         self.still_norms: set[str] = set()  # in eval mode while their model trains
+        self.still_steps = 0  # in which a model that trains runs in eval mode alone
+        self._still = self._training = False  # a call of this step is such a one, or trains
         self.called: set[int] = set()  # modules, with gradients
         self.with_gradient: set[int] = set()  # parameters
         self.initial = IdentityMap()  # values of the optimisers' parameters
@@ -187,8 +191,10 @@ class FirstSteps(observe.Probe):
         if self._evaluating:
             # A part of a model has inputs of its own.
             inputs = inputs if self.last.get(module) is not None else []
+            self._still |= module.training is False and torch.is_grad_enabled()
             self._note_evaluation(OuterCall(module, args, kwargs, output), inputs)
         elif torch.is_grad_enabled():
+            self._training = True
             if self._first is not None:
                 self._first.note(module, args, kwargs, output)
             self.last[module] = OuterCall(module, args, kwargs)
@@ -223,7 +229,10 @@ class FirstSteps(observe.Probe):
         if len(self.ranges[evaluating]) < LOOKS and first.dtype != torch.bool:
             low, high, values = float(first.min()), float(first.max()), first.double()
             spread = float(values.std(unbiased=False))
-            row = InputRange(low, high, float(values.mean()), spread, first.is_floating_point())
+            floats, channels = first.is_floating_point(), []
+            if first.dim() == 4 and first.shape[1] <= CHANNELS < first.shape[2]:
+                channels = [(float(c.min()), float(c.max())) for c in first.unbind(1)]
+            row = InputRange(low, high, float(values.mean()), spread, floats, channels)
             self.ranges[evaluating].append(row)
 
     def _broken(self, inputs: list[Tensor]) -> str:
@@ -249,6 +258,8 @@ class FirstSteps(observe.Probe):
 
     def backward_begins(self, losses: Sequence[Tensor]) -> None:
         self._backward = True
+        self.still_steps += self._still and not self._training
+        self._still = self._training = False
         for optimiser, state in list(self._dirty.items()):
             if not state:
                 continue

@@ -179,6 +179,10 @@ def overfits(probe: FirstSteps) -> Result:
         why = "it falls" if falls else "it does not fall"
         return WARN, remaining, f"{sentence}: {why}, and the floor of this loss is not known"
     why = "it learns, but does not overfit it" if falls else "it does not fall"
+    trained = {id(p) for one in replay.optimisers for g in one.param_groups for p in g["params"]}
+    copies = (replay.copied.get(id(parameter)) for parameter, _ in probe.initial.items())
+    if any(copy is not None and id(copy) not in trained for copy in copies):
+        return NONE, remaining, f"{sentence}, but another optimiser trains a part of it"
     warns = remaining <= LEFT_WARN or (falls and not rows)
     return WARN if warns else FAIL, remaining, f"{sentence}: {why}"
 
@@ -274,6 +278,9 @@ def inputs(probe: FirstSteps) -> Result:
         return FAIL, size, f"{sentence}: not finite"
     if low == high:
         return FAIL, size, f"{sentence}: constant"
+    spans = (_span(list(ends)) for ends in zip(*(row.channels for row in rows)))  # noqa: B905 (3.8)
+    if idle := [str(number) for number, (least, most) in enumerate(spans) if least == most]:
+        return WARN, len(idle), f"{sentence}; channel {', '.join(idle)} of the images is constant"
     if all(row.floats for row in rows) and size > INPUT_WARN:
         return WARN, size, f"{sentence}: scale them to about -1..1 or unit variance"
     return PASS, size, sentence
@@ -421,6 +428,9 @@ def modes(probe: FirstSteps) -> Result:
     if still:
         names = ", ".join(still[:3])
         return WARN, len(still), f"statistics never updated in training: {names}"
+    if probe.still_steps:
+        text = f"{probe.still_steps} of {probe.steps} steps run in eval mode, unlike those before"
+        return WARN, probe.still_steps, f"{text}: train() is missing after an evaluation"
     if probe.still_norms:
         names = ", ".join(sorted(probe.still_norms)[:3])
         count = len(probe.still_norms)
