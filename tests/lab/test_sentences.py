@@ -404,3 +404,60 @@ def test_a_backward_pass_that_nobody_saw_does_not_agree(server: TrainingServer) 
     assert finding.sentence == (
         "the gradient of `radius` differs, though all forward values agree; `pow(_, 2)` is gone"
     )
+
+
+TEACHER = (
+    START
+    + """\
+torch.manual_seed(0)
+student, teacher = (nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.Linear(8, 4)) for _ in "ab")
+optimiser = torch.optim.SGD(student.parameters(), lr=0.1)
+teacher.train()
+draws = torch.Generator().manual_seed(1)
+for step in range(24):
+    x = torch.randn(16, 8, generator=draws)
+    out = student(x)
+    with torch.no_grad():
+        seen = teacher(x)
+    loss = F.mse_loss(out, seen)
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()
+    if step % 8 == 7:
+        student.eval()
+        with torch.no_grad():
+            print(student(torch.arange(8.0)[None]))
+        student.train()
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence", "phase"),
+    [
+        ("teacher(x)", "teacher(x + 1)",
+         "the input of a pass without gradients is scaled by 1 and shifted by 1",
+         FindingPhase.DATA),
+        ("teacher.train()", "teacher.eval()",
+         "`Sequential` with 3 of its modules now runs in evaluation mode during training",
+         FindingPhase.FORWARD),
+    ],
+    ids=["input", "mode"],
+)  # fmt: skip
+def test_the_pass_of_a_teacher_is_no_evaluation(
+    server: TrainingServer, old: str, new: str, sentence: str, phase: FindingPhase
+) -> None:
+    finding, _, _ = server.explain(TEACHER, edited(TEACHER, (old, new)))
+    assert finding is not None
+    assert (finding.sentence, finding.phase) == (sentence, phase)
+
+
+def test_an_input_in_reverse_is_scaled_by_minus_one(server: TrainingServer) -> None:
+    alone = edited(
+        TEACHER,
+        ("    with torch.no_grad():\n        seen = teacher(x)\n", ""),
+        ("F.mse_loss(out, seen)", "out.square().mean()"),
+    )
+    finding, _, _ = server.explain(alone, edited(alone, ("arange(8.0)", "arange(8.0).flip(0)")))
+    assert finding is not None
+    assert finding.sentence == "the input of an evaluation is scaled by -1 and shifted by 7"

@@ -54,7 +54,7 @@ def judge(c: TraceComparison, front: Front) -> ExplainFinding:
 
 def _finding(s: DifferenceContext, cause: Cause, answer: dict[str, Any]) -> ExplainFinding:
     phase = _PHASES[cause.part]
-    if cause.part == "forward" and s.event_a.evaluation:
+    if cause.part == "forward" and s.evaluates:
         phase = FindingPhase.EVALUATION
     module = answer.get("module", _module(s))
     about = s.comparison.b.modules.get(module) if module is not None else None

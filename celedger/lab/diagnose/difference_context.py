@@ -36,6 +36,7 @@ _PARTS = {
     "pgrad": "gradients", "hyper": "settings", "init": "init", "loss": "loss", "report": "report",
     "buffer": "buffer",
 }  # fmt: skip
+UNTRAINED_PASS = "a pass without gradients"
 _CALLERS = {"forward": "caller", "loss": "caller", "data": "training loop"}
 
 
@@ -122,7 +123,18 @@ class DifferenceContext:
         names = event.raw.get("of", ())
         several = len(names) > 1 and self.differing
         named_input = f"the input `{names[self.differing[0]]}`" if several else "the input"
-        return named_input + (" of an evaluation" if event.evaluation else "")
+        if not event.evaluation:
+            return named_input
+        return named_input + (" of an evaluation" if self.evaluates else f" of {UNTRAINED_PASS}")
+
+    @cached_property
+    def evaluates(self) -> bool:
+        """Return True if the difference is in an evaluation. A pass without gradients that comes in
+        most steps is part of the training, as that of a teacher."""
+        steps = {e.step for e in self.comparison.b.of("loss")}
+        passes = {e.step for e in self.comparison.b.of("enter", "unseen") if e.evaluation} & steps
+        usual = len(steps) > 2 and 2 * len(passes) > len(steps)
+        return bool(self.pair.one.evaluation) and not usual
 
     @property
     def tensor_a(self) -> Any:

@@ -224,12 +224,11 @@ def _drew_before(s: DifferenceContext) -> bool:
 
 def scaled_input(s: DifferenceContext) -> str | None:
     one, other = spread(s.tensor_a), spread(s.tensor_b)
-    both = one.deviation and other.deviation
-    correlated = (
-        both and abs(float(np.corrcoef(s.tensor_a.values, s.tensor_b.values)[0, 1])) > 0.99999
-    )
-    if not correlated:
+    if not (one.deviation and other.deviation):
         return None
-    slope = other.deviation / one.deviation
+    correlation = float(np.corrcoef(s.tensor_a.values, s.tensor_b.values)[0, 1])
+    if abs(correlation) <= 0.99999:
+        return None
+    slope = float(np.sign(correlation)) * other.deviation / one.deviation
     shift = other.mean - slope * one.mean
     return f"{s.input} is scaled by {figure(slope)} and shifted by {figure(shift)}"

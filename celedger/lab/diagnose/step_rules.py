@@ -16,6 +16,7 @@ from celedger.lab.diagnose.difference import changed
 from celedger.lab.diagnose.difference_context import (
     CASTS,
     DETACHING,
+    UNTRAINED_PASS,
     DifferenceContext,
     new_or_gone,
     novel,
@@ -55,7 +56,7 @@ def other_mode(s: DifferenceContext) -> dict[str, Any] | None:
         return None
     before, outermost = others[0]
     state = "training" if outermost.raw["tr"] else "evaluation"
-    during = "evaluation" if s.event_a.evaluation else "training"
+    during = "evaluation" if s.evaluates else "training"
     more = f" with {len(several) - 1} of its modules" if len(several) > 1 else ""
     sentence = f"{named(outermost.path or '')}{more} now runs in {state} mode during {during}"
     return {"sentence": sentence, "places": s.both_places(before, outermost, "mode set", "m")}
@@ -171,7 +172,8 @@ def other_weights(s: DifferenceContext) -> str | None:
         return None
     if pair is None or c.differs(pair) or x.raw["i"] == y.raw["i"]:
         return None
-    return f"{s.place} has other weights or buffers in the evaluation, though the training agrees"
+    where = "the evaluation, though the training agrees" if s.evaluates else UNTRAINED_PASS
+    return f"{s.place} has other weights or buffers in {where}"
 
 
 def other_inputs(s: DifferenceContext) -> dict[str, Any] | None:
