@@ -167,6 +167,8 @@ def nll_by_hand(input: Tensor, target: Tensor, reduction: str) -> Tensor:  # noq
 def _chosen(args: Sequence[Any], kwargs: Any) -> dict[str, Tensor]:
     """Return the arguments of `nll_by_hand` of `x.gather(-1, labels[:, None])` or `x[rows, labels]`
     where x holds log-probabilities; none if it does not."""
+    if len(args) < 2 or (isinstance(args[-1], tuple) and not args[-1]):
+        return {}
     x, given = unwrapped(args[0]), [*args[1:], *kwargs.values()]
     index = given[-1][-1] if isinstance(given[-1], tuple) else given[-1]
     if not isinstance(index, Tensor) or index.is_floating_point() or x.dim() < 2:
@@ -176,7 +178,8 @@ def _chosen(args: Sequence[Any], kwargs: Any) -> dict[str, Tensor]:
         rows = [one for one in given[-1][:-1] if isinstance(one, Tensor) and one.dim() == 1]
         fits = len(rows) == x.dim() - 1 == 1
     else:
-        fits = given[0] in (-1, x.dim() - 1) and target.shape[-1:] == (1,)
+        last = isinstance(given[0], int) and given[0] in (-1, x.dim() - 1)
+        fits = last and target.shape[-1:] == (1,)
         target = target.squeeze(-1) if fits else target
     if not fits or target.shape != x.shape[:-1] or not x.numel() or target.dtype == torch.bool:
         return {}
