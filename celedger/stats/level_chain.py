@@ -295,7 +295,7 @@ def contrasts(
     each, apart = variance[:, j] + variance[:, i], cells.mean[:, j] - cells.mean[:, i]
     if zero is not None:
         level = np.maximum(abs(cells.mean[:, j] - zero), abs(cells.mean[:, i] - zero))
-        each = each + cells.effect[:, None] * (apart / level) ** 2
+        each = each + cells.effect[:, None] * (apart / np.maximum(level, _TINY)) ** 2
     each, apart = 1 / (weight @ each), weight @ apart
     precision: Floats = np.bincount(k, each, count).astype(np.float64)
     difference: Floats = np.bincount(k, each * apart, count) / np.maximum(precision, 1e-300)
