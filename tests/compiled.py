@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import compileall
 import io
+import os
 import sys
 from contextlib import redirect_stdout
 from functools import cache
@@ -50,7 +51,7 @@ def _compile_dir(folder: Path, **options: Any) -> Any:
 def _ask_once(python: str, code: str, argument: str) -> Any:
     """Take the place of `environment.ask`, for what depends on a folder alone: it is that of a
     test's repository, in which no package lies that the tests run with."""
-    if python != sys.executable or not Path(argument).is_dir():
+    if python != sys.executable or not os.path.isdir(argument):  # noqa: PTH112 -- names may be long
         return _ask(python, code, argument)
     if code not in _answers:
         _answers[code] = _ask(python, code, argument)

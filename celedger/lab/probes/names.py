@@ -59,6 +59,7 @@ class ModuleNames:
         self._roots = IdentityMap()
         self._classes: Counter[str] = Counter()
         self._bare = IdentityMap()  # names of parameters without a module
+        self._optimisers = IdentityMap()
         self._model = False
 
     def adopted(self, parent: nn.Module, name: str, child: nn.Module | None) -> None:
@@ -108,6 +109,7 @@ class ModuleNames:
     def parameters(self, optimiser: Optimizer) -> list[tuple[str, Tensor]]:
         """Name what an optimiser trains, what belongs to no module by its variable. Called from
         the step: the script's frames are below."""
+        self._optimisers[optimiser] = True
         names = {id(parameter): name for name, parameter in self.all_parameters()}
         trained = [
             (f"param_groups[{group}][{number}]", parameter)
@@ -138,10 +140,11 @@ class ModuleNames:
     def _name_bare(self, bare: list[tuple[str, Tensor]], used_names: set[str]) -> None:
         """Name parameters without a module, once: by a variable of the script, else by their
         position in the optimiser and the line that steps it. One that replaces another in its
-        variable, as after an update that is not in place, takes its name."""
+        variable, as after an update that is not in place, takes the name if none trains that."""
         expression = expressions([parameter for _, parameter in bare])
         replaced = {expression.get(id(parameter)): parameter.shape for _, parameter in bare}
-        trained = {id(parameter) for _, parameter in bare}
+        groups = (group for one, _ in self._optimisers.items() for group in one.param_groups)
+        trained = {id(parameter) for group in groups for parameter in group["params"]}
         used_names |= {
             name for parameter, name in self._bare.items()
             if id(parameter) in trained or replaced.get(name) != parameter.shape
