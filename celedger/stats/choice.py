@@ -291,12 +291,14 @@ def _needed(
     mass = np.bincount(classes, weights=posterior.probability)
     if mass.max() * (1 - posterior.no_change) >= question.confidence:
         members = np.flatnonzero(classes == int(np.argmax(mass)))
-        # The culprit and its parents are always measured.
-        seeds = posterior.belief.table.telling_seeds
+        # The culprit and its parents are always measured, with seeds of their levels.
         missing, seed = question.lacking(evidence, members, posterior.belief.confirming_seeds)
-        for position in missing:
+        if seed is None:
+            seed = next(iter(posterior.belief.table.telling_seeds), None)
+        unconfirmed = posterior.belief.unconfirmed(lineage.around(members))
+        for position, seed in [(at, seed) for at in missing] or unconfirmed:
             if question.at(position) not in running:
-                return Choice(position, seed=seed if seed is not None else next(iter(seeds), None))
+                return Choice(position, seed=seed)
         if running.count(posterior.leader) < question.unproven:
             return Choice(posterior.leader)
     if lacking:  # what other sessions measured compares through the ends

@@ -17,7 +17,7 @@ they are the same in all models, so their units cancel.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
@@ -213,6 +213,9 @@ MOST_SPARED = 6
 """Seeds that are tried at both ends before nothing is said to have changed because none differs,
 unless so many repeats of other commits did not depend on theirs. That is .9 sure: a change may
 spare them all (equal_seeds.UNTOUCHED), and .95 would take 13."""
+SHARED = 5
+"""Seeds that a named commit, and its parent, share with others of their levels, or as many as there
+are changes of bits if fewer. Of changes that spare half of the seeds one in 32 spares five."""
 HALVED = 2
 """So many trials beyond those that halve a stretch presume that none of its commits can be tested.
 Of scattered ones, three in ten, the five for a stretch of eight all fail one time in 400."""
@@ -351,6 +354,23 @@ class Belief:
         """Return the seeds one of which a named commit and its parents must share: if values are
         exact, one seed may have changed at another commit than the next."""
         return self.table.telling_seeds if self.is_exact else []
+
+    def unconfirmed(self, positions: Iterable[int]) -> list[tuple[int, int]]:
+        """Return positions and seeds to read before a step between `positions` is named: one commit
+        may spare the seeds that place these on their levels."""
+        bits, exact, known = self.table.bits, self.worlds.exact, np.array(self.table.known)
+        if not self.is_exact or bits is None or exact is None or exact.steps is None:
+            return []
+        has, trials = (bits.present @ bits.of_seed > 0) & (known >= 0), list[tuple[int, int]]()
+        fewest = min(SHARED, int(exact.steps.level.max()))
+        for row in np.flatnonzero(np.isin(self.table.positions, list(positions))):
+            level = np.flatnonzero(exact.steps.level == exact.steps.level[row])
+            far = level[np.argmax(np.abs(level - row))]
+            others = has[level[level != row]].any(axis=0)
+            for at, lacking in ((row, others & ~has[row]), (far, has[row] & ~others)):
+                if far != row and lacking.any() and (has[row] & others).sum() < fewest:
+                    trials.append((int(self.table.positions[at]), int(known[lacking].min())))
+        return trials
 
 
 @dataclass(frozen=True)
@@ -583,6 +603,7 @@ def _answer(
         enough
         and mass[order[0]] * (1 - no_change) >= question.confidence
         and not all(each.lacking(evidence, first, seeds)[0] for each in by_session)
+        and not (belief and belief.unconfirmed(question.lineage.around(first)))
     ):
         # Of commits that no trial can part the prior may leave only one.
         alone = probability[leader] * (1 - no_change) >= question.confidence
