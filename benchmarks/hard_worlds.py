@@ -206,6 +206,8 @@ WORLDS = {
     "floor-stairs": World(steps=(3.5,) * 4, floor=10.0, stored=3),
     "bits-spared": World(redraw=0.0, touched=0.4),
     "bits-anew": World(redraw=0.0),
+    "bits-half": World(redraw=0.2, touched=0.5, stored=3),
+    "anew-half": World(steps=(4.0,), redraw=1.0, touched=0.5, stored=3),
     "counts": World(steps=(4.0,), redraw=0.0, touched=0.5, unit=1.0),
     "counts-two": World(steps=(4.0, 2.0), redraw=0.0, touched=0.5, unit=1.0),
     "bits-two": World(steps=(1.0, 0.5), noise=nothing, redraw=0.0, stored=3),
