@@ -19,6 +19,7 @@ from celedger.base.model import IncidentState
 from celedger.stats import Bools, Floats, Ints
 from celedger.stats.commit_evidence import CommitEvidence, MendRatios
 from celedger.stats.course import MetricKey, Step
+from celedger.stats.metric_passes import LEAST_LEVEL_ERROR
 from celedger.stats.sessions import Contrast
 
 SAME_LEVEL = 2.0
@@ -587,7 +588,7 @@ def _log_densities(
         rest: [hypotheses, rises]: whether something of a rise is left then.
     """
     keys = sorted(set(fall.steps) | {key for rise in rises for key in rise.steps})
-    log_improved = np.empty((len(keys), 1))
+    log_improved, least = np.empty((2, len(keys), 1))
     mean = np.empty((len(keys), len(rises) + 1))
     covariance = np.empty((len(keys), len(rises) + 1, len(rises) + 1))
     for k, key in enumerate(keys):
@@ -595,6 +596,7 @@ def _log_densities(
         steps = [rise.steps.get(key) for rise in rises]
         mean[k], covariance[k] = levels[key].sizes([*steps, fell])
         unit = max(levels[key].unit, 1e-300)
+        least[k] = 2 * (LEAST_LEVEL_ERROR * unit) ** 2  # also of a level that comes back bit by bit
         if fell is None:  # it fell by nothing, give or take a trial's noise
             covariance[k, -1, -1] += unit**2
             log_improved[k] = math.log(0.4 / unit)  # the mode of a normal density
@@ -602,7 +604,7 @@ def _log_densities(
             log_improved[k] = -math.log(2 * max(-fell.size, 1.5 * unit))
     shares = np.hstack([taken, np.ones((len(taken), 1))])
     size = mean[:, :-1] @ taken.T  # [metrics, hypotheses]
-    variance = np.maximum(((shares @ covariance) * shares).sum(2), 0.0) + 1e-24
+    variance = np.maximum(((shares @ covariance) * shares).sum(2), least)
     is_part = (taken > 0) & (taken < 1)
     variance += (mean[:, :-1] ** 2) @ (WITHIN_PART**2 * is_part.T)
     square = (mean @ shares.T) ** 2
@@ -629,7 +631,7 @@ def _log_densities(
                 (_, above), spread = levels[key].since(oldest, fallen)
                 is_back = rest[:, own[:i]].all(1) & ~rest[:, own[i:]].any(1) & (size[k] != 0)
                 is_rest = is_back & is_part[:, own[i:]].any(1)  # how much was left is not measured
-                back = _log_normal(above**2, spread[1, 1] + (ALIKE * size[k]) ** 2 + 1e-24)
+                back = _log_normal(above**2, spread[1, 1] + (ALIKE * size[k]) ** 2 + least[k])
                 logs[k] = np.where(is_rest, back, logs[k])
                 scaled[k] = np.where(is_rest if is_alone else is_back, back, scaled[k])
     beside = (size == 0) & np.array([key in fall.steps for key in keys])[:, None]

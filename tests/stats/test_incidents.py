@@ -671,6 +671,14 @@ def test_metrics_of_one_incident_may_be_mended_one_by_one() -> None:
     assert states(pair) == [(10, 10, RECOVERED)]
 
 
+def test_bits_that_come_back_mend_nothing_that_stays() -> None:
+    """As the nodes of one task did, whose commit had made another task's loss worse: "is good
+    again" was sent, and the loss was 13 deviations above."""
+    loss = LOSS, history(step(10, size=7))
+    nodes = TIME, history(step(10, size=150), step(30, size=-150, before=250, returns=9))
+    assert states(of(loss, nodes)) == [(10, 10, PARTLY)]
+
+
 def test_the_mend_of_another_incident_is_no_part_of_this_one() -> None:
     """The second one made only one metric worse; what mended it touched nothing else."""
     loss = history(step(10, size=8), step(20, size=8, before=108), step(30, size=-8, before=116))
