@@ -213,9 +213,9 @@ MOST_SPARED = 6
 """Seeds that are tried at both ends before nothing is said to have changed because none differs,
 unless so many repeats of other commits did not depend on theirs. That is .9 sure: a change may
 spare them all (equal_seeds.UNTOUCHED), and .95 would take 13."""
-SHARED = 5
+SHARED = 3
 """Seeds that a named commit, and its parent, share with others of their levels, or as many as there
-are changes of bits if fewer. Of changes that spare half of the seeds one in 32 spares five."""
+are changes of bits if fewer. Of changes that spare half of the seeds one in 8 spares three."""
 HALVED = 2
 """So many trials beyond those that halve a stretch presume that none of its commits can be tested.
 Of scattered ones, three in ten, the five for a stretch of eight all fail one time in 400."""

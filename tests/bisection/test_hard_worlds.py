@@ -60,17 +60,6 @@ def test_a_search_from_an_empty_ledger_ends_where_a_change_spares_seeds(
     assert result.trials <= 16
 
 
-def test_commits_between_two_of_equal_bits_are_trained_with_new_seeds(
-    tmp_path: Path, battery: ModuleType
-) -> None:
-    """It took 25 trials: two at a commit whose bits its neighbours on either side had told."""
-    battery.create(tmp_path / "range", battery.commits("line", 64), checkout=False)
-    world, limits = battery.WORLDS["bits"], battery.Limits()
-    result = battery.run_case(world, tmp_path / "range", limits, 1, 9_100_000)
-    assert (result.status, result.wrong) == ("found", False)
-    assert result.trials <= 23
-
-
 PARTS = {  # world, module, constant, what switches the part off, a case that needs the part
     "a side's own noise": ("bad-noisier-2", "levels", "SAME", 1 - 1e-9, 2),
     "the second mode": ("collapse-30-4", "likelihood", "COLLAPSE_PRIOR", 1e-9, 0),

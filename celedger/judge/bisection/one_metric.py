@@ -210,10 +210,8 @@ class Track:
         return worst if is_worse and len(values[worst]) < _LOOKS else None
 
     def equal_positions(self, position: int) -> frozenset[int]:
-        """Return the positions known to compute the same as this one, with those between on a
-        line: what commits of equal bits have between them seldom changes bits and back."""
-        same = equal_bits.alike(self.evidence.readings, position, self._alike)
-        return frozenset(range(min(same), max(same) + 1)) if self._lineage.linear else same
+        """Return the positions known to compute the same as this one."""
+        return equal_bits.alike(self.evidence.readings, position, self._alike)
 
     def enough(self, seed: int) -> Until:
         """Return a test of a running trial of this seed: why it may stop, or ""."""
