@@ -537,6 +537,7 @@ def commit_nodes(m: Measurements) -> CommitNodes:
 
 
 RETURN_REACH = 100
+"""Nodes back to which a return is followed: fewer than every job passes again (settled.LAG)."""
 
 
 def _returns(m: Measurements, rows: Ints, node: Ints) -> Ints:

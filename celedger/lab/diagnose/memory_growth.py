@@ -58,8 +58,8 @@ def load(event: Mapping[str, Any], roots: Mapping[str, str]) -> Document:
     marks = event["marks"]
     tensors = _tensors(marks, places, event)
     types = _types(marks, sum(leak["number"] for leak in tensors), event["type_keepers"])
-    known = {(leak["file"], leak["line"]) for leak in tensors}  # their graphs are the same leak
-    graphs = [one for one in _graphs(marks, places) if (one["file"], one["line"]) not in known]
+    origins = {(leak["file"], leak["line"]) for leak in tensors}  # their graphs are the same leak
+    graphs = [one for one in _graphs(marks, places) if (one["file"], one["line"]) not in origins]
     return {
         "environment": {"torch": event["torch"], "device": event["device"]},
         "peaks": event["peaks"],
