@@ -164,7 +164,7 @@ def derive(
     histories: dict[MetricKey, MetricHistory] = {}
     for own in tasks.values():
         histories |= _traced(own, told, cache)
-    derived = _incidents(line, tasks, histories, told, by_place)
+    derived = _incidents(line, tasks, histories, told, by_place, failed)
     signatures = ledger.signatures(suite=suite, task=task)
     return Derivation(
         ledger, line, tasks, histories, failed, derived, acts, by_place, bisects, sets, told,
@@ -192,6 +192,7 @@ def _incidents(
     histories: Mapping[MetricKey, MetricHistory],
     told: Sequence[tellings.Told],
     acts: Acts,
+    failed: Sequence[Failure],
 ) -> Derived:
     metrics = {key: metric for own in tasks.values() for key, metric in own.metrics.items()}
     asked = {key for each in told for key in each.steps.states}
@@ -200,6 +201,12 @@ def _incidents(
         own = tasks[key[:2]]
         if key in asked or any(s.probability >= KEPT for s in history.steps):
             beside += contrasts(key, own.measured[key], history)
+    over: dict[MetricKey, list[tuple[int, int]]] = {}
+    for failure in failed:
+        if failure.closed is not None:
+            keys = [failure.key] if failure.key[2] else tasks[failure.key[:2]].metrics
+            for key in keys:
+                over.setdefault(key, []).append((failure.first, failure.closed))
     return step_incidents.derive(
         histories,
         [each.steps for each in told if each.is_here and not is_as_recorded(each, histories)],
@@ -208,6 +215,7 @@ def _incidents(
         evidence=_evidence(line, tasks, histories, acts),
         contrasts=beside,
         undeclared={key for key, metric in metrics.items() if metric in TELEMETRY},
+        failed=over,
     )
 
 

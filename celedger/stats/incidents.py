@@ -91,6 +91,7 @@ def derive(
     evidence: CommitEvidence | None = None,
     contrasts: Sequence[Contrast] = (),
     undeclared: Collection[MetricKey] = (),
+    failed: Mapping[MetricKey, Sequence[tuple[int, int]]] | None = None,
 ) -> Derived:
     """Derive every incident of a line from what was measured and said.
 
@@ -104,9 +105,11 @@ def derive(
         contrasts: Two commits in one session (`controls.contrasts`).
         undeclared: The metrics that decide nothing: whether an incident of others is over is not
             up to them.
+        failed: By metric, stretches in which it had no value: the first place that may have failed,
+            and that at which it had one again, by a mend that may have moved it as well.
     """
     line = LineSteps(histories, floors, acts or Acts(), contrasts, told, evidence)
-    put = _Assembly(line, told, undeclared)
+    put = _Assembly(line, told, undeclared, failed or {})
     loose = [(key, s) for key in line.steps for s in put.assign(key)]
     put.unite()
     put.part()
@@ -156,9 +159,13 @@ class _Assembly:
     """The causes of a line while they are put together of steps."""
 
     def __init__(
-        self, line: LineSteps, told: Sequence[ToldIncident], undeclared: Collection[MetricKey]
+        self,
+        line: LineSteps,
+        told: Sequence[ToldIncident],
+        undeclared: Collection[MetricKey],
+        failed: Mapping[MetricKey, Sequence[tuple[int, int]]],
     ) -> None:
-        self.line = line
+        self.line, self.failed = line, failed
         self.undeclared = frozenset(undeclared)
         self.causes = [_Cause(t) for t in sorted(told, key=lambda t: (t.first, t.last, t.id))]
 
@@ -336,11 +343,23 @@ class _Assembly:
                 yield from ((k, share.step) for k, share in incident.shares.items())
 
     def _are_apart(self, cause: _Cause, key: MetricKey, own: CommitSet) -> bool:
-        """Return True if a bisect named the commit of one, which did not move the other."""
+        """Return True if a bisect named the commit of one, which did not move the other; or if one
+        was next measured where a failure ended, and another metric moved while it lasted: that
+        tells nothing of the first, which the mend may have moved."""
         assert cause.commits is not None  # no step meets what has no set
         sets: list[tuple[CommitSet, Collection[MetricKey]]]
         sets = [(cause.commits, [key]), (own, cause.members)]
-        return any(s.named is not None and self.line.acts.are_apart(k, s.first) for s, k in sets)
+        if any(s.named is not None and self.line.acts.are_apart(k, s.first) for s, k in sets):
+            return True
+        if any(k[2] == key[2] for k in cause.members):
+            return False  # what moves a metric of one task moves that of another
+        for k in (key, *cause.members):
+            mine = own if k == key else self.line.commit_set(k, cause.members[k])
+            other = cause.commits if k == key else own
+            for first, again in self.failed.get(k, ()):
+                if mine.first < again <= mine.last and first <= other.first and other.last < again:
+                    return True
+        return False
 
     def _as_told(self, key: MetricKey, told: ToldIncident) -> Step:
         size = told.sizes.get(key, (0.0, 0.0))

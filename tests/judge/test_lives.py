@@ -1308,6 +1308,25 @@ def step(model: Mapping[str, Any], seed: int) -> Iterator[scripted.Report]:
         yield {"epoch": epoch, "step_ms": model["LEVEL"] * (1 + noise)}
 
 
+CALLS = """
+[metrics.calls]
+direction = "lower"
+kind = "count"
+floor = "1%"
+"""
+
+
+def failing(model: Mapping[str, Any], seed: int) -> Iterator[scripted.Report]:
+    """Report a loss and a count; the task of the small seeds fails where the model says so."""
+    if seed < 10 and model["OTHERS"]["fails"]:
+        raise RuntimeError("shapes do not match")
+    for epoch in range(2):
+        noise = Random(f"{seed} {epoch} {model['NUMBER']}").gauss(0, 0.002)
+        calls = model["OTHERS"]["calls"] if seed >= 10 else 40
+        level = model["LEVEL"] if seed < 10 else 1
+        yield {"epoch": epoch, "val_loss": level * (1 + noise), "calls": calls}
+
+
 def sign(life: Life, sha: str, operators: float, numerics: str = "a") -> None:
     """Store what a signature counts and computes in a step of the task."""
     with Ledger.open(life.project.root / "ledger.db") as ledger:
@@ -1378,3 +1397,27 @@ def test_a_crash_that_is_mended_is_no_reason_for_the_number_that_is_left(live: L
     life.commit(15, text=runs)
     line = life.work()
     assert life.only()["state"] == "partly" and "exit status" not in line
+
+
+@pytest.mark.matrix
+def test_what_moved_while_a_task_failed_tells_nothing_of_its_mend(live: Live) -> None:
+    """The mend made the loss worse; the commit that crashed moved a count of another task."""
+    life = live(suite=SUITE.replace("[[task]]", CALLS + "[[task]]") + OTHER)
+    life.project.executor.training = failing
+    well, fails = "OTHERS = {'calls': 40, 'fails': 0}\n", "OTHERS = {'calls': 60, 'fails': 1}\n"
+    for _ in range(3):
+        life.commit(1, text=well)
+        life.check()
+    crash = life.commit(1, text=fails)
+    assert life.check() == 1
+    mend = life.commit(1.4, text=fails.replace("'fails': 1", "'fails': 0"))
+    assert life.check() == 1
+    losses = [r for r in life.listed() if "val_loss" in {m["name"] for m in r["metrics"]}]
+    assert [row["first_bad"] for row in losses] == [[crash, mend]]
+    (row,) = [r for r in life.listed() if r not in losses]
+    assert row["first_bad"] == [crash]
+    life.compare()
+    life.commit(1, text=fails.replace("'fails': 1", "'fails': 0"))
+    life.check()
+    (over,) = [r for r in life.listed("recovered") if r["id"] == losses[0]["id"]]
+    assert over["closed_at"] == life.head()
