@@ -121,15 +121,16 @@ class Noise:
 
 class Paired:
     """Equal seeds: y(c, i) = level(c) + u(i). `own`: sd of the part that a step adds to each seed
-    alone; `redrawn`: share of the commits that draw all seeds anew."""
+    alone; `redrawn`: share of the commits that draw all seeds anew; `share`: of the variance, that
+    is the seed's. The rest is drawn anew for every trial."""
 
     speed = False
 
     def __init__(
         self, random: Generator, base: Floats, commits: int, *, redrawn: float = 0.0,
-        own: float = 0.0, steps: Iterable[int] = (), sd: float = 0.01,
+        own: float = 0.0, steps: Iterable[int] = (), sd: float = 0.01, share: float = 1.0,
     ) -> None:  # fmt: skip
-        self.sd = base * sd
+        self.sd, self._share = base * sd, share
         self._random, self._own = random, own
         drawn = random.random(commits) < redrawn
         drawn[list(steps)] = False
@@ -149,7 +150,9 @@ class Paired:
     def value(self, level: Floats, commit: int, seed: int, environment: int, rank: int) -> Floats:
         """Return the seed's part. A re-draw forgets what steps before it added."""
         draw = int(self._draw[commit])
-        total = self._part(1.0, environment, draw, seed)
+        total = self._part(math.sqrt(self._share), environment, draw, seed)
+        if self._share < 1:
+            total += math.sqrt(1 - self._share) * self._random.standard_normal()
         for step in self._steps[self._steps <= commit]:
             if self._draw[step] == draw:
                 total += self._part(self._own, environment, draw, seed, int(step))

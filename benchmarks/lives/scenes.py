@@ -115,13 +115,21 @@ def _told_at_once(life: Life, score: LifeScore) -> Cells:
     return {"told at its first job": (opened == truth.commit, 1)}
 
 
-def _paired(own: float, redrawn: float, size: float, *, seeds: int = 2) -> Callable[[int], Life]:
+def _paired(
+    own: float, redrawn: float, size: float, *, seeds: int = 2, share: float = 1.0
+) -> Callable[[int], Life]:
     def make(number: int) -> Life:
         random = np.random.default_rng([number, 5])
         place, level = int(random.integers(50, 80)), np.array([1.0])
         steps = (_rise(place, size),) if size else ()
         noise = Paired(
-            random, level, 100, redrawn=redrawn, own=own, steps=[r.commit for r in steps]
+            random,
+            level,
+            100,
+            redrawn=redrawn,
+            own=own,
+            steps=[r.commit for r in steps],
+            share=share,
         )
         return Life(
             commits=100, seeds=seeds, noise=noise, base=level, regressions=steps,
@@ -197,6 +205,14 @@ def _all() -> Iterator[Scene]:
         "pairs-own", 20, _paired(0.3, 0, 1.0), _within(6),
         {"told within 6 pairs": ("at least", 90.0, 100.0)},
     )  # fmt: skip
+    for share in (0.95, 0.8):
+        yield Scene(
+            f"pairs-{share:g}", 20, _paired(0, 0, 1.0, share=share), _within(6),
+            {"told within 6 pairs": ("at least", 90.0, 100.0)},
+        )  # fmt: skip
+        yield Scene(
+            f"pairs-{share:g}-quiet", 20, _paired(0, 0.1, 0.0, share=share), targets=_false(0.13)
+        )
     yield Scene("pairs-redrawn", 20, _paired(0, 1.0, 0.0), targets=_false(0.13))
     yield Scene(
         "short-quality", 20, _short("seed"), _recovered, {"recovered": ("at least", 95, 100.0)}

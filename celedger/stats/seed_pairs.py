@@ -31,6 +31,11 @@ from celedger.stats.trial_noise import resolution
 
 EXACT_SHARE = 1 - 1e-6
 """The seed's share of the variance where bits repeat: rounding leaves a thousandth of the sd."""
+LARGEST_REST = 0.25
+"""Share of a trial's variance that differs between two trials of one seed, where equal seeds are
+read at most: from there on fresh ones tell as much."""
+FEWEST_CONTRASTS = 4
+"""Degrees of freedom of the differences that tell that share."""
 RULE_SHARE, RULE_COMMITS = 0.7, 6
 """Re-draws are the rule from this share of so many commits on."""
 MOST_SEEDS = 12
@@ -71,16 +76,20 @@ def paired_steps(
 
     Args:
         nodes: Of all chains, oldest first in each. Trials of a node share their code's bits.
-        noise: Its `is_exact` alone is read. How much seeds differ is learned from their values.
+        noise: Its `is_exact` alone is read. How much seeds differ is learned from their values,
+            and so is how much two trials of one seed differ, where bits do not repeat.
         hazard: Prior probability that a commit changes the level.
         checkpoints: Kept from call to call.
 
     Returns:
         None where equal seeds tell nothing or less than fresh ones: for values of sessions, where
-        seeds do not repeat bit by bit, where no two nodes share a seed, and where most commits
+        two trials of a seed differ much, where no two nodes share a seed, and where most commits
         draw all seeds anew.
     """
-    if measured.has_sessions or not noise.is_exact:
+    if measured.has_sessions:
+        return None
+    rest = 0.0 if noise.is_exact else _rest(measured)
+    if rest > LARGEST_REST:
         return None
     nodes = _with_reused(measured, nodes)
     means = _by_seed(measured, nodes)
@@ -89,7 +98,7 @@ def paired_steps(
         if node.rows:
             by_chain.setdefault(node.chain, []).append(at)
     tables = [seed_table(measured, nodes, members, means) for members in by_chain.values()]
-    usable = [table for table in tables if table is not None]
+    usable = [replace(t, share=min(t.share, 1 - rest)) for t in tables if t is not None]
     if not usable:
         return None
     spreads = {chain: _spread([means[at] for at in members]) for chain, members in by_chain.items()}
@@ -288,6 +297,40 @@ def _returns(
                 break
         latest |= dict.fromkeys(here.items(), k)
     return tuple(returns), known
+
+
+def _rest(measured: Measurements) -> float:
+    """Return which share of a trial's variance differs between two trials of one seed: the variance
+    of how far seeds that neighbouring commits share moved, over that of seeds at one commit. Of all
+    commits the medians, since some draw the seeds anew, or move each; infinity where too few tell
+    it. With its error, up to a power of two: one more commit seldom moves it."""
+    rows = np.flatnonzero(measured.own)
+    seeds, column, trials = np.unique(measured.seed[rows], return_inverse=True, return_counts=True)
+    most = np.argsort(-trials, kind="stable")[:MOST_SEEDS]
+    places = np.stack([measured.chain[rows], measured.place[rows]], 1)
+    nodes, node = np.unique(places, axis=0, return_inverse=True)
+    sums, counts = np.zeros((2, len(nodes), len(seeds)))
+    np.add.at(sums, (node.ravel(), column), measured.value[rows].clip(-LARGEST, LARGEST))
+    np.add.at(counts, (node.ravel(), column), 1)
+    values = (sums / np.where(counts > 0, counts, np.nan))[:, most]
+    moved = np.diff(values, axis=0)[nodes[1:, 0] == nodes[:-1, 0]] / math.sqrt(2)
+    freedom, of_one_seed = _typical_variance(moved)
+    _, of_seeds = _typical_variance(values)
+    if freedom < FEWEST_CONTRASTS or of_seeds <= 0:
+        return math.inf
+    rest = of_one_seed / of_seeds * (1 + math.sqrt(2 / freedom))
+    return 2.0 ** math.ceil(math.log2(max(rest, 1 - EXACT_SHARE)))
+
+
+def _typical_variance(values: Floats) -> tuple[int, float]:
+    """Return degrees of freedom and median of the variances of rows, each over its own median of
+    chi-square (Wilson and Hilferty). NaN stands for no value: [rows, values]."""
+    freedom = (~np.isnan(values)).sum(1) - 1
+    values, freedom = values[freedom > 0], freedom[freedom > 0]
+    if not len(values):
+        return 0, 0.0
+    variance = np.nanvar(values, axis=1) * (freedom + 1) / freedom
+    return int(freedom.sum()), float(np.median(variance / (1 - 2 / (9 * freedom)) ** 3))
 
 
 def _by_seed(measured: Measurements, nodes: Sequence[Node]) -> list[Mean]:

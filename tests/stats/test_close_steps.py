@@ -74,12 +74,12 @@ def test_a_shift_alike_for_all_seeds_is_told_by_few_equal_ones() -> None:
     """It is a quarter of what seeds differ by: fresh seeds would need some sixty."""
     old = [100.0, 101.7, 99.1, 100.6]
     line = [old] * 20 + [[y + 0.4 for y in old]] * 2
-    history_ = traced(line, equal_bits=True)
-    assert history_.by_seeds and history_.noise.is_exact
-    (rise,) = (s for s in history_.steps if s.size > 0)
-    assert (rise.first, rise.last) == (20, 20) and rise.probability > 0.95
-    assert rise.size == pytest.approx(0.4, abs=0.05)
-    assert not traced(line).by_seeds
+    for equal_bits in (True, False):  # values that repeat tell it, too
+        history_ = traced(line, equal_bits=equal_bits)
+        assert history_.by_seeds and history_.noise.is_exact == equal_bits
+        (rise,) = (s for s in history_.steps if s.size > 0)
+        assert (rise.first, rise.last) == (20, 20) and rise.probability > 0.95
+        assert rise.size == pytest.approx(0.4, abs=0.05)
 
 
 def test_levels_are_those_that_equal_seeds_tell() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -174,6 +174,27 @@ def test_fresh_seeds_are_better_where_each_commit_draws_anew() -> None:
     assert paired_steps(*measurements(trials), EXACT, hazard=HAZARD) is None
     few = line(lambda p, s: LEVEL + draws[min(p, 2)][s], 2)
     assert all(step.probability < 0.5 for step in steps_of(few))
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_equal_seeds_are_read_where_they_nearly_repeat(number: int) -> None:
+    """As on a device whose sums have no fixed order. By fresh ones a step of one sd was nothing,
+    and a commit that drew all seeds anew an incident."""
+    random = np.random.default_rng(number)
+    spread = [-1.2, -0.3, 0.4, 1.1]
+
+    def nearly(place: int, seed: int, own: Sequence[float]) -> float:
+        return LEVEL + SD * (own[seed] + 0.15 * random.normal())
+
+    alike = line(lambda p, s: nearly(p, s, spread) + (p >= 8) * SD, 4)
+    steps = [step for step in steps_of(alike, NOISY) if step.probability > 0.75]
+    assert [(step.first, step.last) for step in steps] == [(8, 8)]
+    assert steps[0].size == pytest.approx(SD, rel=0.3)
+    anew = [1.3, -0.2, 0.9, 0.3]
+    drawn = line(lambda p, s: nearly(p, s, anew if p >= 8 else spread), 4)
+    assert all(step.probability < 0.5 for step in steps_of(drawn, NOISY))
+    fresh = line(lambda p, s: LEVEL + SD * random.normal(), 4)
+    assert paired_steps(*measurements(fresh), NOISY, hazard=HAZARD) is None
 
 
 def simulated(random: np.random.Generator, seeds: int, *, draws: float = 0.1) -> list[Trial]:
