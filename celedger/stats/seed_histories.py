@@ -7,8 +7,9 @@ The value of seed i at node k of a line is
 with L the level of the code, u what the seed adds, and e what differs between two trials of one
 seed (rounding, where bits repeat). Between two nodes the level makes a step or not, and the seeds
 are kept, moved each on its own, or drawn anew, as a refactor does that changes the order of random
-numbers. One of them may go its own way, as a training that falls into another optimum. A history is
-such a choice for each pair of neighbours. Given a history all is normal, with covariances in
+numbers. One of them may go its own way, as a training that falls into another optimum; and some may
+be untouched by all of this, the step too. A history is such a choice for each pair of neighbours.
+Given a history all is normal, with covariances in
 proportion to the variance of a trial: so the mean and the covariance of (L, u) are those of a
 Kalman filter in that unit, and the variance itself is integrated out of the evidence.
 The likeliest histories are kept (a beam).
@@ -26,7 +27,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from celedger.stats import Floats, Ints
+from celedger.stats import Bools, Floats, Ints
 
 RELATIVE_SD = 0.005, 1.5
 """Prior of a trial's standard deviation: median in shares of the level, and sd of its logarithm."""
@@ -45,6 +46,12 @@ APART_VARIANCE = 1024.0
 the noise of all others, and hides a step that they agree on."""
 LEAST_AGREEING = 3
 """Seeds beside the one apart, at least: two agree too often by chance."""
+UNTOUCHED = 0.2
+"""Share of larger moves and of draws that leave some seeds, which do not meet what was changed."""
+LEAST_TOUCHED = 2
+"""Seeds beside the untouched ones, at least: one alone may go its own way."""
+SAME = 4.0
+"""Standard deviations within which a seed may be untouched."""
 HABIT_COUNT, HABIT_COMMITS = 0.1, 1.5
 """Prior counts of what commits without a step do to the seeds: (re-draws + .1) / (commits + 1.5),
 for moves the same."""
@@ -56,9 +63,10 @@ FLAT = 1e4
 """Prior variance of the first level, in that of a trial, about the first node's mean."""
 
 _KEPT, _DRAW = 0, len(AT_A_STEP) - 1
-_MOVED_APART, DRAWN, _DRAWN_APART, _KINDS = 3, 4, 5, 6
-_SPLIT = np.array([0, 1, 2, 2, 3, 3])  # of which kind each is a part
-OWN_VARIANCES = np.array([0.0, *np.square(OWN_MOVES), OWN_MOVES[1] ** 2])
+_MOVED_APART, _MOVED_SOME, DRAWN, _DRAWN_APART, _DRAWN_SOME, _KINDS = 3, 4, 5, 6, 7, 8
+_APART, _SOME = [_MOVED_APART, _DRAWN_APART], [_MOVED_SOME, _DRAWN_SOME]
+_SPLIT = np.array([0, 1, 2, 2, 2, 3, 3, 3])  # of which kind each is a part
+OWN_VARIANCES = np.array([0.0, *np.square(OWN_MOVES), *[OWN_MOVES[1] ** 2] * 2])
 _STEP = np.array([0.0, *np.square(STEP_SCALES)])
 _STEP_LOG_PRIOR = np.log(AT_A_STEP) - math.log(len(STEP_SCALES))
 
@@ -107,8 +115,9 @@ class Beam:
         path: Index in `paths`: the nodes at which the level made a step.
         drawn: The node at which the seeds were drawn last.
         draws, moves, commits: What commits without a step did to the seeds, counted.
-        kinds: What happened to the seeds at each node from `first` on, and the column of the one
-            apart, `kind + _KINDS * column`: [H, nodes].
+        kinds: What happened to the seeds at each node from `first` on, and which was apart (its
+            column) or were untouched (a bit each, of column 1 the first), `kind + _KINDS * which`:
+            [H, nodes].
         parents: For each node since `resumed` the history before that each one goes on.
         returned: What the nodes since `resumed` left that later ones have the bits of.
     """
@@ -209,12 +218,13 @@ def advanced(
             prior = _log_prior(beam, int(table.gaps[k]), hazard)
         else:
             prior = _certain(_DRAW, len(beam.base))
-        log_determinant, square, apart = _predicted(beam, table, k)
-        prior = _split(prior, APART if apart.any() else 0.0)
+        variance = np.exp(2 * scale.mode(beam.square, max(count - len(table.tamed[k]), 1.0)))
+        log_determinant, square, which = _predicted(beam, table, k, variance)
+        prior = _split(prior, which > 0)
         base = (beam.base + prior - log_determinant / 2).ravel()
         square = (beam.square + square).ravel()
         log_evidence = base + scale.log_evidence(square, count)
-        beam = _survivors(beam, table.share, k, base, square, log_evidence, apart, size)
+        beam = _survivors(beam, table.share, k, base, square, log_evidence, which, size)
         _observe(beam, table, k)
         beam.commits += table.quiet[k]
         if k in targets:
@@ -266,22 +276,27 @@ def _log_prior(beam: Beam, gap: int, hazard: float) -> Floats:
     return prior
 
 
-def _split(prior: Floats, apart: float) -> Floats:
-    """Return the log prior with a kind of its own for the share of larger moves and of draws in
-    which one seed goes its own way."""
+def _split(prior: Floats, is_possible: Bools) -> Floats:
+    """Return the log prior with kinds of their own for the share of larger moves and of draws in
+    which one seed goes its own way, or some are untouched: [kinds, H] says where these may be."""
     split = prior[:, _SPLIT]
+    apart, some = APART * is_possible[_APART], UNTOUCHED * is_possible[_SOME]
     with np.errstate(divide="ignore"):
-        split[:, [_MOVED_APART, _DRAWN_APART]] += np.log(apart)
-    split[:, [_MOVED_APART - 1, DRAWN]] += math.log1p(-apart)
+        split[:, _APART] += np.log(apart)
+        split[:, _SOME] += np.log(some)
+    split[:, [_MOVED_APART - 1, DRAWN]] += np.log1p(-apart - some)
     return split
 
 
-def _predicted(beam: Beam, table: SeedTable, k: int) -> tuple[Floats, Floats, Ints]:
-    """Return log determinant and sum of squares of a node's values for each child, and the column
-    of the seed that may be apart for each kind and history, 0 where there is none.
+def _predicted(
+    beam: Beam, table: SeedTable, k: int, variance: Floats
+) -> tuple[Floats, Floats, Ints]:
+    """Return log determinant and sum of squares of a node's values for each child, and for each
+    kind and history the column of the seed that may be apart, or which may be untouched, 0 where
+    there is none. `variance` is that of a trial under each history.
 
-    A step adds a constant to their covariance, so that all its scales follow from one elimination,
-    of the errors and of a column of ones (the matrix determinant lemma).
+    A step adds a constant to the covariance of what it touches, so that all its scales follow from
+    one elimination, of the errors and of a column of ones (the matrix determinant lemma).
     """
     at, values = table.columns[k], table.tamed[k]
     h, s = len(beam.base), len(values)
@@ -292,23 +307,32 @@ def _predicted(beam: Beam, table: SeedTable, k: int) -> tuple[Floats, Floats, In
     cross = beam.covariance[:, 0, at]
     level = beam.covariance[:, 0, 0, None, None]
     sigma = np.empty((_KINDS, h, s, s))
+    sigma[DRAWN:] = level
     sigma[:DRAWN] = level + cross[:, :, None] + cross[:, None, :]
     sigma[:DRAWN] += beam.covariance[:, at[:, None], at]
-    sigma[DRAWN:] = level
-    diagonal = sigma[:, :, np.arange(s), np.arange(s)]
-    diagonal[:DRAWN] += OWN_VARIANCES[:, None, None] + residual
-    diagonal[DRAWN:] += table.share + residual
-    apart = np.zeros((_KINDS, h), dtype=np.int64)
     followed = at < table.passing
+    kept = sigma[_KEPT][:, np.arange(s), np.arange(s)] + residual
+    same = followed & (error[_KEPT] ** 2 <= SAME**2 * variance[:, None] * kept)
+    error[_DRAWN_SOME] -= same * beam.mean[:, at]
+    sigma[_DRAWN_SOME] += (same * cross)[:, :, None] + (same * cross)[:, None, :]
+    sigma[_DRAWN_SOME] += same[:, :, None] * same[:, None, :] * beam.covariance[:, at[:, None], at]
+    own = np.full((_KINDS, h, s), table.share)
+    own[:DRAWN] = OWN_VARIANCES[:, None, None]
+    own[_SOME] *= ~same
+    diagonal = sigma[:, :, np.arange(s), np.arange(s)] + own + residual
+    which = np.zeros((_KINDS, h), dtype=np.int64)
+    some = same.any(1) & ((same != followed).sum(1) >= LEAST_TOUCHED)
+    which[_SOME] = (same << np.where(followed, at - 1, 0)).sum(1) * some
     agreeing = followed.sum() - followed >= LEAST_AGREEING
     if agreeing.any():
-        for kind in (_MOVED_APART, _DRAWN_APART):
+        for kind in _APART:
             farthest = _farthest(error[kind], diagonal[kind])
             diagonal[kind, np.arange(h), farthest] += APART_VARIANCE * agreeing[farthest]
-            apart[kind] = at[farthest] * agreeing[farthest]
+            which[kind] = at[farthest] * agreeing[farthest]
     sigma[:, :, np.arange(s), np.arange(s)] = diagonal
     log_determinant, errors, mixed, ones = (np.zeros((_KINDS, h)) for _ in range(4))
     one = np.ones((_KINDS, h, s))
+    one[_SOME] -= same
     for i in range(s):
         pivot = sigma[:, :, i, i]
         e, o = error[:, :, i] / pivot, one[:, :, i] / pivot
@@ -325,7 +349,7 @@ def _predicted(beam: Beam, table: SeedTable, k: int) -> tuple[Floats, Floats, In
             )
     step = _STEP[:, None, None]
     grown = 1 + step * ones
-    return log_determinant + np.log(grown), errors - step * np.square(mixed) / grown, apart
+    return log_determinant + np.log(grown), errors - step * np.square(mixed) / grown, which
 
 
 def _farthest(error: Floats, variance: Floats) -> Ints:
@@ -341,7 +365,7 @@ def _survivors(
     base: Floats,
     square: Floats,
     log_evidence: Floats,
-    apart: Ints,
+    which: Ints,
     size: int,
 ) -> Beam:
     """Return the likeliest children before they see the values of node `k`.
@@ -360,18 +384,18 @@ def _survivors(
     best = np.argsort(first)[:size]
     gained = np.log(total[best]) + log_evidence[order[0]] - log_evidence[order[first[best]]]
     chosen, scale, kind, parent = (x[first[best]] for x in (order, scale, kind, parent))
-    still, column = scale == 0, apart[kind, parent]
+    still, of_kind = scale == 0, which[kind, parent]
     return Beam(
         base[chosen] + gained,
         square[chosen],
-        *_moved(beam, share, scale, kind, parent, column),
+        *_moved(beam, share, scale, kind, parent, of_kind),
         _extended(beam, k, scale, parent),
         drawn[first[best]],
         beam.draws[parent] + (still & (kind >= DRAWN)) * (k > 0),
         beam.moves[parent] + (still & (kind > _KEPT) & (kind < DRAWN)),
         beam.commits[parent] + still * (k > 0),
         log_evidence[chosen] + gained,
-        np.column_stack([beam.kinds[parent], (kind + _KINDS * column).astype(np.int16)]),
+        np.column_stack([beam.kinds[parent], (kind + _KINDS * of_kind).astype(np.int16)]),
         beam.first,
         beam.paths,
         beam.resumed,
@@ -405,21 +429,31 @@ def _return(beam: Beam, k: int, to: int) -> None:
     beam.path = _extended(beam, k, stepped.astype(np.int64), np.arange(len(which)))
 
 
+def _untouched(kind: Ints, which: Ints, columns: int) -> Bools:
+    """Return which columns of a state each change leaves as they were: [changes, columns]."""
+    same = which[:, None] >> np.maximum(np.arange(columns) - 1, 0) & 1
+    same[:, 0] = 0
+    return np.isin(kind, _SOME)[:, None] & (same > 0)
+
+
 def _moved(
-    beam: Beam, share: float, scale: Ints, kind: Ints, parent: Ints, apart: Ints
+    beam: Beam, share: float, scale: Ints, kind: Ints, parent: Ints, which: Ints
 ) -> tuple[Floats, Floats]:
     """Return mean and covariance of the children before they see values."""
     mean, covariance = beam.mean[parent], beam.covariance[parent]
-    anew = kind >= DRAWN
-    mean[anew, 1:] = 0
-    covariance[anew, 1:] = 0
-    covariance[anew, :, 1:] = 0
+    same = _untouched(kind, which, mean.shape[1])
+    stays = same | (kind < DRAWN)[:, None]
+    stays[:, 0] = True
+    mean *= stays
+    covariance *= stays[:, :, None] & stays[:, None, :]
     seeds = np.arange(1, mean.shape[1])
-    own = np.where(anew, share, OWN_VARIANCES[np.where(anew, _KEPT, kind)])
-    covariance[:, seeds, seeds] += own[:, None]
-    alone = np.flatnonzero(apart)
-    covariance[alone, apart[alone], apart[alone]] += APART_VARIANCE
-    covariance[:, 0, 0] += _STEP[scale]
+    own = np.where(kind >= DRAWN, share, OWN_VARIANCES[np.where(kind >= DRAWN, _KEPT, kind)])
+    covariance[:, seeds, seeds] += own[:, None] * ~same[:, 1:]
+    alone = np.flatnonzero(np.isin(kind, _APART) & (which > 0))
+    covariance[alone, which[alone], which[alone]] += APART_VARIANCE
+    direction = -same.astype(float)  # what it leaves lies so much below the new level
+    direction[:, 0] = 1
+    covariance += _STEP[scale][:, None, None] * direction[:, :, None] * direction[:, None, :]
     return mean, covariance
 
 
@@ -444,12 +478,12 @@ def _observe(beam: Beam, table: SeedTable, k: int) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Levels:
-    """The levels of one history: mean and covariance, which of them each node from the beam's first
-    on has, and the sd of a trial."""
+    """The levels of one history: mean and covariance, the share of each among the seeds of each
+    node from the beam's first on ([nodes, levels]), and the sd of a trial."""
 
     mean: Floats
     covariance: Floats
-    of_node: Ints
+    of_node: Floats
     sd: float
 
 
@@ -462,30 +496,43 @@ def levels(table: SeedTable, beam: Beam, which: int, spread: int = 0) -> Levels:
     """
     structure = _structure(table, beam, which)
     gram = _gram(table, structure)
-    of_node, size = structure.of_node, len(gram) - 1
+    newest, size = structure.newest, len(gram) - 1
     covariance = np.linalg.inv(gram[:-1, :-1])
     nodes = slice(beam.first, beam.stop)
-    at_node = np.repeat(np.arange(len(of_node)), [len(ys) for ys in table.tamed[nodes]])
+    at_node = np.repeat(np.arange(len(newest)), [len(ys) for ys in table.tamed[nodes]])
     values = np.concatenate(table.tamed[nodes])
     count = spread - 1 + sum(map(len, table.tamed[: beam.stop]))
     sd = math.exp(float(scale_of(table).mode(beam.square[which : which + 1], count)[0]))
     mean = table.centre + covariance @ gram[:-1, -1]
     beyond = np.concatenate(table.values[nodes]) - values
     if beyond.any():
-        mean += [float(np.median(beyond[of_node[at_node] == level])) for level in range(size)]
-    return Levels(mean, np.asarray(covariance * sd**2, dtype=np.float64), of_node, sd)
+        mean += [float(np.median(beyond[newest[at_node] == level])) for level in range(size)]
+    of_node: list[Floats] = []
+    for k, (own, at) in enumerate(zip(structure.levels, table.columns[nodes], strict=True)):
+        # One that returns may have no new seed.
+        of_node.append(own[at].mean(0) if len(at) else of_node[structure.source[k]])
+    return Levels(mean, np.asarray(covariance * sd**2, dtype=np.float64), np.array(of_node), sd)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Structure:
-    """What a history says of each node from `first` on, counted from it: which level it has, from
-    which node its seeds come (-1: drawn anew), and in the variance of a trial, that of a followed
-    seed's own move, and of a passing one's moves since the draw: [nodes, columns].
+    """What a history says of each node from `first` on, counted from it.
+
+    Attributes:
+        newest: Its newest level.
+        levels: The sum of levels that the values of each column have, where a step leaves some
+            seeds at that of before: [nodes, columns, levels].
+        source: From which node its seeds come, -1 where all are drawn anew.
+        stays: Which followed seeds come from there: [nodes, columns].
+        moved: Variance of each followed seed's own move, or of its draw, in that of a trial; of a
+            `passing` one that of its moves since the draw: [nodes, columns].
     """
 
     first: int
-    of_node: Ints
+    newest: Ints
+    levels: Floats
     source: list[int]
+    stays: Bools
     moved: Floats
     passing: Floats
 
@@ -493,26 +540,34 @@ class _Structure:
 def _structure(table: SeedTable, beam: Beam, which: int) -> _Structure:
     steps = set(beam.paths[beam.path[which]])
     share, first = table.share, beam.first
-    apart, kinds = np.divmod(beam.kinds[which].astype(np.int64), _KINDS)
-    of_node, source, number = [0], [-1], 1
+    of_kind, kinds = np.divmod(beam.kinds[which].astype(np.int64), _KINDS)
+    same, drawn = _untouched(kinds, of_kind, table.width), kinds >= DRAWN
+    drawn[0] = True
+    newest, source = [0], [-1]
+    levels = np.zeros((len(kinds), table.width, 1 + len(steps)))
+    levels[0, :, 0] = 1
     for k in range(first + 1, beam.stop):
-        to = table.returns[k]
+        to, at = table.returns[k], k - first
         before = (to if to >= 0 else k - 1) - first
-        if to < 0 and k in steps:
-            level, number = number, number + 1
+        newest.append(max(newest) + 1 if to < 0 and k in steps else newest[before])
+        source.append(-1 if drawn[at] and not same[at].any() else before)
+        levels[at], touched = levels[before], ~same[at]
+        if drawn[at]:
+            levels[at, touched] = 0
         else:
-            level = of_node[before]
-        of_node.append(level)
-        source.append(-1 if kinds[k - first] >= DRAWN else before)
-    own = np.array([*OWN_VARIANCES, share, share])[kinds]
-    spread = np.where(np.array(source) < 0, share, own)
-    alone = np.zeros((len(own), table.width))
-    alone[apart > 0, apart[apart > 0]] = APART_VARIANCE
-    moved = spread[:, None] + alone[:, : table.passing]
+            levels[at, touched, newest[before]] -= 1
+        levels[at, touched, newest[at]] += 1
+    spread = np.where(drawn, share, np.array([*OWN_VARIANCES, *[0.0] * (_KINDS - DRAWN)])[kinds])
+    alone = np.zeros((len(kinds), table.width))
+    apart = np.isin(kinds, _APART) & (of_kind > 0)
+    alone[apart, of_kind[apart]] = APART_VARIANCE
+    moved = (spread[:, None] * ~same + alone)[:, : table.passing]
     for k, before in enumerate(source):
-        spread[k] += spread[before] if before >= 0 else 0.0
+        spread[k] += 0.0 if drawn[k] else spread[before]
     passing = spread[:, None] + alone[:, table.passing :]
-    return _Structure(first, np.array(of_node), source, moved, passing)
+    stays = (same | ~drawn[:, None])[:, : table.passing]
+    levels = levels[:, :, : max(newest) + 1]
+    return _Structure(first, np.array(newest), levels, source, stays, moved, passing)
 
 
 def _gram(table: SeedTable, structure: _Structure) -> Floats:
@@ -522,17 +577,16 @@ def _gram(table: SeedTable, structure: _Structure) -> Floats:
     What a seed adds is integrated out from the newest node to the oldest: a node's is that of the
     node it comes from, and its own move.
     """
-    of_node, size = structure.of_node, int(structure.of_node.max()) + 1
-    count, nodes = len(of_node), slice(structure.first, structure.first + len(of_node))
+    count, size = len(structure.source), structure.levels.shape[2]
+    nodes = slice(structure.first, structure.first + count)
     columns = table.columns[nodes]
     at = np.repeat(np.arange(count), list(map(len, columns))), np.concatenate(columns)
     weight, every = np.zeros((count, table.width)), np.zeros((count, table.width, size + 1))
     weight[at] = np.concatenate(table.counts[nodes]) / (1 - table.share)
-    every[*at, of_node[at[0]]] = weight[at]
-    every[*at, -1] = weight[at] * (np.concatenate(table.tamed[nodes]) - table.centre)
-    gram = np.zeros((size + 1, size + 1))
-    gram[np.arange(size), np.arange(size)] = np.bincount(of_node, weight.sum(1), size)
-    gram[:-1, -1] = gram[-1, :-1] = np.bincount(of_node, every[:, :, -1].sum(1), size)
+    every[..., :-1] = structure.levels
+    every[*at, -1] = np.concatenate(table.tamed[nodes]) - table.centre
+    gram = _products(every, weight)
+    every *= weight[..., None]
     passing, spread = slice(table.passing, table.width), structure.passing
     own = weight[:, passing]  # of no other node, wherever its seeds come from
     gram -= _products(every[:, passing], spread / (1 + spread * own))
@@ -550,8 +604,9 @@ def _gram(table: SeedTable, structure: _Structure) -> Floats:
         shrunk = 1 / (1 + own * weight[k])
         factor[k] = own * shrunk
         if before >= 0:
-            weight[origin[before]] += weight[k] * shrunk
-            every[origin[before]] += every[k] * shrunk[:, None]
+            left = shrunk * structure.stays[k]
+            weight[origin[before]] += weight[k] * left
+            every[origin[before]] += every[k] * left[:, None]
     return gram - _products(every, factor)
 
 

@@ -16,7 +16,7 @@ from itertools import pairwise
 import numpy as np
 
 from celedger.stats import Bools, Floats, Ints
-from celedger.stats.course import Measurements, Node, Step, TrialNoise
+from celedger.stats.course import Measurements, Node, Step, TrialNoise, ValueScale
 from celedger.stats.seed_histories import (
     RELATIVE_SD,
     Beam,
@@ -36,6 +36,8 @@ LARGEST_REST = 0.25
 read at most: from there on fresh ones tell as much."""
 FEWEST_CONTRASTS = 4
 """Degrees of freedom of the differences that tell that share."""
+FACTOR = 1.1
+"""By which seeds differ where it may be that commits change their values by factors."""
 RULE_SHARE, RULE_COMMITS = 0.7, 6
 """Re-draws are the rule from this share of so many commits on."""
 MOST_SEEDS = 12
@@ -58,7 +60,7 @@ MOST_CHANGE = 100.0
 how much trials differ."""
 LARGEST = 1e100
 """Values beyond have no squares to sum."""
-
+PLAIN = ValueScale(0)
 
 Mean = dict[int, tuple[float, int]]
 """Mean and number of a node's trials by seed."""
@@ -93,17 +95,51 @@ def paired_steps(
         return None
     nodes = _with_reused(measured, nodes)
     means = _by_seed(measured, nodes)
+    checkpoints = checkpoints or Checkpoints(Kept())
+    ways = [_on_scale(measured, nodes, means, PLAIN, rest, hazard, checkpoints)]
+    if (way := ways[0]) is not None and (sign := _sign(means)):
+        label = replace(checkpoints, label=f"{checkpoints.label} in logarithms")
+        scale = ValueScale(sign)
+        ways.append(_on_scale(measured, nodes, means, scale, rest, hazard, label))
+        way = max(filter(None, ways), key=lambda each: each[0])
+    return None if way is None else way[1]
+
+
+def _sign(means: Sequence[Mean]) -> int:
+    """Return the sign of all values where seeds differ by a factor: what is worse may be so by a
+    factor too, and not by a sum that is alike for all. 0 where it cannot be."""
+    by_seed: dict[int, list[float]] = {}
+    for mean in means:
+        for seed, (value, _) in mean.items():
+            by_seed.setdefault(seed, []).append(value)
+    typical = np.array([float(np.median(values)) for values in by_seed.values()])
+    signs = {math.copysign(1, y) if y else 0 for values in by_seed.values() for y in values}
+    differ = np.abs(typical).max() > FACTOR * np.abs(typical).min()
+    return int(signs.pop()) if len(signs) == 1 and differ else 0
+
+
+def _on_scale(
+    measured: Measurements,
+    nodes: Sequence[Node],
+    means: Sequence[Mean],
+    scale: ValueScale,
+    rest: float,
+    hazard: float,
+    checkpoints: Checkpoints,
+) -> tuple[float, tuple[Step, ...]] | None:
+    """Return the log evidence of the values on a scale, and the steps that they tell there."""
     by_chain: dict[int, list[int]] = {}
     for at, node in enumerate(nodes):
         if node.rows:
             by_chain.setdefault(node.chain, []).append(at)
-    tables = [seed_table(measured, nodes, members, means) for members in by_chain.values()]
+    tables = [seed_table(measured, nodes, own, means, scale) for own in by_chain.values()]
     usable = [replace(t, share=min(t.share, 1 - rest)) for t in tables if t is not None]
     if not usable:
         return None
-    spreads = {chain: _spread([means[at] for at in members]) for chain, members in by_chain.items()}
+    scaled = [_scaled(mean, scale) for mean in means]
+    spreads = {chain: _spread([scaled[at] for at in own]) for chain, own in by_chain.items()}
     steps: list[Step] = []
-    draws = commits = 0.0
+    evidence = draws = commits = 0.0
     for table in usable:
         chain = nodes[table.nodes[0]].chain
         others = [spread for other, spread in spreads.items() if other != chain]
@@ -112,10 +148,22 @@ def paired_steps(
         stepped = float(weight @ [len(beam.paths[path]) for path in beam.path])
         draws += float(weight @ beam.draws)
         commits += len(table.nodes) - 1 - stepped + float(table.quiet.sum())
-        steps += (_with_unpaired(step, means) for step in own)
+        steps += (_with_unpaired(scale.step_in_unit(step), means) for step in own)
+        evidence += float(np.logaddexp.reduce(beam.log_evidence))
+        if scale.sign:  # the density of the values, not of their logarithms
+            logs = scale.sign * np.concatenate(table.tamed)
+            evidence -= float(logs.mean()) * (len(logs) - 1 + sum(free for free, _ in others))
     if commits >= RULE_COMMITS and draws > RULE_SHARE * commits:
         return None
-    return tuple(sorted(steps, key=lambda step: (step.first, step.last, step.chain)))
+    return evidence, tuple(sorted(steps, key=lambda step: (step.first, step.last, step.chain)))
+
+
+def _scaled(mean: Mean, scale: ValueScale) -> Mean:
+    if not scale.sign:
+        return mean
+    values = scale.values(np.array([value for value, _ in mean.values()])).tolist()
+    counts = (count for _, count in mean.values())
+    return dict(zip(mean, zip(values, counts, strict=True), strict=True))
 
 
 def _with_unpaired(step: Step, means: Sequence[Mean]) -> Step:
@@ -206,8 +254,9 @@ def seed_table(
     nodes: Sequence[Node],
     members: list[int],
     known_means: Sequence[Mean] | None = None,
+    scale: ValueScale = PLAIN,
 ) -> SeedTable | None:
-    """Return a chain's table; None if no two nodes share a seed."""
+    """Return a chain's table on a scale; None if no two nodes share a seed."""
     every = _by_seed(measured, nodes) if known_means is None else known_means
     means = [every[at] for at in members]
     nodes_of = Counter(seed for mean in means for seed in mean)
@@ -221,6 +270,9 @@ def seed_table(
     members, means = [at for at, _ in pairs], [mean for _, mean in pairs]
     rounding = resolution(means) / math.sqrt(12)
     returns, known = _returns(measured, [nodes[at] for at in members], means, rounding == 0)
+    if scale.sign:
+        rounding /= abs(float(np.median([value for mean in means for value, _ in mean.values()])))
+        means = [_scaled(mean, scale) for mean in means]
     gaps, quiet, width = [], [], passing
     flat: list[tuple[int, float, float]] = []
     offset = [0]
@@ -247,6 +299,7 @@ def seed_table(
     values, counts = (tuple(rows[r, i] for r in ranges) for i in (1, 2))
     centre = float(np.median(values[0]))
     level = abs(centre) or float(np.median(np.abs(rows[:, 1]))) or 1.0
+    level = 1.0 if scale.sign else level
     every_tamed = np.clip(rows[:, 1], centre - MOST_CHANGE * level, centre + MOST_CHANGE * level)
     tamed = tuple(every_tamed[r] for r in ranges)
     return SeedTable(
@@ -301,9 +354,9 @@ def _returns(
 
 def _rest(measured: Measurements) -> float:
     """Return which share of a trial's variance differs between two trials of one seed: the variance
-    of how far seeds that neighbouring commits share moved, over that of seeds at one commit. Of all
-    commits the medians, since some draw the seeds anew, or move each; infinity where too few tell
-    it. With its error, up to a power of two: one more commit seldom moves it."""
+    of how far seeds that neighbouring commits share moved, over that of the seeds of one commit.
+    Medians, since some commits draw the seeds anew, or move each; infinity where too few tell it.
+    With its error, up to a power of two: one more commit seldom moves it."""
     rows = np.flatnonzero(measured.own)
     seeds, column, trials = np.unique(measured.seed[rows], return_inverse=True, return_counts=True)
     most = np.argsort(-trials, kind="stable")[:MOST_SEEDS]
@@ -452,19 +505,19 @@ def _clusters(weight: Floats, has: Bools, start: int, stop: int) -> list[Ints]:
     return clusters
 
 
-def _mixed(sides: list[tuple[float, Levels, Ints]]) -> Floats:
+def _mixed(sides: list[tuple[float, Levels, Floats]]) -> Floats:
     """Return mean and standard error of (level before, level after, size), and a trial's sd.
 
     Args:
-        sides: For each history its weight, its levels, and which of them lie before and after.
+        sides: For each history its weight, its levels, and the share of each before and after.
     """
     share = np.array([weight for weight, *_ in sides])
     share = share / share.sum()
     contrast = np.array([[1.0, 0.0], [0.0, 1.0], [-1.0, 1.0]])
-    parts = np.array([contrast @ found.mean[pair] for _, found, pair in sides])
+    parts = np.array([contrast @ pair @ found.mean for _, found, pair in sides])
     within = np.array(
         [
-            np.diag(contrast @ found.covariance[np.ix_(pair, pair)] @ contrast.T)
+            np.diag(contrast @ pair @ found.covariance @ pair.T @ contrast.T)
             for _, found, pair in sides
         ]
     )

@@ -289,7 +289,38 @@ def test_one_seed_that_trained_badly_hides_no_step_of_the_others(
     low[2], high[2] = before or low[2], after or high[2]
     (step,) = steps_of(line(lambda p, s: high[s] if p >= 6 else low[s], 6))
     assert step.probability > 0.95 and step.first == step.last == 6
-    assert step.size == pytest.approx(LEVEL * 0.03, rel=0.1)
+    moved = 5 / 6 if before and after else 1.0  # one that repeats is untouched
+    assert step.size == pytest.approx(LEVEL * 0.03 * moved, rel=0.1)
+
+
+@pytest.mark.parametrize("heights", [(1.0, 2.0, 4.0), (1.0, 1.5, 2.2), (1.0, 1.2, 1.4)])
+def test_seeds_of_different_heights_may_rise_by_one_factor(heights: Sequence[float]) -> None:
+    """As sums their rises differ, and were nothing that all shared."""
+    (step,) = steps_of(line(lambda p, s: heights[s] * (1.3 if p >= 8 else 1.0), 3))
+    assert (step.first, step.last) == (8, 8) and step.probability > 0.95
+    assert step.size == pytest.approx(0.3 * step.before, rel=0.01)
+    assert step.before == pytest.approx(np.exp(np.mean(np.log(heights))), rel=0.01)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.02])
+@pytest.mark.parametrize(("seeds", "moved"), [(3, 2), (4, 2), (5, 3)])
+def test_what_moves_some_seeds_and_leaves_the_others_is_a_step(
+    seeds: int, moved: int, noise: float
+) -> None:
+    """Their mean rise is what it does. Of one seed alone it is a doubt: it may have gone its own
+    way."""
+    random = np.random.default_rng(seeds)
+
+    def value(place: int, seed: int, count: int) -> float:
+        risen = 4 * SD if place >= 8 and seed < count else 0.0
+        return LEVEL + A[seed] + risen + noise * SD * random.normal()
+
+    known = EXACT if noise == 0 else NOISY
+    (step, *_) = steps_of(line(lambda p, s: value(p, s, moved), seeds), known)
+    assert (step.first, step.last) == (8, 8) and step.probability > 0.9
+    assert step.size == pytest.approx(4 * SD * moved / seeds, rel=0.15)
+    one = steps_of(line(lambda p, s: value(p, s, 1), seeds), known)
+    assert all(step.probability < 0.5 for step in one)
 
 
 @pytest.mark.parametrize("seeds", [3, 5])
