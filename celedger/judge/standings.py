@@ -176,6 +176,9 @@ class _Numbers:
         error = math.hypot(node.error, before.error if before is not None else math.nan, session)
         if repeats:  # its bits are equal, or its results re-used: those have no clock
             error = math.nan if metric.kind in CLOCKED else 0.0
+        reach = _reach(pairs)
+        if history.by_seeds and reach < ONE_SIDED_95 * error:  # a level is known to a seed's spread
+            size, error = float(pairs.mean()), reach / ONE_SIDED_95
         self.low, self.high = interval(sign, size, error)
         self.smallest = ONE_SIDED_95 * error
         agree = pairs.size > 0 and float(np.abs(pairs).max()) <= PAIRED * self.floor
@@ -191,8 +194,14 @@ def _is_worse(metric: Metric, pairs: Floats, before: Node | None) -> bool:
     floor: their mean difference, by Student's t."""
     if before is None or pairs.size < 2:
         return False
-    reach = t_quantile(1 - ERRING, pairs.size - 1) * pairs.std(ddof=1) / math.sqrt(pairs.size)
-    return bool(pairs.mean() > max(metric.floor_at(before.level), reach))
+    return bool(pairs.mean() > max(metric.floor_at(before.level), _reach(pairs, ERRING)))
+
+
+def _reach(pairs: Floats, erring: float = 0.05) -> float:
+    """Return how far the mean of the differences of equal seeds goes by chance, at one side."""
+    if pairs.size < 2:
+        return math.inf
+    return t_quantile(1 - erring, pairs.size - 1) * float(pairs.std(ddof=1)) / math.sqrt(pairs.size)
 
 
 def _pairs(values: Measurements, node: Node, other: Node) -> Floats:
