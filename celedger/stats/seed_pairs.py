@@ -34,6 +34,8 @@ EXACT_SHARE = 1 - 1e-6
 LARGEST_REST = 0.25
 """Share of a trial's variance that differs between two trials of one seed, where equal seeds are
 read at most: from there on fresh ones tell as much."""
+USUAL = 2 / 3
+"""Share of the commits that are taken to leave the seeds as they were."""
 FEWEST_CONTRASTS = 4
 """Degrees of freedom of the differences that tell that share."""
 FACTOR = 1.1
@@ -355,8 +357,8 @@ def _returns(
 def _rest(measured: Measurements) -> float:
     """Return which share of a trial's variance differs between two trials of one seed: the variance
     of how far seeds that neighbouring commits share moved, over that of the seeds of one commit.
-    Medians, since some commits draw the seeds anew, or move each; infinity where too few tell it.
-    With its error, up to a power of two: one more commit seldom moves it."""
+    Means of the smaller ones, since some commits draw the seeds anew, or move each; infinity where
+    too few tell it. With its error, up to a power of two: one more commit seldom moves it."""
     rows = np.flatnonzero(measured.own)
     seeds, column, trials = np.unique(measured.seed[rows], return_inverse=True, return_counts=True)
     most = np.argsort(-trials, kind="stable")[:MOST_SEEDS]
@@ -376,14 +378,14 @@ def _rest(measured: Measurements) -> float:
 
 
 def _typical_variance(values: Floats) -> tuple[int, float]:
-    """Return degrees of freedom and median of the variances of rows, each over its own median of
-    chi-square (Wilson and Hilferty). NaN stands for no value: [rows, values]."""
+    """Return degrees of freedom of the variances of rows, and the mean of the smaller ones. (The
+    median of coarse values is often 0.) NaN stands for no value: [rows, values]."""
     freedom = (~np.isnan(values)).sum(1) - 1
     values, freedom = values[freedom > 0], freedom[freedom > 0]
     if not len(values):
         return 0, 0.0
-    variance = np.nanvar(values, axis=1) * (freedom + 1) / freedom
-    return int(freedom.sum()), float(np.median(variance / (1 - 2 / (9 * freedom)) ** 3))
+    variance = np.sort(np.nanvar(values, axis=1) * (freedom + 1) / freedom)
+    return int(freedom.sum()), float(variance[: math.ceil(len(variance) * USUAL)].mean())
 
 
 def _by_seed(measured: Measurements, nodes: Sequence[Node]) -> list[Mean]:
