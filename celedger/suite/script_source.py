@@ -234,12 +234,18 @@ class ScriptSource:
 
     @property
     def runs(self) -> bool:
-        """Return True for a script: it has a guard of `__main__`, or a loop or call of its own."""
-        top = [node for node in self.tree.body if isinstance(node, ast.If | ast.For | ast.While)]
-        calls = [
-            n for n in self.tree.body if isinstance(n, ast.Expr) and isinstance(n.value, ast.Call)
-        ]
-        return bool(top or calls)
+        """Return True for a script: it has a guard of `__main__`, or a loop or call of its own, not
+        only one of a module (`torch.manual_seed(0)`) that is handed no function."""
+        body = self.tree.body
+        modules = {a.asname or a.name for n in body if isinstance(n, ast.Import) for a in n.names}
+        functions = {node.name for node in body if isinstance(node, ast.FunctionDef)}
+        calls = [n.value for n in body if isinstance(n, ast.Expr) and isinstance(n.value, ast.Call)]
+        return any(isinstance(node, ast.If | ast.For | ast.While) for node in body) or any(
+            "(" in (name := ast.unparse(call.func))
+            or name.partition(".")[0] not in modules
+            or functions & {ast.unparse(word) for word in call.args}
+            for call in calls
+        )
 
     def roots(self, packages: Mapping[str, set[str]]) -> list[str]:
         """Return the folders above it (and `src` in them) with packages that it imports."""

@@ -334,8 +334,17 @@ def test_each_project_of_a_repository_has_its_own_packages(tmp_path: Path) -> No
     assert found is not None and found.pythonpath == ("src",)  # was there twice
 
 
+FIT = """import torch
+torch.cuda.manual_seed(0)
+class Model(torch.nn.Module):
+    def fit(self):
+        for step in range(9):
+            loss.backward(); optimizer.step(); print(f"loss {loss}")
+"""
+
+
 @pytest.mark.parametrize(
-    "text", ["", "import torch\n", "print('loss 3')\n", "def train():\n    0\n"]
+    "text", ["", "import torch\n", "print('loss 3')\n", "def train():\n    0\n", FIT]
 )
 def test_what_trains_nothing_is_not_proposed(tmp_path: Path, text: str) -> None:
     assert proposed(tmp_path, {"train.py": text, "ours/__init__.py": OURS}) is None
