@@ -191,18 +191,20 @@ def _run_quick(command: Options, name: str, remote: str) -> int:
 
 def pushed(repository: Repository, lines: Iterable[str], remote: str) -> Iterator[tuple[str, str]]:
     """Yield what the remote has and what it will have, from the lines that git gives a pre-push
-    hook. A new branch begins where it left the remote's main branch; a deleted one is left out."""
+    hook. A new branch begins where it left those of the remote; a deleted one is left out."""
     pairs = []
     for line in lines:
         words = line.split()
         if len(words) != 4 or not words[1].strip("0"):
             continue
         new, old = words[1], words[3]
+        reason = "its old commit is not here"
         if not old.strip("0"):
-            fork = repository.ask("merge-base", new, f"refs/remotes/{remote}/HEAD")
-            old = fork.text if fork.status == 0 else ""
+            named = ("for-each-ref", "--format=%(objectname)", f"refs/remotes/{remote}/")
+            old = repository.ask("merge-base", new, *repository.tell(*named).text.split()).text
+            reason = "nothing before it is known to be on the remote"
         if not old or not repository.has_any([old]):
-            note(f"celedger: {words[2]} is not compared: its old commit is not here")
+            note(f"celedger: {words[2]} is not compared: {reason}")
         elif old != new:
             pairs.append((old, new))
     yield from dict.fromkeys(pairs)

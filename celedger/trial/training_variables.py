@@ -48,11 +48,14 @@ _GIVEN = frozenset({
 
 
 def passed(base: Mapping[str, str], patterns: Iterable[str]) -> dict[str, str]:
-    """Return the user's variables that match any of these names or patterns."""
+    """Return the user's variables that match any of these names or patterns. PATH is without the
+    folder of git's own programs, which git puts first in a hook."""
     patterns = tuple(patterns)
     matches = _any_of(patterns)
+    folders = base.get("PATH", "").split(os.pathsep)
+    path = os.pathsep.join(folder for folder in folders if Path(folder).name != "git-core")
     return {
-        name: value
+        name: path if name == "PATH" else value
         for name, value in base.items()
         if name not in _GIVEN and (name in patterns or (matches(name) and not _SECRET.search(name)))
     }
@@ -64,12 +67,8 @@ def _any_of(patterns: tuple[str, ...]) -> Callable[[str], object]:
 
 
 def comparable(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables as they are outside of a hook, which git runs with the folder of its own
-    programs first in PATH; without celedger's own."""
-    folders = variables.get("PATH", "").split(os.pathsep)
-    path = os.pathsep.join(folder for folder in folders if Path(folder).name != "git-core")
-    users = {k: v for k, v in variables.items() if not k.startswith("CELEDGER_")}
-    return {**users, "PATH": path}
+    """Return the variables without celedger's own."""
+    return {k: v for k, v in variables.items() if not k.startswith("CELEDGER_")}
 
 
 def settings(base: Mapping[str, str], task: Task) -> dict[str, str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import PEOPLE, UNCOMPILED, Project, git, make_project
 
-from celedger.system.warm import LAUNCHERS, end_kept
+from celedger.system.warm import LAUNCHERS, end_kept, kept
 
 SUITE = """\
 [suite]
@@ -73,11 +73,11 @@ def test_a_push_is_compared_with_what_the_remote_has_and_goes_on(project: Projec
     project.commit("three", {"fit.py": f"{OTHER}# a comment\n"})
     assert "celedger: fit: same bits in 6 steps" in typed(project, "push", "origin", "main").stderr
     project.commit("four", {"fit.py": FIT})
-    typed(project, "push", "origin", "main:next")  # a branch that the remote has not
-    git(project.root, "remote", "set-head", "origin", "main")
-    git(project.root, "fetch", "-q", "origin")
-    new = typed(project, "push", "origin", "main:other").stderr
+    new = typed(project, "push", "origin", "main:other").stderr  # a branch that it has not
     assert "fit: different from step 1" in new
+    subprocess.run(["git", "init", "-q", "--bare", str(project.root / ".git" / "r")], check=True)
+    new = typed(project, "push", ".git/r", "main").stderr
+    assert "refs/heads/main is not compared: nothing before it is known to be on" in new
     gone = typed(project, "push", "origin", ":other")
     assert (gone.returncode, "celedger" in gone.stderr) == (0, False)
 
@@ -117,11 +117,13 @@ def test_it_blocks_where_it_was_asked_to_and_the_users_hook_decides_first(
 def test_a_commit_is_what_the_index_has(project: Project) -> None:
     assert project.run("hook", "install", "--pre-commit", "--block").status == 0
     (project.root / "fit.py").write_text(f"{FIT}# staged\n")
+    assert "same bits" in project.run("same").out
     git(project.root, "add", "fit.py")
     (project.root / "fit.py").write_text(OTHER)  # and not staged
     done = typed(project, "commit", "-m", "a comment")
     assert done.returncode == 0, done.stderr
     assert "celedger: index at " in done.stderr and "fit: same bits in 6 steps" in done.stderr
+    assert kept(project.root / ".git" / "celedger" / LAUNCHERS) == 1  # in a hook, too
     refused = typed(project, "commit", "-a", "-m", "all")
     assert refused.returncode == 1
     assert "the optimiser's lr: 0.1 → 0.2" in refused.stderr
