@@ -350,8 +350,6 @@ def _reason_to_leave_out(worktree: Path, status: _Status) -> str:
     if status.mode == SUBMODULE:
         is_nested = status.path.endswith(b"/")
         return "a nested repository" if is_nested else "a changed submodule"
-    if not status.is_edited:
-        return ""
     path = f"{worktree}/{os.fsdecode(status.path)}"
     with suppress(OSError):
         info = os.lstat(path)

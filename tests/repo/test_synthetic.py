@@ -181,6 +181,7 @@ def test_what_is_no_part_of_a_commit_is_named_and_left_out(
     (root / "nested" / "file").write_text("file\n")
     (root / "out").symlink_to("/etc/passwd")
     (root / "up").symlink_to("../other/file")
+    git(root, "add", "out")
     (root / "train.py").write_text("edited\n")
     monkeypatch.setattr(synthetic, "LARGEST", 1000)
     made = working_tree(root)

@@ -38,6 +38,7 @@ from celedger.lab.diagnose.signature import (
     work,
 )
 from celedger.ledger import Ledger, ulid
+from celedger.repo.synthetic import name_of
 from celedger.trial.diagnostic import folder_of
 from celedger.trial.runner import Bench
 from celedger.trial.training_variables import child_copy
@@ -183,7 +184,7 @@ class Signatures:
 
     def _unsigned(self, commit: Commit, signature: Signature) -> TaskSameness:
         if signature.problem:
-            text = f"ended after {signature.count} steps: {signature.problem}"
+            text = f"{name_of(commit)} ended after {signature.count} steps: {signature.problem}"
             return TaskSameness(self.task.name, Sameness.FAILED, signature.count, message=text)
         text = f"{_NO_TORCH}: use `celedger check .`"
         return TaskSameness(self.task.name, Sameness.NO_TORCH, message=text)
