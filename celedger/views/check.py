@@ -170,11 +170,11 @@ def _sensitivity(standing: MetricStanding) -> str:
     if standing.standing is Standing.SAME and is_seen:
         moved = amount(size, standing.level, unit=standing.unit)
         if abs(size) >= standing.floor:
-            return f"{moved} from the commits before" + ", not sure" * (not standing.note)
+            return moved + ", not sure" * (not standing.note)
         if standing.smallest < abs(size):
             return f"{moved}; less than {_amount(standing.floor, standing)} does not count"
     if standing.standing is Standing.SAME and standing.smallest <= TINY * abs(standing.level):
-        return "any change from the commit before would have been detected"
+        return "any change would have been detected"
     if standing.standing is Standing.SAME and math.isfinite(standing.smallest):
         return f"a change of {_amount(standing.smallest, standing)} would have been detected"
     if standing.standing is Standing.TOO_NOISY and standing.floor < standing.smallest < math.inf:
