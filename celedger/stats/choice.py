@@ -217,6 +217,7 @@ def _alone(
     spares = belief.world[EXACT] > UNSETTLED and exact is not None and exact.steps is None
     stands = belief.table.alone or not spares
     useful = tested - {p for p, n in belief.table.readings.items() if not n and stands}
+    useful -= evidence.spent - {GOOD, bad}
     built = {p for p in cost.built if p <= bad and p not in tested | hidden}
     marks = (np.arange(MARKS) + 0.5) / MARKS
     between = quantiles(lineage, posterior, marks, tested | hidden)

@@ -312,6 +312,8 @@ class Evidence:
 
     readings: tuple[Reading, ...] = ()
     untestable: frozenset[int] = frozenset()
+    spent: frozenset[int] = frozenset()
+    """Positions of which no other seed tells anything."""
 
 
 class Phase(Enum):
@@ -621,13 +623,15 @@ def _of_each_session(question: Question, evidence: Evidence) -> list[Question]:
 
 
 def equal_pairs(evidence: Evidence, bad: int) -> int:
-    """Return how many seeds both ends have, if all of them repeat there; else 0."""
+    """Return how many seeds both ends have, if all of them repeat there; else 0. All that there are
+    count as MOST_SPARED."""
     at: dict[int, dict[int, set[object]]] = {GOOD: {}, bad: {}}
     for r in evidence.readings:
         if r.position in at and r.seed is not None:
             at[r.position].setdefault(r.seed, set()).add(r.value if r.draw is None else r.draw)
     pairs = [at[GOOD][seed] == at[bad][seed] for seed in at[GOOD].keys() & at[bad].keys()]
-    return len(pairs) if all(pairs) else 0
+    most = MOST_SPARED if {GOOD, bad} <= evidence.spent else 0
+    return max(len(pairs), most) if all(pairs) else 0
 
 
 def _ends_differ(question: Question, evidence: Evidence) -> bool:

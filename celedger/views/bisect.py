@@ -203,7 +203,9 @@ class BisectAnswer(Document):
                 return [f"{subject} got no {_than(report)} {by}between {ends} {certainty}"]
             return [f"nothing changed {by}in {subject} between {ends} {certainty}"]
         more = "the two ends cannot be told apart so far"
-        if math.isfinite(report.still):
+        if not report.still:
+            more = "it runs with no other seeds than its suite names: more `seeds` would tell"
+        elif math.isfinite(report.still):
             more = f"about {count(math.ceil(report.still), 'trial')} more, with a larger --budget"
         trials = count(report.trials, "trial")
         doubt, unless = f"where {subject} changed", "nothing changed; if something did:"

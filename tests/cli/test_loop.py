@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import Project, git, rows
+from conftest import SUITE, Project, git, rows
 from scripted import Report, ScriptedProject, scripted
 
 from celedger.base.model import Environment
@@ -272,3 +272,35 @@ def test_the_drift_of_the_main_line_is_not_that_of_its_branches(quick: ScriptedP
     answer = json.loads(seen.out)
     assert (answer["aside"], answer["commits"], answer["incidents"]) == (1, 2, [])
     assert "1 measured commit outside this line" in quick.run("drift").out
+
+
+def test_what_is_not_finite_between_finite_ends_is_no_part_of_what_is_searched(
+    tmp_path: Path,
+) -> None:
+    def train(model: Mapping[str, Any], seed: int) -> Iterator[Report]:
+        level = model["LEVEL"] or float("nan")
+        yield {"epoch": 0, "val_loss": level + 0.0123456789 * seed}
+
+    quick = scripted(tmp_path / "p", training=train)
+    shas = quick.history([1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.5, 1.5, 1.5])
+    done = quick.run("bisect", f"{shas[0]}..{shas[-1]}", "--metric", "val_loss")
+    assert f"first bad commit of fit val_loss: {shas[10]}" in done.out, done.err
+
+
+def test_seeds_that_the_suite_does_not_name_are_left_where_they_tell_nothing(
+    tmp_path: Path,
+) -> None:
+    def train(model: Mapping[str, Any], seed: int) -> Iterator[Report]:
+        if seed > 2:
+            raise IndexError(seed)  # a fold of the data that is not there
+        if model["LEVEL"] > 1:
+            raise ValueError("shapes")
+        yield {"epoch": 0, "val_loss": model["LEVEL"] + 0.0123456789 * seed}
+
+    suite = SUITE.replace("seeds = [0, 1]", "seeds = [0, 1, 2]")
+    quick = scripted(tmp_path / "p", suite, training=train)
+    shas = quick.history([1.0] * 9 + [2.0] * 8)
+    done = quick.run("bisect", f"{shas[0]}..{shas[-1]}")
+    assert f"first bad commit of fit crash: {shas[9]}" in done.out, done.out
+    unnamed = [seed for _, seed in quick.executor.ran if seed > 2]
+    assert len(unnamed) <= 2

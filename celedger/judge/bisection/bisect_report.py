@@ -303,7 +303,7 @@ def report_of(
         epochs=sum(record.epochs for record in spent),
         tried=len(measured | {trial.trial.commit for trial in stopped}),
         seconds=sum(r.outcome.ended - r.trial.started for r in spent if r.outcome is not None),
-        still=track.expected_trials() if status == "undecided" else 0.0,
+        still=0.0 if status != "undecided" or track.own_seeds_alone else track.expected_trials(),
         posterior=tuple(np.asarray(posterior.probability).tolist()),
         readings=tuple(
             (position, sign * reading.value)

@@ -165,6 +165,14 @@ class Track:
         apart = statistics.mean(ends[1]) - statistics.mean(ends[0])
         return 0.0 if apart > floor + _SURELY * error else floor
 
+    @property
+    def own_seeds_alone(self) -> bool:
+        """Return True if seeds that the suite does not name tell nothing: a script may have data
+        for its own alone."""
+        seeds = self.symptom.task.seeds
+        others = [r for r in self.records if r.is_conclusive and r.trial.seed not in seeds]
+        return len(others) >= MAX_KILLED and not self.count_read(others)
+
     def count_read(self, records: Sequence[TrialRecord]) -> int:
         """Return how many of these trials tell something."""
         return sum(self.symptom.reads(record) is not None for record in records)
@@ -283,12 +291,16 @@ class Track:
         self.sites = []
         failed: Counter[int] = Counter()
         endings: dict[int, str] = {}
+        # Where both ends are finite, what is not finite failed in another way, as a crash does.
+        is_asked = any(
+            self.symptom.reads(r) == inf for at, r in placed if at in (GOOD, self._lineage.bad)
+        )
         for position, record in placed:
             outcome = record.outcome
             if outcome is None or outcome.kind is OutcomeKind.INTERRUPTED or record.early_stopped:
                 continue
             value = self.symptom.reads(record)
-            if value is not None:
+            if value is not None and (value < inf or is_asked):
                 draw = self._traces.draw(record) if self.symptom.bits_decide else None
                 copies = self.classes.copies(record) if self.symptom.bits_decide else []
                 seed = self._sessions.get(record.trial.ulid, record.trial.seed)
@@ -299,7 +311,7 @@ class Track:
             elif not record.derived:  # it says nothing of a clock, and one that runs here may
                 # A trial that was killed, whose speed was disturbed, or that was too short for a
                 # reading of its memory, may be tried again; one that failed will fail again.
-                well = outcome.kind in (OutcomeKind.OK, OutcomeKind.KILLED)
+                well = outcome.kind in (OutcomeKind.OK, OutcomeKind.KILLED) and value is None
                 again = well or SPOILT.intersection(outcome.marks)
                 failed[position] += 1 if again else MAX_KILLED
                 endings |= {} if again else {position: ending(record)}
@@ -308,7 +320,14 @@ class Track:
         untestable = (silent | set(unreachable)) - tested
         alike = {position: endings[position] for position in endings.keys() & untestable - {GOOD}}
         self.presumed = firstbad.presumed(self._lineage, alike, tested)
-        return firstbad.Evidence(tuple(readings), frozenset(untestable | self.presumed))
+        spent = set[int]()
+        if self.own_seeds_alone:
+            own = set(self.symptom.task.seeds)
+            tried = {(position, r.trial.seed) for position, r in placed if r.is_conclusive}
+            spent = {p for p in tested if all((p, seed) in tried for seed in own)}
+        return firstbad.Evidence(
+            tuple(readings), frozenset(untestable | self.presumed), frozenset(spent)
+        )
 
     def _selected(self, placed: Sequence[tuple[int, TrialRecord]]) -> tuple[int, int]:
         """Return how many readings of GOOD and BAD made somebody ask, as the question wants it."""

@@ -336,9 +336,9 @@ class Search:
         reason: Reason,
         wanting: Sequence[Track],
         under_way: Sequence[Proposal],
-    ) -> Proposal:
+    ) -> Proposal | None:
         """Return the chosen trial, or one of the commit that stands for its own; with the chosen
-        seed, unless that runs there now."""
+        seed, unless that runs there now. None if only a seed is left that tells nothing."""
         at, whole = self.classes.at(pick.position), reason is not Reason.NARROW
         commit = wanting[0].commit(at)
         same, is_end = set[int](), at in (GOOD, len(self._history.commits) - 1)
@@ -353,6 +353,8 @@ class Search:
             self._bench, commit, self._task, [wanting[0].commit(p).sha for p in same], whole=whole,
             under_way=running, first=pick.seed,
         )  # fmt: skip
+        if seed not in self._task.seeds and all(track.own_seeds_alone for track in wanting):
+            return None
         until = None if whole else self._until(wanting, seed)
         need = Need(
             commit, self._task, seed, reuse=self._reuse(wanting), until=until, role="bisect"
