@@ -623,15 +623,13 @@ def _of_each_session(question: Question, evidence: Evidence) -> list[Question]:
 
 
 def equal_pairs(evidence: Evidence, bad: int) -> int:
-    """Return how many seeds both ends have, if all of them repeat there; else 0. All that there are
-    count as MOST_SPARED."""
+    """Return how many seeds both ends have, if all of them repeat there; else 0."""
     at: dict[int, dict[int, set[object]]] = {GOOD: {}, bad: {}}
     for r in evidence.readings:
         if r.position in at and r.seed is not None:
             at[r.position].setdefault(r.seed, set()).add(r.value if r.draw is None else r.draw)
     pairs = [at[GOOD][seed] == at[bad][seed] for seed in at[GOOD].keys() & at[bad].keys()]
-    most = MOST_SPARED if {GOOD, bad} <= evidence.spent else 0
-    return max(len(pairs), most) if all(pairs) else 0
+    return len(pairs) if all(pairs) else 0
 
 
 def _ends_differ(question: Question, evidence: Evidence) -> bool:

@@ -320,14 +320,10 @@ class Track:
         untestable = (silent | set(unreachable)) - tested
         alike = {position: endings[position] for position in endings.keys() & untestable - {GOOD}}
         self.presumed = firstbad.presumed(self._lineage, alike, tested)
-        spent = set[int]()
-        if self.own_seeds_alone:
-            own = set(self.symptom.task.seeds)
-            tried = {(position, r.trial.seed) for position, r in placed if r.is_conclusive}
-            spent = {p for p in tested if all((p, seed) in tried for seed in own)}
-        return firstbad.Evidence(
-            tuple(readings), frozenset(untestable | self.presumed), frozenset(spent)
-        )
+        tried = {(position, record.trial.seed) for position, record in placed}
+        own = self.symptom.task.seeds if self.own_seeds_alone else ()
+        spent = frozenset(p for p in tested if own and all((p, seed) in tried for seed in own))
+        return firstbad.Evidence(tuple(readings), frozenset(untestable | self.presumed), spent)
 
     def _selected(self, placed: Sequence[tuple[int, TrialRecord]]) -> tuple[int, int]:
         """Return how many readings of GOOD and BAD made somebody ask, as the question wants it."""
