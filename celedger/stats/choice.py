@@ -187,17 +187,12 @@ def choose(
     if gain[row, column] < SMALLEST_GAIN:
         return None
     position, bits = positions[row], float(gain[row, column])
-    if _named_anyway(question, posterior, position):
+    # A commit that is likely named, or a parent of one, needs a whole trial in the end.
+    parents = question.lineage.parents
+    likely = [p for p in posterior.candidates if p == position or position in parents[p]]
+    if posterior.probability[likely].sum() >= NAMED_ANYWAY:
         bits = 0.0
     return Choice(position, bits, seeds[column])
-
-
-def _named_anyway(question: Question, posterior: Posterior, position: int) -> bool:
-    """Return True if the answer will more likely than not need a whole trial of a commit: of the
-    first bad one, or a parent of it. One that was stopped would then run again."""
-    lineage = question.lineage
-    likely = [p for p in posterior.candidates if p == position or position in lineage.parents[p]]
-    return bool(posterior.probability[likely].sum() >= NAMED_ANYWAY)
 
 
 def _alone(

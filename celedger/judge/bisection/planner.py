@@ -203,7 +203,9 @@ class Search:
             drive(self._engine, self.next, ended, self.spare)
         bench, reports = self._bench, []
         for track, stored in zip(self.tracks, self._stored, strict=True):
-            signed = self._sign_named(track)
+            if self.signing is not None:  # those that an answer is about are signed, too
+                self.signing.sign_named(track.named())
+            signed = self.signing.signed if self.signing is not None else 0
             agreements = others.agreements(track) if others is not None else ()
             report = report_of(
                 self._history, track, self._spent, stored=stored, signed=signed,
@@ -244,7 +246,10 @@ class Search:
         tells more."""
         if len(self._spent) + len(under_way) >= self._budget:
             return None
-        cost, beside = self._cost(), self._beside(under_way)
+        tried = frozenset(map(self.classes.position, self.records))
+        cost = choice.Cost(self._seconds, build_seconds(self._task, self.records), tried)
+        running = tuple(self.classes.at(self._position(each)) for each in under_way)
+        beside = UnderWay(running, self._engine.workers)
         picks = self._picks(cost, beside)
         while self._sign(picks, cost):
             picks = self._picks(cost, beside)
@@ -265,15 +270,15 @@ class Search:
             return self._proposal(by_position[positions[best]], Reason.NARROW, wanting, under_way)
         # A commit that is named, or its parent, of which only their classes had a trial: the
         # report is about them, and what it prints reads their trials.
-        running = set(map(self._position, under_way))
+        own = set(map(self._position, under_way))
         for track in self.tracks:
-            if (not_run := track.not_run(self._unreachable | running)) is not None:
+            if (not_run := track.not_run(self._unreachable | own)) is not None:
                 at, seed = not_run
                 need = Need(
                     track.commit(at), self._task, seed, reuse=self._reuse([track]), role="bisect"
                 )
                 return Proposal(need, Reason.NAMED, [track])
-            if (middle := track.unseen_middle()) is not None and middle not in running:
+            if (middle := track.unseen_middle()) is not None and middle not in own:
                 return self._proposal(choice.Choice(middle), Reason.LOOK, [track], under_way)
         return None
 
@@ -296,13 +301,6 @@ class Search:
         self._update()
         return True
 
-    def _sign_named(self, track: Track) -> int:
-        """Return how many commits were signed; those that an answer is about are, where any was."""
-        if self.signing is None:
-            return 0
-        self.signing.sign_named(track.named())
-        return self.signing.signed
-
     def spare(self, under_way: Sequence[Proposal]) -> list[Proposal]:
         """Return which trials under way are not worth their end: all metrics are answered."""
         if self._is_searching:
@@ -321,14 +319,6 @@ class Search:
         track.others = others.likelihoods()
         self._update()
         return True
-
-    def _cost(self) -> choice.Cost:
-        tried = frozenset(map(self.classes.position, self.records))
-        return choice.Cost(self._seconds, build_seconds(self._task, self.records), tried)
-
-    def _beside(self, under_way: Sequence[Proposal]) -> UnderWay:
-        positions = (self.classes.at(self._position(each)) for each in under_way)
-        return UnderWay(tuple(positions), self._engine.workers)
 
     def _proposal(
         self,

@@ -149,7 +149,8 @@ class NotWorse(CannotJudge):
         changed = "clearly " * clearly + ("better" if improved else "worse")
         same = [f"{symptom.task.name} {symptom.name}" for symptom in symptoms]
         super().__init__(
-            f"{bad.sha[:10]} is not {changed} than {good.sha[:10]} in {_list(same)}",
+            f"{bad.sha[:10]} is not {changed} than {good.sha[:10]} in "
+            + (some(same, 6) if same else "anything that both ends reported"),
             "choose other ends" if named else "name the metric with --metric, or other ends",
         )
         self.symptoms = tuple(symptoms)
@@ -226,7 +227,11 @@ def find_symptom(
         most = 2.0 + NONE_PRIOR if worst.bits_decide and computed == 1 else WORSE
         if not clear or least <= most:
             return worst
-    refused = refused or (_unended(good, bad) if silent else None)
+    if silent and refused is None:
+        refused = CannotJudge(
+            f"no trial of {good.sha[:10]} or of {bad.sha[:10]} came to its end",
+            f"{command('show', good.sha[:12])} or {command('show', bad.sha[:12])} says why",
+        )
     if metric is not None and not questions:
         refused = refused or CannotJudge(
             f"no {metric} at {good.sha[:10]} and {bad.sha[:10]} that could be compared",
@@ -350,13 +355,6 @@ def _question(
     return EndsQuestion(good, bad, floor, noise_of(beside, sessions), by_session), chosen
 
 
-def _unended(good: Commit, bad: Commit) -> CannotJudge:
-    return CannotJudge(
-        f"no trial of {good.sha[:10]} or of {bad.sha[:10]} came to its end",
-        f"{command('show', good.sha[:12])} or {command('show', bad.sha[:12])} says why",
-    )
-
-
 WORSE, SUSPECTED = 0.05, 0.5
 """Probability that BAD is not worse up to which it surely is, and up to which a search is worth its
 trials."""
@@ -390,12 +388,6 @@ def _weight(symptom: Symptom, question: EndsQuestion, metrics: int, *, named: bo
     if weight <= SUSPECTED and (symptom.metric not in TELEMETRY or _apart(question) > far):
         return 2.0 + clocked + weight
     return math.inf
-
-
-def _list(names: Sequence[str]) -> str:
-    if not names:
-        return "anything that both ends reported"
-    return some(names, 6)
 
 
 # --- the task of an incident that is searched

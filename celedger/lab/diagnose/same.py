@@ -148,12 +148,9 @@ class Signatures:
             if (own := first_difference(first, again)) is not None:
                 if stored is None:
                     return TaskSameness(
-                        self.task.name,
-                        Sameness.UNREPEATABLE,
-                        first.count,
-                        own,
+                        self.task.name, Sameness.UNREPEATABLE, first.count, own,
                         seconds=time.monotonic() - began,
-                    )
+                    )  # fmt: skip
                 first, stored = again, None  # what is stored is of another state of the machine
             else:
                 first = again  # which has the modules
