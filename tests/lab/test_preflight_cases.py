@@ -337,7 +337,7 @@ def test_a_value_that_is_not_finite_is_the_input_s(server: TrainingServer) -> No
         ),
     )
     found = failed(checked(server, broken))
-    assert list(found) == ["inputs in range"], found
+    assert list(found) == ["loss stays finite", "inputs in range"], found
     assert "step 12" in found["inputs in range"]
 
 

@@ -212,3 +212,77 @@ def test_the_target_of_one_kind_of_row_is_no_label(server: TrainingServer) -> No
         ("net = ", "which = torch.arange(32)\nnet = "),
     )  # fmt: skip
     assert checked(server, pairs)["labels follow inputs"][0] == "pass"
+
+
+TWO_TASKS = edited(
+    SHORT,
+    ("nn.Linear(16, 4)", "nn.Linear(16, 5)"),
+    ("    loss = F.cross_entropy(net(x), y)",
+     ("    out = net(x)\n"
+     "    loss = F.cross_entropy(out[:, :4], y) + F.mse_loss(out[:, 4], x[:, 0])")),
+)  # fmt: skip
+
+
+def test_the_sign_of_each_of_several_losses_is_judged(server: TrainingServer) -> None:
+    assert checked(server, TWO_TASKS)["overfits one batch"][0] != "warn"
+    status, said = checked(server, edited(TWO_TASKS, (" + F.mse", " - F.mse")))[
+        "overfits one batch"
+    ]
+    assert (status, said) == ("warn", "the training makes mse_loss 1 larger: its sign is wrong")
+
+
+def test_who_works_against_a_loss_of_the_same_labels_has_no_wrong_sign(
+    server: TrainingServer,
+) -> None:
+    debiased = edited(
+        TWO_TASKS,
+        ("optimiser = ", "spy = nn.Linear(16, 2)\noptimiser = "),
+        ("    loss = ", ("    group = (x[:, 1] > 0).long()\n"
+         "    F.cross_entropy(spy(net[0](x).detach()), group).backward()\n    loss = ")),
+        (" + F.mse_loss(out[:, 4], x[:, 0])", " - 0.1 * F.cross_entropy(spy(net[0](x)), group)"),
+    )  # fmt: skip
+    assert checked(server, debiased)["overfits one batch"][0] != "warn"
+
+
+def test_a_loss_that_diverges_later_fails(server: TrainingServer) -> None:
+    assert checked(server, BY_HAND)["loss stays finite"] == ("pass", "in 30 steps")
+    summed = edited(
+        BY_HAND, ("square().mean()", "square().sum()"), ("Adam", "SGD"), ("lr=0.01", "lr=1.0")
+    )
+    status, said = checked(server, summed)["loss stays finite"]
+    assert (status, said.startswith("the loss of step ")) == ("fail", True)
+
+
+def test_the_axis_of_a_softmax_is_named(server: TrainingServer) -> None:
+    along = edited(SHORT, ("F.cross_entropy(net(x), y)", "F.nll_loss(net(x).log_softmax(0), y)"))
+    status, said = checked(server, along)["output fits the loss"]
+    assert (status, said) == (
+        "fail", "nll_loss needs log_softmax over the classes, not over axis 0",
+    )  # fmt: skip
+
+
+CHOSEN = edited(
+    SHORT,
+    ("    loss = F.cross_entropy(net(x), y)",
+     ("    logp = net(x).log_softmax(1)[:, :, None]\n"
+     "    loss = -logp.gather(dim=1, index=y[:, None, None]).mean()")),
+    ("x, y = draw(32)", "x, y = draw(8)"),
+)  # fmt: skip
+
+
+def test_labels_choose_by_keyword_and_along_an_inner_axis(server: TrainingServer) -> None:
+    found = checked(server, CHOSEN)
+    assert found["loss at the start"][0] == "pass", found
+    assert found["labels balanced"][0] == "pass"
+    assert found["overfits one batch"][0] == "pass"
+
+
+def test_a_sampled_action_is_no_label(server: TrainingServer) -> None:
+    drawn = edited(
+        CHOSEN,
+        ("index=y[:, None, None]", "index=action[:, None, None]"),
+        ("    loss =", "    action = logp.exp()[:, :, 0].multinomial(1)[:, 0]\n    loss ="),
+    )
+    found = checked(server, drawn)
+    assert found["labels follow inputs"][0] == "n/a", found
+    assert "computes its targets itself" in found["labels balanced"][1]

@@ -135,3 +135,31 @@ def test_wrong_labels_and_broken_rows_are_named_by_step_and_row(server: Training
 def test_a_second_pass_over_the_rows_counts_none_twice(server: TrainingServer) -> None:
     (_, agree, _) = checks(server, edited(CLASSES, ("range(26)", "range(60)")))
     assert "of 400 labels" in agree["said"]
+
+
+EVALUATED = edited(
+    CLASSES,
+    ("    optimiser.step()\n", "    optimiser.step()\nwith torch.no_grad():\n    net(x[300:])\n"),
+    ("16 * step, 16 * step + 16) % 400", "16 * step, 16 * step + 16) % 300"),
+    ("range(26)", "range(18)"),
+)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize(
+    ("data", "status", "sentence"),
+    [
+        ("x[300:305] = x[300]", "pass", "0 of 96 validation rows"),
+        ("x[300:340] = x[:40]", "fail", "40 of 100 validation rows were met in training before"),
+        # A row is one of 90: they equal each other in validation, too.
+        ("x = torch.randint(90, (400, 1)) * torch.ones(300) / 90", "n/a",
+         "but they equal each other as often"),
+    ],
+    ids=["apart", "shared", "few rows"],
+)  # fmt: skip
+def test_validation_rows_that_equal_each_other_are_no_leak(
+    data: str, status: str, sentence: str, server: TrainingServer
+) -> None:
+    text = edited(EVALUATED, ("net = ", f"{data}\nnet = "))
+    (found,) = checks(server, text, "train and validation apart")
+    assert (found["status"], sentence in found["said"]) == (status, True), found

@@ -72,7 +72,7 @@ def test_any_training_is_checked_and_run_twice(
     checks = {check["check"]: check for check in answered("preflight", done.out)["checks"]}
     failed = {name for name, check in checks.items() if check["status"] not in ("pass", "n/a")}
     assert failed == ({"same seed, same result"} if task == "unseeded" else set()), checks
-    assert len(checks) == 17
+    assert len(checks) == 18
     assert (
         not (project.root / "ledger.db").exists() or project.run("log").out.count("val_loss") == 0
     )

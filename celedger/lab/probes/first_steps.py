@@ -11,8 +11,9 @@ import bisect
 import gc
 import hashlib
 import itertools
+import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -20,17 +21,28 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from celedger.child.torch_steps import dense
 
 from . import observe
 from .fed_rows import FedRows
-from .losses import CHOOSERS, CONSTANTS, TWO_CLASSES, LossCall, judged, leading, loss_call
+from .losses import (
+    CHOOSERS,
+    CONSTANTS,
+    TWO_CLASSES,
+    LossCall,
+    judged,
+    leading,
+    loss_call,
+    nll_by_hand,
+)
 from .names import IdentityMap
 from .observe import Args, Kwargs
 from .replay import InputRecorder, Replay, detached
+from .stack import Lines
 from .tensor_statistics import has_first_statistics
-from .tensors import address, content, follow_graph, graph_node, tensors
+from .tensors import address, content, follow_graph, graph_node, tensors, unwrapped
 
 LOOKS = 50  # steps whose gradients, losses and inputs are read
 SPACING, MARKS = 5, 12  # steps between two counts of tensors at first, and how many are kept
@@ -71,6 +83,8 @@ class FirstSteps(observe.Probe):
         self.outputs: list[tuple[float, float]] = []
         # Backward passes; those of one call of a loss; those whose targets are codes.
         self.passes = self.losses_seen = self.codes = 0
+        # Losses, each with a hash of its labels, by whether a backward pass makes it larger.
+        self.signs: dict[bool, set[tuple[str, int]]] = {False: set(), True: set()}
         self.copies = 0  # those whose target is an input
         self.columns: tuple[int, Tensor] | None = None  # rows of several labels, and their sums
         self.fitted: Counter[str] = Counter()  # backward passes by each loss that leads to them
@@ -88,6 +102,8 @@ class FirstSteps(observe.Probe):
         self.evaluates_names = False  # a whole number a row, as a user's, which has to come again
         self.broken_input = ""  # the first that is not finite
         self.same_tensor = False
+        self.evaluations: list[tuple[int, int]] = []  # calls: rows, of them equal to others
+        self.broken_loss: int | None = None  # the first step whose loss is not finite
         self.mixed = False  # evaluated rows, old and new ones in one call
         self.evaluated: dict[int, bool] = {}  # step: whether a graph was recorded
         self.bad_modes: set[str] = set()
@@ -114,7 +130,11 @@ class FirstSteps(observe.Probe):
         self._first_loss: tuple[LossCall | None, Sequence[Tensor]] = None, ()
         self._calls: list[LossCall] = []  # since the last backward pass, of two steps at most
         self._older = 0  # how many of them are of the step before
-        self._operands: list[Tensor] = []  # without gradients, of functions outside of modules
+        # Without gradients, of functions outside of modules; of which function at which line, and
+        # the shape of a row.
+        self._operands: list[tuple[Tensor, tuple[str, int, Sequence[int]]]] = []
+        self._data_at: tuple[str, int, Sequence[int]] = "", -1, ()  # of a script without modules
+        self._lines = Lines()
         self._codes = IdentityMap()
         self._constants = IdentityMap()  # by the step that made them
         self._dirty = IdentityMap()  # optimisers: gradients that are there at the next pass
@@ -123,6 +143,8 @@ class FirstSteps(observe.Probe):
 
     def _ran(self, function: Any, args: Any, kwargs: Any, result: Any) -> None:
         name = getattr(function, "__name__", "")
+        if name == self._data_at[0] and not self._stack and isinstance(result, Tensor):
+            self._note_given(_without_gradients(args, kwargs), trains=result.requires_grad)
         if self._stack and self._evaluating:
             if ("dropout" in name and kwargs.get("training")) or kwargs.get("dropout_p"):
                 self.bad_modes.add(f"{self._name(self._stack[-1])} drops out during evaluation")
@@ -139,7 +161,8 @@ class FirstSteps(observe.Probe):
         if self._first is not None and not self._stack and not self._backward:
             self._first.note(function, args, kwargs, result)
         if not self._stack and isinstance(result, Tensor) and result.requires_grad:
-            given = (t for _, t in tensors([args, kwargs]) if t.dim() and not t.requires_grad)
+            line = -1 if self.called else self._line()
+            given = ((one, (name, line, one.shape[1:])) for one in _without_gradients(args, kwargs))
             self._operands += itertools.islice(given, max(OPERANDS - len(self._operands), 0))
         call = loss_call(function, args, kwargs, result)
         # In a model a difference is part of what it computes.
@@ -201,6 +224,20 @@ class FirstSteps(observe.Probe):
             if self.steps < self.options["steps"]:
                 self._note_inputs(inputs)
 
+    def _note_given(self, given: list[Tensor], *, trains: bool) -> None:
+        """Record the rows that a function is given where it was given those of the training, by a
+        script without modules."""
+        if not given or self._line() != self._data_at[1] or given[0].shape[1:] != self._data_at[2]:
+            return
+        self._evaluating = not trains
+        if not trains:
+            self.evaluated.setdefault(self.steps, False)
+        self._note_inputs(given[:1])
+        self._evaluating = False
+
+    def _line(self) -> int:
+        return self._lines.of(sys._getframe())
+
     def _note_inputs(self, inputs: list[Tensor]) -> None:
         if not inputs:
             return
@@ -214,6 +251,8 @@ class FirstSteps(observe.Probe):
             self.evaluates_names = True
         else:
             trained = self.trained_rows.intersection(rows)
+            equal = sum(count for count in Counter(rows).values() if count > 1)
+            self.evaluations.append((len(rows), equal))
             self.mixed |= 0 < len(trained) < len(set(rows))
             self.known_rows |= trained
             self.rows[True] |= set(rows)
@@ -272,6 +311,8 @@ class FirstSteps(observe.Probe):
             # Gradients of several passes may add up before a step, and another optimiser's pass may
             # come before these are cleared.
             self._dirty[optimiser] = there if state is STEPPED else state & there
+        if self.broken_loss is None and not all(bool(one.isfinite().all()) for one in losses):
+            self.broken_loss = self.steps
         if self.steps < LOOKS and losses:
             led = leading(self._calls, losses)
             call = judged(led)
@@ -283,18 +324,43 @@ class FirstSteps(observe.Probe):
             self.passes += 1
             if led and self._batch_step != self.steps:  # no module was given data
                 labels = led[0].arguments["target"]
-                data = (t for t in self._operands if len(t) == len(labels) and t is not labels)
-                self._note_inputs([*itertools.islice(data, 1)])
+                data = (one for one in self._operands if len(one[0]) == len(labels))
+                for operand, self._data_at in data:
+                    if operand is not labels:
+                        self._note_inputs([operand])
+                        break
             if call is not None:
                 self._note_loss(call)
             names: Counter[str] = Counter()
             for one in led:
                 names[one.name] += 1
-                self._note_labels(one, f"{one.name} {names[one.name]}", several=len(led) > 1)
+                name = f"{one.name} {names[one.name]}"
+                self._note_labels(one, name, several=len(led) > 1)
+                if not (one.is_difference or self._computed(one)):
+                    one.node.register_prehook(self._sign_of(one, name))
         self._calls, self._older, self._operands = [], 0, []
 
     def backward_ends(self) -> None:
         self._backward = False
+
+    def _sign_of(self, call: LossCall, name: str) -> Callable[[Sequence[Tensor | None]], None]:
+        """Return a hook of autograd that notes whether the pass makes this loss larger."""
+        about, right = (name, hash(content(call.labels))), -1 if call.function is nll_by_hand else 1
+
+        def note(gradients: Sequence[Tensor | None]) -> None:
+            given = [right * g for g in gradients if g is not None]
+            larger = any(bool((g < 0).any()) for g in given)
+            self.signs[larger and not any(bool((g > 0).any()) for g in given)].add(about)
+
+        return lambda gradients: observe.guarded(note, gradients)
+
+    def ascending(self) -> list[str]:
+        """Return the losses that every pass makes larger, unless another makes one of the same
+        labels smaller, as an adversary does."""
+        names, labels = ({one[at] for one in self.signs[False]} for at in (0, 1))
+        return sorted(
+            {n for n, label in self.signs[True] if n not in names and label not in labels}
+        )
 
     def _note_loss(self, call: LossCall) -> None:
         self.losses_seen += 1
@@ -415,6 +481,13 @@ class FirstSteps(observe.Probe):
 
 def _copy(tensor: Tensor) -> Tensor:
     return tensor.detach().clone()
+
+
+def _without_gradients(args: Any, kwargs: Any) -> list[Tensor]:
+    """Return what a function is given that needs no gradient; a wrapper may where its tensor does
+    not."""
+    leaves = (t for t in tree_leaves([args, kwargs]) if isinstance(t, Tensor))
+    return [unwrapped(t) for t in leaves if t.dim() and not t.requires_grad]
 
 
 def _has_gradient(parameter: Tensor) -> bool:

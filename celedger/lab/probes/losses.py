@@ -62,6 +62,8 @@ class LossCall:
     def labels(self) -> Tensor:
         """Return the target; as integers where a loss of two classes has one a row."""
         target: Tensor = self.arguments["target"]
+        if self.function is nll_by_hand and target.dim() == self.output.dim():
+            target = target.squeeze(self.axis)
         one = self.name in TWO_CLASSES and target.dim() > 0 and target.numel() == len(target)
         return target.long() if one and bool(((target == 0) | (target == 1)).all()) else target
 
@@ -105,7 +107,9 @@ class LossCall:
     @property
     def axis(self) -> int:
         """Return the axis of the classes."""
-        return -1 if self.function is nll_by_hand else 1 if self.output.dim() > 1 else 0
+        if self.function is nll_by_hand:
+            return int(self.arguments["axis"])
+        return 1 if self.output.dim() > 1 else 0
 
     @torch.no_grad()
     def misfit(self) -> str:
@@ -126,16 +130,24 @@ class LossCall:
         node = node_behind_views(output.grad_fn)
         if operator_name(node) == "LogSoftmax" == "Log" + operator_name(node.next_functions[0][0]):
             return "is given the logarithm of a softmax of probabilities: softmax comes twice"
-        if self.name in LOGARITHMS:
-            return "is given values above 0: log_softmax is missing" if high > 0 else ""
-        if self.name == "cross_entropy" and low >= 0 and output.shape[self.axis] > 1:
-            sums = output.double().sum(self.axis)
-            room = max(ONE, 2 * torch.finfo(output.dtype).eps)
-            if bool(((sums - 1).abs() < room).all()):
-                return "is given probabilities: softmax comes twice"
+        if self.name in LOGARITHMS and high > 0:
+            return "is given values above 0: log_softmax is missing"
+        if self.name == "nll_loss" and not _sum_to_one(output.exp(), self.axis):
+            others = [axis for axis in range(output.dim()) if _sum_to_one(output.exp(), axis)]
+            return (
+                f"needs log_softmax over the classes, not over axis {others[0]}" if others else ""
+            )
+        several = output.shape[self.axis] > 1
+        if self.name == "cross_entropy" and low >= 0 and several and _sum_to_one(output, self.axis):
+            return "is given probabilities: softmax comes twice"
         if self.name == "binary_cross_entropy_with_logits" and low >= 0 and high <= 1:
             return "is given values from 0 to 1: sigmoid comes twice"
         return ""
+
+
+def _sum_to_one(chances: Tensor, axis: int) -> bool:
+    room = max(ONE, 2 * torch.finfo(chances.dtype).eps)
+    return bool(((chances.detach().double().sum(axis) - 1).abs() < room).all())
 
 
 def loss_call(function: Any, args: Sequence[Any], kwargs: Any, result: Any) -> LossCall | None:
@@ -148,7 +160,7 @@ def loss_call(function: Any, args: Sequence[Any], kwargs: Any, result: Any) -> L
     if not isinstance(result, Tensor) or result.grad_fn is None:
         return None
     if name in CHOICES:
-        chosen = _chosen(args, kwargs)
+        chosen = _chosen(name, args, kwargs)
         return LossCall(nll_by_hand, chosen, result.grad_fn, precision()) if chosen else None
     if name in DIFFERENCES:
         args = sorted(args[:2], key=lambda one: not getattr(one, "requires_grad", False))
@@ -159,32 +171,34 @@ def loss_call(function: Any, args: Sequence[Any], kwargs: Any, result: Any) -> L
     return LossCall(function, {**names, **kwargs}, result.grad_fn, precision())
 
 
-def nll_by_hand(input: Tensor, target: Tensor, reduction: str) -> Tensor:  # noqa: A002 (torch's)
-    """Return the negative log-probability of labels; the classes are on the last axis."""
-    return nn.functional.nll_loss(input.movedim(-1, 1), target, reduction=reduction)
+def nll_by_hand(input: Tensor, target: Tensor, reduction: str, axis: int) -> Tensor:  # noqa: A002
+    """Return the negative log-probability of labels; the classes are on one axis of the input."""
+    target = target.squeeze(axis) if target.dim() == input.dim() else target
+    return nn.functional.nll_loss(input.movedim(axis, 1), target, reduction=reduction)
 
 
-def _chosen(args: Sequence[Any], kwargs: Any) -> dict[str, Tensor]:
+def _chosen(name: str, args: Sequence[Any], kwargs: Any) -> dict[str, Any]:
     """Return the arguments of `nll_by_hand` of `x.gather(-1, labels[:, None])` or `x[rows, labels]`
     where x holds log-probabilities; none if it does not."""
-    if len(args) < 2 or (isinstance(args[-1], tuple) and not args[-1]):
+    given = {**dict(zip(("input", "dim", "index"), args)), **kwargs}  # noqa: B905 (Python 3.8)
+    if name == "__getitem__":
+        *rows, index = args[1] if isinstance(args[1], tuple) and args[1] else ("", "")
+        given = {"input": args[0], "dim": -1, "index": index}
+        if len(rows) != 1 or not isinstance(rows[0], Tensor) or rows[0].dim() != 1:
+            return {}
+    x, index, axis = unwrapped(given["input"]), given.get("index"), given.get("dim")
+    if not isinstance(index, Tensor) or not isinstance(axis, int) or not x.numel():
         return {}
-    x, given = unwrapped(args[0]), [*args[1:], *kwargs.values()]
-    index = given[-1][-1] if isinstance(given[-1], tuple) else given[-1]
-    if not isinstance(index, Tensor) or index.is_floating_point() or x.dim() < 2:
+    index, axis = unwrapped(index), axis % max(x.dim(), 1)
+    if x.dim() < 2 or index.is_floating_point() or index.dtype == torch.bool:
         return {}
-    target = unwrapped(index)
-    if isinstance(given[-1], tuple):
-        rows = [one for one in given[-1][:-1] if isinstance(one, Tensor) and one.dim() == 1]
-        fits = len(rows) == x.dim() - 1 == 1
-    else:
-        last = isinstance(given[0], int) and given[0] in (-1, x.dim() - 1)
-        fits = last and target.shape[-1:] == (1,)
-        target = target.squeeze(-1) if fits else target
-    if not fits or target.shape != x.shape[:-1] or not x.numel() or target.dtype == torch.bool:
+    labels = list(x.shape[:axis]) + list(x.shape[axis + 1 :])
+    row = list(index.shape)
+    if row != labels and row != [*x.shape[:axis], 1, *x.shape[axis + 1 :]]:
         return {}
-    sums = x.detach().double().exp().sum(-1)
-    return {"input": x, "target": target} if bool(((sums - 1).abs() < ONE).all()) else {}
+    return (
+        {"input": x, "target": index, "axis": axis} if _sum_to_one(x.detach().exp(), axis) else {}
+    )
 
 
 def node_behind_views(node: Any) -> Any:
@@ -235,10 +249,8 @@ def _true_logits(output: Tensor, target: Tensor, smoothing: float) -> Tensor:
 # The output with the least loss, for losses whose guess and floor are known.
 _PERFECT: dict[str, Any] = {
     "cross_entropy": _true_logits,
-    "nll_loss": _true_logits,
-    "nll_by_hand": lambda output, target, smoothing: _true_logits(
-        output.movedim(-1, 1), target, smoothing
-    ).movedim(1, -1),
+    "nll_loss": lambda output, target, smoothing: torch.zeros_like(output),
+    "nll_by_hand": lambda output, target, smoothing: torch.zeros_like(output),
     "mse_loss": lambda output, target, smoothing: target,
     "binary_cross_entropy": lambda output, target, smoothing: target,
     "binary_cross_entropy_with_logits": lambda output, target, smoothing: (

@@ -35,6 +35,7 @@ ROWS = 8  # of the batch that is overfitted: few enough to be learnt exactly
 LEFT_PASS, LEFT_WARN = 0.1, 0.5
 ZEROED = 1e-6  # relative: an output that changes less without an input does not depend on it
 OVERLAP_FAIL = 0.05  # share of validation rows that are also in training
+TWINS = 2.0  # times as often as validation rows equal each other
 MAJORITY = 0.9  # share of the commonest class
 EACH = 100  # labels for a class on average: one a tenth as common is missing once in e^10
 INPUT_WARN = 100.0  # largest absolute input: unscaled pixels (255) or raw measures
@@ -129,6 +130,14 @@ def start(probe: FirstSteps) -> Result:
     return status, ratio, sentence
 
 
+def finite(probe: FirstSteps) -> Result:
+    if not probe.passes:
+        return NONE, None, "no backward pass was seen"
+    if probe.broken_loss is not None:
+        return FAIL, probe.broken_loss, f"the loss of step {probe.broken_loss} is not finite"
+    return PASS, None, f"in {probe.steps} steps"
+
+
 def fits(probe: FirstSteps) -> Result:
     """Compare the input of the loss with what the loss expects."""
     if not probe.fitted:
@@ -147,6 +156,8 @@ def fits(probe: FirstSteps) -> Result:
 
 def overfits(probe: FirstSteps) -> Result:
     """Overfit a few rows, with the same random numbers in every step."""
+    for name in probe.ascending():
+        return WARN, None, f"the training makes {name} larger: its sign is wrong"
     replay = probe.replay
     if isinstance(replay, str):
         return NONE, None, replay
@@ -157,8 +168,6 @@ def overfits(probe: FirstSteps) -> Result:
         first = float(replay.run(rows).detach())
     except Exception:
         rows, first = None, float(replay.run(None).detach())
-    if replay.ascends(rows):
-        return WARN, first, "the training makes this loss larger: its sign is wrong"
     least, remaining, number, last = floor or 0.0, 1.0, 0, first
     if not first > least:
         return NONE, None, f"the loss of the batch is {first:.4g}: no fall of it can be judged"
@@ -391,12 +400,17 @@ def overlap(probe: FirstSteps) -> Result:
     # What is trained on later only, as the rows of a rollout, was no validation of it.
     shared = len(probe.known_rows)
     share = shared / max(len(rows), 1)
+    count, equal = (sum(column) for column in zip(*probe.evaluations))  # noqa: B905 (Python 3.8)
+    # Where rows of a call equal each other, as many do for each row of training.
+    usual = equal / count * max(len(probe.rows[False]) * len(probe.evaluations) / count, 1)
     sentence = f"{shared} of {len(rows)} validation rows were met in training before"
     if 0 < shared < len(rows) and not probe.mixed:
         return WARN, share, f"{sentence}, in calls of their own: a score of training, or a gallery?"
     if share and probe.same_tensor:
         sentence += ": the model is given one and the same tensor in both, as on a graph"
         return WARN, share, sentence
+    if 0 < share <= TWINS * usual:
+        return NONE, share, f"{sentence}, but they equal each other as often"
     return _graded(share, 0.0, OVERLAP_FAIL), share, sentence
 
 
@@ -518,6 +532,7 @@ def _graded(value: float, warn: float, fail: float = math.inf) -> str:
 
 CHECKS: dict[str, Callable[[FirstSteps], Result]] = {
     "loss at the start": start,
+    "loss stays finite": finite,
     "output fits the loss": fits,
     "labels balanced": labels,
     "labels follow inputs": follow,

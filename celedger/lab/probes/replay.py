@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves, tree_map
@@ -20,7 +19,6 @@ from .losses import LossCall, graded, precision
 from .tensors import tensors, unwrapped
 
 _MOST = 2000  # calls of the first step
-OPPOSED = -0.99  # cosine of two gradients: of a loss and of its negative it is -1
 _UNCHANGED = ("requires_grad_", "retain_grad", "register_hook")
 
 
@@ -48,7 +46,6 @@ class Replay(NamedTuple):
     modules: list[nn.Module]
     optimisers: list[Optimizer]
     end: int  # the slot of the loss, or of its input
-    total: int | None  # the slot of what is minimised, if torch alone computes it
     loss: LossCall | None  # whose input that is
     rows: int  # of the batch
     copied: dict[int, Any]  # by identity
@@ -65,26 +62,6 @@ class Replay(NamedTuple):
 
     def run(self, rows: int | None) -> Tensor:
         """Return the loss of the first rows of the batch, or of all of it (None)."""
-        return self._losses(rows)[0]
-
-    def ascends(self, rows: int | None) -> bool:
-        """Return True if minimising what the training minimises maximises the loss."""
-        loss, total = self._losses(rows)
-        groups = [group for optimiser in self.optimisers for group in optimiser.param_groups]
-        trained = [p for group in groups for p in group["params"] if p.requires_grad]
-        if total is None or not trained:
-            return False
-
-        def gradient(value: Tensor) -> Tensor:
-            parts = torch.autograd.grad(value.mean(), trained, retain_graph=True, allow_unused=True)
-            pairs = zip(trained, parts)  # noqa: B905 (Python 3.8)
-            flat = [(torch.zeros_like(p) if g is None else g).flatten() for p, g in pairs]
-            return torch.cat(flat).double()
-
-        return float(torch.cosine_similarity(gradient(loss), gradient(total), 0)) < OPPOSED
-
-    def _losses(self, rows: int | None) -> tuple[Tensor, Tensor | None]:
-        """Return the loss, and what is minimised, if that is another."""
 
         def few(value: Any) -> Any:
             if rows is None or not isinstance(value, Tensor) or not value.dim():
@@ -102,11 +79,10 @@ class Replay(NamedTuple):
                 outputs = [tensor for _, tensor in tensors(call.function(*args, **kwargs))]
             values.update(zip(call.results, outputs))  # noqa: B905 (Python 3.8)
         if self.loss is None:
-            return values[self.end], None
+            return values[self.end]
         target = few(self.loss.arguments["target"])
         loss = replace(self.loss, arguments={**self.loss.arguments, "target": target})
-        total = values[self.total] if self.total is not None else None
-        return loss.mean(values[self.end]), total
+        return loss.mean(values[self.end])
 
     def step(self, loss: Tensor) -> None:
         for optimiser in self.optimisers:
@@ -177,7 +153,7 @@ class InputRecorder:
         twins = dict(zip(modules, copies))  # noqa: B905 (Python 3.8)
         calls = [one._replace(function=twins.get(id(one.function), one.function)) for one in calls]
         loss = detached(call) if known else None
-        replay = Replay(calls, copies, [], end, ends[0] if ends else None, loss, rows, copied)
+        replay = Replay(calls, copies, [], end, loss, rows, copied)
         return replay.stepped_by(optimiser)
 
 

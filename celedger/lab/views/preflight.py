@@ -15,6 +15,7 @@ from celedger.views.document import Json, document, plain, short
 _ADVICE = {
     "loss at the start": "smaller first weights of the last layer, or its bias set to the classes'"
     " frequencies; a loss far below knows something: look for labels among the inputs",
+    "loss stays finite": "celedger watch names the first operator with such a value",
     "overfits one batch": "look at the loss and the labels' order first, then the learning rate",
     "looks at its inputs": "look at what forward does with its argument",
     "labels balanced": "look at how labels are read; weight the classes or draw them evenly",
