@@ -522,3 +522,80 @@ def test_scaled_gradients_of_one_of_two_optimisers_are_named(server: TrainingSer
     finding, _, _ = server.explain(TWO_OPTIMISERS, edited(TWO_OPTIMISERS, scaled))
     assert finding is not None
     assert finding.sentence.startswith("the gradients of `last.weight`, `last.bias` are 3 times")
+
+
+DECODED = (
+    START
+    + """\
+body, head = nn.Linear(4, 4), nn.Linear(4, 3)
+optimiser = torch.optim.SGD([*body.parameters(), *head.parameters()], lr=0.1)
+
+def hinge(scores, y):
+    own = scores.gather(-1, y.unsqueeze(-1))
+    return 5 * (1 - own + scores).relu().mean()
+
+@torch.no_grad()
+def decode(x):
+    scores = head(body(x).relu())
+    best = scores.max(1).indices
+    return nn.Identity()(best)
+
+x, y = torch.randn(64, 4), torch.randint(3, (64,))
+for step in range(8):
+    rows = slice(8 * step, 8 * step + 8)
+    loss = hinge(head(body(x[rows]).relu()), y[rows])
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()
+decode(x)
+"""
+)
+
+
+def test_a_function_that_was_renamed_is_no_cause_at_its_call(server: TrainingServer) -> None:
+    new = edited(
+        DECODED,
+        ("    loss = hinge(", "    loss = margin("),
+        ("def hinge(", "def margin("),
+        ("    own = scores.gather(-1, y.unsqueeze(-1))\n    return 5 * (1",
+         "    own = scores.gather(-1, y.unsqueeze(-1))\n    return 4 * (1"),
+    )  # fmt: skip
+    _, blamed, _ = server.explain(DECODED, new)
+    assert "4 * (1" in blamed[0].hunk.lines[-1]
+
+
+def test_an_argument_that_is_named_is_no_other_argument(server: TrainingServer) -> None:
+    old = edited(
+        DECODED,
+        ("8 * step + 8)\n", "8 * step + 8)\n    labels = y[rows]\n"),
+        ("relu()), y[rows])", "relu()), labels)"),
+    )
+    new = edited(
+        old,
+        ("scores.gather(-1, y.unsqueeze(-1))", "scores.gather(dim=-1, index=y.unsqueeze(-1))"),
+        ("torch.randint(3, (64,))", "torch.randint(3, (64,)).flip(0)"),
+    )
+    finding, blamed, _ = server.explain(old, new)
+    assert finding is not None
+    assert finding.sentence == "`gather` in the loss is given other values"
+    assert "flip" in blamed[0].hunk.lines[-1]
+
+
+def test_an_evaluation_by_parts_is_seen_to_its_end(server: TrainingServer) -> None:
+    new = edited(DECODED, ("scores.max(1)", "scores.min(1)"))
+    finding, _, _ = server.explain(DECODED, new)
+    assert finding is not None
+    assert finding.operator.startswith("min(")
+
+
+def test_a_teacher_does_not_use_up_the_evaluations(server: TrainingServer) -> None:
+    taught = edited(
+        DECODED,
+        ("optimiser = ", "teacher = nn.Linear(4, 3)\noptimiser = "),
+        ("    loss = hinge(",
+         "    with torch.no_grad():\n        teacher(x[rows])\n    loss = hinge("),
+    )  # fmt: skip
+    new = edited(taught, ("scores.max(1)", "scores.min(1)"))
+    finding, _, _ = server.explain(taught, new)
+    assert finding is not None
+    assert finding.operator.startswith("min(")

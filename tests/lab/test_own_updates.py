@@ -171,6 +171,46 @@ def test_preflight_checks_it(server: TrainingServer) -> None:
     assert "gradients cleared" in failed(uncleared)
 
 
+EVALUATING = edited(
+    FUNCTIONAL,
+    ("torch.manual_seed(0)\n", "torch.manual_seed(0)\nrows = torch.randn(400, 8)\n"),
+    ("(params, torch.randn(16, 8))", "(params, rows[torch.randperm(360)[:16]])"),
+    ("    params = update(params, gradients, 0.1)\n",
+     ("    params = update(params, gradients, 0.1)\n"
+     "    if step % 10 == 9:\n        loss_of(params, rows[360:])\n")),
+)  # fmt: skip
+
+
+def test_preflight_finds_the_evaluation_of_functions(server: TrainingServer) -> None:
+    found = checked(server, EVALUATING)["train and validation apart"]
+    assert found == ("pass", "0 of 40 validation rows were met in training before")
+    found = checked(server, edited(EVALUATING, ("rows[360:]", "rows[320:]")))
+    assert found["train and validation apart"][0] == "fail"
+
+
+def test_preflight_takes_no_weight_for_the_data(server: TrainingServer) -> None:
+    """As many units as rows, and first moments as long."""
+    biased = edited(
+        EVALUATING,
+        ('torch.tanh(x @ params["in"])', 'torch.tanh(x @ params["in"] + params["bias"])'),
+        ('{"in": ', '{"bias": torch.zeros(16), "in": '),
+    )
+    assert checked(server, biased)["inputs in range"][1].startswith("from -3.")
+
+
+def test_a_gradient_that_was_not_seen_is_not_called_equal(server: TrainingServer) -> None:
+    biased = edited(
+        FUNCTIONAL,
+        ('torch.tanh(x @ params["in"])', 'torch.tanh(x @ params["in"] + params["bias"])'),
+        ('{"in": ', '{"bias": torch.zeros(16), "in": '),
+    )
+    after = edited(biased, ('@ params["in"] + params["bias"])', '@ params["in"]) + params["bias"]'))
+    finding, blamed, _ = server.explain(biased, after)
+    assert finding is not None
+    assert finding.sentence == 'the weights differ after the step, first for `params["bias"]`'
+    assert "tanh" in blamed[0].hunk.lines[0]
+
+
 def test_the_phases_of_its_steps_are_timed(server: TrainingServer) -> None:
     out = server.train(IN_PLACE, "profile", steps=40)
     (event,) = records(out / "0", "profile")

@@ -167,7 +167,7 @@ CAUSES = (
     Cause("called", "loss", SURE, step.other_calls),
     Cause("argument", "loss", SURE, step.other_argument),
     Cause("loss", "loss", LIKELY, lambda s: s.same_function
-        and s.first_calls[0].call == s.first_calls[1].call
+        and s.first_calls[0].bare == s.first_calls[1].bare
         and f"`{s.first_calls[1].function}` in the loss is given other values"),
     Cause("calls", "loss", SURE, lambda s: s.computed
         and f"the loss computes something else: {s.computed}"),
@@ -211,7 +211,7 @@ CAUSES = (
         and f"the weights' own update: {step.other_argument(s)}"),
     Cause("calls", "update", SURE, lambda s: s.computed
         and f"the weights' own update computes something else: {s.computed}"),
-    Cause("optimiser", "update", LIKELY, lambda s: "equal gradients and settings, and "
+    Cause("optimiser", "update", LIKELY, lambda s: step.equal_gradients(s)
         + (f"`{s.event_b.name}` of the optimiser" if s.front.kind == "state" else "the weights")
         + f" differ after the step, first for {step.changed_names(s)}"),
 

@@ -20,6 +20,7 @@ _MOST_RANGES = 1000  # they travel in one variable of the environment
 _HOLDERS = {"tensor", "array", "items"}  # kinds of values, of which one may hold another's
 _VAGUE = {"", "none", "fields"}  # that say little about what they stand for
 _DRAWN = "random state"  # the name of what a hunk makes of it
+_RETURN = "return "  # begins the name of what a function returns
 _INPUT = "<"  # begins the name of what a hunk reads
 # Kinds of a first difference that equal values with a gradient do not acquit: `detach` keeps every
 # value.
@@ -78,7 +79,7 @@ def hunk_values(
     unread = _OPAQUE | (_GRADIENT if front.kind in _BACKWARD else 0)
     verdicts, makers, sharers = {}, [], []
     for number, hunk in enumerate(change.hunks):
-        before = [values.get(number, {}) for values, _ in sides]
+        before = _with_equal_names(*(values.get(number, {}) for values, _ in sides))
         leaving = [
             _leaving(change, hunk, side, values) for side, values in zip("ab", before, strict=True)
         ]
@@ -131,6 +132,14 @@ def hunk_values(
     if first := makers or (sharers if after_training else []):
         verdicts[change.hunks[min(first)[-1]]] = Verdict.FIRST
     return verdicts
+
+
+def _with_equal_names(a: _Values, b: _Values) -> list[_Values]:
+    """Return both with one name for what the only function returns, which may have been renamed."""
+    old, new = ([what for what in values if what.startswith(_RETURN)] for values in (a, b))
+    if len(old) == len(new) == 1:
+        b = {old[0] if what == new[0] else what: events for what, events in b.items()}
+    return [a, b]
 
 
 def _without_texts(values: _Values) -> _Values:

@@ -24,7 +24,7 @@ class Origin(NamedTuple):
     def like(self, call: Event) -> Event | None:
         """Return the like of a call of the other side among `later`: best with its arguments."""
         same = [e for e in self.later if (e.name, e.path) == (call.name, call.path)]
-        return next((e for e in same if e.call == call.call), same[-1] if same else None)
+        return next((e for e in same if e.bare == call.bare), same[-1] if same else None)
 
 
 def _counterpart(call: Event, mine: Origin, theirs: Origin) -> Event | None:
@@ -33,8 +33,8 @@ def _counterpart(call: Event, mine: Origin, theirs: Origin) -> Event | None:
     candidates = [
         [e for e in side.calls if _subject(e) == _subject(call)] for side in (mine, theirs)
     ]
-    both = {e.call for e in candidates[0]}
-    return next((e for e in candidates[1] if e.call not in both), None)
+    both = {e.bare for e in candidates[0]}
+    return next((e for e in candidates[1] if e.bare not in both), None)
 
 
 def _subject(call: Event) -> tuple[str, str | None, Sequence[str]]:
@@ -75,9 +75,9 @@ def parting(a: Origin, b: Origin) -> tuple[Event | None, Event | None]:
     if gone is None or new is None:
         return gone, new
     if (old := a.like(new)) is not None:
-        return (gone, None) if old.call == new.call else (old, new)
+        return (gone, None) if old.bare == new.bare else (old, new)
     if (other := b.like(gone)) is not None:
-        return (None, new) if other.call == gone.call else (gone, other)
+        return (None, new) if other.bare == gone.bare else (gone, other)
     return gone, new
 
 

@@ -66,13 +66,13 @@ class DifferenceContext:
             self.new = c.b.modules.get(c.paths_in_b.get(self.owner, "no module"))
         self.calls = self._calls(c.a), self._calls(c.b)
         told, seen = (
-            [Counter(event.call for event in calls(trace)) for trace in (c.a, c.b)]
+            [Counter(event.bare for event in calls(trace)) for trace in (c.a, c.b)]
             for calls in (self._whole_scope, self._scope)
         )
         # The calls that one side makes more often, wherever in the pass: no other is gone or new.
         self.extra = told[0] - seen[1], told[1] - seen[0]
         self.gone, self.fresh = (
-            [event for event in side if extra[event.call]]
+            [event for event in side if extra[event.bare]]
             for side, extra in zip(_only_on_one_side(*self.calls), self.extra, strict=True)
         )
         live = [
@@ -247,7 +247,7 @@ class DifferenceContext:
         if all(one.given for one in self.origins):
             return ""
         gone, new = (
-            event if event is not None and extra[event.call] else None
+            event if event is not None and extra[event.bare] else None
             for event, extra in zip(self.parting, self.extra, strict=True)
         )
         if gone is not None and new is not None:
@@ -318,11 +318,11 @@ class DifferenceContext:
             ]
             for trace in (self.comparison.a, self.comparison.b)
         ]  # fmt: skip
-        states = [[(e.call, e.raw["y"]) for e in side] for side in sides]
+        states = [[(e.bare, e.raw["y"]) for e in side] for side in sides]
         unequal = (at for at, (x, y) in enumerate(zip(*states, strict=False)) if x != y)
         at = next(unequal, min(map(len, states)))
         draws_a, draws_b = sides[0][at:], sides[1][at:]
-        calls = [[e.call for e in side] for side in (draws_a, draws_b)]
+        calls = [[e.bare for e in side] for side in (draws_a, draws_b)]
         # A call that differs is new, or gone, if the following calls agree.
         if draws_b and calls[1][1 : 1 + _AHEAD] == calls[0][:_AHEAD]:
             return None, draws_b[0]
@@ -339,7 +339,7 @@ class DifferenceContext:
     def same_draw(self) -> str:
         """Return the call that draws other numbers on both sides; empty if the calls differ."""
         a, b = self.other_draw
-        return b.call if a is not None and b is not None and a.call == b.call else ""
+        return b.call if a is not None and b is not None and a.bare == b.bare else ""
 
     @property
     def drawing_places(self) -> list[CodePlace]:
@@ -489,7 +489,7 @@ def _result(tensor: Tensor) -> tuple[object, ...]:
 def _only_on_one_side(a: Sequence[Event], b: Sequence[Event]) -> tuple[list[Event], list[Event]]:
     """Return the calls that only one side makes: only a, only b. One of the same operands with the
     same result is the same, however it is written; of the others one with the same arguments is."""
-    for key in (_computation, lambda event: event.call):
+    for key in (_computation, lambda event: event.bare):
         a, b = unmatched(a, b, key), unmatched(b, a, key)
     return list(a), list(b)
 

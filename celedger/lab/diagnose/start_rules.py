@@ -208,7 +208,7 @@ def other_numbers(s: DifferenceContext) -> str:
     """Return the end of a sentence on a call of both sides that draws other numbers: it is given no
     tensor, and returns another; empty if there is none."""
     x, y = s.first_calls
-    draws = x is not None and y is not None and x.call == y.call and not any(x.raw["i"])
+    draws = x is not None and y is not None and x.bare == y.bare and not any(x.raw["i"])
     return f"; `{s.call}` draws other numbers" if draws else ""
 
 

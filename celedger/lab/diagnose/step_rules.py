@@ -122,9 +122,9 @@ def other_argument(s: DifferenceContext, *, number: bool | None = None) -> str |
     """Describe a call of the same function with other arguments. `number`: require that a number
     with a point differs, or that none does."""
     x, y = s.first_calls
-    if x is None or y is None or x.name != y.name or x.call == y.call:
+    if x is None or y is None or x.name != y.name or x.bare == y.bare:
         return None
-    extra = [side[event.call] > 0 for side, event in zip(s.extra, (x, y), strict=True)]
+    extra = [side[event.bare] > 0 for side, event in zip(s.extra, (x, y), strict=True)]
     # A call that the other side only leaves out has not become the next one.
     if extra != [True, True] and (x.raw["i"] != y.raw["i"] or any(extra)):
         return None
@@ -236,7 +236,7 @@ def gradient_within(s: DifferenceContext) -> dict[str, Any] | None:
     within = s.part == "backward"
     code = "the loss" if within else "the training loop"
     sentence = f"{code} computes something else: {replaced(x, y)}"
-    if x.call == y.call:
+    if x.bare == y.bare:
         sentence = f"`{y.function}` in {code} is given other values"
     elif x.name == y.name:
         sentence = f"{code} calls {_other_call(x, y)}"
@@ -500,6 +500,12 @@ def buffer(s: DifferenceContext, *, by_settings: bool) -> dict[str, Any] | None:
     return {"sentence": sentence, "module": path, "places": places}
 
 
+def equal_gradients(s: DifferenceContext) -> str:
+    """Return the beginning of a sentence; empty where no gradient was seen, as of torch.func."""
+    seen = any(e.tensors for e in s.comparison.b.of("pgrad") if e.step == s.step)
+    return "equal gradients and settings, and " if seen else ""
+
+
 def changed_names(s: DifferenceContext) -> str:
     pairs = s.comparison.differing(s.front.kind, step=s.step)
     return some([str(pair.one.path) for pair in pairs])
@@ -526,7 +532,7 @@ def report(s: DifferenceContext) -> dict[str, Any]:
     old, new = s.first_calls
     if old is not None or new is not None:
         phase = FindingPhase.EVALUATION
-        same = old is not None and new is not None and old.call == new.call
+        same = old is not None and new is not None and old.bare == new.bare
         what = f"`{old.call}` has another result" if same and old else s.new_or_gone
         sentence += f": {what} in the evaluation" if what else ""
     return {"sentence": sentence, "tensor": changes[0][0], "phase": phase}

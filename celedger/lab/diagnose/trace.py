@@ -87,6 +87,12 @@ class Event:
         return f"{self.name}({self.arguments})"
 
     @property
+    def bare(self) -> tuple[str, ...]:
+        """Return a call without the names of its arguments, which need not be written."""
+        values = (part.partition("=")[2] or part for part in self.raw.get("l", ()))
+        return self.name, *values
+
+    @property
     def arguments(self) -> str:
         return ", ".join(self.raw.get("l", ()))[:_LONGEST]
 

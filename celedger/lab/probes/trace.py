@@ -39,7 +39,8 @@ from .precision import EMPTY
 from .stack import CallSites
 from .tensors import TensorStore, address, data_hash, has_shape, perturb, tensors, unwrapped
 
-_CALLS_OF_EVALUATION = 2  # of a root: the first batches suffice
+# Of a root: the first batches suffice. A teacher, which each step evaluates, uses up its own.
+_EVALUATIONS, _CALLS_OF_EVALUATION = 3, 2
 _EARLY_CALLS = 2000  # with a gradient, before a first module or backward pass: of functional code
 _ROWS = 20_000  # inputs whose rows are hashed: about an epoch of a small training
 # Events that belong to no step.
@@ -71,7 +72,9 @@ class TraceProbe(observe.Probe):
         self._rows = 0
         self._optimisers: dict[int, int] = {}
         self._settings: dict[int, str] = {}
-        self._evaluations = self._calls = self._outside = 0
+        self._evaluations = self._outside = 0
+        self._calls: Counter[str] = Counter()  # of each root in this evaluation
+        self._seen: Counter[str] = Counter()  # evaluations that call each root
         self._evaluating = self._looking = False
         self._casting: dict[int, Any] = {}
         self._replay: Any = None
@@ -311,7 +314,7 @@ class TraceProbe(observe.Probe):
         path = self.names.of(module)
         outer = not self._stack
         if outer:
-            self._turn(torch.is_grad_enabled())
+            self._turn(path, training=torch.is_grad_enabled())
         number = self._numbers[path]
         self._numbers[path] += 1
         self._stack.append((module, path, number))
@@ -365,18 +368,19 @@ class TraceProbe(observe.Probe):
 
         return lambda gradient: observe.guarded(write, gradient)
 
-    def _turn(self, training: bool) -> None:
+    def _turn(self, path: str, *, training: bool) -> None:
         """Decide, when a root begins, whether a training step or an evaluation continues."""
         if training:
             self._evaluating = self._looking = False
             return
         if not self._evaluating:
-            self._evaluating, self._calls = True, 0
+            self._evaluating = True
+            self._calls.clear()
             self._evaluations += 1
-        self._calls += 1
-        few = self._evaluations <= int(self.options.get("evaluations", 3))
-        looking = few and self._calls <= _CALLS_OF_EVALUATION
-        if not looking and (self._looking or self._calls == 1):
+        self._seen[path] += not self._calls[path]
+        self._calls[path] += 1
+        looking = self._seen[path] <= _EVALUATIONS and self._calls[path] <= _CALLS_OF_EVALUATION
+        if not looking and (self._looking or sum(self._calls.values()) == 1):
             self.write("unseen")  # from here on
         self._looking = looking
 
