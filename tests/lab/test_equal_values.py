@@ -191,4 +191,4 @@ for step in range(3):
 def test_a_squeeze_that_is_gone_is_told(server: TrainingServer) -> None:
     finding, _, _ = server.explain(BROADCAST, edited(BROADCAST, (".squeeze(-1)", "")))
     assert finding is not None
-    assert finding.sentence.endswith("something else: `squeeze(_, dim=-1)` is gone")
+    assert finding.sentence.endswith("something else: `squeeze(_, -1)` is gone")

@@ -75,34 +75,15 @@ def operands(function: Any, args: Args) -> Args:
     return args[::-1] if swapped else args
 
 
-# Functions whose second argument is `dim`, often given by its place.
-_ALONG = {
-    "all", "amax", "amin", "any", "argmax", "argmin", "argsort", "cat", "cumprod", "cumsum",
-    "log_softmax", "logsumexp", "mean", "median", "prod", "softmax", "sort", "squeeze", "stack",
-    "std", "sum", "unbind", "unsqueeze", "var",
-}  # fmt: skip
-
-
-def literals(function: str, args: Args, kwargs: Kwargs) -> list[str]:
-    """Return the arguments of a call, tensors as `_`: `_` and `dim=1`. However a call is written,
-    as a method or of `torch.nn.functional`, they are the same."""
-    texts = [_literal(item) for item in args]
-    if len(args) == 2 and function in _ALONG and _is_axes(args[1]):
-        texts[1] = f"dim={texts[1]}"
-    texts += [
+def literals(args: Args, kwargs: Kwargs) -> list[str]:
+    """Return the arguments of a call, tensors as `_`: `_` and `dim=1`."""
+    return [_literal(item) for item in args] + [
         f"{name}={_literal(item)}"
         for name, item in kwargs.items()
         if item is not None
         and name != "_stacklevel"  # torch adds it itself
         and (name != "inplace" or item)
     ]
-    return texts
-
-
-def _is_axes(item: Any) -> bool:
-    if isinstance(item, (tuple, list)):
-        return all(map(_is_axes, item))
-    return isinstance(item, int) and not isinstance(item, bool)
 
 
 def is_made_of_data(name: str, args: Args) -> bool:
@@ -309,7 +290,7 @@ class Origins:
         drawing = any(word in name for word in _DRAWING)
         if not writes and not drawing:
             return
-        call = {"o": name, "l": literals(name, args, kwargs), "w": self._probe.sites.here()}
+        call = {"o": name, "l": literals(args, kwargs), "w": self._probe.sites.here()}
         written = args[0] if args else kwargs.get("tensor")  # torch.nn.init gives it by name
         if writes and isinstance(written, torch.Tensor):
             self._writers[address(written)] = call

@@ -125,7 +125,7 @@ class TraceProbe(observe.Probe):
             return True
         number = self._evaluations + (not self._evaluating)  # data come before a first forward pass
         without_gradients = self._evaluating or not torch.is_grad_enabled()
-        return without_gradients and number <= int(self.options.get("evaluations", 3))
+        return without_gradients and number <= _EVALUATIONS
 
     def _generators(self) -> dict[str, str]:
         states: dict[str, str] = {}
@@ -159,8 +159,6 @@ class TraceProbe(observe.Probe):
             self._values.flush()  # behind what came before
         self.started = True
         self.store.open(self.out)
-        version = str(torch.__version__)
-        self.write("start", argv=sys.argv, full=sorted(self.full), torch=version)
         for event in self._early:
             self.write(**event)
         self._random = describe.torch_generators()
@@ -276,7 +274,7 @@ class TraceProbe(observe.Probe):
         path, site = self._makers.get(number if node is None else node._sequence_nr(), (None, -1))
         self.write(
             "replayed", o=name, p=path, b=node is not None, w=site,
-            l=describe.literals(name, args, kwargs),
+            l=describe.literals(args, kwargs),
             x=self._tensors(results),
         )  # fmt: skip
 
@@ -292,7 +290,7 @@ class TraceProbe(observe.Probe):
         given = self._tensors(arguments, sampled=False)
         inputs = [old or one.get("h") for old, one in zip(before, given)]  # noqa: B905 (3.8)
         outputs = self._tensors(result, sampled=False)
-        literals = describe.literals(name, args, kwargs)
+        literals = describe.literals(args, kwargs)
         if not arguments and describe.is_made_of_data(name, args):
             literals[0], inputs = "_", [f"data {one.get('h')}" for one in outputs]
         drawn = self._drawn() if kind == "call" else {}
@@ -451,7 +449,7 @@ class TraceProbe(observe.Probe):
         marks = "".join(self.store.mark(weight) for _, weight in named)
         self.write(
             "pulse", loss=self._losses, params=data_hash(marks.encode()),
-            random=describe.generators(), skipped=skipped,
+            random=describe.generators(),
         )  # fmt: skip
         self.store.forget()
         self.flush()
