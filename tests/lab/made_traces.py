@@ -21,7 +21,6 @@ class Writer:
         self.folder, self.events, self.values, self.rows = folder, [], [], []
         self.offset = self.row = 0
         self.step = 0
-        self.add("start", argv=[], full=[0, 1, 2], torch="2.0")
 
     def tensor(self, values: Any, *, dtype: str = "float32", gradient: bool = True) -> dict:
         array = np.asarray(values, dtype=np.float64)
@@ -35,7 +34,7 @@ class Writer:
         return told
 
     def add(self, kind: str, **event: Any) -> None:
-        early = kind in ("start", "module", "init", "draw", "site")
+        early = kind in ("module", "init", "draw", "site")
         self.events.append({"k": kind, **({} if early else {"t": self.step}), **event})
 
     def site(self, number: int, *frames: Sequence[Any]) -> None:
@@ -76,7 +75,7 @@ class Writer:
             self.add("param", p=name, x=[self.tensor(values)])
         mark = hashlib.sha1(repr(sorted((k, np.asarray(v).tolist()) for k, v in weights.items()))
                             .encode()).hexdigest()  # fmt: skip
-        self.add("pulse", loss=[[str(loss), loss]], params=mark, skipped=False,
+        self.add("pulse", loss=[[str(loss), loss]], params=mark,
                  random={"torch": "0"})  # fmt: skip
         self.step += 1
 

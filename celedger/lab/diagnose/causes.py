@@ -211,7 +211,8 @@ CAUSES = (
         and f"the weights' own update: {step.other_argument(s)}"),
     Cause("calls", "update", SURE, lambda s: s.computed
         and f"the weights' own update computes something else: {s.computed}"),
-    Cause("optimiser", "update", LIKELY, lambda s: step.equal_gradients(s)
+    Cause("optimiser", "update", LIKELY, lambda s: "equal gradients and settings, and "
+        * any(e.tensors for e in s.comparison.b.of("pgrad") if e.step == s.step)
         + (f"`{s.event_b.name}` of the optimiser" if s.front.kind == "state" else "the weights")
         + f" differ after the step, first for {step.changed_names(s)}"),
 

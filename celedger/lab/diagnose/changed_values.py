@@ -92,7 +92,10 @@ def hunk_values(
         given = min(_partings(before, inputs=True), default=None)
         partings = _partings(leaving if all(leaving) else before, inputs=False)
         if change.renames(hunk):  # the texts of a value may be such names
-            before = leaving = [*map(_without_texts, before)]
+            before = leaving = [
+                {k: e for k, e in values.items() if not any(one.raw["u"] & _TEXT for one in e)}
+                for values in before
+            ]
             partings = _partings(before, inputs=False)
         draws = [values[_DRAWN] for values in before if _DRAWN in values]
         if len(draws) == 1 and all(before):
@@ -140,10 +143,6 @@ def _with_equal_names(a: _Values, b: _Values) -> list[_Values]:
     if len(old) == len(new) == 1:
         b = {old[0] if what == new[0] else what: events for what, events in b.items()}
     return [a, b]
-
-
-def _without_texts(values: _Values) -> _Values:
-    return {what: e for what, e in values.items() if not any(one.raw["u"] & _TEXT for one in e)}
 
 
 def _without(trace: Trace, other: Trace, event: Event) -> Event | None:

@@ -75,9 +75,10 @@ class DifferenceContext:
             [event for event in side if extra[event.bare]]
             for side, extra in zip(_only_on_one_side(*self.calls), self.extra, strict=True)
         )
+        novel_ones = [novel_calls(*sides) for sides in (self.calls, self.calls[::-1])]
         live = [
             [e for e in some if e.drew or e.order in first]
-            for some, first in zip((self.gone, self.fresh), map(_sources, self._novel), strict=True)
+            for some, first in zip((self.gone, self.fresh), map(_sources, novel_ones), strict=True)
         ]
         if not any(live) and self.part in ("backward", "gradients"):  # equal values may be detached
             live = [
@@ -218,11 +219,6 @@ class DifferenceContext:
         if all(self.parting):
             return self.parting
         return sources if any(sources) else novel(*self.calls)
-
-    @cached_property
-    def _novel(self) -> tuple[list[Event], list[Event]]:
-        a, b = self.calls
-        return novel_calls(a, b), novel_calls(b, a)
 
     def _origins(self) -> tuple[Origin, Origin]:
         """Follow the difference back on both sides, where calls have computed it."""

@@ -132,7 +132,6 @@ class Explanation:
     growth: Growth | None = None
     layers: tuple[Layer, ...] = ()
     stored: tuple[StoredTensor, ...] = ()
-    amplified: Growth | None = None  # a against a with its weights moved by rounding
     vanished: int = 0  # differences inside that had no effect
     notes: tuple[str, ...] = ()
 
@@ -184,17 +183,15 @@ class SideRunner:
     def environment(self, side: Side) -> Environment:
         return self._bench_of(side).place(side.commit.sha, self.task).environment
 
-    def _folder_of_run(self) -> Path:
-        self._runs += 1
-        return self.folder / self.task.name / str(self._runs)
-
     def run(self, side: Side, full: Sequence[int], **more: Any) -> tuple[Diagnostic, list[Trace]]:
+        self._runs += 1
+        folder = self.folder / self.task.name / str(self._runs)
         probe: dict[str, object] = {
             "kind": "trace", "full": sorted(full), "steps": self.steps,
             "autocast": side.autocast, **more,
         }  # fmt: skip
         done = diagnose(
-            self._bench_of(side), side.commit, self.task, self.seed, self._folder_of_run(), probe,
+            self._bench_of(side), side.commit, self.task, self.seed, folder, probe,
             params=side.params,
             environment={**EAGER, **({"NVIDIA_TF32_OVERRIDE": "0"} if side.float32 else {})},
         )  # fmt: skip
@@ -228,7 +225,8 @@ def explain(runner: SideRunner, a: Side, b: Side) -> Explanation:
         return whole
     if exact:
         return _bit_by_bit(runner, whole, runs, c, change)
-    finding = unexplained(c, _coarsest(a, b))
+    kinds = {kind for side in (a, b) if (kind := AUTOCASTS.get(side.autocast))}
+    finding = unexplained(c, min(kinds, default=None))  # the coarser, bfloat16, comes first
     first = finding.step if finding else 0
     whole = replace(whole, growth=c.growth(), layers=depth(c, first), stored=stored(c, first))
     if finding is None:
@@ -296,7 +294,9 @@ def _train_both(
         bad, right = runner.run(b, sorted(full), **of_b)
     if not crashed:
         return TracedRuns(left, right, sorted(full), c, "")
-    return TracedRuns(left, right, sorted(full), c, bad.message, _raised(bad.log))
+    lines = reversed(traceback_frames(bad.log))
+    raised = tuple(Frame(file, line, name or "<module>") for file, line, name in lines)
+    return TracedRuns(left, right, sorted(full), c, bad.message, raised)
 
 
 def _bit_by_bit(
@@ -353,10 +353,9 @@ def _bit_by_bit(
     if finding.cause not in _LITERAL and far is not None and far.rounding and far.share:
         runner.say(f"{name} with its weights moved by rounding, to compare with")
         moved = runner.run(whole.a, runs.full, perturb=runner.seed)[1]
-        if (shaken := _first_process(runner, runs.left, moved)) is not None:
-            whole = replace(whole, amplified=shaken.growth())
-            if rounding_ratio(c.growth(), shaken.growth()) <= _LIKE_ROUNDING:
-                return replace(whole, verdict="rounding")
+        shaken = _first_process(runner, runs.left, moved)
+        if shaken and rounding_ratio(c.growth(), shaken.growth()) <= _LIKE_ROUNDING:
+            return replace(whole, verdict="rounding")
     return whole
 
 
@@ -456,11 +455,7 @@ def _first_process(
 def _parting(c: TraceComparison) -> tuple[float, int]:
     """Return the step in which two trainings part, and how late in it."""
     front = c.front()
-    if front is None:
-        return math.inf, 0
-    kinds = ("init", "enter", "leave", "loss", "grad", "missing", "hyper", "pgrad")
-    late = kinds.index(front.kind) if front.kind in kinds else len(kinds)
-    return front.pair.step, late
+    return (front.pair.step, front.pair.one.order) if front is not None else (math.inf, 0)
 
 
 def _unseen(c: TraceComparison, full: set[int], *, values: bool) -> set[int] | None:
@@ -471,18 +466,6 @@ def _unseen(c: TraceComparison, full: set[int], *, values: bool) -> set[int] | N
         at = front.pair.step if values and front.pair.step not in full else None
     wanted = {max(at - 1, 0), at} if at is not None else full
     return None if wanted <= full else wanted
-
-
-def _coarsest(a: Side, b: Side) -> str | None:
-    """Return the coarsest autocast type of the two sides."""
-    kinds = {kind for side in (a, b) if (kind := AUTOCASTS.get(side.autocast))}
-    return min(kinds, default=None)  # bfloat16 before float16
-
-
-def _raised(log: Path) -> tuple[Frame, ...]:
-    """Return the frames of the last traceback in a log, the innermost first."""
-    frames = reversed(traceback_frames(log))
-    return tuple(Frame(file, line, name or "<module>") for file, line, name in frames)
 
 
 def _crash(traces: Sequence[Trace], runs: TracedRuns) -> ExplainFinding:

@@ -147,10 +147,8 @@ class Signatures:
             again = self.sign(a, scheme)
             if (own := first_difference(first, again)) is not None:
                 if stored is None:
-                    return TaskSameness(
-                        self.task.name, Sameness.UNREPEATABLE, first.count, own,
-                        seconds=time.monotonic() - began,
-                    )  # fmt: skip
+                    took, kind = time.monotonic() - began, Sameness.UNREPEATABLE
+                    return TaskSameness(self.task.name, kind, first.count, own, seconds=took)
                 first, stored = again, None  # what is stored is of another state of the machine
             else:
                 first = again  # which has the modules
@@ -319,11 +317,9 @@ def log(
                 continue
             signatures.keep(commit, signature)
         difference = first_difference(before, signature) if before is not None else None
-        old = work(before) if before is not None else {}
-        now = work(signature)
-        changes = {name: now[name] - old[name] for name in now.keys() & old.keys()}
-        changes = {k: v for k, v in changes.items() if v}
-        yield LoggedCommit(commit, difference, now, changes, "", signature.numerics())
+        counts = changed_work(before, signature) if before is not None else ()
+        changes = {name: new - old for name, old, new in counts}
+        yield LoggedCommit(commit, difference, work(signature), changes, "", signature.numerics())
         before, last = signature, commit
 
 

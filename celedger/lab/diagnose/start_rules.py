@@ -170,21 +170,15 @@ def shared_rows(s: DifferenceContext) -> float:
     return min(shares)
 
 
-def _different_rows(s: DifferenceContext) -> tuple[int, int, int]:
-    """Return how many rows both sides have, and how many of these differ from each other on each
-    side."""
-    a, b = (np.concatenate(side) for side in _passes(s, s.differing[0]))
-    count = min(len(a), len(b))
-    return count, len({*a[:count].tolist()}), len({*b[:count].tolist()})
-
-
 def data_order(s: DifferenceContext) -> str | dict[str, Any] | None:
     if not (batches := other_batches(s)):
         return None
     if all(a == b for a, b in batches):
         sentence = "the rows of a batch are in another order"
     elif shared_rows(s) > 0.99:
-        count, old, new = _different_rows(s)
+        sides = [np.concatenate(side).tolist() for side in _passes(s, s.differing[0])]
+        count = min(map(len, sides))
+        old, new = (len({*rows[:count]}) for rows in sides)
         sentence = "the data come in another order: the same rows, in other batches"
         if abs(new - old) > 0.01 * count:
             sentence = f"of the first {count} rows {new} are different ones, where {old} were"

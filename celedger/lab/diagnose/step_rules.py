@@ -500,12 +500,6 @@ def buffer(s: DifferenceContext, *, by_settings: bool) -> dict[str, Any] | None:
     return {"sentence": sentence, "module": path, "places": places}
 
 
-def equal_gradients(s: DifferenceContext) -> str:
-    """Return the beginning of a sentence; empty where no gradient was seen, as of torch.func."""
-    seen = any(e.tensors for e in s.comparison.b.of("pgrad") if e.step == s.step)
-    return "equal gradients and settings, and " if seen else ""
-
-
 def changed_names(s: DifferenceContext) -> str:
     pairs = s.comparison.differing(s.front.kind, step=s.step)
     return some([str(pair.one.path) for pair in pairs])

@@ -47,12 +47,11 @@ Beyond = Callable[[float], bool]  # is a figure beyond the threshold?
 def overflow_step(training: Watched) -> int | None:
     """Return the first step whose loss, activations or gradients were not finite."""
     steps = [step for step, loss in training.losses if not math.isfinite(loss)]
-    steps += [s.number for s in training.steps if not s.skipped and _first_broken(s, _not_finite)]
+    steps += [
+        s.number for s in training.steps
+        if not s.skipped and _first_broken(s, lambda figure: not math.isfinite(figure))
+    ]  # fmt: skip
     return min(steps, default=None)
-
-
-def _not_finite(figure: float) -> bool:
-    return not math.isfinite(figure)
 
 
 def before_overflow(training: Watched) -> Watched:

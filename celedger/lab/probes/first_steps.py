@@ -11,7 +11,6 @@ import bisect
 import gc
 import hashlib
 import itertools
-import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -37,10 +36,9 @@ from .losses import (
     loss_call,
     nll_by_hand,
 )
-from .names import IdentityMap
+from .names import IdentityMap, calling_line
 from .observe import Args, Kwargs
 from .replay import InputRecorder, Replay, detached
-from .stack import Lines
 from .tensor_statistics import has_first_statistics
 from .tensors import address, content, follow_graph, graph_node, tensors, unwrapped
 
@@ -132,9 +130,8 @@ class FirstSteps(observe.Probe):
         self._older = 0  # how many of them are of the step before
         # Without gradients, of functions outside of modules; of which function at which line, and
         # the shape of a row.
-        self._operands: list[tuple[Tensor, tuple[str, int, Sequence[int]]]] = []
-        self._data_at: tuple[str, int, Sequence[int]] = "", -1, ()  # of a script without modules
-        self._lines = Lines()
+        self._operands: list[tuple[Tensor, tuple[str, str, Sequence[int]]]] = []
+        self._data_at: tuple[str, str, Sequence[int]] = "", "", ()  # of a script without modules
         self._codes = IdentityMap()
         self._constants = IdentityMap()  # by the step that made them
         self._dirty = IdentityMap()  # optimisers: gradients that are there at the next pass
@@ -144,7 +141,8 @@ class FirstSteps(observe.Probe):
     def _ran(self, function: Any, args: Any, kwargs: Any, result: Any) -> None:
         name = getattr(function, "__name__", "")
         if name == self._data_at[0] and not self._stack and isinstance(result, Tensor):
-            self._note_given(_without_gradients(args, kwargs), trains=result.requires_grad)
+            given = _without_gradients(args, kwargs)
+            self._note_given(name, given, trains=result.requires_grad)
         if self._stack and self._evaluating:
             if ("dropout" in name and kwargs.get("training")) or kwargs.get("dropout_p"):
                 self.bad_modes.add(f"{self._name(self._stack[-1])} drops out during evaluation")
@@ -161,9 +159,10 @@ class FirstSteps(observe.Probe):
         if self._first is not None and not self._stack and not self._backward:
             self._first.note(function, args, kwargs, result)
         if not self._stack and isinstance(result, Tensor) and result.requires_grad:
-            line = -1 if self.called else self._line()
-            given = ((one, (name, line, one.shape[1:])) for one in _without_gradients(args, kwargs))
-            self._operands += itertools.islice(given, max(OPERANDS - len(self._operands), 0))
+            line = "" if self.called else calling_line()
+            data = _without_gradients(args, kwargs)
+            operands = ((one, (name, line, one.shape[1:])) for one in data)
+            self._operands += itertools.islice(operands, max(OPERANDS - len(self._operands), 0))
         call = loss_call(function, args, kwargs, result)
         # In a model a difference is part of what it computes.
         outside = call is not None and not (call.is_difference and self._stack)
@@ -224,19 +223,16 @@ class FirstSteps(observe.Probe):
             if self.steps < self.options["steps"]:
                 self._note_inputs(inputs)
 
-    def _note_given(self, given: list[Tensor], *, trains: bool) -> None:
+    def _note_given(self, name: str, given: list[Tensor], *, trains: bool) -> None:
         """Record the rows that a function is given where it was given those of the training, by a
         script without modules."""
-        if not given or self._line() != self._data_at[1] or given[0].shape[1:] != self._data_at[2]:
+        if not given or self._data_at != (name, calling_line(), given[0].shape[1:]):
             return
         self._evaluating = not trains
         if not trains:
             self.evaluated.setdefault(self.steps, False)
         self._note_inputs(given[:1])
         self._evaluating = False
-
-    def _line(self) -> int:
-        return self._lines.of(sys._getframe())
 
     def _note_inputs(self, inputs: list[Tensor]) -> None:
         if not inputs:

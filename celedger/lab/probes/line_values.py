@@ -72,10 +72,6 @@ class ValueRecorder:
         self._forks = 0
         os.register_at_fork(before=self._forking, after_in_child=self._forked)
 
-    def stop(self) -> None:
-        """Record nothing any more."""
-        self.wanted = lambda: False
-
     def _forking(self) -> None:
         self._forks += 1
         if self.write is not None:
@@ -115,11 +111,6 @@ class ValueRecorder:
         self._guarded(hunk, ((what, value),), begins=elsewhere)
         return value
 
-    def test(self, hunk: int, value: Any) -> Any:
-        """Record whether a condition holds, and return it."""
-        self._guarded(hunk, (("?", value),))
-        return value
-
     def names(self, hunk: int, names: Iterable[str], scope: Mapping[str, Any]) -> None:
         """Record variables of a scope, and attributes of them, as far as they are bound."""
         self._guarded(hunk, _bound(names, scope))
@@ -144,7 +135,7 @@ class ValueRecorder:
                 for what, value in values:
                     self._note(hunk, what, value)
         except Exception:  # of an object that cannot be asked for anything
-            self.stop()
+            self.wanted = lambda: False
         finally:
             self._busy = False
 
@@ -534,7 +525,8 @@ class _Instrument:
         for part in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
             self.block(part.body, hunk, bound)
         if hunk >= 0 and isinstance(node, _BINDING):
-            self._each_time(node, hunk)
+            # The variables that a loop or `with` binds are recorded where its body begins.
+            node.body.insert(0, self._names(hunk, sorted(_targets(node)), node.body[0]))
 
     def _is_whole(self, node: Any, hunk: int) -> bool:
         """Return True for a loop or condition that a hunk changes as a whole: its result counts,
@@ -543,10 +535,6 @@ class _Instrument:
         return not isinstance(node, _Definition) and all(
             self._hunk(part) == hunk and not isinstance(part, _Definition) for part in inside
         )
-
-    def _each_time(self, node: Any, hunk: int) -> None:
-        """Record the variables that a loop or `with` binds, where its body begins."""
-        node.body.insert(0, self._names(hunk, sorted(_targets(node)), node.body[0]))
 
     def _changed(self, node: Any, hunk: int) -> None:
         whole = self._is_whole(node, hunk)
@@ -560,7 +548,7 @@ class _Instrument:
         elif isinstance(node, (ast.If, ast.While, ast.Assert)) and not (
             whole and hasattr(node, "body")
         ):
-            node.test = self._call("test", hunk, [node.test])
+            node.test = self._value(hunk, "?", node.test)
         for part in ast.walk(node) if whole else ():
             if isinstance(part, ast.Lambda):
                 part.body = self._value(hunk, "lambda", part.body)

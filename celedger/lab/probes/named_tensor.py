@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .observe import guarded
 from .tensor_statistics import readable
-from .tensors import content, tensors
+from .tensors import tensors
 
 SHOWN = 64  # elements that are written as numbers
 _SLICE = re.compile(r"(.+?)\[([-\d:., ]+)\]")
@@ -44,9 +44,11 @@ class NamedTensor:
             values=values.reshape(-1)[:SHOWN].tolist(),
         )  # fmt: skip
         if self._probe.options.get("dump"):
+            import numpy
+
             path = self._probe.out / "dump" / f"{step:06d}-{part}.npy"
             path.parent.mkdir(exist_ok=True)
-            path.write_bytes(_npy(values))
+            numpy.save(path, (values.float() if values.dtype == torch.bfloat16 else values).cpu())
 
     def returned(self, name: str, output: Any) -> None:
         tensor = next((t for _, t in tensors(output)), None)
@@ -64,17 +66,3 @@ def _index(text: str) -> Any:
         return ...
     parts = [int(part) if part.strip() else None for part in text.split(":")]
     return parts[0] if len(parts) == 1 else slice(*parts)
-
-
-def _npy(values: Tensor) -> bytes:
-    """Return a tensor in NumPy's format 1.0, which needs no NumPy here; bfloat16 as float32."""
-    values = values.float() if values.dtype == torch.bfloat16 else values
-    name = str(values.dtype).rpartition(".")[2]
-    kind = "b" if name == "bool" else "u" if name[0] == "u" else name[0]
-    order = "|" if values.element_size() == 1 else "<"
-    about = {"descr": f"{order}{kind}{values.element_size()}", "fortran_order": False,
-             "shape": tuple(values.shape)}  # fmt: skip
-    header = str(about).encode()
-    header += b" " * (-(len(header) + 11) % 64) + b"\n"
-    magic = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little")
-    return magic + header + content(values)

@@ -12,7 +12,6 @@ import functools
 import hashlib
 import os
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -73,8 +72,7 @@ class SignatureProbe(observe.Probe):
         self._sizes = {"loss": 0.0, "grad": 0.0, "param": 0.0, "bufs": 0.0}
         self._modules: list[list[Any]] = []
         self._stack: list[nn.Module] = []
-        self._operators: Counter[Any] = Counter()
-        self._allocated = 0
+        self._operators = self._allocated = 0
         self._settings: list[Any] = []
         self._dtypes: set[str] = set()
 
@@ -180,7 +178,7 @@ class SignatureProbe(observe.Probe):
     def _ran(self, function: Any, args: Any, kwargs: Any, result: Any) -> None:
         if self._is_loading or not self._started:
             return  # what a script sets up is no step's, and may be most of what it computes
-        self._operators[function] += 1
+        self._operators += 1
         results = [s for s in map(storage_of, _direct((result,))) if s is not None]
         if results:
             given = {*map(id, map(storage_of, _direct((*args, *kwargs.values()))))}
@@ -217,23 +215,17 @@ class SignatureProbe(observe.Probe):
             now - before for now, before in zip(counted, self._counted)  # noqa: B905 (Python 3.8)
         )  # fmt: skip
         work = {
-            "operators": sum(self._operators.values()), "allocated": self._allocated,
+            "operators": self._operators, "allocated": self._allocated,
             "waits": waits, "items": items,
         }  # fmt: skip
         if self._own.is_counted:
             work.update(lines=lines, calls=calls)
         self.write(
-            "step", t=self.number, z=self._sizes, work=work, ops=self._named_operators(),
+            "step", t=self.number, z=self._sizes, work=work,
             d={part: hashlib.sha1(b"".join(p)).hexdigest()[:16] for part, p in self._parts.items()},
             modules=self._modules, settings=self._settings, dtypes=sorted(self._dtypes),
         )  # fmt: skip
         self._counted = counted
-
-    def _named_operators(self) -> dict[str, int]:
-        counts: Counter[str] = Counter()
-        for function, times in self._operators.items():
-            counts[str(function)] += times
-        return dict(counts)
 
     # --- the end
 

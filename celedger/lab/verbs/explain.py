@@ -12,7 +12,7 @@ import typer
 from celedger.base.errors import TYPED, CannotJudge, Status, UsageError
 from celedger.cli import options
 from celedger.cli.session import diagnosing, keep, note
-from celedger.lab.verbs import apart_for, command_line
+from celedger.lab.verbs import Seed, apart_for, command_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,9 +46,7 @@ def explain(
         list[str] | None, typer.Option("--b", metavar="KEY=VALUE", help="The same for side b.")
     ] = None,
     suite: options.Suite = None,
-    seed: Annotated[
-        int | None, typer.Option(metavar="N", help="The seed [default: the task's first].")
-    ] = None,
+    seed: Seed = None,
     steps: Annotated[
         int, typer.Option(min=1, metavar="N", help="End a training after N steps.")
     ] = 2000,

@@ -219,7 +219,8 @@ def replay_text(
     cells = [
         (
             "beyond rounding" if row.beyond else "", figure(row.distance.relative),
-            figure(row.distance.units), plain(row.call), plain(_module(row)), row.phase,
+            figure(row.distance.units), plain(row.call),
+            plain("" if row.module is None else row.module or "the model"), row.phase,
             _line(row, tree),
         )
         for row in rows[:_OPERATORS]
@@ -233,10 +234,6 @@ def replay_text(
 def replay_headline(rows: Sequence[ReplayedOperator]) -> str:
     beyond = sum(row.beyond for row in rows)
     return f"{beyond} of {count(len(rows), 'operator')} differ from themselves beyond rounding"
-
-
-def _module(row: ReplayedOperator) -> str:
-    return "" if row.module is None else row.module or "the model"
 
 
 def _line(row: ReplayedOperator, tree: Path) -> str:
