@@ -443,7 +443,8 @@ class TraceProbe(observe.Probe):
 
     def step_ends(self, step: int, optimiser: Optimizer, *, skipped: bool) -> None:
         self.store.forget()
-        named = self.names.parameters(optimiser)
+        own = observe.has_no_optimiser(optimiser)  # whose leaves come in any order
+        named = sorted(self.names.parameters(optimiser), key=lambda row: row[0] if own else "")
         if step in self.full:
             self._write_result(optimiser, named)
         marks = "".join(self.store.mark(weight) for _, weight in named)
