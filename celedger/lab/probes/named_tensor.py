@@ -4,6 +4,7 @@ gradient, or of a module's output and the gradient that reaches it."""
 from __future__ import annotations
 
 import re
+import sys
 from typing import Any
 
 import torch
@@ -44,11 +45,10 @@ class NamedTensor:
             values=values.reshape(-1)[:SHOWN].tolist(),
         )  # fmt: skip
         if self._probe.options.get("dump"):
-            import numpy
-
             path = self._probe.out / "dump" / f"{step:06d}-{part}.npy"
             path.parent.mkdir(exist_ok=True)
-            numpy.save(path, (values.float() if values.dtype == torch.bfloat16 else values).cpu())
+            array = (values.float() if values.dtype == torch.bfloat16 else values).cpu().numpy()
+            sys.modules["numpy"].save(path, array)
 
     def returned(self, name: str, output: Any) -> None:
         tensor = next((t for _, t in tensors(output)), None)
