@@ -139,9 +139,11 @@ LARGEST_GROUP = 8
 """Larger groups are split: the cost grows with the square, the loss is one freedom a part."""
 _AROUND: Floats = np.linspace(-4, 4, 21)  # levels around each value, in standard deviations
 _NEAR = 1.5  # width of the share that a value has of the levels around it
-_WINDOW_BELOW, _WINDOW = 25, 40
-"""Of the table's deviations: those around the group's own spread are integrated. Beyond, the
-logarithm is linear: all values are one (above), or all but one are outliers (below)."""
+_OFFSETS = np.concatenate([np.arange(-77, -25, 4), np.arange(-25, 15)])
+"""Of the table's deviations: those around the group's own spread are integrated, and every fourth
+below, where two near values and a second mode may explain a group. The others lie on the lines
+between. Beyond the ends, the logarithm is linear: all values are one (above), or all but one are
+outliers (below)."""
 _PAIR_STEP = 0.05
 _PAIR_LOW, _PAIR_HIGH = -6.0, 26.0  # log (difference / deviation); constant outside
 _CHUNK = 2_000_000  # floats in memory
@@ -202,20 +204,18 @@ def _groups(values: Floats, shapes: int) -> Floats:
     """Return the table of groups of one size, three or more: [groups, size] -> [S, shapes]."""
     total = np.zeros((len(LOG_SDS), shapes))
     count = values.shape[1]
-    chunk = max(1, _CHUNK // (_WINDOW * len(_AROUND) * count * count))
+    chunk = max(1, _CHUNK // (len(_OFFSETS) * len(_AROUND) * count * count))
     for at in range(0, len(values), chunk):
         part = values[at : at + chunk]
         spread = np.maximum(part.std(1), math.exp(LOG_SDS[0]))
         middle = np.rint((np.log(spread) - LOG_SDS[0]) / LOG_SD_STEP).astype(np.int64)
-        begin = np.clip(middle - _WINDOW_BELOW, 0, len(LOG_SDS) - _WINDOW)
-        sd = np.exp(LOG_SDS[begin[:, None] + np.arange(_WINDOW)])
-        window = _integral(part, sd, shapes)
-        offset = np.arange(len(LOG_SDS)) - begin[:, None]
-        inside = np.clip(offset, 0, _WINDOW - 1)
-        full = np.take_along_axis(window, inside[..., None], axis=1)
-        below = np.minimum(offset, 0)[..., None] * (window[:, 1] - window[:, 0])[:, None]
-        above = np.maximum(offset - (_WINDOW - 1), 0) * -(count - 1) * LOG_SD_STEP
-        total += (full + below + above[..., None]).sum(0)
+        sd = np.exp(LOG_SDS[0] + LOG_SD_STEP * (middle[:, None] + _OFFSETS))
+        known = _integral(part, sd, shapes)
+        wanted = np.arange(len(LOG_SDS)) - middle[:, None]
+        left = np.clip(np.searchsorted(_OFFSETS, wanted, "right") - 1, 0, len(_OFFSETS) - 2)
+        share = ((wanted - _OFFSETS[left]) / np.diff(_OFFSETS)[left])[..., None]
+        below, above = (np.take_along_axis(known, i[..., None], axis=1) for i in (left, left + 1))
+        total += (below + share * (above - below)).sum(0)
     return total
 
 

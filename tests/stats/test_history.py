@@ -388,6 +388,24 @@ def test_unchanged_trials_are_not_passed_again(
     assert trace(measured, told_drifts={KEY: [(5, 30)]}, cache=cache)[KEY].noise == first[KEY].noise
 
 
+def test_seeds_two_of_which_lie_close_make_no_noise_of_nothing() -> None:
+    """A second mode explained the third seed: the noise was a ten-millionth of the level, and each
+    of these commits of equal code a step."""
+    values = [
+        [0.18496, 0.13186, 0.134560, 0.18457],
+        [0.18646, 0.13154, 0.134581, 0.18479],
+        [0.18468, 0.13110, 0.134566],
+    ]
+    rows = [
+        (place, 0, place, rank, rank % 3, value)
+        for place, own in enumerate(values)
+        for rank, value in enumerate(own)
+    ]
+    history = one(measurements(rows))
+    assert history.noise.sd > 1e-4
+    assert sure(history) == []
+
+
 def test_a_metric_of_few_values_is_never_taken_as_exact() -> None:
     """Two equal accuracies of three correct digits do not make the third a step."""
     rows = [(p, 0, p, i, 2 * p + i, 0.95) for p in range(6) for i in range(2)]
