@@ -222,12 +222,14 @@ class Fall:
 @dataclass(slots=True)
 class Mend:
     """The mend of a rise: `gone` is the probability that nothing is left of it; `closed` is where
-    it, or the newest part, was mended; `falls` are the steps that may have mended it; `over` are
-    the metrics that were mended by themselves."""
+    it, or the newest part, was mended; `since` where it more probably was than not, ever since;
+    `falls` are the steps that may have mended it; `over` are the metrics that were mended by
+    themselves."""
 
     state: IncidentState = IncidentState.OPEN
     gone: float = 0.0
     closed: int | None = None
+    since: int | None = None
     falls: dict[MetricKey, list[Step]] = field(default_factory=dict)
     over: Collection[MetricKey] = ()
 
@@ -303,7 +305,7 @@ def _together(
             continue
         if event == _UNDOING:  # whatever the metric did there: perhaps an improvement went, too
             if mends[i].state is not IncidentState.RECOVERED:
-                mends[i] = Mend(IncidentState.RECOVERED, 1.0, place, mends[i].falls)
+                mends[i] = Mend(IncidentState.RECOVERED, 1.0, place, falls=mends[i].falls)
                 filtered.drop_settled(mends)
             continue
         # A doubted fall of what did not rise is no improvement yet: it says nothing of a mend.
@@ -459,7 +461,12 @@ def _read(
         names = undone if names is None else names
         if undone is not None or _undoes(fall, rise):  # it fell as surely as it rose
             sure_fall = max(fell, *(s.probability for s in rise.steps.values()))
-        is_over = sure_fall >= (KEPT if was else CLOSED) and mend.gone >= (KEPT if was else GONE)
+        is_kept = sure_fall >= KEPT and mend.gone >= KEPT
+        if not is_kept:
+            mend.since = None
+        elif mend.since is None or names is not None:
+            mend.since = fall.likeliest() if names is None else names
+        is_over = is_kept if was else sure_fall >= CLOSED and mend.gone >= GONE
         if is_over and not was:
             falls = {k: [*mend.falls.get(k, ()), step] for k, step in fall.steps.items()}
             over_half = _standard_errors_over_half(rise, mend.falls | falls, filtered.levels)
@@ -467,7 +474,7 @@ def _read(
         is_clear = names is not None or is_only
         if is_over and (was or is_clear or mend.gone >= GONE_UNNAMED):
             mend.state = IncidentState.RECOVERED
-            mend.closed = fall.likeliest() if names is None else names
+            mend.closed = mend.since
             laid.append(i)
         elif sure_fall >= OPEN and (less >= PARTLY or (is_only and less - gone >= KEPT)):
             mend.state = IncidentState.PARTLY

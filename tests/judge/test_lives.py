@@ -715,6 +715,24 @@ def test_who_goes_back_to_an_older_environment_is_told_of_no_upgrade(
     assert "kit 1.0 → 1.1: val_loss +9.9 %" in life.say("drift").out
 
 
+def test_the_alert_of_a_mend_names_the_commit_that_the_list_has(live: Live) -> None:
+    """The first fall may be that of either: which one shows at the second. The next job, which knew
+    them to be over, laid the first fall to the second rise; its alert had named the second fall."""
+    life = live(0.01)
+    for level in (1, 1, 1, 1.2, 1.4, 1.4):
+        life.commit(level)
+        life.check()
+    mends = []
+    for level in (1.2, 1):
+        mends.append(life.commit(level))
+        life.check()
+    over = {row["id"]: row["closed_at"] for row in life.listed("recovered")}
+    assert sorted(over.values()) == sorted(mends)
+    for name, mend in over.items():
+        (text,) = (text for text in life.texts if f"{name}: fit val_loss is good again" in text)
+        assert f"mended by {mend[:10]}" in text.split(name)[1].split("\n")[1]
+
+
 @pytest.mark.matrix
 def test_of_two_factors_none_is_left_where_the_level_is_that_of_before(live: Live) -> None:
     """The first mend falls by .36, of rises of .3 and .23: its commit does not say of which."""
