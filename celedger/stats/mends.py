@@ -459,8 +459,8 @@ def _read(
         until = fall.last if undone is None else undone  # code is known of measured commits alone
         names = ratios.naming(sets[0], (fall.first, until))
         names = undone if names is None else names
-        if undone is not None or _undoes(fall, rise):  # it fell as surely as it rose
-            sure_fall = max(fell, *(s.probability for s in rise.steps.values()))
+        if undone is not None or _undoes(fall, rise):  # whatever rose there is gone
+            sure_fall = 1.0
         is_kept = sure_fall >= KEPT and mend.gone >= KEPT
         if not is_kept:
             mend.since = None

@@ -83,7 +83,7 @@ def size_and_rest(metric: IncidentMetric) -> str:
     if metric.left is None or not text:
         return text
     if metric.left * metric.change <= 0:
-        return f"{text} (perhaps none of it left)"
+        return f"{text} (perhaps none left)"
     return f"{text} ({amount(metric.left, metric.before, unit=metric.unit)} left)"
 
 

@@ -715,6 +715,25 @@ def test_who_goes_back_to_an_older_environment_is_told_of_no_upgrade(
     assert "kit 1.0 → 1.1: val_loss +9.9 %" in life.say("drift").out
 
 
+def test_what_falls_back_to_the_bits_of_before_is_over_as_soon_as_it_is_listed(live: Live) -> None:
+    """A rise of P = .98 was "partly recovered, none of it left": its fall was no surer than it."""
+    good = (2.7352, 1.9194, 2.7265, 2.9419, 1.5278, 3.5219, 2.4036, 2.1173)
+    bad = (3.3512, 2.5880, 3.3438, 3.6502, 2.2949, 4.6237, 3.0811, 2.7713)
+    life = live(suite=SUITE.replace("[0, 1]", "[0, 1, 2]"))
+
+    def train(model: Mapping[str, Any], seed: int) -> Iterator[scripted.Report]:
+        yield {"epoch": 0, "val_loss": (bad if model["LEVEL"] > 1 else good)[seed] + 1e-9 * seed}
+
+    life.project.executor.training = train
+    for level in (1, 1, 1, 1, 2, 2):
+        life.commit(level)
+        life.check()
+    assert len(life.listed("open")) == 1
+    mend = life.commit(1)
+    assert life.check() == 0
+    assert life.only("recovered")["closed_at"] == mend
+
+
 def test_the_alert_of_a_mend_names_the_commit_that_the_list_has(live: Live) -> None:
     """The first fall may be that of either: which one shows at the second. The next job, which knew
     them to be over, laid the first fall to the second rise; its alert had named the second fall."""
