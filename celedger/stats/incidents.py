@@ -150,8 +150,8 @@ def derive(
 
 
 def _left(key: MetricKey, step: Step, mend: Mend | None) -> float | None:
-    if mend is None or mend.state is not IncidentState.PARTLY or key not in mend.falls or mend.over:
-        return None  # beside metrics that are over it is not known what each fall took
+    if mend is None or mend.state is not IncidentState.PARTLY or key not in mend.falls:
+        return None
     return step.size + sum(fall.size for fall in mend.falls[key])
 
 

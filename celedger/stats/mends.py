@@ -208,11 +208,6 @@ class Fall:
     nobodys: float = 1.0
     taken: set[MetricKey] = field(default_factory=set)
 
-    @property
-    def is_free(self) -> bool:
-        """Return True if metrics that are not taken may have been mended by themselves."""
-        return self.nobodys >= KEPT or bool(self.taken)
-
     def likeliest(self) -> int:
         """Return the place at which it most probably shows first, by its clearest metric."""
         clearest = max(self.steps.values(), key=lambda s: -s.size / max(s.error, 1e-300))
@@ -253,24 +248,27 @@ def follow(
     several = [i for i in waiting if len(rises[i].steps) > 1]
     alone: dict[int, dict[MetricKey, Mend]] = {i: {} for i in several}
     for key in sorted({k for i in several for k in rises[i].steps}):
-        free = [f for f in falls if key in f.steps.keys() - f.taken and f.is_free]
+        free = [f for f in falls if key in f.steps.keys() - f.taken]
         own = [s for s in steps[key] if s.size > 0 or any(s == f.steps[key] for f in free)]
         with_key = [i for i in waiting if key in rises[i].steps]
         one = [replace(rises[i], steps={key: rises[i].steps[key]}) for i in with_key]
         for i, mend in zip(with_key, _together(one, {key: own}, ratios, contrasts)[0], strict=True):
-            if i in alone and mend.state is IncidentState.RECOVERED and mend.closed is not None:
+            if i in alone and mend.state is not IncidentState.OPEN and mend.closed is not None:
                 alone[i][key] = mend
                 for fall in free:
-                    if fall.first <= mend.closed <= fall.last:
+                    if rises[i].last < fall.first <= mend.closed:
                         fall.taken.add(key)
     for i, parts in alone.items():
-        if len(parts) == len(rises[i].steps):
-            closed = max(m.closed for m in parts.values() if m.closed is not None)
+        if not parts:
+            continue
+        over = [key for key, mend in parts.items() if mend.state is IncidentState.RECOVERED]
+        closed = max(m.closed for m in parts.values() if m.closed is not None)
+        if len(over) == len(rises[i].steps):
             gone = min(m.gone for m in parts.values())
             mends[i] = Mend(IncidentState.RECOVERED, gone, closed)
-        elif parts:
-            mends[i].state, mends[i].over = IncidentState.PARTLY, parts.keys()
-            mends[i].closed = max(m.closed for m in parts.values() if m.closed is not None)
+        else:  # beside metrics that are over it is not known what a fall of several took
+            mends[i].state, mends[i].closed, mends[i].over = IncidentState.PARTLY, closed, over
+            mends[i].falls = {key: parts[key].falls[key] for key in parts.keys() - over}
     return mends, falls
 
 

@@ -734,6 +734,32 @@ def test_what_falls_back_to_the_bits_of_before_is_over_as_soon_as_it_is_listed(l
     assert life.only("recovered")["closed_at"] == mend
 
 
+def test_of_one_cause_in_two_tasks_what_is_mended_in_part_is_told(live: Live) -> None:
+    """`drift` said "better -18.5 %", and `status` "+58.7 %", open: also where the count of one task
+    was the very one of before."""
+    life = live(suite=SUITE.replace("[0, 1]", "[0, 1, 2]") + OTHER.replace("11]", "11, 12]"))
+
+    def train(model: Mapping[str, Any], seed: int) -> Iterator[scripted.Report]:
+        count = model["LEVEL"] if seed < 10 else model["OTHERS"]["other"]
+        yield {"epoch": 0, "val_loss": count + seed % 2}
+
+    life.project.executor.training = train
+    shown = []
+    for fit, other in ((10, 10), (10, 10), (10, 10), (10, 10), (16, 13), (13, 13), (10, 13)):
+        life.commit(fit, text=f"OTHERS = {{'other': {other}}}\n")
+        life.check()
+        shown.append([row["state"] for row in life.rows()])
+        assert not life.json("drift")["changes"]
+        if fit == 13:
+            assert "% left)" in life.say("status").out
+    assert shown == [[]] * 4 + [["open"], ["partly"], ["partly"]]
+    assert "other val_loss; also task fit" in life.say("status").out
+    assert "% left)" not in life.say("status").out
+    mend = life.commit(10, text="OTHERS = {'other': 10}\n")
+    assert life.check() == 0
+    assert life.only("recovered")["closed_at"] == mend
+
+
 def test_the_alert_of_a_mend_names_the_commit_that_the_list_has(live: Live) -> None:
     """The first fall may be that of either: which one shows at the second. The next job, which knew
     them to be over, laid the first fall to the second rise; its alert had named the second fall."""
