@@ -197,9 +197,11 @@ def overlap(a: Places, b: Places) -> bool:
 
 
 def _clearer(earlier: Step, later: Step) -> Step:
+    """Return the clearer of one step in two chains; of two sure ones the same at each job."""
     sure = later.probability >= HELD
     narrower = later.last - later.first < earlier.last - earlier.first
-    return later if later.probability > earlier.probability or (sure and narrower) else earlier
+    surer = later.probability > earlier.probability and earlier.probability < HELD
+    return later if surer or (sure and narrower) else earlier
 
 
 def paired(

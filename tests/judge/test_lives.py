@@ -778,6 +778,21 @@ def test_the_alert_of_a_mend_names_the_commit_that_the_list_has(live: Live) -> N
         assert f"mended by {mend[:10]}" in text.split(name)[1].split("\n")[1]
 
 
+def test_of_hosts_that_take_turns_a_mend_stays_where_it_was_reported(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other host saw the fall one commit later: the list named that one as the mend, the next
+    job the first one again, as the alert had."""
+    life, shas = live(0.01, suite=SUITE.replace("[0, 1]", "[0, 1, 2]")), []
+    for number, level in enumerate((1, 1, 1, 1, 1, 1, 1.2, 1.2, 1.2, 1, 1, 1)):
+        life.upgrade(monkeypatch, "gh"[number % 2])
+        shas.append(life.commit(level))
+        life.check()
+        if number >= 9:
+            assert life.only("recovered")["closed_at"] == shas[9]
+    assert life.only("recovered")["first_bad"] == [shas[6]]
+
+
 @pytest.mark.matrix
 def test_of_two_factors_none_is_left_where_the_level_is_that_of_before(live: Live) -> None:
     """The first mend falls by .36, of rises of .3 and .23: its commit does not say of which."""
