@@ -217,9 +217,8 @@ class Fall:
 @dataclass(slots=True)
 class Mend:
     """The mend of a rise: `gone` is the probability that nothing is left of it; `closed` is where
-    it, or the newest part, was mended; `since` where it more probably was than not, ever since;
-    `falls` are the steps that may have mended it; `over` are the metrics that were mended by
-    themselves."""
+    it, or the newest part, was mended, `since` where that became likelier than not; `falls` are the
+    steps that may have mended it; `over` are the metrics that were mended by themselves."""
 
     state: IncidentState = IncidentState.OPEN
     gone: float = 0.0
@@ -264,8 +263,7 @@ def follow(
         over = [key for key, mend in parts.items() if mend.state is IncidentState.RECOVERED]
         closed = max(m.closed for m in parts.values() if m.closed is not None)
         if len(over) == len(rises[i].steps):
-            gone = min(m.gone for m in parts.values())
-            mends[i] = Mend(IncidentState.RECOVERED, gone, closed)
+            mends[i] = Mend(IncidentState.RECOVERED, min(m.gone for m in parts.values()), closed)
         else:  # beside metrics that are over it is not known what a fall of several took
             mends[i].state, mends[i].closed, mends[i].over = IncidentState.PARTLY, closed, over
             mends[i].falls = {key: parts[key].falls[key] for key in parts.keys() - over}
@@ -451,26 +449,22 @@ def _read(
         if mend.state is IncidentState.RECOVERED:
             continue
         was = rise.was_recovered
-        sure_fall = fell
         sets = (rise.first, rise.last), (fall.first, fall.last)
         undone = ratios.undoing(*sets, rise.tasks)
         until = fall.last if undone is None else undone  # code is known of measured commits alone
         names = ratios.naming(sets[0], (fall.first, until))
         names = undone if names is None else names
-        if undone is not None or _undoes(fall, rise):  # whatever rose there is gone
-            sure_fall = 1.0
+        is_undone = undone is not None or _undoes(fall, rise)  # whatever rose there is gone
+        sure_fall = 1.0 if is_undone else fell
         is_kept = sure_fall >= KEPT and mend.gone >= KEPT
-        if not is_kept:
-            mend.since = None
-        elif mend.since is None or names is not None:
-            mend.since = fall.likeliest() if names is None else names
+        if not is_kept or mend.since is None or names is not None:
+            mend.since = (fall.likeliest() if names is None else names) if is_kept else None
         is_over = is_kept if was else sure_fall >= CLOSED and mend.gone >= GONE
         if is_over and not was:
             falls = {k: [*mend.falls.get(k, ()), step] for k, step in fall.steps.items()}
             over_half = _standard_errors_over_half(rise, mend.falls | falls, filtered.levels)
             is_over = over_half >= MORE_GONE_THAN_LEFT
-        is_clear = names is not None or is_only
-        if is_over and (was or is_clear or mend.gone >= GONE_UNNAMED):
+        if is_over and (was or is_only or names is not None or mend.gone >= GONE_UNNAMED):
             mend.state = IncidentState.RECOVERED
             mend.closed = mend.since
             laid.append(i)

@@ -229,8 +229,6 @@ def repeat_table(values: Floats, group: Ints, has_modes: bool) -> Floats:
     """
     shapes = len(SHAPES) if has_modes else PLAIN
     total = np.zeros((len(LOG_SDS), shapes))
-    if not len(values):
-        return total
     starts = np.flatnonzero(begins_run(group))
     sizes = np.diff(np.append(starts, len(group)))
     parts = [
@@ -242,10 +240,8 @@ def repeat_table(values: Floats, group: Ints, has_modes: bool) -> Floats:
     for count in sorted({n for _, n in parts} - {1}):
         begins = np.array([start for start, n in parts if n == count])
         members = values[begins[:, None] + np.arange(count)]
-        if count == 2:
-            total += _pairs(members[:, 1] - members[:, 0], shapes)
-        else:
-            total += _groups(members, shapes)
+        apart = members[:, 1] - members[:, 0]
+        total += _pairs(apart, shapes) if count == 2 else _groups(members, shapes)
     return total
 
 

@@ -82,9 +82,8 @@ def size_and_rest(metric: IncidentMetric) -> str:
     text = _amount(metric)
     if metric.left is None or not text:
         return text
-    if metric.left * metric.change <= 0:
-        return f"{text} (perhaps none left)"
-    return f"{text} ({amount(metric.left, metric.before, unit=metric.unit)} left)"
+    left = amount(metric.left, metric.before, unit=metric.unit)
+    return f"{text} ({left if metric.left * metric.change > 0 else 'perhaps none'} left)"
 
 
 def _failure(incident: Incident, metric: IncidentMetric) -> str:
