@@ -790,7 +790,8 @@ def test_of_hosts_that_take_turns_a_mend_stays_where_it_was_reported(
         life.check()
         if number >= 9:
             assert life.only("recovered")["closed_at"] == shas[9]
-    assert life.only("recovered")["first_bad"] == [shas[6]]
+    # One host saw the commit before it, the other one the one before that.
+    assert life.only("recovered")["first_bad"] in ([shas[6]], shas[5:7])
 
 
 @pytest.mark.matrix

@@ -125,6 +125,7 @@ def test_watchpoints_read_unusual_trainings(tmp_path: Path) -> None:
     assert all(100 < loss < 200 for loss in losses[3:5])
     (step,) = [step for step in training.steps if step.number == 5]
     assert step.skipped is False
+    assert [number for number, _, was in training.scales if was] == [6]
     (scaled,) = [row for row in step.rows if row[:3] == ("parameter", "dense", "Linear:weight")]
     assert scaled.size < 10  # as the optimiser sees it
 
@@ -143,8 +144,7 @@ def test_a_trace_reads_unusual_trainings(tmp_path: Path) -> None:
     events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
     found = {event["p"] for event in events if event["k"] == "enter"}
     assert {"", "encoder.layers.0.linear1", "body.0", "head"} <= found
-    pulses = [event for event in events if event["k"] == "pulse"]
-    assert [pulse["skipped"] for pulse in pulses] == [False] * 6 + [True, False]
+    assert len([event for event in events if event["k"] == "pulse"]) == 8
     assert {event["t"] for event in events if event["k"] == "pgrad"} == set(range(8))
 
 

@@ -437,7 +437,9 @@ class FirstSteps(observe.Probe):
         self._dirty[optimiser] = STEPPED  # until a backward pass begins
         self._stack = []
         self._calls = self._calls[self._older :]  # torch.func calls no backward pass
-        self._older = len(self._calls)
+        self._older, self._operands = len(self._calls), []
+        if skipped and self.broken_loss == step:  # a gradient scaler looks for its scale
+            self.broken_loss = None
         self._roots = self.names.roots()  # the script's own variables are gone when the checks run
         if self.steps <= REPEATED:
             self.fingerprint = self._fingerprint(optimiser)
