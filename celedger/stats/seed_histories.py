@@ -9,10 +9,9 @@ seed (rounding, where bits repeat). Between two nodes the level makes a step or 
 are kept, moved each on its own, or drawn anew, as a refactor does that changes the order of random
 numbers. One of them may go its own way, as a training that falls into another optimum; and some may
 be untouched by all of this, the step too. A history is such a choice for each pair of neighbours.
-Given a history all is normal, with covariances in
-proportion to the variance of a trial: so the mean and the covariance of (L, u) are those of a
-Kalman filter in that unit, and the variance itself is integrated out of the evidence.
-The likeliest histories are kept (a beam).
+Given a history all is normal, with covariances in proportion to the variance of a trial: so the
+mean and the covariance of (L, u) are those of a Kalman filter in that unit, and the variance itself
+is integrated out of the evidence. The likeliest histories are kept (a beam).
 
 Lives here: the filter, and the levels of one history by least squares. It must not know trials,
 places or commits; `seed_pairs.py` does.
