@@ -26,7 +26,7 @@ _MAY_PASS = ("crash", "missing", NOT_FINITE)
 _WORDS = {
     Why.AGAIN: "repeating",
     Why.BESIDE: "control",
-    Why.ANCHOR: "anchor across the new environment or suite:",
+    Why.ANCHOR: "anchor across environments or suites:",
     Why.CONTROL: "control",
     Why.REPEAT: "to measure the noise, repeating",
     Why.CLOCK: "to time the re-used results,",
@@ -173,7 +173,8 @@ class ExtraTrials:
             earlier=len(places),
             left=left,
             anchor=anchor(
-                {k: h for k, h in before.histories.items() if k in declared}, head, chain
+                {k: h for k, h in before.histories.items() if k in declared}, head, chain,
+                before.derived.incidents,
             ),
             has_sessions=[
                 k for k in declared

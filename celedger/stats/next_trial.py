@@ -44,6 +44,7 @@ COULD_BE = 0.3
 """P(an incident is mended) from which a sure fall asks for a control of it."""
 CONTROLS_A_JOB, CONTROLS_AN_INCIDENT = 4, 8
 """Most trials that ask whose mend a fall is."""
+_IN_FORCE = IncidentState.OPEN, IncidentState.PARTLY
 
 
 class Why(StrEnum):
@@ -108,10 +109,16 @@ class Job:
     newest: Sequence[tuple[MetricKey, Step]] = ()
 
 
-def anchor(histories: Mapping[MetricKey, MetricHistory], head: int, chain: int) -> int | None:
+def anchor(
+    histories: Mapping[MetricKey, MetricHistory],
+    head: int,
+    chain: int,
+    incidents: Sequence[StepIncident] = (),
+) -> int | None:
     """Return the newest place before HEAD that tells a chain from the others: it was not seen
     within the last measured commits, or no commit of it was measured in one of these, as where an
-    earlier job's extra trials ended before. None where it needs none."""
+    earlier job's extra trials ended before; or it never saw what became worse since it was left,
+    and could not see it mended. None where it needs none."""
     seen = {
         (place, node.chain)
         for history in histories.values()
@@ -123,7 +130,11 @@ def anchor(histories: Mapping[MetricKey, MetricHistory], head: int, chain: int) 
     there = {c for place, c in seen if place in recent}
     others = {(place, c) for place, c in seen if c in there - {chain}}
     is_tied = any((place, chain) in seen for place, _ in others)
-    return None if is_tied and chain in there else max((place for place, _ in others), default=None)
+    left = max((place for place, c in seen if c == chain), default=-1)
+    is_behind = any(left < i.last < head for i in incidents if i.state in _IN_FORCE)
+    if is_tied and chain in there and not is_behind:
+        return None
+    return max((place for place, _ in others), default=None)
 
 
 def next_trial(
@@ -222,12 +233,7 @@ def _doubt(
     metric, or an older rise that is likelier than not."""
     probable = [(key, step) for key, step in derived.suspected if step.probability >= KEPT]
     is_open = {key for key, _ in probable}
-    is_open |= {
-        key
-        for i in derived.incidents
-        if i.state in (IncidentState.OPEN, IncidentState.PARTLY)
-        for key in i.shares
-    }
+    is_open |= {key for i in derived.incidents if i.state in _IN_FORCE for key in i.shares}
     older = [
         (key, step)
         for key, step in probable
@@ -349,7 +355,7 @@ def _whose_mend(
     could = [
         i
         for i in derived.incidents
-        if i.state in (IncidentState.OPEN, IncidentState.PARTLY) and i.mended >= COULD_BE
+        if i.state in _IN_FORCE and i.mended >= COULD_BE
         if job.asked.get(i.id, 0) < CONTROLS_AN_INCIDENT and not i.in_doubt
     ]
     if not fell or not could:

@@ -794,6 +794,40 @@ def test_of_hosts_that_take_turns_a_mend_stays_where_it_was_reported(
     assert life.only("recovered")["first_bad"] in ([shas[6]], shas[5:7])
 
 
+@pytest.mark.parametrize("mended", matrix_after(1, [True, False]))
+def test_who_goes_back_to_an_environment_that_saw_no_rise_is_told_of_its_mend(
+    live: Live, monkeypatch: pytest.MonkeyPatch, mended: bool
+) -> None:
+    """The older environment had neither the rise nor the fall: it stayed open for ever."""
+    life = live()
+    life.upgrade(monkeypatch, "g")
+    life.begin()
+    life.upgrade(monkeypatch, "h")
+    life.commit(1)
+    life.check()
+    bad = life.commit(1.25)
+    assert life.check() == 1
+    name = life.only()["id"]
+    life.upgrade(monkeypatch, "g")
+    if not mended:  # there; what it does in the newer environment is not known
+        plain = life.project.executor.training
+        life.project.executor.training = lambda model, seed: plain({**model, "LEVEL": 1}, seed)
+    mend = life.commit(1)
+    trials = life.trials()
+    assert life.check() == (0 if mended else 1)
+    assert life.trials() - trials <= 2 + 4
+    row = life.only("recovered" if mended else "open")
+    assert (row["id"], row["first_bad"], row["closed_at"]) == (
+        name,
+        [bad],
+        mend if mended else None,
+    )
+    life.commit(1)
+    trials = life.trials()
+    assert life.check() == (0 if mended else 1)
+    assert life.trials() - trials == 2
+
+
 @pytest.mark.matrix
 def test_of_two_factors_none_is_left_where_the_level_is_that_of_before(live: Live) -> None:
     """The first mend falls by .36, of rises of .3 and .23: its commit does not say of which."""
