@@ -127,7 +127,7 @@ class FirstSteps(observe.Probe):
         self._first: InputRecorder | None = InputRecorder()  # until the loss of the first step
         self._first_loss: tuple[LossCall | None, Sequence[Tensor]] = None, ()
         self._calls: list[LossCall] = []  # since the last backward pass, of two steps at most
-        self._older = 0  # how many of them are of the step before
+        self._older = self._older_operands = 0  # how many of each are of the step before
         # Without gradients, of functions outside of modules; of which function at which line, and
         # the shape of a row.
         self._operands: list[tuple[Tensor, tuple[str, str, Sequence[int]]]] = []
@@ -334,7 +334,8 @@ class FirstSteps(observe.Probe):
                 self._note_labels(one, name, several=len(led) > 1)
                 if not (one.is_difference or self._computed(one)):
                     one.node.register_prehook(self._sign_of(one, name))
-        self._calls, self._older, self._operands = [], 0, []
+        self._calls, self._older = [], 0
+        self._operands, self._older_operands = [], 0
 
     def backward_ends(self) -> None:
         self._backward = False
@@ -437,7 +438,8 @@ class FirstSteps(observe.Probe):
         self._dirty[optimiser] = STEPPED  # until a backward pass begins
         self._stack = []
         self._calls = self._calls[self._older :]  # torch.func calls no backward pass
-        self._older, self._operands = len(self._calls), []
+        self._operands = self._operands[self._older_operands :]
+        self._older, self._older_operands = len(self._calls), len(self._operands)
         if skipped and self.broken_loss == step:  # a gradient scaler looks for its scale
             self.broken_loss = None
         self._roots = self.names.roots()  # the script's own variables are gone when the checks run
