@@ -223,6 +223,11 @@ FEWEST_GOOD, FEWEST_BAD = 2, 1
 """Readings at the ends before anything else is asked."""
 
 
+def comparable(readings: Sequence[Reading], session: int | None) -> list[Reading]:
+    """Return the readings of a session; all of them for None, where sessions have no effect."""
+    return [reading for reading in readings if session in (None, reading.seed)]
+
+
 @dataclass(frozen=True)
 class Question:
     """The question of a bisect: a range, a confidence, and what is known beforehand."""
@@ -254,9 +259,8 @@ class Question:
     then are sessions."""
 
     def comparable(self, readings: Sequence[Reading]) -> list[Reading]:
-        """Return the readings that compare with that of the next trial, as they are: all of them
-        where sessions have no effect."""
-        return [reading for reading in readings if self.session in (None, reading.seed)]
+        """Return the readings that compare with that of the next trial, as they are."""
+        return comparable(readings, self.session)
 
     def lacking_ends(self, readings: Sequence[Reading], running: Sequence[int] = ()) -> list[int]:
         """Return the ends that these readings and trials at the `running` positions leave without

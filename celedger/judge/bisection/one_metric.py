@@ -155,7 +155,7 @@ class Track:
         if metric is None or not good:
             return 0.0
         floor = metric.floor_at(statistics.median(good))
-        readings = [r for r in readings if self._session in (None, r.seed)]
+        readings = firstbad.comparable(readings, self._session)
         ends = [
             [r.value for r in readings if r.position == end] for end in (GOOD, self._lineage.bad)
         ]
