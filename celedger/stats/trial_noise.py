@@ -210,11 +210,13 @@ def _groups(values: Floats, shapes: int) -> Floats:
         spread = np.maximum(part.std(1), math.exp(LOG_SDS[0]))
         middle = np.rint((np.log(spread) - LOG_SDS[0]) / LOG_SD_STEP).astype(np.int64)
         sd = np.exp(LOG_SDS[0] + LOG_SD_STEP * (middle[:, None] + _OFFSETS))
-        known = _integral(part, sd, shapes)
+        integrals = _integral(part, sd, shapes)
         wanted = np.arange(len(LOG_SDS)) - middle[:, None]
         left = np.clip(np.searchsorted(_OFFSETS, wanted, "right") - 1, 0, len(_OFFSETS) - 2)
         share = ((wanted - _OFFSETS[left]) / np.diff(_OFFSETS)[left])[..., None]
-        below, above = (np.take_along_axis(known, i[..., None], axis=1) for i in (left, left + 1))
+        below, above = (
+            np.take_along_axis(integrals, i[..., None], axis=1) for i in (left, left + 1)
+        )
         total += (below + share * (above - below)).sum(0)
     return total
 
