@@ -587,6 +587,9 @@ class IncidentState(StrEnum):
     WITHDRAWN = "withdrawn"
 
 
+IN_FORCE = (IncidentState.OPEN, IncidentState.PARTLY)
+
+
 class SaidMetric(NamedTuple):
     """A metric of an incident: its state, and how much worse it got, in its own unit."""
 

@@ -13,6 +13,7 @@ from celedger.base import plugins
 from celedger.base.errors import TYPED, Status, command
 from celedger.base.model import (
     FEWEST_REPEATS,
+    IN_FORCE,
     BisectRecord,
     FindingRecord,
     IncidentState,
@@ -22,7 +23,6 @@ from celedger.base.model import (
 if TYPE_CHECKING:
     from celedger.ledger import Ledger
 
-IN_FORCE = (IncidentState.OPEN, IncidentState.PARTLY)
 DRIFT = "drift"  # the kind of a slow one
 PER_STEP = "a step"  # the unit of the counts of a signature
 WORK = "work"  # the kind of one that only signatures show: a step does more, at any speed

@@ -8,10 +8,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from celedger.base.model import CLOCKED, Metric
+from celedger.base.model import CLOCKED, IN_FORCE, Metric
 from celedger.judge.derivation import Derivation
 from celedger.judge.incident import (
-    IN_FORCE,
     TWO_SIDED_95,
     Incident,
     MetricStanding,

@@ -18,13 +18,20 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
-from celedger.base.model import BY_ID, CLOCKED, BaselineAct, BisectRecord, IncidentState, Kind
+from celedger.base.model import (
+    BY_ID,
+    CLOCKED,
+    IN_FORCE,
+    BaselineAct,
+    BisectRecord,
+    IncidentState,
+    Kind,
+)
 from celedger.judge import standings
 from celedger.judge.derivation import Derivation, matching
 from celedger.judge.failures import Failure
 from celedger.judge.incident import (
     FAILURES,
-    IN_FORCE,
     PER_STEP,
     WORK,
     Doubt,

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from celedger.base.model import IncidentState, SaidRecord
-from celedger.judge.incident import IN_FORCE, Incident
+from celedger.base.model import IN_FORCE, IncidentState, SaidRecord
+from celedger.judge.incident import Incident
 from celedger.judge.line import Line
 from celedger.ledger import Ledger
 from celedger.stats.course import MetricKey, StepKind, ToldIncident

@@ -7,7 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from celedger.judge.incident import IN_FORCE, Incident, LevelChange, Standing, State
+from celedger.base.model import IN_FORCE
+from celedger.judge.incident import Incident, LevelChange, Standing, State
 from celedger.page.series import ChartSeries, Measured, TaskSeries
 from celedger.views import incidents as words
 from celedger.views.document import amount

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from celedger.base import files
-from celedger.base.model import BY_ID, BaselineAct, FindingRecord, TrialRecord
+from celedger.base.model import BY_ID, IN_FORCE, BaselineAct, FindingRecord, TrialRecord
 from celedger.base.text import escaped, without_sequences
-from celedger.judge.incident import IN_FORCE, WORK, Incident, IncidentMetric
+from celedger.judge.incident import WORK, Incident, IncidentMetric
 from celedger.ledger.read import Reader
 from celedger.page.health import SeriesHealth, TaskHealth
 from celedger.page.series import ChartSeries, ChartStretch, Measured, TaskSeries

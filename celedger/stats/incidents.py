@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from celedger.base.model import IncidentState
+from celedger.base.model import IN_FORCE, IncidentState
 from celedger.stats.commit_evidence import CommitEvidence
 from celedger.stats.course import (
     Acts,
@@ -136,7 +136,7 @@ def derive(
         tuple(
             (key, *claim)
             for incident in incidents
-            if incident.state in (IncidentState.OPEN, IncidentState.PARTLY)
+            if incident.state in IN_FORCE
             for key in incident.shares
             if (claim := line.claim(key, incident)) is not None
         ),
@@ -308,7 +308,7 @@ class _Assembly:
             state, joined = IncidentState.WITHDRAWN, drift.told.id if drift.told else ""
         elif state is not IncidentState.RECOVERED and not self._may_be_short(told, measured):
             state = IncidentState.WITHDRAWN
-        elif state in (IncidentState.OPEN, IncidentState.PARTLY):
+        elif state in IN_FORCE:
             doubted = not self._ran_again(measured, told)
             state = state if doubted else IncidentState.WITHDRAWN
         return StepIncident(

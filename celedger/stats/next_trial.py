@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from celedger.base.model import IncidentState
+from celedger.base.model import IN_FORCE, IncidentState
 from celedger.stats.course import MetricHistory, MetricKey, Node, Step, StepIncident, StepKind
 from celedger.stats.incidents import Derived
 from celedger.stats.line_steps import DOUBT, Floors, overlap
@@ -44,7 +44,6 @@ COULD_BE = 0.3
 """P(an incident is mended) from which a sure fall asks for a control of it."""
 CONTROLS_A_JOB, CONTROLS_AN_INCIDENT = 4, 8
 """Most trials that ask whose mend a fall is."""
-_IN_FORCE = IncidentState.OPEN, IncidentState.PARTLY
 
 
 class Why(StrEnum):
@@ -131,7 +130,7 @@ def anchor(
     others = {(place, c) for place, c in seen if c in there - {chain}}
     is_tied = any((place, chain) in seen for place, _ in others)
     left = max((place for place, c in seen if c == chain), default=-1)
-    is_behind = any(left < i.last < head for i in incidents if i.state in _IN_FORCE)
+    is_behind = any(left < i.last < head for i in incidents if i.state in IN_FORCE)
     if is_tied and chain in there and not is_behind:
         return None
     return max((place for place, _ in others), default=None)
@@ -233,7 +232,7 @@ def _doubt(
     metric, or an older rise that is likelier than not."""
     probable = [(key, step) for key, step in derived.suspected if step.probability >= KEPT]
     is_open = {key for key, _ in probable}
-    is_open |= {key for i in derived.incidents if i.state in _IN_FORCE for key in i.shares}
+    is_open |= {key for i in derived.incidents if i.state in IN_FORCE for key in i.shares}
     older = [
         (key, step)
         for key, step in probable
@@ -355,7 +354,7 @@ def _whose_mend(
     could = [
         i
         for i in derived.incidents
-        if i.state in _IN_FORCE and i.mended >= COULD_BE
+        if i.state in IN_FORCE and i.mended >= COULD_BE
         if job.asked.get(i.id, 0) < CONTROLS_AN_INCIDENT and not i.in_doubt
     ]
     if not fell or not could:
