@@ -109,6 +109,18 @@ class Line:
         equal = self.repository.equal_patches(sha, self.tip.sha)
         return next((p for other in equal if (p := self.holding(other)) is not None), None)
 
+    def is_another_change(self, sha: str) -> bool:
+        """Return True if the line has the tree of a commit that is not its own, but got it from
+        another one than the commit did: by a squashed branch, say."""
+        place = self.aliases.get(sha)
+        if place is None or sha in self.commits[place].parents:
+            return False
+        if not self.repository.has_any([sha]):
+            return False
+        parents = self.repository.commit(sha).parents[:1]
+        before = [self.repository.commit(parent).tree for parent in parents]
+        return before != [commit.tree for commit in self.commits[max(0, place - 1) : place]]
+
     def has_lost(self, sha: str) -> bool:
         """Return True if neither the line nor any branch has a commit."""
         return self.holding(sha) is None and not self.repository.is_on_a_branch(sha)

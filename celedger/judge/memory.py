@@ -40,7 +40,7 @@ class HistoryCache:
         return self._folder / hashlib.sha256(name.encode()).hexdigest()[:32]
 
 
-RULES = 40
+RULES = 41
 """Version of the rules by which the state is derived: a cached one of another version is stale."""
 LOCK = "state.lock"  # held while a state is recorded, in the folder of the ledger
 _STATES = "state"  # folder of the cache, in the repository's folder of state

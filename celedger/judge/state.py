@@ -90,12 +90,13 @@ def _incidents(
 ) -> tuple[tuple[Incident, ...], tuple[str, ...], StepSizes]:
     """Return all incidents of the line, sorted; the ids of those whose commits left it; and the
     sizes."""
-    elsewhere = {t.id for t in derivation.told if t.where is Whereabouts.MERGED}
+    others = (Whereabouts.MERGED, Whereabouts.SQUASHED)
+    elsewhere = {t.id for t in derivation.told if t.where in others}
     dismissed = derivation.acts_by_place.dismissed_ids
     parts = [
         _of_steps(derivation, each)
         for each in derivation.derived.incidents
-        # What a branch mended before it was merged never was on the line.
+        # What a branch mended before it was merged or squashed never was on the line.
         if each.state is not IncidentState.WITHDRAWN or each.id not in elsewhere - dismissed
     ]
     age = {each.id: (each.steps.since, each.id) for each in derivation.told}
@@ -126,7 +127,7 @@ def _incidents(
     gone = tuple(
         each.id
         for each in derivation.told
-        if each.where is Whereabouts.GONE and each.id not in listed
+        if each.where in (Whereabouts.GONE, Whereabouts.SQUASHED) and each.id not in listed
     )
     return tuple(sorted(with_work(incidents), key=_order)), gone, sizes
 

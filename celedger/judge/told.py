@@ -26,6 +26,7 @@ class Whereabouts(StrEnum):
     LINE = "line"
     MERGED = "merged"  # on a branch that was merged: the merge is its place
     REBASED = "rebased"  # the line has commits that make the same changes, in other trees
+    SQUASHED = "squashed"  # the line has their tree, by another change
     BRANCH = "branch"  # on a branch that was not merged: no matter of this line
     GONE = "gone"  # on no branch
 
@@ -88,7 +89,9 @@ def _told(row: SaidRecord, line: Line, since: float, also: tuple[str, ...]) -> T
     first, last, where = _whereabouts(line, ends, row.revision, is_over=is_over)
     if where is Whereabouts.MERGED and is_of_line:
         where = Whereabouts.LINE
-    elif where is Whereabouts.MERGED and is_over:  # on the branch: no matter of this line
+    elif (where is Whereabouts.MERGED and is_over) or (
+        where is Whereabouts.SQUASHED and row.state == IncidentState.RECOVERED.value
+    ):  # on the branch: no matter of this line
         first, last, where = -1, -1, Whereabouts.BRANCH
     states, failing = {}, []
     for suite, task, metric, state in details.get("metrics", ()):
@@ -103,7 +106,7 @@ def _told(row: SaidRecord, line: Line, since: float, also: tuple[str, ...]) -> T
     kind = StepKind.DRIFT if row.kind == StepKind.DRIFT.value else StepKind.STEP
     steps = ToldIncident(
         row.incident, first, last, IncidentState(row.state), states, kind,
-        bool(details.get("sure")), sizes, since, also,
+        bool(details.get("sure")) and where is not Whereabouts.SQUASHED, sizes, since, also,
     )  # fmt: skip
     return Told(row.incident, row.kind, steps, tuple(failing), row, where)
 
@@ -115,6 +118,9 @@ def _whereabouts(
     has none, and where these commits are. It was said at `revision`: where a rebase took that away,
     the line may have such commits anew that a branch has still, which matters while it lasts."""
     here = [line.places.get(sha, -1) for sha in ends]
+    is_of_line = here[0] >= 0 and not line.is_another_change(ends[0])
+    if not is_of_line and line.is_another_change(ends[1]):
+        return here[1], here[1], Whereabouts.SQUASHED
     if min(here) >= 0:
         return here[0], here[1], Whereabouts.LINE
     merged = [line.holding(sha) for sha in ends]

@@ -10,7 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -210,7 +210,8 @@ class RandomLife:
         self.life.say("baseline", "void", *ids, "--why", "the fan was broken")
         self.life.json("status")
         self.life.say("baseline", "void", *ids, "--why", "it was not", "--undo")
-        assert states(self.life) == before
+        # What the gap joined for a while parts again, and has another name then.
+        assert sorted(states(self.life).values()) == sorted(before.values())
         self.commit()
 
     def looks_back(self) -> None:
@@ -251,8 +252,13 @@ class RandomLife:
         executor.training = train
         done = self.life.say("bisect", name)
         executor.training = whole
-        assert (done.status == 130) == (len(executor.ran) > ran + 1), done
+        # Who crashes reports nothing before which to press it.
+        is_late = len(executor.ran) > ran + 1 and not self.has_crashed(executor.ran[ran + 1 :])
+        assert done.status == 130 if is_late else done.status in (0, 1, 125, 130), done
         self.life.compare()
+
+    def has_crashed(self, ran: Sequence[tuple[str, int]]) -> bool:
+        return any(self.at(sha)["CRASHES"] for sha, _ in ran)
 
     def repeats(self) -> None:
         """Run a commit of the line with another seed."""
@@ -330,9 +336,11 @@ class RandomLife:
         """Check on a branch, bring its commits to the main line as one, and remove it."""
         root, branch = self.life.project.root, f"branch-{self.life.number}"
         git(root, "checkout", "-q", "-b", branch)
+        before = {row["id"] for row in self.life.listed("recovered")}
         for _ in range(self.random.randint(1, 3)):
             self.random.choice((self.nothing, self.rises, self.falls, self.mends))()
             self.life.check()
+            self.life.elsewhere |= {r["id"] for r in self.life.listed("recovered")} - before
         git(root, "checkout", "-q", "main")
         if self.random.random() < 0.5:  # meanwhile the line moved on
             self._other_work()
