@@ -106,7 +106,8 @@ def _incidents(
         matches = matching(derivation.told, failure)
         new = _of_failure(derivation, failure, matches, taken)
         taken |= {each.id for each in matches}
-        parts = _joined(parts, new, age, rises, derivation.acts_by_place)
+        reported = {key for each in matches for key in each.failing}
+        parts = _joined(parts, new, age, rises, derivation.acts_by_place, reported)
     parts += [_as_recorded(derivation, each) for each in derivation.rebased()]
     parts += [_of_rises(derivation, each) for each in _by_cause(rises)]
     incidents, sizes = list[Incident](), StepSizes()
@@ -329,11 +330,13 @@ def _joined(
     age: Mapping[str, tuple[float, str]],
     rises: Sequence[WorkRise],
     acts: Acts,
+    reported: Collection[MetricKey],
 ) -> list[_Part]:
     """Return the parts with one more, joined to one with which it shares a commit. A task that
     fails has no numbers: what is worse once it runs again is another cause, the mend's perhaps. So
     is what a rise of work at another of its commits slowed, and telemetry that stays worse when it
-    runs again. Of two names the older one stays; `age` sorts them."""
+    runs again; and what is over of what is not, unless that was `reported` with the failure. Of
+    two names the older one stays; `age` sorts them."""
     mates = [
         part for part in parts
         if overlap(part, new) and not _are_apart(part, new, acts)
@@ -344,6 +347,10 @@ def _joined(
         and (part.seen == new.seen or not (_never_ran(part) or _never_ran(new)))
         and (part.state is new.state or any(m.declared for m in part.metrics))
         and not any(_is_slowed(part, rise) and not overlap(rise, new) for rise in rises)
+        and (
+            (part.state is IncidentState.RECOVERED) == (new.state is IncidentState.RECOVERED)
+            or part.id == new.id or any(m.key in reported for m in part.metrics)
+        )
     ]  # fmt: skip
     if not mates:  # of what parted the failure keeps the name
         parted = [p if p.id != new.id else replace(p, id="", also=()) for p in parts]

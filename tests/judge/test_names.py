@@ -44,13 +44,13 @@ def test_a_leak_is_not_joined_to_a_named_crash_that_did_not_make_it() -> None:
     crash = _Part(6, 6, 6, 0.99, IncidentState.OPEN, "crash", (own,), "aaaaaaaa", 6, 5)
     crash = replace(crash, failures=(failure,))
     age = {"aaaaaaaa": (0.0, "aaaaaaaa")}
-    (joined,) = _joined([leak], crash, age, [], Acts())
+    (joined,) = _joined([leak], crash, age, [], Acts(), ())
     assert {m.task for m in joined.metrics} == {"t", "u"}
     bisect = BisectRecord("1", "s", "u", "", "a", "b", ("c",), 0.99, "found", 0.0, {
         "agreements": [{"task": "t", "metric": "m", "probability": 0.33}],
     })  # fmt: skip
     acts = Acts(apart={("s", task): {6} for task in bisect.disagreeing()})
-    parted = _joined([leak], crash, age, [], acts)
+    parted = _joined([leak], crash, age, [], acts, ())
     assert [(p.first, p.last, p.id) for p in parted] == [(1, 6, ""), (6, 6, "aaaaaaaa")]
 
 
