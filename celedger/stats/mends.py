@@ -139,7 +139,8 @@ MORE_GONE_THAN_LEFT = 3.0
 Without it half-mended ones were called good about once in 60 simulated lives."""
 PARTLY = 0.95
 """P(some of an incident is gone) from which it is partly mended. Of the only one P(some is gone and
-some is left) from KEPT on will do: else the fall is an improvement, and the level is the same."""
+some is left) from KEPT on will do, or that most of what rose fell and it is not likelier that all
+is gone: else the fall is an improvement, and the level is the same."""
 ONE_SIDED = 1.64
 """Standard errors by which a step must differ from nothing (one-sided 95 %)."""
 
@@ -456,19 +457,21 @@ def _read(
         names = undone if names is None else names
         is_undone = undone is not None or _undoes(fall, rise)  # whatever rose there is gone
         sure_fall = 1.0 if is_undone else fell
-        is_kept = sure_fall >= KEPT and mend.gone >= KEPT
+        is_below = _is_no_higher(fall, rise, filtered.levels)
+        is_kept = sure_fall >= KEPT and (mend.gone >= KEPT or (was and is_below))
         if not is_kept or mend.since is None or names is not None:
             mend.since = (fall.likeliest() if names is None else names) if is_kept else None
-        is_over = is_kept if was else sure_fall >= CLOSED and mend.gone >= GONE
-        if is_over and not was:
-            falls = {k: [*mend.falls.get(k, ()), step] for k, step in fall.steps.items()}
-            over_half = _standard_errors_over_half(rise, mend.falls | falls, filtered.levels)
-            is_over = over_half >= MORE_GONE_THAN_LEFT
+        falls = {k: [*mend.falls.get(k, ()), step] for k, step in fall.steps.items()}
+        over_half = _standard_errors_over_half(rise, mend.falls | falls, filtered.levels)
+        is_most = over_half >= MORE_GONE_THAN_LEFT
+        is_rest = is_most and not is_below and rise.steps.keys() <= fall.steps.keys()
+        is_part = less - gone >= KEPT or (gone < KEPT and is_rest)
+        is_over = is_kept if was else is_most and sure_fall >= CLOSED and mend.gone >= GONE
         if is_over and (was or is_only or names is not None or mend.gone >= GONE_UNNAMED):
             mend.state = IncidentState.RECOVERED
             mend.closed = mend.since
             laid.append(i)
-        elif sure_fall >= OPEN and (less >= PARTLY or (is_only and less - gone >= KEPT)):
+        elif sure_fall >= OPEN and (less >= PARTLY or (is_only and is_part)):
             mend.state = IncidentState.PARTLY
             laid.append(i)
     # A fall that is laid to some incidents is no part of what the others lost.
@@ -479,6 +482,17 @@ def _read(
     for i in laid or asked:
         for key, step in fall.steps.items():
             mends[i].falls.setdefault(key, []).append(step)
+
+
+def _is_no_higher(fall: Fall, rise: Rise, levels: Mapping[MetricKey, MetricLevels]) -> bool:
+    """Return True if all metrics of an incident fell to the level of before or below. What is good
+    again there does not become worse by a doubt about which commit it was that mended it."""
+    return all(
+        k in fall.steps
+        and fall.steps[k].chain == step.chain
+        and levels[k].since(step, fall.steps[k])[0][1] <= 0
+        for k, step in rise.steps.items()
+    )
 
 
 def _undoes(fall: Fall, rise: Rise) -> bool:

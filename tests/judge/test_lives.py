@@ -4,6 +4,7 @@ alert contradicts it."""
 from __future__ import annotations
 
 import itertools
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -567,6 +568,19 @@ def test_what_is_mended_in_two_parts_is_over(live: Live, half: float) -> None:
     assert events == ["opened", "recovered"]
 
 
+@pytest.mark.parametrize("left", matrix_after(1, [0.067, 0.1]))
+def test_what_is_mostly_mended_is_partly_open(live: Live, left: float) -> None:
+    """Between three quarters and the whole it was an improvement of its own, and all still open."""
+    life = live()
+    for level in (1, 1, 1, 1, 1, 1.6, 1.6, *[1 + 0.6 * left] * 3):
+        life.commit(level)
+        life.check()
+    assert life.only()["state"] == "partly"
+    told = re.search(r"\(\+([0-9.]+) % left\)", life.say("check").out)
+    assert told is not None
+    assert float(told[1]) == pytest.approx(60 * left, abs=0.5)
+
+
 @pytest.mark.matrix
 def test_of_a_cause_that_is_mended_in_part_the_rest_is_told(live: Live) -> None:
     life = live(suite=SUITE.replace("[[task]]", MANY.split("[[task]]")[0] + "[[task]]", 1))
@@ -1009,6 +1023,54 @@ def test_a_rebase_keeps_the_incident(live: Live) -> None:
     status = life.json("status")
     assert status["gone"] == [name]
     assert "recovered" not in life.alerts[name]
+
+
+def test_what_rose_within_a_squashed_branch_is_no_incident_of_the_line(live: Live) -> None:
+    """The branch's tip had the squash's tree, and its rise stayed open there, though the level had
+    fallen."""
+    life = live(exact=True)
+    life.begin()
+    root = life.project.root
+    life.commit(1.4)
+    assert life.check() == 1
+    before = life.only()["id"]
+    git(root, "checkout", "-q", "-b", "feature")
+    life.commit(1)
+    assert life.check() == 0
+    life.commit(1.2)
+    assert life.check() == 1
+    within = life.only()["id"]
+    git(root, "checkout", "-q", "main")
+    git(root, "merge", "-q", "--squash", "feature")
+    git(root, "commit", "-q", "-m", "squash feature")
+    git(root, "branch", "-q", "-D", "feature")
+    assert life.say("check").status == 1
+    assert {row["id"]: row["state"] for row in life.rows()} == {before: "partly"}
+    assert life.json("status")["gone"] == [within]
+    assert life.alerts[within] == ["opened"]
+    life.commit(1)
+    assert life.say("check").status == 0
+    assert {row["id"]: row["state"] for row in life.rows()} == {before: "recovered"}
+
+
+@pytest.mark.matrix
+def test_what_rose_at_the_tip_of_a_squashed_branch_keeps_its_name(live: Live) -> None:
+    life = live(exact=True)
+    life.begin()
+    root = life.project.root
+    git(root, "checkout", "-q", "-b", "feature")
+    life.commit(1)
+    life.commit(1.4)
+    assert life.check() == 1
+    name = life.only()["id"]
+    life.say("baseline", "accept", name, "--why", "meant")
+    git(root, "checkout", "-q", "main")
+    git(root, "merge", "-q", "--squash", "feature")
+    git(root, "commit", "-q", "-m", "squash feature")
+    git(root, "branch", "-q", "-D", "feature")
+    assert life.check() == 0
+    assert {row["id"]: row["state"] for row in life.rows()} == {name: "accepted"}
+    assert life.json("status")["gone"] == []
 
 
 @pytest.mark.matrix
@@ -1510,6 +1572,28 @@ def test_a_crash_that_is_mended_is_no_reason_for_the_number_that_is_left(live: L
     life.commit(15, text=runs)
     line = life.work()
     assert life.only()["state"] == "partly" and "exit status" not in line
+
+
+@pytest.mark.matrix
+def test_a_search_of_what_came_with_a_mended_crash_opens_no_crash_again(live: Live) -> None:
+    """Both came with one merge: once a search named the commit of the loss there, the crash that
+    was good again was partly open."""
+    life = live(exact=True)
+    life.begin()
+    root = life.project.root
+    git(root, "checkout", "-q", "-b", "feature")
+    life.commit(1.4)
+    life.commit(1.4, text="raise ValueError('broken')\n")
+    git(root, "checkout", "-q", "main")
+    git(root, "merge", "-q", "--no-ff", "-m", "merge feature", "feature")
+    assert life.check() == 1
+    crash = life.only()["id"]
+    life.commit(1.4)
+    assert life.check() == 1
+    loss = life.only()["id"]
+    assert life.say("bisect", loss).status == 0
+    life.compare()
+    assert {row["id"]: row["state"] for row in life.rows()} == {crash: "recovered", loss: "open"}
 
 
 @pytest.mark.matrix

@@ -499,6 +499,21 @@ def test_a_mend_is_taken_back_only_below_one_half() -> None:
     assert states(of((LOSS, lives), said=said)) == [(10, 10, RECOVERED)]
 
 
+def test_what_was_recovered_is_not_open_where_the_metric_is_better_than_before() -> None:
+    """One commit mended the rest, the next ones improved it: a doubt about which of them it was
+    opened the incident again at half of the level of before."""
+    rise = step(20, size=10.6, before=8.9, error=0.3)
+    partly = step(30, size=-3.4, before=19.5, error=0.3)
+    fall = step(40, size=-7.2, before=16.1, error=0.4)
+    (opened,) = of((TIME, history(rise, partly, fall))).incidents
+    assert opened.state is RECOVERED
+    doubted = step(39, 40, size=-7.8, before=16.1, error=5.3, probability=0.75)
+    later = step(39, 42, size=-6.1, before=10.4, error=2.4)
+    lives = history(rise, partly, doubted, later)
+    (incident,) = of((TIME, lives), said=[told(opened, "aaaaaaaa")]).incidents
+    assert incident.state is RECOVERED
+
+
 def test_what_is_recovered_takes_no_metric_that_is_seen_to_rise_later() -> None:
     mended = history(step(10, size=8), step(30, size=-8, before=108))
     said = [open_at("aaaaaaaa", 10, state=RECOVERED)]
