@@ -129,8 +129,8 @@ def _of_metric(
     worse: tuple[str, ...],
 ) -> MetricStanding | None:
     declared = metric not in TELEMETRY
-    is_reused = place in derivation.tasks[key[:2]].same_code
-    numbers = _numbers(metric, history, values, place, is_reused=is_reused)
+    same_code = derivation.tasks[key[:2]].same_code.get(place, -1)
+    numbers = _numbers(metric, history, values, place, same_code)
     if numbers is None:
         if not (worse or (declared and history is not None)):
             return None
@@ -220,10 +220,11 @@ def _pairs(values: Measurements, node: Node, other: Node) -> Floats:
 
 def _numbers(
     metric: Metric, history: MetricHistory | None, values: Measurements | None, place: int,
-    *, is_reused: bool = False,
+    same_code: int = -1,
 ) -> _Numbers | None:  # fmt: skip
-    """Return what a place's own trials tell, None without any; of one with no more than re-used
-    results, that it stands as the older one did."""
+    """Return what a place's own trials tell, None without any. One that repeats an older one, or
+    with no more than the re-used results of `same_code`, stands as that did: a gate that cannot
+    decide there does not pass here."""
     if history is None or values is None:
         return None
     here = history.nodes_at(place)
@@ -233,8 +234,13 @@ def _numbers(
     node = max(here, key=lambda n: n.chain)
     earlier = [n for n in history.nodes if n.chain == node.chain and n.last < node.first]
     before = earlier[-1] if earlier else None
-    repeats = node.first < place and (before is None or _repeats(node, values, place))
-    if repeats or (is_reused and not node.rows):
+    older = _repeated(node, values, place) if node.rows else same_code
+    repeats = 0 <= older < place
+    if repeats:
+        numbers = _numbers(metric, history, values, older)
+        if numbers is not None and not numbers.is_first:
+            return numbers
+    if repeats or (before is None and node.first < place):
         before = node
     rows = own[values.chain[own] == node.chain]
     pairs, shares = np.empty(0), False
@@ -245,15 +251,15 @@ def _numbers(
     return _Numbers(metric, history, node, before, values.value[rows], pairs, shares)
 
 
-def _repeats(node: Node, values: Measurements, place: int) -> bool:
-    """Return True if a commit repeats an earlier one bit by bit that was measured as well as it: it
-    stands as that one did. One that only a bisect tried with a seed or two was never judged."""
+def _repeated(node: Node, values: Measurements, place: int) -> int:
+    """Return the first commit that one repeats bit by bit and that was measured as well as it, else
+    -1. One that only a bisect tried with a seed or two was never judged."""
     rows = np.array(node.rows, dtype=np.int64)
     seeds: dict[int, set[int]] = {}
     for at, seed in zip(values.place[rows].tolist(), values.seed[rows].tolist(), strict=True):
         seeds.setdefault(at, set()).add(seed)
     mine = seeds.get(place, set())
-    return any(at < place and mine <= those for at, those in seeds.items())
+    return min((at for at, those in seeds.items() if at < place and mine <= those), default=-1)
 
 
 def _may_share(derivation: Derivation, step: Step) -> bool:

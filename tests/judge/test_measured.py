@@ -151,3 +151,26 @@ def test_a_reused_result_is_no_newer_trial() -> None:
         tasks = {("core", "mlp"): task}
         key = ("core", "mlp", "val_loss")
         assert _is_trained_since(15, 3, math.inf, [key], tasks) is is_trained
+
+
+def test_a_commit_that_repeats_another_bit_by_bit_stands_as_that_does(history: Any) -> None:
+    """`check` could not judge a merge that noise hid; after the next one, of documentation, which
+    re-used all its results, it passed."""
+    random, drawn = Random(5), list[list[float]]()
+    made = history.commits(commits(6))
+    for commit in made[:5]:
+        drawn.append([0.4 * (1 + random.gauss(0, 0.05)) for _ in range(3)])
+        for seed, loss in enumerate(drawn[-1]):
+            history.trial(commit, {"val_loss": loss}, seed=seed)
+    for commit in made[4:]:
+        for seed, loss in enumerate(drawn[-1]):
+            history.trial(commit, {"val_loss": loss}, seed=seed)
+    lived = derivation(history.ledger, made)
+    told = [
+        (own.standing, own.note, own.level, own.smallest)
+        for place in (4, 5)
+        for own in state_of(lived, made[place].sha).standings
+        if own.metric == "val_loss"
+    ]
+    assert told[0][0] == "too-noisy"
+    assert told[0] == told[1]
