@@ -130,7 +130,7 @@ def message(
     diagnosis says of an incident's commit, by the incident's id."""
     if not news:
         return "", ""
-    titles = [_title(item) for item in news]
+    titles = list(dict.fromkeys(map(_title, news)))  # of two causes of one metric one is enough
     lines = [
         line for item in news
         for line in _lines(item, commits, causes.get(item.incident.id, ()))

@@ -23,7 +23,7 @@ from celedger.base import config
 from celedger.base.config import Config
 from celedger.judge.incident import Incident, IncidentMetric
 from celedger.repo import Repository
-from celedger.service.notify import unsent
+from celedger.service.notify import News, message, unsent
 
 from .conftest import Crew
 
@@ -153,6 +153,17 @@ def test_telemetry_keeps_no_declared_metric_worse() -> None:
     assert news.others == ()
     (news,) = unsent([incident("aaaaaaaa", "recovered", *leak), slow, also], sent)
     assert news.others == ("cccccccc",)
+
+
+def test_the_title_tells_what_two_incidents_have_in_common_once() -> None:
+    metric = IncidentMetric("tiny", "fit", "val_loss", 1, 2, 1, 1, 1)
+    every = [
+        Incident(name, "metric", "recovered", (metric,), ("b",), "b", 0.99, "b")
+        for name in ("aaaaaaaa", "bbbbbbbb")
+    ]
+    title, text = message([News("recovered", each) for each in every], {})
+    assert title == "fit val_loss is good again"
+    assert text.count("fit val_loss is good again") == 2
 
 
 @with_verbs("plot")
