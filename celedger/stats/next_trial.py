@@ -380,7 +380,8 @@ def _is_told(
     histories: Mapping[MetricKey, MetricHistory], derived: Derived, key: MetricKey, step: Step
 ) -> bool:
     """Return True if another trial would change no line: another metric that may ask is sure
-    already of what this one doubts, or the rise is inside of a slow drift."""
+    already of what this one doubts, or the rise is inside of a slow drift of the metric. A slow
+    drift has no commit, and tells nothing of other metrics."""
     if step.size < 0:
         fall = derived.last_fall
         if fall is None or key not in fall.steps or not overlap(fall.steps[key], step):
@@ -392,7 +393,7 @@ def _is_told(
         if i.state is not IncidentState.WITHDRAWN
         if i.first <= step.last and step.first <= i.last
         for k, share in i.shares.items()
-        if k in histories and (k != key or i.kind is StepKind.DRIFT)
+        if k in histories and (k == key) == (i.kind is StepKind.DRIFT)
     )
 
 

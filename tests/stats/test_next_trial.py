@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from celedger.stats.commit_evidence import CommitEvidence
-from celedger.stats.course import MetricHistory, MetricKey, Step, ToldIncident
+from celedger.stats.course import MetricHistory, MetricKey, Step, StepKind, ToldIncident
 from celedger.stats.incidents import derive
 from celedger.stats.next_trial import Job, Wanted, Why, anchor, next_trial
 from tests.stats.made_steps import LOSS, NO_FLOOR, NOISE, OTHER, TIME, history, open_at, step
@@ -309,3 +309,14 @@ def test_telemetry_that_fell_asks_for_no_control() -> None:
     assert asked is not None and (asked.key, asked.why) == (LOSS, Why.CONTROL)
     other = next_trial({OTHER: history()}, derived, PLAIN)
     assert other is None
+
+
+def test_a_slow_drift_of_one_metric_settles_no_doubt_of_another() -> None:
+    """`topographic_error` of one task was "suspected, not settled" for nine jobs without a trial:
+    that of another task drifted meanwhile."""
+    drift = step(20, HEAD, size=12, kind=StepKind.DRIFT)
+    for key, is_asked in ((OTHER, True), (LOSS, False)):
+        lives = {LOSS: history(drift, *[doubt()] * (key == LOSS)), OTHER: history()}
+        if key == OTHER:
+            lives[OTHER] = history(doubt())
+        assert (wanted(lives, PLAIN) is not None) is is_asked
