@@ -93,7 +93,7 @@ class Incident(NamedTuple):
         mended_by: Every commit that may have mended it, oldest first.
         message: What a failing trial said; its `ulid`.
         is_measured: False if its tasks are measured no more.
-        why: What a person wrote who accepted or dismissed it.
+        why: What a person wrote who accepted it, or dismissed it, be it in force again.
         also: Its other names, which another ledger gave it; it answers to all.
         work: The counts of a step that rose by the same cause, as signatures show them; `work_ids`
             are the names under which these rises were told alone.

@@ -506,15 +506,21 @@ def _bisect(
 
 
 def _reason(derivation: Derivation, names: Sequence[str], part: _Part) -> str:
-    """Return what a person wrote who accepted or dismissed it."""
-    if part.state not in (IncidentState.ACCEPTED, IncidentState.WITHDRAWN):
+    """Return what a person wrote who accepted it, or dismissed it, although it opened again."""
+    if part.state is IncidentState.RECOVERED:
         return ""
     keys = [m.key for m in part.metrics]
     for act in reversed(derivation.acts):
-        by_place = part.first <= derivation.place(act.commit) <= part.last and any(
-            act.suite == suite and act.covers(task, metric) for suite, task, metric in keys
-        )
-        if act.metric.removeprefix(BY_ID) in names or (act.act is BaselineAct.ACCEPT and by_place):
+        by_name = act.metric.removeprefix(BY_ID) in names
+        if part.state in IN_FORCE:
+            holds = by_name and act.act is BaselineAct.DISMISS
+        else:
+            holds = by_name or (
+                act.act is BaselineAct.ACCEPT
+                and part.first <= derivation.place(act.commit) <= part.last
+                and any(act.suite == suite and act.covers(*rest) for suite, *rest in keys)
+            )
+        if holds:
             return f"{act.act.value}ed by {act.who}: {act.why}"
     return ""
 

@@ -158,10 +158,11 @@ def mended_by(incident: Incident, name: Callable[[str], str]) -> str:
 
 
 def state(incident: Incident) -> str:
-    """Return `open`, `recovered by 3f2a9c1d`, or why it is over."""
+    """Return `open`, `recovered by 3f2a9c1d`, or why it is over, or was until newer trials."""
     if incident.state == "withdrawn" and not incident.why:
         return "withdrawn: was a false alarm"
-    text = {"partly": "partly recovered"}.get(incident.state, incident.state)
+    open_again = "open again" if incident.why else "open"
+    text = {"partly": "partly recovered", "open": open_again}.get(incident.state, incident.state)
     if incident.state in ("recovered", "partly") and incident.closed_at:
         text += f" by {mended_by(incident, short)}"
     if not incident.is_measured and incident.in_force:

@@ -971,6 +971,8 @@ def test_what_was_dismissed_opens_again_on_newer_trials_alone(live: Live) -> Non
     assert life.only()["id"] == name
 
 
+    state = life.say("status", name).out.splitlines()[1]
+    assert re.fullmatch(r"state: open again \(dismissed by \w+: a broken data set\)", state)
 @pytest.mark.matrix
 def test_void_trials_count_no_more_until_they_are_taken_back(live: Live) -> None:
     life = live()
