@@ -91,6 +91,7 @@ class Incident(NamedTuple):
         closed_at: The commit that mended it, "" while it is not: of several the one that says so.
         mend_seen_at: The measured commit at which that shows first.
         mended_by: Every commit that may have mended it, oldest first.
+        partly_at: The measured commits at which it was mended in part.
         message: What a failing trial said; its `ulid`.
         is_measured: False if its tasks are measured no more.
         why: What a person wrote who accepted it, or dismissed it, be it in force again.
@@ -128,6 +129,7 @@ class Incident(NamedTuple):
     inseparable: bool = False
     mend_seen_at: str = ""
     mended_by: tuple[str, ...] = ()
+    partly_at: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -83,6 +83,7 @@ class _Part:
     sizes: list[list[object]] = field(default_factory=list)
     also: tuple[str, ...] = ()
     is_measured: bool | None = None  # None: as its tasks are
+    partly: tuple[int, ...] = ()  # where it was mended in part
 
 
 def _incidents(
@@ -257,6 +258,7 @@ def _of_steps(derivation: Derivation, incident: StepIncident) -> _Part:
         _first_of((step.likeliest for step in steps), incident.first, incident.last),
         min((step.known for step in steps), default=-1), closed, (), incident.was_sure,
         f"a part of {incident.joined}" if incident.joined else "", sizes, incident.also,
+        partly=incident.parts,
     )  # fmt: skip
 
 
@@ -450,6 +452,7 @@ def _named(derivation: Derivation, part: _Part, taken: Collection[str]) -> Incid
         if part.is_measured is None else part.is_measured, part.was_sure,
         part.why or _reason(derivation, (name, *part.also), part), part.also,
         inseparable=inseparable is not None, mend_seen_at=mend_seen_at, mended_by=mended_by,
+        partly_at=tuple(map(derivation.sha, part.partly)),
     )  # fmt: skip
 
 

@@ -237,6 +237,7 @@ class StepIncident:
         shares: By metric, withdrawn ones left out unless all are.
         closed: The place of the commit that mended it (the likeliest), None while it is not.
         mended: Probability that it is wholly mended.
+        parts: The places at which it was mended in part.
         is_named: True where a bisect named `likeliest`; `probability` is then the bisect's.
         joined: Id of the slow drift that this incident turned out to be a part of, else "". It is
             then `withdrawn`, but was no false alarm.
@@ -260,6 +261,7 @@ class StepIncident:
     joined: str = ""
     in_doubt: bool = False
     also: tuple[str, ...] = ()
+    parts: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

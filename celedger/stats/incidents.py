@@ -117,7 +117,6 @@ def derive(
     filtered = [(c, r) for c in put.causes for r in [put.as_rise(c)] if r is not None]
     by_sessions = [c for c in line.contrasts if histories[c.key].noise.session > 0]
     mends, falls = follow([r for _, r in filtered], line.kept, evidence, by_sessions)
-    risen = {key for cause, _ in filtered for key in cause.members}
     became = {id(c): mend for (c, _), mend in zip(filtered, mends, strict=True)}
     incidents = [
         put.incident(c, became.get(id(c))) if c.members else put.unseen(c) for c in put.causes
@@ -125,12 +124,7 @@ def derive(
     return Derived(
         tuple(sorted(incidents, key=lambda i: (i.first, i.last, i.id))),
         tuple((k, s) for k, s in loose if line.suspects(k, s) and not put.is_known(k, s)),
-        tuple(
-            (k, s)
-            for f in falls
-            for k, s in line.improvements(f)
-            if k not in f.taken and (f.nobodys >= KEPT or k not in risen)
-        ),
+        tuple((k, s) for f in falls for k, s in line.improvements(f) if k not in f.taken),
         tuple(put.newest(incidents)),
         falls[-1] if falls else None,
         tuple(
@@ -287,6 +281,7 @@ class _Assembly:
             likeliest, probability, shares, closed, gone,
             was_sure=sure or commits.named is not None or (told is not None and told.was_sure),
             is_named=commits.named is not None, also=told.also if told is not None else (),
+            parts=mend.parts if mend is not None else (),
         )  # fmt: skip
 
     def unseen(self, cause: _Cause) -> StepIncident:

@@ -197,16 +197,12 @@ class Rise:
 
 @dataclass(slots=True)
 class Fall:
-    """Steps down of one metric or several whose sets share a commit.
-
-    `nobodys`: the probability that it mended no incident that nobody accepted; `taken`: the metrics
-    of those that it did mend.
-    """
+    """Steps down of one metric or several whose sets share a commit. `taken`: the metrics of the
+    incidents that it mended, of those that nobody accepted."""
 
     first: int
     last: int
     steps: dict[MetricKey, Step]
-    nobodys: float = 1.0
     taken: set[MetricKey] = field(default_factory=set)
 
     def likeliest(self) -> int:
@@ -218,8 +214,9 @@ class Fall:
 @dataclass(slots=True)
 class Mend:
     """The mend of a rise: `gone` is the probability that nothing is left of it; `closed` is where
-    it, or the newest part, was mended, `since` where that became likelier than not; `falls` are the
-    steps that may have mended it; `over` are the metrics that were mended by themselves."""
+    it, or the newest part, was mended, `since` where that became likelier than not; `parts` are
+    where it was mended in part; `falls` are the steps that may have mended it; `over` are the
+    metrics that were mended by themselves."""
 
     state: IncidentState = IncidentState.OPEN
     gone: float = 0.0
@@ -227,6 +224,7 @@ class Mend:
     since: int | None = None
     falls: dict[MetricKey, list[Step]] = field(default_factory=dict)
     over: Collection[MetricKey] = ()
+    parts: tuple[int, ...] = ()
 
 
 def follow(
@@ -262,9 +260,11 @@ def follow(
         if not parts:
             continue
         over = [key for key, mend in parts.items() if mend.state is IncidentState.RECOVERED]
-        closed = max(m.closed for m in parts.values() if m.closed is not None)
+        *earlier, closed = sorted({m.closed for m in parts.values() if m.closed is not None})
+        mends[i].parts += tuple(earlier)
         if len(over) == len(rises[i].steps):
-            mends[i] = Mend(IncidentState.RECOVERED, min(m.gone for m in parts.values()), closed)
+            gone, was = min(m.gone for m in parts.values()), mends[i].parts
+            mends[i] = Mend(IncidentState.RECOVERED, gone, closed, parts=was)
         else:  # beside metrics that are over it is not known what a fall of several took
             mends[i].state, mends[i].closed, mends[i].over = IncidentState.PARTLY, closed, over
             mends[i].falls = {key: parts[key].falls[key] for key in parts.keys() - over}
@@ -302,7 +302,9 @@ def _together(
             continue
         if event == _UNDOING:  # whatever the metric did there: perhaps an improvement went, too
             if mends[i].state is not IncidentState.RECOVERED:
-                mends[i] = Mend(IncidentState.RECOVERED, 1.0, place, falls=mends[i].falls)
+                mends[i] = replace(
+                    mends[i], state=IncidentState.RECOVERED, gone=1.0, closed=place, since=None
+                )
                 filtered.drop_settled(mends)
             continue
         # A doubted fall of what did not rise is no improvement yet: it says nothing of a mend.
@@ -311,7 +313,7 @@ def _together(
             continue
         fall = replace(falls[i], steps=telling)
         live = [rises[j] for j in filtered.live]
-        falls[i].nobodys = fall.nobodys = filtered.fall(fall, live, ratios)
+        filtered.fall(fall, live, ratios)
         _read(filtered, fall, rises, mends, ratios)
         filtered.drop_settled(mends)
     return mends, falls
@@ -355,9 +357,9 @@ class _Filter:
         gone, less = chance @ (left == 0), chance @ (left < PARTS)
         return list(zip(gone.tolist(), less.tolist(), strict=True))
 
-    def fall(self, fall: Fall, rises: Sequence[Rise], ratios: MendRatios) -> float:
-        """Weigh which rises the fall mended; return P(none, or accepted ones alone). Those of other
-        tasks are not asked: nothing of them fell."""
+    def fall(self, fall: Fall, rises: Sequence[Rise], ratios: MendRatios) -> None:
+        """Weigh which rises the fall mended. Those of other tasks are not asked: nothing of them
+        fell."""
         kept = self.weights >= NEGLIGIBLE
         self.states, self.weights = self.states[kept], self.weights[kept]
         columns = np.array(_asked(rises, fall), dtype=np.int64)
@@ -366,7 +368,7 @@ class _Filter:
         asked = left.any(0)
         columns = columns[asked]
         if not len(columns):
-            return 1.0
+            return
         lefts = [tuple(quarters) for quarters in left[:, asked].tolist()]
         hypotheses = {left: _hypotheses(left) for left in lefts}
         every, rest, is_whole, log = map(np.concatenate, zip(*hypotheses.values(), strict=True))
@@ -379,9 +381,8 @@ class _Filter:
         density, improved = _log_densities(fall, near, self.levels, taken / PARTS, rest)
         some = taken > 0
         log = log + np.where(is_whole, (some @ whole)[same], (some @ part)[same]) + density[same]
-        nothing, none_wanted = (~np.any(each, 1) for each in (some, some & ~is_accepted))
-        log[nothing[same]] = improved
-        is_nobodys = none_wanted[same]
+        is_nothing: Bools = ~np.any(some, 1)
+        log[is_nothing[same]] = improved
         ends = np.cumsum([len(prior) for *_, prior in hypotheses.values()]).tolist()
         own = dict(zip(hypotheses, map(np.arange, [0, *ends[:-1]], ends), strict=True))
         which = np.concatenate([own[left] for left in lefts])
@@ -389,10 +390,8 @@ class _Filter:
         total = self.weights[parent] + log[which]
         chance = np.exp(total - total.max())
         chance /= chance.sum()
-        nobodys = float(chance[is_nobodys[which]].sum())
         likely = chance > math.exp(2 * NEGLIGIBLE)
         self._keep_likeliest(parent[likely], columns, every[which[likely]], chance[likely])
-        return min(1.0, nobodys)
 
     def drop_settled(self, mends: Sequence[Mend]) -> None:
         """Forget the rises of which nothing is left; their mends are final."""
@@ -479,6 +478,7 @@ def _read(
     for i in laid:
         if mends[i].state is IncidentState.PARTLY:
             mends[i].closed = fall.likeliest()
+            mends[i].parts += (fall.likeliest(),)
     for i in laid or asked:
         for key, step in fall.steps.items():
             mends[i].falls.setdefault(key, []).append(step)

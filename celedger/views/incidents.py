@@ -366,7 +366,9 @@ def _shows(state: State, incident: Incident, sha: str) -> bool:
 
 def tells_of(state: State, sha: str) -> bool:
     """Return True if an incident shows at a commit, or is mended there."""
-    return any(_shows(state, i, sha) or sha == i.mend_seen_at for i in state.incidents)
+    return any(
+        _shows(state, i, sha) or sha in (i.mend_seen_at, *i.partly_at) for i in state.incidents
+    )
 
 
 def at_commit(
@@ -377,7 +379,9 @@ def at_commit(
     phrases = []
     for incident in state.incidents:
         is_shown = _shows(state, incident, sha)
-        if incident.state == "withdrawn" or not (is_shown or sha == incident.mend_seen_at):
+        is_last = sha == incident.mend_seen_at
+        is_mend = is_last or sha in incident.partly_at
+        if incident.state == "withdrawn" or not (is_shown or is_mend):
             continue
         metrics = [
             m for m in (*incident.metrics, *incident.work)
@@ -387,9 +391,10 @@ def at_commit(
             continue
         if is_shown:
             phrases.append(_caused(incident, metrics, named=metric is None))
-        if sha == incident.mend_seen_at:
-            verb = "partly mends" if incident.state == "partly" else "mends"
-            by = f" (by {mended_by(incident, short)})" if (sha,) != incident.mended_by else ""
+        if is_mend:
+            verb = "partly mends" if incident.state == "partly" or not is_last else "mends"
+            is_another = is_last and (sha,) != incident.mended_by
+            by = f" (by {mended_by(incident, short)})" if is_another else ""
             phrases.append(f"{verb} {incident.id}{by}")
     for change in state.changes:
         if (change.suite, change.task, change.seen_at) != (suite, task, sha):

@@ -557,13 +557,15 @@ def test_what_is_mended_in_two_parts_is_over(live: Live, half: float) -> None:
     for level in (1, 1, 1, 1, 1, 1.3, 1.3, half):
         life.commit(level)
         life.check()
-    assert life.only()["state"] == "partly"
+    row = life.only("partly")
     assert life.say("check").out.count(" % left)") == 2  # its row, and its sentence
     for level in (half, 1):
         life.commit(level)
         life.check()
     assert life.only("recovered")["closed_at"] == life.head()
     assert life.check() == 0
+    log = life.say("log").out
+    assert log.count(f" partly mends {row['id']}") == log.count(f" mends {row['id']}") - 1 == 1
     (events,) = life.alerts.values()
     assert events == ["opened", "recovered"]
 
@@ -969,10 +971,10 @@ def test_what_was_dismissed_opens_again_on_newer_trials_alone(live: Live) -> Non
     life.commit(1.3)
     assert life.check() == 1
     assert life.only()["id"] == name
-
-
     state = life.say("status", name).out.splitlines()[1]
     assert re.fullmatch(r"state: open again \(dismissed by \w+: a broken data set\)", state)
+
+
 @pytest.mark.matrix
 def test_void_trials_count_no_more_until_they_are_taken_back(live: Live) -> None:
     life = live()

@@ -785,6 +785,14 @@ def test_an_act_that_was_taken_back_accepts_nothing_any_more() -> None:
         assert states(of((LOSS, lives), said=said, acts=acts)) == [(20, 20, ACCEPTED)]
 
 
+def test_a_fall_that_may_have_mended_one_of_several_is_told() -> None:
+    """A loss fell by 6 %, and neither `log` nor `drift` had a word of it: it might have mended a
+    part of one of two open incidents, for neither of which that was sure."""
+    derived = of((LOSS, history(step(10, size=12), step(20, size=12), step(40, size=-6))))
+    assert [i.state for i in derived.incidents] == [OPEN, OPEN]
+    assert [(key, s.first, s.size) for key, s in derived.changes] == [(LOSS, 40, -6)]
+
+
 # Slow drift
 
 
