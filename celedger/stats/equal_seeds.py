@@ -405,7 +405,8 @@ class Exact:
 
     @property
     def possible(self) -> bool:
-        return bool((np.maximum(self.log_change, self.log_none) > -np.inf).any())
+        every = np.array([self.log_change, self.log_small, self.log_none])
+        return bool((every > -np.inf).any())
 
 
 def weigh(bits: Bits, splits: Bools, readings: Readings, selected: tuple[int, int]) -> Exact:
@@ -429,13 +430,11 @@ def weigh(bits: Bits, splits: Bools, readings: Readings, selected: tuple[int, in
         np.log1p(-PARTLY) + log_every + spared * np.log(chance), np.log(PARTLY) + log_touched
     )
     anew = np.where(alike, -np.log(NONE_ODDS), anew)
-    change, none = np.zeros(len(log)), np.zeros(len(log))
-    small = np.full(len(log), -np.inf)
+    change, small, none = np.full((3, len(log)), -np.inf)
     if bits.alone:  # its values differ, whatever noise in general does
         ends = bits.value[bits.site == 0], bits.value[bits.site == splits.shape[1] - 1]
-        worse = ends[1][0] - ends[0][0] >= max(readings.floor, np.finfo(float).tiny)
-        moved = possible & worse
-        none = none if not worse else np.full(len(log), -np.inf)
+        apart = ends[1][0] - ends[0][0]
+        (none if apart <= 0 else change if apart >= readings.floor else small)[:] = 0.0
     else:
         rows = bits.first
         readings = replace(readings, values=bits.value[rows], seeds=bits.seed[rows], resolution=0.0)

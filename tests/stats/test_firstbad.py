@@ -359,7 +359,8 @@ def test_a_metric_that_repeats_exactly_settles_a_single_commit_by_its_ends() -> 
     some = (Reading(GOOD, 2.0), Reading(GOOD, 2.0), Reading(0, 2.5), Reading(0, 2.5))
     assert posterior(Question(Lineage.line(1)), Evidence(some)).state is Phase.FOUND
     below = posterior(Question(Lineage.line(1), floor=1.0), Evidence(some))
-    assert below.state is not Phase.FOUND
+    assert below.state is Phase.NOTHING_CHANGED
+    assert below.within == 1  # it did, and `got no worse` was said of it without the floor
 
 
 def test_more_of_the_same_evidence_for_a_commit_raises_it() -> None:
