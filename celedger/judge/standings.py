@@ -305,6 +305,8 @@ def _kind(
     settled = [i for i in own if numbers.since < _settled_at(derivation, i) <= place]
     if settled:
         return Standing.SAME, f"{settled[-1].id} is {settled[-1].state}"
+    if any(k == key and numbers.since < s.last <= place for k, s in derivation.derived.reverted):
+        return Standing.SAME, "as before the commit that is reverted"
     if any(
         step.first <= place
         and step.probability >= DOUBT

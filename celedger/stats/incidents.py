@@ -45,6 +45,8 @@ class Derived:
         claims: Where the newest commits say that they revert what is open: the metric, the place of
             that commit, and P(it fell there).
         decided: The newest rises that a person accepted or dismissed: no trial is worth them.
+        reverted: Rises that take back, bit by bit, what a commit improved that made something else
+            worse: who reverts that commit wants both.
     """
 
     incidents: tuple[StepIncident, ...]
@@ -54,6 +56,7 @@ class Derived:
     last_fall: Fall | None
     claims: tuple[tuple[MetricKey, int, float], ...] = ()
     decided: tuple[tuple[MetricKey, Step], ...] = ()
+    reverted: tuple[tuple[MetricKey, Step], ...] = ()
 
 
 @dataclass(slots=True)
@@ -113,7 +116,10 @@ def derive(
     loose = [(key, s) for key in line.steps for s in put.assign(key)]
     put.unite()
     put.part()
-    put.join([(k, s) for k, s in loose if line.opens(k, s)])
+    opened = [(k, s) for k, s in loose if line.opens(k, s)]
+    put.join([(k, s) for k, s in opened if not line.taken_back(k, s)])
+    reverted = [(k, s) for k, s in opened if put.is_reverted(k, line.taken_back(k, s))]
+    put.join([(k, s) for k, s in opened if line.taken_back(k, s) and (k, s) not in reverted])
     filtered = [(c, r) for c in put.causes for r in [put.as_rise(c)] if r is not None]
     by_sessions = [c for c in line.contrasts if histories[c.key].noise.session > 0]
     mends, falls = follow([r for _, r in filtered], line.kept, evidence, by_sessions)
@@ -124,7 +130,10 @@ def derive(
     return Derived(
         tuple(sorted(incidents, key=lambda i: (i.first, i.last, i.id))),
         tuple((k, s) for k, s in loose if line.suspects(k, s) and not put.is_known(k, s)),
-        tuple((k, s) for f in falls for k, s in line.improvements(f) if k not in f.taken),
+        tuple(
+            (k, s) for f in falls for k, s in line.improvements(f)
+            if k not in f.taken and not any(s in line.taken_back(*each) for each in reverted)
+        ),
         tuple(put.newest(incidents)),
         falls[-1] if falls else None,
         tuple(
@@ -140,7 +149,8 @@ def derive(
             for s in own
             if s.is_newest and line.is_decided(k, s)
         ),
-    )
+        tuple(reverted),
+    )  # fmt: skip
 
 
 def _left(key: MetricKey, step: Step, mend: Mend | None) -> float | None:
@@ -239,6 +249,15 @@ class _Assembly:
                 max(fitting, key=lambda c: c.affinity(key, own)).add(key, step, own)
             else:
                 self.causes.append(_Cause(None, {key: step}, own))
+
+    def is_reverted(self, key: MetricKey, falls: Iterable[Step]) -> bool:
+        """Return True if a commit of these falls of a metric made another one worse."""
+        return any(
+            c.commits is not None and key not in c.members and c.kind() is StepKind.STEP
+            and c.commits.meets(self.line.commit_set(key, fall))
+            for fall in falls
+            for c in self.causes
+        )  # fmt: skip
 
     def as_rise(self, cause: _Cause) -> Rise | None:
         """Return a cause as the filter of mends sees it, accepted ones too: they may be mended

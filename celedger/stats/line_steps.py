@@ -358,6 +358,10 @@ class LineSteps:
         unit = self.floor(key, step.before) or step.error or step.unit
         return step not in self._named[key], -abs(step.size) / max(unit, 1e-300)
 
+    def taken_back(self, key: MetricKey, rise: Step) -> list[Step]:
+        """Return the falls of a metric that a rise takes back bit by bit."""
+        return [fall for fall in self.steps[key] if rise.undoes(fall)]
+
     def improvements(self, fall: Fall) -> list[tuple[MetricKey, Step]]:
         """Return the steps of a fall that are sure, and larger than the floor."""
         return [

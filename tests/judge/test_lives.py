@@ -976,6 +976,26 @@ def test_what_was_dismissed_opens_again_on_newer_trials_alone(live: Live) -> Non
 
 
 @pytest.mark.matrix
+def test_the_revert_of_a_trade_makes_nothing_worse(live: Live) -> None:
+    """Its author was alerted: "first bad commit: Revert …", of what the culprit had improved."""
+    life = live(exact=True, suite=SUITE.replace("[[task]]", MANY.split("[[task]]")[0] + "[[task]]"))
+    for _ in range(4):
+        life.commit(1, text="OTHERS = {'accuracy': .8}\n")
+        life.check()
+    bad = life.commit(1.3, text="OTHERS = {'accuracy': .9}\n")
+    assert life.check() == 1
+    row = life.only()
+    assert row["first_bad"] == [bad]
+    life.revert(bad)
+    assert life.check() == 0
+    assert [each["state"] for each in life.rows()] == ["recovered"]
+    assert life.alerts == {row["id"]: ["opened", "recovered"]}
+    for _ in range(2):
+        life.commit(1, text="OTHERS = {'accuracy': .8}\n")
+        assert life.check() == 0
+
+
+@pytest.mark.matrix
 def test_void_trials_count_no_more_until_they_are_taken_back(live: Live) -> None:
     life = live()
     for level in (1, 1):

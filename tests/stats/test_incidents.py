@@ -793,6 +793,22 @@ def test_a_fall_that_may_have_mended_one_of_several_is_told() -> None:
     assert [(key, s.first, s.size) for key, s in derived.changes] == [(LOSS, 40, -6)]
 
 
+def test_a_revert_of_a_bad_commit_makes_nothing_worse_that_the_commit_improved() -> None:
+    """The revert of a culprit was alerted as the first bad commit of a metric that the culprit had
+    improved."""
+    bad = history(step(20, size=12), step(40, size=-12, before=112, returns=19))
+    improved = step(20, size=-12)
+    for returns in (19, -1):
+        back = step(40, size=12, before=88, returns=returns)
+        derived = of((LOSS, bad), (TIME, history(improved, back)))
+        opened = {i.first: i for i in derived.incidents}
+        assert opened[20].state is RECOVERED
+        assert (40 in opened) is (returns < 0)
+        assert derived.changes == ((TIME, improved),) * (returns < 0)
+    derived = of((TIME, history(improved, step(40, size=12, before=88, returns=19))))
+    assert [i.first for i in derived.incidents] == [40]  # of an improvement alone it is one
+
+
 # Slow drift
 
 
