@@ -345,10 +345,12 @@ def expected_trials(question: Question, evidence: Evidence, posterior: Posterior
     belief = posterior.belief
     exact = belief is not None and belief.world[EXACT] > UNSETTLED  # bits tell the place
     sure = mass.max() * (1 - posterior.no_change)
+    # Of places that all were read the levels alone tell which it is, and whether any is.
+    is_read = question.tested(evidence).issuperset(posterior.candidates)
     missing = odds - np.log(max(sure, 1e-300) / max(1 - sure, 1e-300))
     if belief is None or not np.isfinite(posterior.noise):
         shift = SURE_SHIFT if belief is not None or question.binary else ASSUMED_SHIFT
-    elif exact and mass.max() < question.confidence:
+    elif exact and mass.max() < question.confidence and not is_read:
         shift = SURE_SHIFT
     else:  # of exact values whether the level changed, if nothing else is in doubt
         shift = posterior.effect / max(posterior.noise, 1e-300)

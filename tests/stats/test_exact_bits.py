@@ -379,3 +379,19 @@ def test_where_bits_repeat_a_doubt_is_settled_at_the_ends_before_the_place() -> 
     )
     assert answer.state is Phase.NOTHING_CHANGED
     assert len(path) <= 5  # they were 9
+
+
+def test_places_that_all_were_read_are_told_apart_by_levels_alone() -> None:
+    """After 203 trials "about 1 trial more" was expected: two commits had drawn every value anew,
+    and which of them moved the level, if one did, took as many again."""
+    drawn = np.random.default_rng(2).standard_normal((3, 40))
+    readings = [
+        Reading(place, float(drawn[(place >= 5) + (place >= 9), seed] + 0.3 * (place >= 5)), seed)
+        for seed in range(30)
+        for place in (GOOD, 15, *(4, 5, 8, 9) * (seed < 4))
+    ]
+    question, evidence = Question(Lineage.line(16), floor=0.1), Evidence(tuple(readings))
+    answer = posterior(question, evidence)
+    assert answer.state is Phase.SEARCHING and answer.is_exact
+    assert set(answer.candidates) <= {5, 9}
+    assert expected_trials(question, evidence, answer) > 20
