@@ -220,8 +220,10 @@ def _settled(at: Checkpoint, table: SeedTable, nodes: Sequence[Node], spread: in
     for end in range(beam.stop - LAG, beam.stop - LAG // 2):
         if mass[end - REACH : end + REACH].max() < LEAST:
             steps = _steps(table, beam, nodes, spread, at.settled, end)
-            later = [to for to in table.returns[end - LAG :] if to >= 0]
-            beam.forget(max(beam.first, min([end - LAG, *later])))
+            first = end - LAG
+            while older := [to for to in table.returns[first:] if 0 <= to < first]:
+                first = min(older)  # which may itself return to one before
+            beam.forget(max(beam.first, first))
             sure = [step for step in steps if step.probability >= KEPT]
             return Checkpoint(beam, [*at.steps, *sure], end)
     return at

@@ -413,6 +413,15 @@ def test_a_node_with_the_bits_of_one_long_ago_is_read_with_all_before_it() -> No
     assert grown == paired_steps(measured, nodes, EXACT, hazard=HAZARD)
 
 
+def test_steps_are_read_when_bits_of_long_ago_came_back_twice() -> None:
+    """A later node returns to one that returned itself and has no value of its own."""
+    trials = growing_line()
+    for place in (30, 100):
+        trials[2 * place : 2 * place + 2] = [(place, seed, y) for _, seed, y in trials[20:22]]
+    steps = steps_of(trials)
+    assert [s.likeliest for s in steps if s.probability > 0.95] == [40, 100, 101, 150, 225]
+
+
 @pytest.mark.parametrize("far", [10, 40, -40])
 @pytest.mark.parametrize("passing", [0, 9])
 def test_a_seed_of_one_commit_alone_that_trained_badly_hides_no_step(
