@@ -64,6 +64,7 @@ FLAT = 1e4
 _KEPT, _DRAW = 0, len(AT_A_STEP) - 1
 _MOVED_APART, _MOVED_SOME, DRAWN, _DRAWN_APART, _DRAWN_SOME, _KINDS = 3, 4, 5, 6, 7, 8
 _APART, _SOME = [_MOVED_APART, _DRAWN_APART], [_MOVED_SOME, _DRAWN_SOME]
+_IS_APART, _IS_SOME = (np.isin(np.arange(_KINDS), kinds) for kinds in (_APART, _SOME))
 _SPLIT = np.array([0, 1, 2, 2, 2, 3, 3, 3])  # of which kind each is a part
 OWN_VARIANCES = np.array([0.0, *np.square(OWN_MOVES), *[OWN_MOVES[1] ** 2] * 2])
 _STEP = np.array([0.0, *np.square(STEP_SCALES)])
@@ -432,7 +433,7 @@ def _untouched(kind: Ints, which: Ints, columns: int) -> Bools:
     """Return which columns of a state each change leaves as they were: [changes, columns]."""
     same = which[:, None] >> np.maximum(np.arange(columns) - 1, 0) & 1
     same[:, 0] = 0
-    return np.isin(kind, _SOME)[:, None] & (same > 0)
+    return _IS_SOME[kind][:, None] & (same > 0)
 
 
 def _moved(
@@ -448,7 +449,7 @@ def _moved(
     seeds = np.arange(1, mean.shape[1])
     own = np.where(kind >= DRAWN, share, OWN_VARIANCES[np.where(kind >= DRAWN, _KEPT, kind)])
     covariance[:, seeds, seeds] += own[:, None] * ~same[:, 1:]
-    alone = np.flatnonzero(np.isin(kind, _APART) & (which > 0))
+    alone = np.flatnonzero(_IS_APART[kind] & (which > 0))
     covariance[alone, which[alone], which[alone]] += APART_VARIANCE
     direction = -same.astype(float)  # what it leaves lies so much below the new level
     direction[:, 0] = 1
@@ -477,13 +478,22 @@ def _observe(beam: Beam, table: SeedTable, k: int) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Levels:
-    """The levels of one history: mean and covariance, the share of each among the seeds of each
-    node from the beam's first on ([nodes, levels]), and the sd of a trial."""
+    """The levels of one history: mean and covariance, and the sd of a trial; `structure` has the
+    nodes from the beam's first on, and `columns` those of their seeds."""
 
     mean: Floats
     covariance: Floats
-    of_node: Floats
     sd: float
+    structure: _Structure
+    columns: Sequence[Ints]
+
+    def of_node(self, node: int) -> Floats:
+        """Return the share of each level among the seeds of a node. One that returns may have no
+        new seed."""
+        while not len(self.columns[node]):
+            node = self.structure.source[node]
+        mean: Floats = self.structure.levels[node][self.columns[node]].mean(0)
+        return mean
 
 
 def levels(table: SeedTable, beam: Beam, which: int, spread: int = 0) -> Levels:
@@ -506,11 +516,8 @@ def levels(table: SeedTable, beam: Beam, which: int, spread: int = 0) -> Levels:
     beyond = np.concatenate(table.values[nodes]) - values
     if beyond.any():
         mean += [float(np.median(beyond[newest[at_node] == level])) for level in range(size)]
-    of_node: list[Floats] = []
-    for k, (own, at) in enumerate(zip(structure.levels, table.columns[nodes], strict=True)):
-        # One that returns may have no new seed.
-        of_node.append(own[at].mean(0) if len(at) else of_node[structure.source[k]])
-    return Levels(mean, np.asarray(covariance * sd**2, dtype=np.float64), np.array(of_node), sd)
+    errors = np.asarray(covariance * sd**2, dtype=np.float64)
+    return Levels(mean, errors, sd, structure, table.columns[nodes])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -537,36 +544,43 @@ class _Structure:
 
 
 def _structure(table: SeedTable, beam: Beam, which: int) -> _Structure:
-    steps = set(beam.paths[beam.path[which]])
-    share, first = table.share, beam.first
+    path, share, first = beam.paths[beam.path[which]], table.share, beam.first
     of_kind, kinds = np.divmod(beam.kinds[which].astype(np.int64), _KINDS)
     same, drawn = _untouched(kinds, of_kind, table.width), kinds >= DRAWN
-    drawn[0] = True
-    newest, source = [0], [-1]
-    levels = np.zeros((len(kinds), table.width, 1 + len(steps)))
+    drawn[0], every = True, np.arange(len(kinds))
+    returns = np.array(table.returns[first : beam.stop])
+    steps = np.isin(every + first, path) & (returns < 0)
+    before = np.where(returns >= 0, returns - first, every - 1)
+    source = np.where(drawn & ~same.any(1), -1, before)
+    before[0] = source[0] = -1
+    # Where nothing changes the levels, they are those of the last node at which something did.
+    changes = drawn | steps | (returns >= 0)
+    last = np.maximum.accumulate(np.where(changes, every, 0))
+    newest, count = np.zeros(len(kinds), dtype=np.int64), 0
+    levels = np.zeros((len(kinds), table.width, 1 + len(path)))
     levels[0, :, 0] = 1
-    for k in range(first + 1, beam.stop):
-        to, at = table.returns[k], k - first
-        before = (to if to >= 0 else k - 1) - first
-        newest.append(max(newest) + 1 if to < 0 and k in steps else newest[before])
-        source.append(-1 if drawn[at] and not same[at].any() else before)
-        levels[at], touched = levels[before], ~same[at]
+    for at in np.flatnonzero(changes[1:]) + 1:
+        old = last[before[at]]
+        count += steps[at]
+        newest[at] = count if steps[at] else newest[old]
+        levels[at], touched = levels[old], ~same[at]
         if drawn[at]:
             levels[at, touched] = 0
         else:
-            levels[at, touched, newest[before]] -= 1
+            levels[at, touched, newest[old]] -= 1
         levels[at, touched, newest[at]] += 1
+    newest, levels = newest[last], levels[last, :, : count + 1]
     spread = np.where(drawn, share, np.array([*OWN_VARIANCES, *[0.0] * (_KINDS - DRAWN)])[kinds])
     alone = np.zeros((len(kinds), table.width))
-    apart = np.isin(kinds, _APART) & (of_kind > 0)
+    apart = _IS_APART[kinds] & (of_kind > 0)
     alone[apart, of_kind[apart]] = APART_VARIANCE
     moved = (spread[:, None] * ~same + alone)[:, : table.passing]
-    for k, before in enumerate(source):
-        spread[k] += 0.0 if drawn[k] else spread[before]
-    passing = spread[:, None] + alone[:, table.passing :]
+    moves, sources = spread.tolist(), source.tolist()
+    for k in np.flatnonzero(~drawn).tolist():
+        moves[k] += moves[sources[k]]
+    passing = np.array(moves)[:, None] + alone[:, table.passing :]
     stays = (same | ~drawn[:, None])[:, : table.passing]
-    levels = levels[:, :, : max(newest) + 1]
-    return _Structure(first, np.array(newest), levels, source, stays, moved, passing)
+    return _Structure(first, newest, levels, sources, stays, moved, passing)
 
 
 def _gram(table: SeedTable, structure: _Structure) -> Floats:

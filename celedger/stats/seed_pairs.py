@@ -365,13 +365,14 @@ def _rest(measured: Measurements) -> float:
     rows = np.flatnonzero(measured.own)
     seeds, column, trials = np.unique(measured.seed[rows], return_inverse=True, return_counts=True)
     most = np.argsort(-trials, kind="stable")[:MOST_SEEDS]
-    places = np.stack([measured.chain[rows], measured.place[rows]], 1)
-    nodes, node = np.unique(places, axis=0, return_inverse=True)
-    sums, counts = np.zeros((2, len(nodes), len(seeds)))
-    np.add.at(sums, (node.ravel(), column), measured.value[rows].clip(-LARGEST, LARGEST))
-    np.add.at(counts, (node.ravel(), column), 1)
-    values = (sums / np.where(counts > 0, counts, np.nan))[:, most]
-    moved = np.diff(values, axis=0)[nodes[1:, 0] == nodes[:-1, 0]] / math.sqrt(2)
+    place, places = measured.place[rows], int(measured.place.max()) + 1
+    nodes, node = np.unique(measured.chain[rows] * places + place, return_inverse=True)
+    cell, shape = node * len(seeds) + column, (len(nodes), len(seeds))
+    clipped = measured.value[rows].clip(-LARGEST, LARGEST)
+    sums, counts = (np.bincount(cell, w, math.prod(shape)) for w in (clipped, None))
+    values = (sums / np.where(counts > 0, counts, np.nan)).reshape(shape)[:, most]
+    is_next = nodes[1:] // places == nodes[:-1] // places
+    moved = np.diff(values, axis=0)[is_next] / math.sqrt(2)
     freedom, of_one_seed = _typical_variance(moved)
     _, of_seeds = _typical_variance(values)
     if freedom < FEWEST_CONTRASTS or of_seeds <= 0:
@@ -477,7 +478,7 @@ def _steps(
         for which in likeliest.tolist():
             stepped = cluster[has[which, cluster]] - beam.first
             found = explained[which]
-            pair = found.of_node[[stepped[0] - 1, stepped[-1]]]
+            pair = np.array([found.of_node(stepped[0] - 1), found.of_node(stepped[-1])])
             sides.append((float(weight[which]), found, pair))
         share = weight @ has[:, cluster]
         steps.append(_step(table, nodes, cluster, share, probability, _mixed(sides)))

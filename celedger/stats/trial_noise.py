@@ -268,6 +268,8 @@ def resolution(nodes: Sequence[Mapping[int, tuple[float, int]]]) -> float:
     distinct = np.unique([value for node in nodes for value, _ in node.values()])
     if written := written_resolution(distinct):
         return written
+    if len(distinct) > TIES * sum(map(len, nodes)):
+        return 0.0
     seen: set[tuple[int, float]] = set()
     drawn = 0  # a seed that returns to a value is no new draw, nor are seeds of no effect
     for node in nodes:
