@@ -94,9 +94,9 @@ class _Ramp:
     begin: int
     end: int
     log_odds: float
-    size: tuple[float, float]
-    before: tuple[float, float]
-    after: tuple[float, float]
+    size: tuple[float, float] = (0.0, 0.0)
+    before: tuple[float, float] = (0.0, 0.0)
+    after: tuple[float, float] = (0.0, 0.0)
 
 
 def _log(x: Floats) -> Floats:
@@ -234,9 +234,16 @@ def _ends(
 
 
 def _summed(
-    chain: _Chain, begin: int, ends: Ints, levels: Ints, sizes: Floats, log_prior: Floats
+    chain: _Chain,
+    begin: int,
+    ends: Ints,
+    levels: Ints,
+    sizes: Floats,
+    log_prior: Floats,
+    with_moments: bool,
 ) -> list[_Ramp]:
-    """Sum the ramps of one beginning over levels and sizes, for each end."""
+    """Sum the ramps of one beginning over levels and sizes, for each end. Their moments take half
+    of the time."""
     logs = _log_likelihoods(chain, begin, ends, levels, sizes)
     top = np.rint(sizes / chain.spacing).astype(np.int64)
     index = np.minimum(levels[:, None] + top, len(chain.points) - 1)
@@ -247,6 +254,9 @@ def _summed(
     largest = logs.max((0, 1))
     weight = np.exp(logs - largest)
     total = weight.sum((0, 1))
+    log_odds = (largest + np.log(total * thinned) + log_prior).tolist()
+    if not with_moments:
+        return [_Ramp(begin, *each) for each in zip(ends.tolist(), log_odds, strict=True)]
     weight /= total
     points = chain.points[levels][:, None]
     moments = []
@@ -254,16 +264,15 @@ def _summed(
         every = np.broadcast_to(x, weight.shape[:2]).ravel()
         flat = weight.reshape(-1, len(ends))
         moments.append(zip((every @ flat).tolist(), (every**2 @ flat).tolist(), strict=True))
-    log_odds = largest + np.log(total * thinned) + log_prior
-    columns = (ends.tolist(), log_odds.tolist(), *moments)
-    return [_Ramp(begin, *each) for each in zip(*columns, strict=True)]
+    columns = zip(ends.tolist(), log_odds, *moments, strict=True)
+    return [_Ramp(begin, *each) for each in columns]
 
 
 def _ramps(
     chain: _Chain, begins: Iterable[int], stop: int, rises: Sequence[int], density: Sequence[float]
 ) -> list[_Ramp]:
     """Return the ramps that begin at some nodes, end before node `stop` and hold a rise at one of
-    some nodes."""
+    some nodes; the coarse ones without moments."""
     growth, size_step, most_levels = density
     places = np.sort(chain.first[list(rises)])
     reach = min(MOST_SIZE, float(chain.points[-1] - chain.points[0]))
@@ -285,7 +294,8 @@ def _ramps(
             continue
         gap = math.log(int(chain.first[begin + 1] - last) * STRIDE)
         prior = np.array(list(ends.values())) + (chain.log_prior + gap + width)
-        result += _summed(chain, begin, np.array(list(ends)), levels, sizes, prior)
+        is_fine = density is FINE
+        result += _summed(chain, begin, np.array(list(ends)), levels, sizes, prior, is_fine)
     return result
 
 
