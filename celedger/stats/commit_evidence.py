@@ -3,7 +3,8 @@ before it; as likelihood ratios from counted shares. Pure; knows places, not has
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -53,6 +54,7 @@ class MendRatios:
     def __init__(self, evidence: CommitEvidence | None) -> None:
         self._evidence = evidence
         self._cache: dict[tuple[tuple[int, int], tuple[int, int]], tuple[float, float]] = {}
+        self._undoing: dict[tuple[tuple[int, int], frozenset[tuple[str, str]]], list[int]] = {}
 
     def of(self, culprits: tuple[int, int], menders: tuple[int, int]) -> tuple[float, float]:
         """Return the ratios of mending the whole and of mending a part.
@@ -80,17 +82,20 @@ class MendRatios:
         self,
         culprits: tuple[int, int],
         menders: tuple[int, int],
-        tasks: Iterable[tuple[str, str]],
+        tasks: frozenset[tuple[str, str]],
     ) -> int | None:
         """Return the commit of a fall that has, for every task, the code of before the culprits:
         whatever they did is undone."""
-        code = self._evidence.same_code if self._evidence is not None else {}
-        own = [code.get(task, {}) for task in tasks]
-        if not all(own):
-            return None
-        span = range(max(menders[0], culprits[1] + 1), menders[1] + 1)
-        places = span if len(span) < len(own[0]) else sorted(p for p in own[0] if p in span)
-        return next((p for p in places if all(0 <= c.get(p, -1) < culprits[0] for c in own)), None)
+        if (culprits, tasks) not in self._undoing:
+            code = self._evidence.same_code if self._evidence is not None else {}
+            own = [code.get(task, {}) for task in tasks]
+            places = sorted(p for p in own[0] if p > culprits[1]) if all(own) else []
+            self._undoing[culprits, tasks] = [
+                p for p in places if all(0 <= c.get(p, -1) < culprits[0] for c in own)
+            ]
+        places = self._undoing[culprits, tasks]
+        at = bisect_left(places, menders[0])
+        return places[at] if at < len(places) and places[at] <= menders[1] else None
 
     def naming(self, culprits: tuple[int, int], menders: tuple[int, int]) -> int | None:
         """Return the newest commit of a fall that says it reverts one of the culprits."""

@@ -55,8 +55,8 @@ class MetricLevels:
                 variance.append(step.after_error**2)
             self._ends[step] = (before, len(mean) - 1 if same is None else same)
             previous = step
-        self.mean: Floats = np.array(mean)
-        self.covariance: Floats = np.diag(np.array(variance)) if variance else np.zeros((0, 0))
+        self.mean: Floats = np.array(mean or [0.0])
+        self.covariance: Floats = np.diag(variance or [0.0])
         for step in steps:
             apart = abs(step.size - (step.after - step.before)) > ROUNDING * abs(step.size)
             of_levels = step.before_error**2 + step.after_error**2
@@ -67,22 +67,22 @@ class MetricLevels:
 
     def sizes(self, steps: Sequence[Step | None]) -> tuple[Floats, Floats]:
         """Return mean and covariance of the sizes of some steps; 0 for no step."""
-        return self._between([self._ends[s] if s is not None else None for s in steps])
+        return self._between([self._ends[s] if s is not None else (0, 0) for s in steps])
 
     def since(self, rise: Step, fall: Step) -> tuple[Floats, Floats]:
         """Return mean and covariance of a rise's size, and of what a later fall left above it."""
         before, after = self._ends[rise]
         return self._between([(before, after), (before, self._ends[fall][1])])
 
-    def _between(self, pairs: Sequence[tuple[int, int] | None]) -> tuple[Floats, Floats]:
-        mean, covariance = np.zeros(len(pairs)), np.zeros((len(pairs), len(pairs)))
-        ends = [(i, *pair) for i, pair in enumerate(pairs) if pair is not None]
-        if ends:
-            at, before, after = np.array(ends).T
-            mean[at] = self.mean[after] - self.mean[before]
-            rows = self.covariance[after] - self.covariance[before]
-            covariance[at[:, None], at] = rows[:, after] - rows[:, before]
-        return mean, covariance
+    def left(self, rise: Step, fall: Step) -> tuple[float, float]:
+        """Return mean and variance of what a fall left above the level before a rise."""
+        mean, covariance = self._between([(self._ends[rise][0], self._ends[fall][1])])
+        return float(mean[0]), float(covariance[0, 0])
+
+    def _between(self, pairs: Sequence[tuple[int, int]]) -> tuple[Floats, Floats]:
+        before, after = np.array(pairs).T
+        rows = self.covariance[after] - self.covariance[before]
+        return self.mean[after] - self.mean[before], rows[:, after] - rows[:, before]
 
     def _measured_as(self, step: Step) -> None:
         """Make the difference of two levels what was measured side by side (Jeffrey's rule)."""
@@ -370,7 +370,7 @@ class _Filter:
         if not len(columns):
             return
         lefts = [tuple(quarters) for quarters in left[:, asked].tolist()]
-        hypotheses = {left: _hypotheses(left) for left in lefts}
+        hypotheses = {left: _hypotheses(left) for left in dict.fromkeys(lefts)}
         every, rest, is_whole, log = map(np.concatenate, zip(*hypotheses.values(), strict=True))
         rows = np.hstack([every, rest])
         first, same = _distinct(rows @ _factors(rows.shape[1]))
@@ -639,14 +639,17 @@ def _log_densities(
             due = fallen.before * (np.exp(taken[:, own] @ np.log(factors)) - 1)
             as_factors = _log_alike((mean[k, -1] - due) ** 2, variance[k], size[k])
             scaled[k] = np.logaddexp(scaled[k] + LOG_OTHERWISE, as_factors + LOG_FACTORS)
-        for i, oldest in enumerate(risen):  # it and what came later are gone, the others are left
-            if fallen.chain == oldest.chain:
-                (_, above), spread = levels[key].since(oldest, fallen)
-                is_back = rest[:, own[:i]].all(1) & ~rest[:, own[i:]].any(1) & (size[k] != 0)
-                is_rest = is_back & is_part[:, own[i:]].any(1)  # how much was left is not measured
-                back = _log_normal(above**2, spread[1, 1] + (ALIKE * size[k]) ** 2 + least[k])
-                logs[k] = np.where(is_rest, back, logs[k])
-                scaled[k] = np.where(is_rest if is_alone else is_back, back, scaled[k])
+        # The oldest of which nothing is left and what came later are gone, the others are left.
+        left = rest[:, own]
+        oldest = left.sum(1)
+        is_back = np.logical_and.accumulate(left, 1).sum(1) == oldest
+        ways = [levels[key].left(s, fallen) if fallen.chain == s.chain else None for s in risen]
+        is_back &= np.array([way is not None for way in (*ways, None)])[oldest] & (size[k] != 0)
+        is_rest = is_back & (is_part[:, own] & ~left).any(1)  # how much was left is not measured
+        above, spread = np.array([way or (0.0, 0.0) for way in (*ways, None)])[oldest].T
+        back = _log_normal(above**2, spread + (ALIKE * size[k]) ** 2 + least[k])
+        logs[k] = np.where(is_rest, back, logs[k])
+        scaled[k] = np.where(is_rest if is_alone else is_back, back, scaled[k])
     beside = (size == 0) & np.array([key in fall.steps for key in keys])[:, None]
     parts = (~beside, logs), (~beside, scaled), (beside, logs), (beside, log_improved)
     alone, dependent, still, improved = (np.where(where, each, 0.0).sum(0) for where, each in parts)
