@@ -94,7 +94,7 @@ class Derivation:
             is_over = each.record.state == IncidentState.RECOVERED.value
             mend = str(each.record.details.get("closed") or "") if is_over else ""
             own = {key[:2] for key in (*each.steps.states, *each.failing)} & self.tasks.keys()
-            newest = max((place for name in own for place in self.tasks[name].tried), default=-1)
+            newest = max((self._newest[name] for name in own), default=-1)
             # One off the line has no place, or that of an equal tree: before what it mended.
             is_off = mend and each.is_here and self.line.place(mend) <= each.steps.last
             if not is_off or newest == len(self.line.commits) - 1:  # git compares many patches
@@ -119,15 +119,19 @@ class Derivation:
         return (suite, task) in self._measured_still
 
     @cached_property
+    def _newest(self) -> Mapping[tuple[str, str], int]:
+        """Return where each task was tried last."""
+        return {key: max(own.tried, default=-1) for key, own in self.tasks.items()}
+
+    @cached_property
     def _measured_still(self) -> frozenset[tuple[str, str]]:
-        newest = {key: max(own.tried, default=-1) for key, own in self.tasks.items()}
         places: dict[str, list[int]] = {}  # of each suite, where any task was measured
         for suite in {suite for suite, _ in self.tasks}:
             every = (own.tried for key, own in self.tasks.items() if key[0] == suite)
             places[suite] = sorted(frozenset().union(*every))
         return frozenset(
             key
-            for key, place in newest.items()
+            for key, place in self._newest.items()
             if len(places[key[0]]) - bisect_right(places[key[0]], place) <= NO_LONGER
         )
 

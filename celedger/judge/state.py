@@ -15,6 +15,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any
 
@@ -112,6 +113,7 @@ def _incidents(
     parts += [_as_recorded(derivation, each) for each in derivation.rebased()]
     parts += [_of_rises(derivation, each) for each in _by_cause(rises)]
     incidents, sizes = list[Incident](), StepSizes()
+    follows = cache(partial(uses_torch, derivation.ledger))
     names = {name for part in parts for name in (part.id, *part.also)} - {""}
     for part in parts:
         if part.id in derivation.moved_mends:
@@ -120,7 +122,7 @@ def _incidents(
         if incident.in_force and incident.is_named:
             findings = derivation.ledger.findings(incident.likeliest)
             explained = explanation(incident, findings) is not None
-            has_torch = uses_torch(derivation.ledger, incident.main.suite, incident.main.task)
+            has_torch = follows(incident.main.suite, incident.main.task)
             incident = incident._replace(is_explained=explained, has_torch=has_torch)
         names.add(incident.id)
         incidents.append(incident)

@@ -285,6 +285,7 @@ class LineSteps:
         self._named = {key: self._bisected(key, h.steps) for key, h in histories.items()}
         self._same_code = evidence.same_code if evidence is not None else {}
         self._ratios = MendRatios(evidence)
+        self._newest: dict[MetricKey, tuple[int, int]] = {}  # places since the one before the last
         # Before chains are joined: what one saw mended is none of what another sees later.
         steps = _in_company({key: self._with_returns(key) for key in sorted(histories)})
         self.steps = {
@@ -424,9 +425,10 @@ class LineSteps:
     def claim(self, key: MetricKey, culprits: Places) -> tuple[int, float] | None:
         """Return the commit, among those since the measured one before the newest, that says it
         reverts one of the culprits, and P(the metric fell there); None where none does."""
-        places = sorted({0, *(node.last for node in self.histories[key].nodes)})[-2:]
-        menders = places[0] + 1, places[-1]
-        place = self._ratios.naming((culprits.first, culprits.last), menders)
+        if key not in self._newest:
+            places = sorted({0, *(node.last for node in self.histories[key].nodes)})[-2:]
+            self._newest[key] = places[0] + 1, places[-1]
+        place = self._ratios.naming((culprits.first, culprits.last), self._newest[key])
         if place is None:
             return None
         falls = [s for s in self.steps[key] if s.size < 0 and s.first <= place <= s.last]
