@@ -1,10 +1,10 @@
 """The ledger as NumPy arrays and plain objects: what noise and drift look at, and
 `import celedger; ledger = celedger.open("ledger.db")` for your own Python.
 
-Lives here: one query for the trials of a task and one for their values, since an object for each
-would cost more than all that is computed from it; and what a notebook asks for, read-only. It must
-not know which values may be compared, nor git: a ledger that was copied anywhere can be opened.
-Only imported where it is asked for: numpy costs 0.1 s of a process.
+Lives here: one query for the trials of a task and one for the values of a metric, since an object
+for each would cost more than all that is computed from it; and what a notebook asks for, read-only.
+It must not know which values may be compared, nor git: a ledger that was copied anywhere can be
+opened. Only imported where it is asked for: numpy costs 0.1 s of a process.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class TaskColumns:
         self.ids, revisions, environments, self.seed, ok, self.evidence, self._marks = trials[:7]
         self.session, self.rank, self.started = trials[7:]
         self.ok, self.derived = ok == 1, self.evidence != 0
-        self._summaries = self._read_summaries()
+        self._summaries: dict[int, tuple[Ints, Floats, Floats]] = {}  # by metric
         self.commit, self.commits = self._named(revisions, "commits", "sha")
         self.environment, self.environments = self._named(
             environments, "environments", "fingerprint"
@@ -94,12 +94,13 @@ class TaskColumns:
     def values(self, metric: Metric) -> tuple[Ints, Floats]:
         """Return the indices of the trials that ended with a value of the metric, ascending, and
         those values. What another rule summarised is left out."""
-        metrics, rows, definitions, values = self._summaries
         key = self._metrics.get(metric.name, 0)
+        if key not in self._summaries:
+            self._summaries[key] = self._read_summaries(key)
+        rows, definitions, values = self._summaries[key]
         rules = self._rules.get((key, metric.summary), []) + [0] * (metric.summary == "last")
-        own = slice(*np.searchsorted(metrics, [key, key + 1]).tolist())
-        chosen = np.isin(definitions[own], rules)
-        return rows[own][chosen].astype(np.int64), values[own][chosen]
+        chosen = np.isin(definitions, rules)
+        return rows[chosen], values[chosen]
 
     def _read_trials(self) -> Ints:
         """Return a column a trial: id, commit, environment, seed, whether it is ok, the id of the
@@ -133,19 +134,18 @@ class TaskColumns:
         )
         return np.array([*numbers, *columns], dtype=np.int64)
 
-    def _read_summaries(self) -> Floats:
-        """Return a column a value, ordered by metric and trial: metric, index of the trial,
-        definition or 0, value; NULL is NaN."""
+    def _read_summaries(self, metric: int) -> tuple[Ints, Floats, Floats]:
+        """Return of each value of a metric, by trial: the index of that, its definition or 0, and
+        itself; NULL is NaN."""
         rows = self._ledger._rows(
-            "SELECT s.metric, s.trial, ifnull(s.definition, 0), s.value FROM metrics m "
-            "CROSS JOIN summaries s ON s.metric = m.id WHERE s.task = ?",
-            (self._task,),
+            "SELECT trial, ifnull(definition, 0), value FROM summaries "
+            "WHERE metric = ? AND task = ? ORDER BY trial",
+            (metric, self._task),
         )
-        flat = np.fromiter(chain.from_iterable(rows), np.float64, 4 * len(rows))
-        columns = flat.reshape(len(rows), 4).T
-        ended = columns[:, np.isin(columns[1], self.ids)]
-        ended[1] = np.searchsorted(self.ids, ended[1])
-        return ended[:, np.lexsort((ended[1], ended[0]))]
+        columns = np.fromiter(chain.from_iterable(rows), np.float64, 3 * len(rows)).reshape(-1, 3)
+        trial = columns[:, 0].astype(np.int64)
+        ended = np.isin(trial, self.ids)
+        return np.searchsorted(self.ids, trial[ended]), *columns[ended, 1:].T
 
     def _named(self, keys: Ints, table: str, column: str) -> tuple[Ints, tuple[str, ...]]:
         """Return the index of each key among those that occur, and the names of these, in the order

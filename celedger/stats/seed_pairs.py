@@ -241,14 +241,14 @@ def _with_reused(measured: Measurements, nodes: Sequence[Node]) -> Sequence[Node
         reused.setdefault((int(measured.chain[row]), int(measured.place[row])), []).append(row)
     if not reused:
         return nodes
-    result = []
+    result, seed = [], measured.seed.tolist()
     for node in nodes:
-        seeds = {int(measured.seed[row]) for row in node.rows}
+        seeds = {seed[row] for row in node.rows}
         more = []
         for place in range(node.first, node.last + 1):
             for row in reused.get((node.chain, place), ()):
-                if int(measured.seed[row]) not in seeds:
-                    seeds.add(int(measured.seed[row]))
+                if seed[row] not in seeds:
+                    seeds.add(seed[row])
                     more.append(row)
         result.append(node._replace(rows=(*node.rows, *more)) if more else node)
     return result
