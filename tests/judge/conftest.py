@@ -93,8 +93,7 @@ class Life:
     def check(self, revision: str = "HEAD") -> int:
         """Check a commit; where that changed what is listed, hold every view beside the others."""
         status = self.say("check", revision).status
-        if {(row["id"], row["state"]) for row in self.rows()} != self.compared:
-            self.compare()
+        self._compare_news()
         return status
 
     def work(self) -> str:
@@ -107,8 +106,7 @@ class Life:
         done = self.say("worker", "--from-hook")
         assert done.status == 0, done.err
         line = (root / ".git" / "celedger" / "last-job").read_text()
-        if {(row["id"], row["state"]) for row in self.rows()} != self.compared:
-            self.compare()  # a check by a person takes the line
+        self._compare_news()  # a check by a person takes the line
         return line
 
     def begin(self) -> None:
@@ -152,12 +150,17 @@ class Life:
                     self.alerts.setdefault(match[1], []).append(_event(match[2]))
         self.posts.clear()
 
-    def compare(self) -> None:
-        """Fail where two views of the state contradict each other."""
+    def _compare_news(self) -> None:
+        rows = self.rows()
+        if {(row["id"], row["state"]) for row in rows} != self.compared:
+            self.compare(rows)
+
+    def compare(self, listed: list[dict[str, Any]] | None = None) -> None:
+        """Fail where two views of the state contradict each other, or `status`, which listed it."""
         done = self.say("check", "--budget", "0", "--json")
         check = json.loads(done.out)
-        status, drift = self.json("status"), self.json("drift")
-        rows = {row["id"]: row for row in status["incidents"]}
+        drift = self.json("drift")
+        rows = {row["id"]: row for row in (self.rows() if listed is None else listed)}
         for other in (drift, check):
             assert {r["id"]: r["state"] for r in other["incidents"]} == {
                 name: row["state"] for name, row in rows.items()

@@ -77,6 +77,7 @@ class RandomLife:
         self.life, self.random, self.sd, self.monkeypatch = life, random, sd, monkeypatch
         self.environment, self.editions, self.is_wide = "e", 0, True
         self.levels, self.truth = dict(START), dict[str, Levels]()
+        self.parents: dict[str, list[str]] = {}
 
     def happens(self) -> None:
         """Let one thing happen to the main line."""
@@ -362,9 +363,14 @@ class RandomLife:
             self.truth[sha] = {name: levels[name] for name in START}
         return self.truth[sha]
 
+    def first_parent(self, sha: str) -> list[str]:
+        """Return the first parent of a commit, if it has one."""
+        if sha not in self.parents:
+            self.parents[sha] = git(self.life.project.root, "rev-parse", f"{sha}^@").split()[:1]
+        return self.parents[sha]
+
     def compare(self) -> None:
         """Compare what is listed with the truth."""
-        root = self.life.project.root
         line = self.line()
         moves = [(self.at(a), self.at(b)) for a, b in pairwise(line)]
         for row in self.life.listed(*IN_FORCE, "recovered"):
@@ -372,7 +378,7 @@ class RandomLife:
             ends = [
                 (self.at(parent), self.at(sha))
                 for sha in row["first_bad"]  # commits of merged branches, too, and the first one
-                for parent in git(root, "rev-parse", f"{sha}^@").split()[:1]
+                for parent in self.first_parent(sha)
             ]
             assert any(of(after) > of(before) for of in truths for before, after in ends), row
             if row["state"] == "recovered":
