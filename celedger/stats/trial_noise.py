@@ -158,19 +158,21 @@ def _integral(values: Floats, sd: Floats, shapes: int) -> Floats:
     Returns: [groups, deviations, shapes].
     """
     level = values[:, :, None, None] + sd[:, None, :, None] * _AROUND  # [B, n, S, U]
-    z = (values[:, None, None, None, :] - level[..., None]) / sd[:, None, :, None, None]
+    z = (values.T[:, :, None, None, None] - level) / sd[:, None, :, None]  # [n, B, n, S, U]
     share = np.exp(-0.5 * (_AROUND / _NEAR) ** 2)
-    weight = share / np.exp(-0.5 * (z / _NEAR) ** 2).sum(-1)  # of overlapping neighbourhoods
-    near, off = core(z), outlier(z)
+    weight = share / np.exp(-0.5 * (z / _NEAR) ** 2).sum(0)  # of overlapping neighbourhoods
+    near, off, plain = core(z), outlier(z), {}
     if shapes > PLAIN:
         index = table_index(z)
         modes = [table[index] for table in mode_tables()]
     result = np.empty((len(values), sd.shape[1], shapes))
-    for h, (far, rate, distance) in enumerate(SHAPES[:shapes]):
-        mixed = (1 - far - rate) * near + far * off
+    for h, (far, rate, distance) in enumerate(SHAPES[:shapes].tolist()):
+        if (far, rate) not in plain:
+            plain = {(far, rate): (1 - far - rate) * near + far * off}
+        mixed = plain[far, rate]
         if rate:
-            mixed += rate * modes[MODE_DISTANCES.index(distance)]
-        result[..., h] = np.log((mixed.prod(-1) * weight).sum((1, 3)) + 1e-300)
+            mixed = mixed + rate * modes[MODE_DISTANCES.index(distance)]
+        result[..., h] = np.log((mixed.prod(0) * weight).sum((1, 3)) + 1e-300)
     spacing = _AROUND[1] - _AROUND[0]
     likelihood: Floats = result + np.log(spacing * sd)[..., None]
     likelihood -= values.shape[1] * np.log(sd)[..., None]
