@@ -191,7 +191,7 @@ def _log_likelihoods(chain: _Chain, begin: int, ends: Ints, levels: Ints, sizes:
         rise = np.rint(sizes[:, None] * ramp(node, which) / chain.spacing).astype(np.int64)
         index = np.minimum(levels[:, None, None] + rise, len(chain.points) - 1)
         width = chain.log_fresh.shape[1]
-        logs = chain.log_fresh.ravel()[node * width + index]
+        logs = chain.log_fresh.ravel().take(node * width + index, mode="clip")  # none lies outside
         likelihood: Floats = np.add.reduceat(logs, offset, axis=-1) + stays
         return likelihood
     terms = chain.terms
@@ -203,7 +203,7 @@ def _log_likelihoods(chain: _Chain, begin: int, ends: Ints, levels: Ints, sizes:
     index = np.abs(((terms.mean[cell] - level) / sd)[:, None] - moved)
     index *= 1 / TABLE_STEP
     np.minimum(index, TABLE_REACH / TABLE_STEP, out=index)
-    logs = terms.table[index.astype(np.int64) + terms.row[cell]]
+    logs = terms.table.take(index.astype(np.int64) + terms.row[cell], mode="clip")
     log_sd = terms.total_log_sd[high] - terms.total_log_sd[low]
     of_cells: Floats = np.add.reduceat(logs, offset, axis=-1) - log_sd + stays
     return of_cells
@@ -234,14 +234,9 @@ def _ends(
 
 
 def _summed(
-    chain: _Chain,
-    begin: int,
-    ends: Ints,
-    levels: Ints,
-    sizes: Floats,
-    log_prior: Floats,
+    chain: _Chain, begin: int, ends: Ints, levels: Ints, sizes: Floats, log_prior: Floats,
     with_moments: bool,
-) -> list[_Ramp]:
+) -> list[_Ramp]:  # fmt: skip
     """Sum the ramps of one beginning over levels and sizes, for each end. Their moments take half
     of the time."""
     logs = _log_likelihoods(chain, begin, ends, levels, sizes)
