@@ -206,6 +206,8 @@ class Life:
                         moved = [(m["task"], m["name"]) for m in row["metrics"]]
                         if metric["said"] == "not finite":  # another cause, at one of both
                             continue
+                        if not metric["a"]["n"]:  # a search measured another task there
+                            continue
                         if (task["task"], metric["metric"]) in moved:
                             assert metric["said"] == "worse", (row, metric)
                             assert row["id"] in metric["incidents"], (row, metric)

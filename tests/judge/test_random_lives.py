@@ -20,6 +20,8 @@ import pytest
 from conftest import git
 from scripted import Report
 
+from celedger.system import process
+
 from .conftest import IN_FORCE, SUITE, Life
 
 METRICS = """\
@@ -30,24 +32,32 @@ kind = "quality"
 direction = "lower"
 kind = "speed"
 floor = "3%"
+[metrics.mem]
+direction = "lower"
+kind = "memory"
+floor = "2%"
 """
 TASKS = SUITE.replace("[[task]]", METRICS + "[[task]]") + SUITE[SUITE.index("[[task]]") :].replace(
     '"fit"', '"wide"'
 ).replace("seeds = [0, 1]", "seeds = [10, 11]")
 BETWEEN = "\n" + "# lines that keep two changes apart, for git\n" * 4
-START = {"LOSS": 1.0, "MISSES": 1.0, "MS": 10.0, "CRASHES": 0.0, "NANS": 0.0}
+START = {"LOSS": 1.0, "MISSES": 1.0, "MS": 10.0, "MEM": 500.0, "CRASHES": 0.0, "NANS": 0.0}
 Levels = dict[str, float]
 TRUTH: dict[str, Callable[[Mapping[str, float]], float]] = {  # higher is worse
     "val_loss": lambda levels: levels["LOSS"] + 1e9 * (levels["CRASHES"] + levels["NANS"]),
     "accuracy": lambda levels: levels["LOSS"] * levels["MISSES"] + 1e9 * levels["CRASHES"],
     "step_ms": lambda levels: levels["MS"] + 1e9 * levels["CRASHES"],
+    "mem": lambda levels: levels["MEM"] + 1e9 * levels["CRASHES"],
     "": lambda levels: levels["CRASHES"] + levels["NANS"],
 }
 LIVES = range(*map(int, os.environ.get("CELEDGER_LIVES", "0:1").split(":")))
 
 
-def training(kind: str, sd: float, seed: int) -> Callable[..., Iterator[Report]]:
-    """Return trainings whose values of a seed repeat, do so nearly, or are drawn each time."""
+def training(
+    kind: str, sd: float, machine: float, offset: Callable[[], float], seed: int
+) -> Callable[..., Iterator[Report]]:
+    """Return trainings whose values of a seed repeat, do so nearly, or are drawn each time. The
+    `machine` is faster or slower in each session; an environment has an `offset`, a factor."""
     fresh = Random(seed)
 
     def train(levels: Mapping[str, Any], seed: int) -> Iterator[Report]:
@@ -55,11 +65,16 @@ def training(kind: str, sd: float, seed: int) -> Callable[..., Iterator[Report]]
             raise RuntimeError("shapes do not match")
         own, new = Random(seed).gauss(0, sd), fresh.gauss(0, sd)
         loss = levels["LOSS"] * (1 + {"exact": own, "paired": own + 0.2 * new, "fresh": new}[kind])
+        loss *= offset()
+        state = machine * Random(process.session()).gauss(0, 1)
         for epoch in range(2):
-            step = levels["MS"] * (1 + fresh.gauss(0, sd))
+            step = levels["MS"] * (1 + fresh.gauss(0, sd)) * (1 + state) * offset() ** 2
+            mem = levels["MEM"] * (1 + fresh.gauss(0, 0.001)) * (1 + state / 10)
             misses = loss * levels["MISSES"] / 4
             shown = float("nan") if levels["NANS"] else loss
-            yield {"epoch": epoch, "val_loss": shown, "accuracy": 1 - misses, "step_ms": step}
+            yield {"epoch": epoch, "val_loss": shown, "accuracy": 1 - misses} | {
+                "step_ms": step, "mem": mem,
+            }  # fmt: skip
 
     return train
 
@@ -82,12 +97,12 @@ class RandomLife:
     def happens(self) -> None:
         """Let one thing happen to the main line."""
         events = {
-            self.nothing: 4, self.rises: 5, self.falls: 1, self.mends: 4, self.reverts: 3,
-            self.merges: 3, self.upgrades: 1, self.accepts: 1, self.dismisses: 1,
-            self.edits_the_suite: 1, self.drops_a_task: 1, self.rewords: 1, self.rebases: 1,
-            self.voids: 1, self.looks_back: 1, self.searches: 2, self.repeats: 1,
-            self.squashes: 2, self.amends: 1, self.cherry_picks: 2, self.joins_by_hand: 2,
-            self.tags: 1,
+            self.nothing: 4, self.rises: 5, self.falls: 1, self.mends: 4, self.mends_a_part: 2,
+            self.reverts: 3, self.edits_a_text: 2, self.goes_on: 1, self.merges: 3,
+            self.upgrades: 1, self.accepts: 1, self.dismisses: 1, self.edits_the_suite: 1,
+            self.drops_a_task: 1, self.rewords: 1, self.rebases: 1, self.voids: 1,
+            self.looks_back: 1, self.searches: 2, self.repeats: 1, self.squashes: 2,
+            self.amends: 1, self.cherry_picks: 2, self.joins_by_hand: 2, self.tags: 1,
         }  # fmt: skip
         event = self.random.choices([*events], [*events.values()])[0]
         event()
@@ -109,28 +124,50 @@ class RandomLife:
     def nothing(self) -> None:
         self.commit()
 
+    def goes_on(self) -> None:
+        """Make commits that nobody measures."""
+        for _ in range(self.random.randint(3, 6)):
+            self.random.choice((self.nothing, self.nothing, self.nothing, self.rises))()
+
+    def edits_a_text(self) -> None:
+        """Change what no training reads."""
+        (self.life.project.root / "README.md").write_text(f"{self.random.random()}\n")
+        git(self.life.project.root, "add", "README.md")
+        git(self.life.project.root, "commit", "-q", "-m", "a text")
+
     def _size(self) -> float:
         return 1 + self.random.choice((6, 10, 20, 60)) * self.sd
 
     def rises(self) -> None:
-        names = self.random.choice((["LOSS"], ["LOSS"], ["MISSES"], ["MS"], ["LOSS", "MS"], []))
+        names = self.random.choice(
+            (["LOSS"], ["LOSS"], ["MISSES"], ["MS"], ["MEM"], ["LOSS", "MS"], [])
+        )
         changes = {name: self.levels[name] * self._size() for name in names}
         self.commit(**(changes or {self.random.choice(("CRASHES", "NANS")): 1.0}))
 
     def falls(self) -> None:
-        name = self.random.choice(("LOSS", "MS"))
+        name = self.random.choice(("LOSS", "MS", "MEM"))
         self.commit(**{name: self.levels[name] / self._size()})
 
-    def mends(self) -> None:
-        """Take back what an earlier commit added, in one metric or with an improvement beside."""
+    def _risen(self) -> list[tuple[str, float, float]]:
+        """Return what earlier commits made worse and is so: its name, before and after."""
         line = [self.at(sha) for sha in self.line()]
-        risen = [
+        return [
             (name, before[name], after[name])
             for before, after in pairwise(line)
             for name in START
             if after[name] > before[name] and self.levels[name] >= after[name]
         ]
-        if risen:
+
+    def mends_a_part(self) -> None:
+        if risen := [rise for rise in self._risen() if rise[1]]:
+            name, before, after = self.random.choice(risen)
+            share = self.random.choice((0.3, 0.5, 0.7, 0.9))
+            self.commit(**{name: self.levels[name] * (1 - share * (1 - before / after))})
+
+    def mends(self) -> None:
+        """Take back what an earlier commit added, in one metric or with an improvement beside."""
+        if risen := self._risen():
             name, before, after = self.random.choice(risen)
             changes = {name: self.levels[name] * before / after if before else 0.0}
             if self.random.random() < 0.3 and name != "MS":
@@ -393,10 +430,13 @@ def test_a_random_life(
     live: Callable[..., Life], kind: str, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     random = Random(f"life {number} of {kind} values")
-    sd = random.choice((0.003, 0.01, 0.02))
+    sd, machine = random.choice((0.003, 0.01, 0.02)), random.choice((0.0, 0.02, 0.05))
     life = live(suite=TASKS)
-    life.project.executor.training = training(kind, sd, number)
     world = RandomLife(life, random, sd, monkeypatch)
+    offset = random.choice((1, 1.01, 1.03))
+    life.project.executor.training = training(
+        kind, sd, machine, lambda: offset if world.environment == "f" else 1, number
+    )
     if random.random() < 0.3:  # the second task comes later
         world.drops_a_task()
     judge = life.check
