@@ -117,9 +117,9 @@ class Line:
             return False
         if not self.repository.has_any([sha]):
             return False
-        parents = self.repository.commit(sha).parents[:1]
-        before = [self.repository.commit(parent).tree for parent in parents]
-        return before != [commit.tree for commit in self.commits[max(0, place - 1) : place]]
+        parent = self.parent(sha)
+        tree = self.repository.commit(parent).tree if parent else ""
+        return tree != (self.commits[place - 1].tree if place else "")
 
     def has_lost(self, sha: str) -> bool:
         """Return True if neither the line nor any branch has a commit."""

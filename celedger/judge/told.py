@@ -118,8 +118,8 @@ def _whereabouts(
     has none, and where these commits are. It was said at `revision`: where a rebase took that away,
     the line may have such commits anew that a branch has still, which matters while it lasts."""
     here = [line.places.get(sha, -1) for sha in ends]
-    is_of_line = here[0] >= 0 and not line.is_another_change(ends[0])
-    if not is_of_line and line.is_another_change(ends[1]):
+    begins_here = here[0] >= 0 and not line.is_another_change(ends[0])
+    if not begins_here and line.is_another_change(ends[1]):
         return here[1], here[1], Whereabouts.SQUASHED
     if min(here) >= 0:
         return here[0], here[1], Whereabouts.LINE

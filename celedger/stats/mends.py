@@ -456,21 +456,24 @@ def _read(
         names = undone if names is None else names
         is_undone = undone is not None or _undoes(fall, rise)  # whatever rose there is gone
         sure_fall = 1.0 if is_undone else fell
-        is_below = _is_no_higher(fall, rise, filtered.levels)
-        is_kept = sure_fall >= KEPT and (mend.gone >= KEPT or (was and is_below))
+        is_kept = sure_fall >= KEPT and (
+            mend.gone >= KEPT or (was and _is_no_higher(fall, rise, filtered.levels))
+        )
         if not is_kept or mend.since is None or names is not None:
             mend.since = (fall.likeliest() if names is None else names) if is_kept else None
-        falls = {k: [*mend.falls.get(k, ()), step] for k, step in fall.steps.items()}
-        over_half = _standard_errors_over_half(rise, mend.falls | falls, filtered.levels)
-        is_most = over_half >= MORE_GONE_THAN_LEFT
-        is_rest = is_most and not is_below and rise.steps.keys() <= fall.steps.keys()
-        is_part = less - gone >= KEPT or (gone < KEPT and is_rest)
-        is_over = is_kept if was else is_most and sure_fall >= CLOSED and mend.gone >= GONE
+        is_over = is_kept
+        if not was:
+            is_over = sure_fall >= CLOSED and mend.gone >= GONE
+            is_over = is_over and _is_mostly_gone(rise, mend, fall, filtered.levels)
         if is_over and (was or is_only or names is not None or mend.gone >= GONE_UNNAMED):
             mend.state = IncidentState.RECOVERED
             mend.closed = mend.since
             laid.append(i)
-        elif sure_fall >= OPEN and (less >= PARTLY or (is_only and is_part)):
+        elif sure_fall >= OPEN and (
+            less >= PARTLY
+            or (is_only and less - gone >= KEPT)
+            or (is_only and gone < KEPT and _is_between(rise, mend, fall, filtered.levels))
+        ):
             mend.state = IncidentState.PARTLY
             laid.append(i)
     # A fall that is laid to some incidents is no part of what the others lost.
@@ -482,6 +485,26 @@ def _read(
     for i in laid or asked:
         for key, step in fall.steps.items():
             mends[i].falls.setdefault(key, []).append(step)
+
+
+def _is_mostly_gone(
+    rise: Rise, mend: Mend, fall: Fall, levels: Mapping[MetricKey, MetricLevels]
+) -> bool:
+    """Return True if with a fall surely more than half of a rise is gone."""
+    falls = {k: [*mend.falls.get(k, ()), step] for k, step in fall.steps.items()}
+    over_half = _standard_errors_over_half(rise, mend.falls | falls, levels)
+    return over_half >= MORE_GONE_THAN_LEFT
+
+
+def _is_between(
+    rise: Rise, mend: Mend, fall: Fall, levels: Mapping[MetricKey, MetricLevels]
+) -> bool:
+    """Return True if all metrics of an incident fell, most of it is gone, and some is left."""
+    return (
+        rise.steps.keys() <= fall.steps.keys()
+        and not _is_no_higher(fall, rise, levels)
+        and _is_mostly_gone(rise, mend, fall, levels)
+    )
 
 
 def _is_no_higher(fall: Fall, rise: Rise, levels: Mapping[MetricKey, MetricLevels]) -> bool:
