@@ -81,6 +81,14 @@ class Life:
         git(self.project.root, "revert", "--no-edit", sha)
         return self.head()
 
+    def squash(self, branch: str) -> None:
+        """Bring a branch to the main line as one commit, and remove it."""
+        root = self.project.root
+        git(root, "checkout", "-q", "main")
+        git(root, "merge", "-q", "--squash", branch)
+        git(root, "commit", "-q", "-m", f"squash {branch}")
+        git(root, "branch", "-q", "-D", branch)
+
     def head(self) -> str:
         return git(self.project.root, "rev-parse", "HEAD")
 
@@ -205,8 +213,6 @@ class Life:
                     for metric in task["metrics"]:
                         moved = [(m["task"], m["name"]) for m in row["metrics"]]
                         if metric["said"] == "not finite":  # another cause, at one of both
-                            continue
-                        if not metric["a"]["n"]:  # a search measured another task there
                             continue
                         if (task["task"], metric["metric"]) in moved:
                             assert metric["said"] == "worse", (row, metric)

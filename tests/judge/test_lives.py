@@ -1064,10 +1064,7 @@ def test_what_rose_within_a_squashed_branch_is_no_incident_of_the_line(live: Liv
     life.commit(1.2)
     assert life.check() == 1
     within = life.only()["id"]
-    git(root, "checkout", "-q", "main")
-    git(root, "merge", "-q", "--squash", "feature")
-    git(root, "commit", "-q", "-m", "squash feature")
-    git(root, "branch", "-q", "-D", "feature")
+    life.squash("feature")
     assert life.say("check").status == 1
     assert {row["id"]: row["state"] for row in life.rows()} == {before: "partly"}
     assert life.json("status")["gone"] == [within]
@@ -1088,10 +1085,7 @@ def test_what_rose_at_the_tip_of_a_squashed_branch_keeps_its_name(live: Live) ->
     assert life.check() == 1
     name = life.only()["id"]
     life.say("baseline", "accept", name, "--why", "meant")
-    git(root, "checkout", "-q", "main")
-    git(root, "merge", "-q", "--squash", "feature")
-    git(root, "commit", "-q", "-m", "squash feature")
-    git(root, "branch", "-q", "-D", "feature")
+    life.squash("feature")
     assert life.check() == 0
     assert {row["id"]: row["state"] for row in life.rows()} == {name: "accepted"}
     assert life.json("status")["gone"] == []
