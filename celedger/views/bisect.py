@@ -200,7 +200,8 @@ class BisectAnswer(Document):
             bad = len(report.commits) - 1
             values = [{v for p, v in report.readings if p == end} for end in (GOOD, bad)]
             if report.metric and values[0] != values[1]:  # what draws bits anew changes these
-                return [f"{subject} got no {_than(report)} {by}between {ends} {certainty}"]
+                head = f"{subject} got no {_than(report)} {by}between {ends} {certainty}"
+                return [head, *_only_change(report, effects)]
             return [f"nothing changed {by}in {subject} between {ends} {certainty}"]
         more = "the two ends cannot be told apart so far"
         if not report.still:
@@ -419,6 +420,16 @@ def _members(report: Report) -> list[str]:
     ]
     more = len(report.culprits) - _LISTED
     return lines + ([f"          and {more} more"] if more > 0 else [])
+
+
+def _only_change(report: Report, effects: Sequence[str]) -> list[str]:
+    """Return which commit alone can have changed the values, where the level stayed, and by how
+    much they differ: somebody saw that, and wants to know whose it is."""
+    at = int(np.argmax(report.posterior))
+    if report.posterior[at] < report.confidence:
+        return []
+    commit = report.commits[at]
+    return [f"  new values  since {short(commit.sha)}  {plain(commit.subject)}", *effects]
 
 
 def bisect_plans(plans: Sequence[Plan]) -> Listing:

@@ -66,10 +66,15 @@ def test_a_change_that_is_surely_within_the_floor_is_told_as_that(
     battery: ModuleType, monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
     world = battery.World(steps=(3.0,), floor=8.0)
-    report, _ = searched(battery, monkeypatch, folder, world, 11)
+    report, steps = searched(battery, monkeypatch, folder, world, 11)
     assert report.status == "nothing-changed" and report.floor == 8.0
     more = f"by more than its floor of {measure(8.0, unit='nats')}"
     assert f"fit val_loss got no worse {more} between" in text(report)
+    assert "new values" not in text(report)  # it was not searched whose they are
+    posterior = tuple(float(commit.sha in steps) for commit in report.commits)
+    _, whose, effect, *_ = text(replace(report, posterior=posterior)).splitlines()
+    assert whose.startswith(f"  new values  since {min(steps)[:8]}  ")
+    assert effect.startswith("  effect      val_loss ")
     assert report.sentence() == "fit val_loss: nothing changed in the range by more than its floor"
     doubted = replace(report, status="undecided", probability=0.99, still=3.0)
     assert "whether fit val_loss got worse is not sure yet; about 3 trials more" in text(doubted)
