@@ -310,7 +310,19 @@ class ScriptSource:
         if self.library == "transformers.trainer":  # its trainer may have a class of its own
             words = {word.arg for _, node in self.calls for word in node.keywords}
             names.append("eval_loss" if "eval_dataset" in words else "loss")
+            names += self._evaluated()
         return names
+
+    def _evaluated(self) -> Iterator[str]:
+        """Yield the names by which a trainer logs what its `compute_metrics` returns."""
+        words = [word for _, node in self.calls for word in node.keywords]
+        given = {ast.unparse(w.value) for w in words if w.arg == "compute_metrics"}
+        for function in ast.walk(self.tree):
+            if isinstance(function, ast.FunctionDef) and function.name in given:
+                for node in ast.walk(function):
+                    if isinstance(node, ast.Return) and isinstance(node.value, ast.Dict):
+                        keys = (key and _constant(key) for key in node.value.keys)
+                        yield from (f"eval_{str(k).removeprefix('eval_')}" for k in keys if k)
 
     @property
     def validates(self) -> bool:

@@ -223,8 +223,10 @@ PARSES = """\
 from transformers import HfArgumentParser, Trainer, TrainingArguments
 class Ours(Trainer):
     pass
+def scores(prediction):
+    return {"accuracy": accuracy(prediction), "eval_f1": f1(prediction), "rows": len(prediction)}
 (arguments,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()
-Ours(model, arguments, eval_dataset=data).train()
+Ours(model, arguments, eval_dataset=data, compute_metrics=scores).train()
 """
 SMALL = "--epochs {epochs} {tree}/train.py"  # no option makes it short
 PARSED = "--num_train_epochs {num_train_epochs} --seed {seed} --output_dir {out}"
@@ -245,7 +247,7 @@ if __name__ == '__main__':
         (
             PARSES,
             f"-m celedger.child.huggingface {{tree}}/train.py {PARSED}",
-            {"eval_loss": "lower"},
+            {"eval_loss": "lower", "eval_accuracy": "higher", "eval_f1": "higher"},
         ),
         (DELEGATES, "{tree}/train.py", {"loss": "lower", **MEASURED}),
     ],
