@@ -31,7 +31,8 @@ def report(
             "--output",
             "-o",
             metavar="FILE.html",
-            help="The file to write [default: .celedger/report.html beside the ledger].",
+            help="The file to write, - to print the page [default: .celedger/report.html beside"
+            " the ledger].",
         ),
     ] = None,
 ) -> int:
@@ -42,13 +43,21 @@ def report(
     needs no server and no network.
     """
     with reading(context.obj) as session:
-        path = output or session.ledger.private / "report.html"
-        print(write_page(session, revision, path, every=every))
+        if output == Path("-"):
+            print(_page(session, revision, every=every), end="")
+        else:
+            path = output or session.ledger.private / "report.html"
+            print(write_page(session, revision, path, every=every))
     return Status.GOOD
 
 
 def write_page(session: Session, revision: str, path: Path, *, every: bool = False) -> Path:
     """Write the page of a history, whole or not at all. Raises CeledgerError."""
+    _replace(path, _page(session, revision, every=every))
+    return path
+
+
+def _page(session: Session, revision: str, *, every: bool) -> str:
     import time
 
     from celedger.judge.state import state_of
@@ -67,8 +76,7 @@ def write_page(session: Session, revision: str, path: Path, *, every: bool = Fal
         repository.root.name, revision, axis, repository.tags(), repository.remote_url(),
         time.time(),
     )  # fmt: skip
-    _replace(path, build(derivation, state, scope, ledger.findings()))
-    return path
+    return build(derivation, state, scope, ledger.findings())
 
 
 def line_with_trials(

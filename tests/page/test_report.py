@@ -358,6 +358,13 @@ def test_a_page_that_cannot_be_written_is_one_line(repository: Path) -> None:
     assert done.err.count("\n") == 1
 
 
+def test_a_dash_prints_the_page(repository: Path) -> None:
+    """It wrote a file of that name."""
+    done = typed(["report", "-o", "-"], repository)
+    assert (done.status, done.out[:15]) == (0, "<!doctype html>")
+    assert not (repository / "-").exists()
+
+
 @pytest.mark.parametrize(
     ("remote", "address"),
     [
